@@ -1,0 +1,216 @@
+"""The common trainable interface: what the harness drives, and what wrappers wrap."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from algorithms import tree
+from algorithms.local import LocalResult, descend, task_loss
+from algorithms.tree import Tree
+
+State = dict[str, Any]  # nested dict of tensors and ints: it is the checkpoint
+
+
+class Deployed(NamedTuple):
+    """The model that clients would use now.
+
+    Attributes:
+        model: a `bench.models.base.Model`.
+        params, buffers: leaves [*p] if shared, [ids, *p] if per_client.
+        per_client: whether each client has its own.
+    """
+
+    model: Any
+    params: Tree
+    buffers: Tree
+    per_client: bool
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A federated learning method as pure functions of a state.
+
+    Attributes:
+        version: raised whenever the numbers of the method may change; part of the run id.
+        personal: whether each client deploys a model of its own.
+    """
+
+    version: ClassVar[int] = 1
+    personal: ClassVar[bool] = False
+
+    def num_rounds(self, task) -> int:
+        """Communication rounds of a run."""
+        raise NotImplementedError
+
+    def init(self, task) -> State:
+        """The state before the first round. It has "round" and "spent" (see `nothing_spent`)."""
+        raise NotImplementedError
+
+    def step(self, task, state: State) -> State:
+        """The state after exactly one more communication round. Pure."""
+        raise NotImplementedError
+
+    def deploy(self, task, state: State, client_ids: Tensor) -> Deployed:
+        """The model that each of these clients would use now."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class RoundBased(Algorithm):
+    """A cohort trains, the server aggregates: FedAvg, unless a hook says otherwise.
+
+    A method overrides the smallest hook that says what its paper says: `local_loss` < `local_update` < `init_client`,
+    `init_server`, `aggregate`, `personal_model` < `play_round`.
+
+    Attributes:
+        broadcast: entries of the server state that clients receive, beside the params.
+    """
+
+    broadcast: ClassVar[tuple[str, ...]] = ()
+
+    # On one client
+
+    def local_loss(self, params: Tree, batch, view) -> Tensor:
+        """What local SGD minimises on a batch. Scalar."""
+        return task_loss(params, batch, view)
+
+    def local_update(self, data, plan, view) -> LocalResult:
+        """Local training. The update must have "delta" (trained - start) unless `aggregate` is overridden."""
+        trained = descend(self.local_loss, view.params, data, plan, view).params
+        return LocalResult({"delta": tree.subtract(trained, view.params)}, view.client)
+
+    def personal_model(self, data, plan, view) -> Tree:
+        """What a client deploys, of methods that are `personal`: its "params" and "buffers"."""
+        raise NotImplementedError
+
+    # On the server
+
+    def init_client(self, task, params: Tree) -> Tree:
+        """State of a client that has not yet taken part."""
+        return {}
+
+    def init_server(self, task, params: Tree) -> Tree:
+        """State of the server beside the params."""
+        return {}
+
+    def downloads(self, state: State) -> Tree:
+        """Everything that one client of a cohort receives in a round; only its size matters."""
+        received = {key: state["server"][key] for key in self.broadcast}
+        return {"params": state["params"], "buffers": state["buffers"], **received}
+
+    def uploads(self, update: Tree, buffers: Tree) -> Tree:
+        """Everything that a cohort sends in a round; only its size matters."""
+        return {"update": update, "buffers": buffers}
+
+    def aggregate(self, task, params: Tree, server: Tree, updates: Tree, cohort) -> tuple[Tree, Tree]:
+        """New params and server state from stacked updates, leaves [K, ...]."""
+        return tree.add(params, tree.weighted_mean(updates["delta"], cohort.num_examples)), server
+
+    def play_round(self, task, state: State) -> State:
+        """Sample a cohort, train it, store its states, aggregate."""
+        cohort = task.sample_cohort(state["round"])
+        if not len(cohort.ids):
+            return state
+        mapped = self.map_clients(task, self.local_update, cohort, state)
+        update, client = mapped.result
+        params, server = self.aggregate(task, state["params"], state["server"], update, cohort)
+        return {
+            **state,
+            "params": params,
+            "buffers": average_buffers(mapped.buffers, cohort.num_examples),
+            "server": server,
+            "clients": write_rows(state["clients"], cohort.ids, client),
+            "spent": spend(
+                state["spent"],
+                bytes_down=len(cohort.ids) * tree.num_bytes(self.downloads(state)),
+                bytes_up=tree.num_bytes(self.uploads(update, mapped.buffers)),
+                examples=task.num_trained(cohort),
+            ),
+        }
+
+    # The interface
+
+    def num_rounds(self, task) -> int:
+        return task.settings.rounds
+
+    def init(self, task) -> State:
+        params = task.initial_params()
+        return {
+            "round": 0,
+            "params": params,
+            "buffers": task.initial_buffers(),
+            "server": self.init_server(task, params),
+            "clients": no_rows(self.init_client(task, params)),
+            "spent": nothing_spent(),
+        }
+
+    def step(self, task, state: State) -> State:
+        return {**self.play_round(task, state), "round": state["round"] + 1}
+
+    def deploy(self, task, state: State, client_ids: Tensor) -> Deployed:
+        if not self.personal:
+            return Deployed(task.model, state["params"], state["buffers"], False)
+        mapped = self.map_clients(task, self.personal_model, task.cohort(client_ids), state)
+        return Deployed(task.model, mapped.result["params"], mapped.result["buffers"], True)
+
+    def map_clients(self, task, fn, cohort, state: State):
+        """`Task.map_clients` with everything that a client of this method receives."""
+        return task.map_clients(
+            fn,
+            cohort,
+            round=state["round"],
+            params=state["params"],
+            buffers=state["buffers"],
+            server={key: state["server"][key] for key in self.broadcast},
+            client=read_rows(state["clients"], cohort.ids),
+        )
+
+
+# Client states: one row for each client that has taken part; all others are as new.
+
+
+def no_rows(fresh: Tree) -> State:
+    """Client states before anyone has taken part; fresh is the state of a new client."""
+    return {"ids": torch.zeros(0, dtype=torch.long), "rows": tree.map(lambda leaf: leaf[None][:0], fresh), "fresh": fresh}
+
+
+def read_rows(clients: State, ids: Tensor) -> Tree:
+    """States of some clients, leaves [len(ids), ...]."""
+    position = {client: row for row, client in enumerate(clients["ids"].tolist())}
+    rows = [position.get(client) for client in ids.tolist()]
+    pick = lambda fresh, stored: torch.stack([fresh if row is None else stored[row] for row in rows])  # noqa: E731
+    return tree.map(pick, clients["fresh"], clients["rows"])
+
+
+def write_rows(clients: State, ids: Tensor, new: Tree) -> State:
+    """Client states in which those of ids are replaced by new, leaves [len(ids), ...]."""
+    kept = ~torch.isin(clients["ids"], ids)
+    all_ids = torch.cat([clients["ids"][kept], ids])
+    order = all_ids.argsort()
+
+    def merge(stored: Tensor, fresh: Tensor) -> Tensor:
+        host = kept.to(stored.device)
+        return torch.cat([stored[host], fresh])[order.to(stored.device)]
+
+    return {**clients, "ids": all_ids[order], "rows": tree.map(merge, clients["rows"], new)}
+
+
+# Accounting: totals over all clients, so that a resumed run goes on counting where it stopped.
+
+
+def nothing_spent() -> dict[str, int]:
+    """Bytes that clients received and sent, and examples that they trained on, summed over clients and rounds."""
+    return {"bytes_down": 0, "bytes_up": 0, "examples": 0}
+
+
+def spend(spent: dict[str, int], **more: int) -> dict[str, int]:
+    """The totals after one more round."""
+    return {key: total + more.get(key, 0) for key, total in spent.items()}
+
+
+def average_buffers(stacked: Tree, weights: Tensor) -> Tree:
+    """Weighted mean of the cohort's buffers, leaves [K, ...]; counters are averaged as float, then truncated."""
+    mean = tree.weighted_mean(tree.map(lambda leaf: leaf.double(), stacked), weights)
+    return tree.map(lambda averaged, leaf: averaged.to(leaf.dtype), mean, stacked)

@@ -1,0 +1,28 @@
+"""Checks of hyper-parameters: one sentence with the condition and the value."""
+
+import math
+from collections.abc import Sequence
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Raises ValueError unless value is finite and >= least."""
+    if not (math.isfinite(value) and value >= least):
+        raise ValueError(f"{name} must be at least {least}, but got {value}.")
+
+
+def above(name: str, value: float, limit: float) -> None:
+    """Raises ValueError unless value is finite and > limit."""
+    if not (math.isfinite(value) and value > limit):
+        raise ValueError(f"{name} must be greater than {limit}, but got {value}.")
+
+
+def between(name: str, value: float, least: float, most: float) -> None:
+    """Raises ValueError unless least <= value <= most."""
+    if not least <= value <= most:
+        raise ValueError(f"{name} must be between {least} and {most}, but got {value}.")
+
+
+def one_of(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raises ValueError unless value is among the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, but got {value!r}.")

@@ -1,0 +1,14 @@
+"""FedAvg: clients train locally, the server averages their models by number of examples.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
+https://arxiv.org/abs/1602.05629
+"""
+
+from dataclasses import dataclass
+
+from algorithms.base import RoundBased
+
+
+@dataclass(frozen=True)
+class FedAvg(RoundBased):
+    """Algorithm 1 of the paper: every hook at its default."""

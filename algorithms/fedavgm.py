@@ -1,0 +1,44 @@
+"""FedAvgM: FedAvg with momentum on the server.
+
+Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019.
+https://arxiv.org/abs/1909.06335
+"""
+
+from dataclasses import dataclass
+
+from algorithms import tree
+from algorithms.base import RoundBased
+from algorithms.checks import above, at_least, one_of
+
+
+@dataclass(frozen=True)
+class FedAvgM(RoundBased):
+    """FedAvg whose server step has a memory: v = beta v + mean delta; params + server_lr v.
+
+    Attributes:
+        server_momentum: beta of the paper, in [0, 1); 0 is FedAvg.
+        server_lr: step size of the server, > 0.
+        form: "plain" as above; "damped": v = beta v + (1 - beta) mean delta (QinbinLi/MOON); "nesterov": the step is
+            mean delta + beta v with the new v.
+    """
+
+    server_momentum: float = 0.1
+    server_lr: float = 1.0
+    form: str = "plain"
+
+    def __post_init__(self):
+        at_least("server_momentum", self.server_momentum, 0)
+        above("1 - server_momentum", 1 - self.server_momentum, 0)
+        above("server_lr", self.server_lr, 0)
+        one_of("form", self.form, ("plain", "damped", "nesterov"))
+
+    def init_server(self, task, params):
+        return {"velocity": tree.zeros_like(params)}
+
+    def aggregate(self, task, params, server, updates, cohort):
+        beta = self.server_momentum
+        delta = tree.weighted_mean(updates["delta"], cohort.num_examples)
+        gain = 1 - beta if self.form == "damped" else 1
+        velocity = tree.map(lambda v, d: beta * v + gain * d, server["velocity"], delta)
+        step = tree.map(lambda v, d: d + beta * v, velocity, delta) if self.form == "nesterov" else velocity
+        return tree.add(params, tree.scale(step, self.server_lr)), {"velocity": velocity}

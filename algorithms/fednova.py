@@ -1,0 +1,41 @@
+"""FedNova: updates are normalised by the amount of local work before they are averaged.
+
+Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020.
+https://arxiv.org/abs/2007.07481
+"""
+
+from dataclasses import dataclass
+
+from algorithms import tree
+from algorithms.base import RoundBased
+from algorithms.checks import one_of
+from algorithms.local import LocalResult, descend
+from algorithms.scaffold import momentum_steps
+
+
+@dataclass(frozen=True)
+class FedNova(RoundBased):
+    """FedAvg with normalised averaging (Eq. 7 and 8 of the paper): params + (sum p_i a_i) sum p_i delta_i / a_i.
+
+    With equal clients it is FedAvg. Running statistics are averaged as in FedAvg.
+
+    Attributes:
+        momentum_mode: "corrected": a_i is the sum of the weights that local SGD with momentum gives to its gradients;
+            "steps": a_i is the number of local steps, whatever the momentum (the rule of the FedCollab code).
+    """
+
+    momentum_mode: str = "corrected"
+
+    def __post_init__(self):
+        one_of("momentum_mode", self.momentum_mode, ("corrected", "steps"))
+
+    def local_update(self, data, plan, view):
+        trained = descend(self.local_loss, view.params, data, plan, view).params
+        momentum = view.settings.momentum if self.momentum_mode == "corrected" else 0.0
+        work = momentum_steps(view.num_steps, momentum)
+        delta = tree.subtract(trained, view.params)
+        return LocalResult({"normalised": tree.scale(delta, 1 / work), "work": work}, view.client)
+
+    def aggregate(self, task, params, server, updates, cohort):
+        mean = tree.weighted_mean(updates, cohort.num_examples)
+        return tree.add(params, tree.scale(mean["normalised"], mean["work"])), server

@@ -1,0 +1,30 @@
+"""FedProx: a proximal term keeps local models near the global one.
+
+Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
+https://arxiv.org/abs/1812.06127
+"""
+
+from dataclasses import dataclass
+
+from algorithms import tree
+from algorithms.base import RoundBased
+from algorithms.checks import at_least
+from algorithms.local import task_loss
+
+
+@dataclass(frozen=True)
+class FedProx(RoundBased):
+    """FedAvg with a proximal local objective (Eq. 2 of the paper).
+
+    Attributes:
+        mu: weight of the proximal term, >= 0; 0 is FedAvg.
+    """
+
+    mu: float = 0.01
+
+    def __post_init__(self):
+        at_least("mu", self.mu, 0)
+
+    def local_loss(self, params, batch, view):
+        drift = tree.squared_distance(params, view.params)
+        return task_loss(params, batch, view) + 0.5 * self.mu * drift

@@ -1,0 +1,113 @@
+"""Local training: what happens on one client."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from algorithms import tree
+from algorithms.tree import Tree
+
+
+class LocalResult(NamedTuple):
+    """What a client hands back: the update that it sends, and its own new state."""
+
+    update: Tree
+    client: Tree
+
+
+class Trained(NamedTuple):
+    """Params after local SGD, and the momentum buffer at its end."""
+
+    params: Tree
+    velocity: Tree
+
+
+def task_loss(params, batch, view) -> Tensor:
+    """Mean cross-entropy over the real rows of a batch. Scalar."""
+    return cross_entropy(view.model(params, batch.x), batch)
+
+
+def cross_entropy(logits: Tensor, batch) -> Tensor:
+    """Mean cross-entropy of logits [B, num_classes] over the real rows of a batch. Scalar."""
+    return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
+
+
+def descend(
+    loss: Callable,
+    params: Tree,
+    data,
+    plan,
+    view,
+    *,
+    velocity: Tree | None = None,
+    momentum: float | None = None,
+    gradient_offset: Tree | None = None,
+    step_offset: Tree | None = None,
+    smallest_batch: int = 1,
+) -> Trained:
+    """Local SGD: one step per batch of the plan, starting at params. Pure.
+
+    Per step, with gradient g of the loss: v = momentum v + g + weight_decay params + gradient_offset; then
+    params = params - lr (v + step_offset).
+
+    Args:
+        loss: (params, batch, view) -> scalar.
+        params: where to start, a flat dict of tensors.
+        data, plan, view: of the client; lr, momentum and weight decay are those of `view.settings`.
+        velocity: momentum buffer at the start; zeros by default.
+        momentum: replaces that of the settings.
+        gradient_offset: added to every gradient, inside the momentum.
+        step_offset: added to every step, outside the momentum.
+        smallest_batch: batches with fewer examples are skipped.
+    """
+    settings = view.settings
+    momentum = settings.momentum if momentum is None else momentum
+    velocity = tree.zeros_like(params) if velocity is None else velocity
+    exact = not plan or plan[0].mask is None
+    run = _descend_exactly if exact else _descend_masked
+    return run(loss, params, data, plan, view, velocity, momentum, gradient_offset, step_offset, smallest_batch)
+
+
+def _descend_exactly(loss, params, data, plan, view, velocity, momentum, gradient_offset, step_offset, smallest_batch):
+    """Batches of their own lengths: autograd, and updates in place on private copies."""
+    settings = view.settings
+    params = {name: leaf.detach().clone().requires_grad_() for name, leaf in params.items()}
+    leaves = list(params.values())
+    speeds = [velocity[name].clone() for name in params]
+    in_gradient = gradient_offset and [gradient_offset[name] for name in params]
+    in_step = step_offset and [step_offset[name] for name in params]
+    for index in plan:
+        if len(index.rows) < smallest_batch:
+            continue
+        gradients = torch.autograd.grad(loss(params, data.take(index), view), leaves)
+        with torch.no_grad():
+            torch._foreach_mul_(speeds, momentum)
+            torch._foreach_add_(speeds, gradients)
+            if settings.weight_decay:
+                torch._foreach_add_(speeds, leaves, alpha=settings.weight_decay)
+            if in_gradient:
+                torch._foreach_add_(speeds, in_gradient)
+            torch._foreach_add_(leaves, speeds, alpha=-settings.lr)
+            if in_step:
+                torch._foreach_add_(leaves, in_step, alpha=-settings.lr)
+    return Trained({name: leaf.detach() for name, leaf in params.items()}, dict(zip(params, speeds, strict=True)))
+
+
+def _descend_masked(loss, params, data, plan, view, velocity, momentum, gradient_offset, step_offset, smallest_batch):
+    """Padded batches: a function that vmap can trace; a batch of padding only changes nothing."""
+    settings = view.settings
+    for index in plan:
+        gradient = torch.func.grad(loss)(params, data.take(index), view)
+        moved = tree.map(lambda v, g: momentum * v + g, velocity, gradient)
+        if settings.weight_decay:
+            moved = tree.map(lambda v, p: v + settings.weight_decay * p, moved, params)
+        if gradient_offset:
+            moved = tree.add(moved, gradient_offset)
+        step = tree.add(moved, step_offset) if step_offset else moved
+        active = index.mask.sum() >= smallest_batch
+        params = tree.where(active, tree.map(lambda p, s: p - settings.lr * s, params, step), params)
+        velocity = tree.where(active, moved, velocity)
+    return Trained(params, velocity)

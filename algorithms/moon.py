@@ -1,0 +1,59 @@
+"""MOON: a contrastive term pulls local features to the global model's and away from the client's previous ones.
+
+Li, He and Song, Model-Contrastive Federated Learning, CVPR 2021.
+https://arxiv.org/abs/2103.16257
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from algorithms import tree
+from algorithms.base import RoundBased
+from algorithms.checks import above, at_least
+from algorithms.local import LocalResult, cross_entropy, descend
+
+
+@dataclass(frozen=True)
+class Moon(RoundBased):
+    """FedAvg with a model-contrastive local objective (Eq. 3 of the paper).
+
+    The features are those that the classifier reads. A client's previous model is its local model at the end of its last
+    participation; for a client that has not taken part it is the initial model, and in the first round the term is 0.
+    Batches of one example are skipped.
+
+    Differs from the paper: no projection head is added to a model that has none, as in NIID-Bench; `moon-cnn` has one.
+
+    Attributes:
+        mu: weight of the contrastive term, >= 0; 0 is FedAvg (but for skipped batches).
+        temperature: tau of the paper, > 0.
+    """
+
+    mu: float = 1.0
+    temperature: float = 0.5
+
+    def __post_init__(self):
+        at_least("mu", self.mu, 0)
+        above("temperature", self.temperature, 0)
+
+    def init_client(self, task, params):
+        return {"previous": params, "buffers": task.initial_buffers()}
+
+    def local_loss(self, params, batch, view):
+        features = view.model.features(params, batch.x)
+        loss = cross_entropy(view.model.head(params, features), batch)
+        if view.round == 0:
+            return loss
+        with torch.no_grad():
+            received = view.model.apart(training=True).features(view.params, batch.x)
+            previous = view.model.apart(view.client["buffers"]).features(view.client["previous"], batch.x)
+        to_received = F.cosine_similarity(features, received)
+        to_previous = F.cosine_similarity(features, previous)
+        # -log(e^a / (e^a + e^b)) = softplus(b - a)
+        return loss + self.mu * batch.mean(F.softplus((to_previous - to_received) / self.temperature))
+
+    def local_update(self, data, plan, view):
+        trained = descend(self.local_loss, view.params, data, plan, view, smallest_batch=2).params
+        client = {"previous": trained, "buffers": view.model.buffers}
+        return LocalResult({"delta": tree.subtract(trained, view.params)}, client)

@@ -1,0 +1,76 @@
+"""SCAFFOLD: control variates correct the drift of local training.
+
+Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020.
+https://arxiv.org/abs/1910.06378
+"""
+
+from dataclasses import dataclass
+
+from algorithms import tree
+from algorithms.base import RoundBased
+from algorithms.checks import above, one_of
+from algorithms.local import LocalResult, descend
+
+
+@dataclass(frozen=True)
+class Scaffold(RoundBased):
+    """Algorithm 1 of the paper, with Option II for the client's control variate.
+
+    Differs from the paper, which has no momentum: inside the momentum buffer the correction is amplified until the control
+    variates diverge, unless one of the rules of `momentum_mode` is followed. All three are the paper at momentum 0.
+
+    Attributes:
+        server_lr: global step size (eta_g), > 0.
+        weighting: "uniform" mean of the cohort's models, as in the paper, or by number of "examples".
+        momentum_mode: "outside": momentum acts on the gradient alone and the correction is added to the step
+            (NIID-Bench); "effective-lr": the correction is part of the gradient, and the variate is divided by the
+            effective step size under momentum; "none": local SGD without momentum.
+    """
+
+    server_lr: float = 1.0
+    weighting: str = "uniform"
+    momentum_mode: str = "outside"
+
+    broadcast = ("control",)
+
+    def __post_init__(self):
+        above("server_lr", self.server_lr, 0)
+        one_of("weighting", self.weighting, ("uniform", "examples"))
+        one_of("momentum_mode", self.momentum_mode, ("outside", "effective-lr", "none"))
+
+    def init_server(self, task, params):
+        return {"control": tree.zeros_like(params)}
+
+    def init_client(self, task, params):
+        return {"control": tree.zeros_like(params)}
+
+    def local_update(self, data, plan, view):
+        offset = tree.subtract(view.server["control"], view.client["control"])
+        how = {"step_offset": offset} if self.momentum_mode == "outside" else {"gradient_offset": offset}
+        if self.momentum_mode == "none":
+            how["momentum"] = 0.0
+        trained = descend(self.local_loss, view.params, data, plan, view, **how).params
+        delta = tree.subtract(trained, view.params)
+        steps = view.num_steps
+        if self.momentum_mode == "effective-lr":
+            steps = momentum_steps(steps, view.settings.momentum)
+        change = tree.map(lambda o, d: -o - d / (steps * view.settings.lr), offset, delta)
+        return LocalResult(
+            {"delta": delta, "change": change}, {"control": tree.add(view.client["control"], change)}
+        )
+
+    def aggregate(self, task, params, server, updates, cohort):
+        equal = cohort.num_examples.new_ones(len(cohort.ids))
+        weights = cohort.num_examples if self.weighting == "examples" else equal
+        step = tree.scale(tree.weighted_mean(updates["delta"], weights), self.server_lr)
+        share = len(cohort.ids) / cohort.population
+        change = tree.scale(tree.weighted_mean(updates["change"], equal), share)
+        return tree.add(params, step), {"control": tree.add(server["control"], change)}
+
+
+def momentum_steps(num_steps, momentum: float):
+    """How many plain steps the displacement of num_steps steps with momentum is worth, under a constant gradient.
+
+    a(T) = [T - m (1 - m^T) / (1 - m)] / (1 - m), with T steps and momentum m.
+    """
+    return (num_steps - momentum * (1 - momentum**num_steps) / (1 - momentum)) / (1 - momentum)

@@ -1,0 +1,123 @@
+"""Two ways to run the same client code: one client after another, or many at once.
+
+Both get the same batches and return the same trees to rounding. The loop visits batches at their exact lengths and runs
+any model. The vectorised engine pads clients to a common number of steps and batches to a common size, and traces the
+client code once for all of them with `torch.func.vmap`; padding is masked, and clients of similar length share a block.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from algorithms import tree
+from algorithms.tree import Tree
+
+if TYPE_CHECKING:
+    from bench.task import Mapped, Task
+
+_LEAST_FILL = 0.8  # a client joins a block if it has at least this share of the block's largest number of steps
+
+
+def run_loop(task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]) -> "Mapped":
+    """One client after another; see `Task.map_clients`."""
+    from bench.task import BatchIndex, ClientView, Mapped, bind
+
+    outcomes = []
+    for position, client in enumerate(clients):
+        rows, draws, sizes = task.batch_indices(client, shared["round"])
+        parts = {key: leaf.split(sizes) for key, leaf in draws.items()}
+        plan = [
+            BatchIndex(batch, None, {key: part[step] for key, part in parts.items()})
+            for step, batch in enumerate(rows.split(sizes))
+        ]
+        given = {**shared, **tree.row(per_client, position)}
+        model = bind(task.model, given.pop("buffers"), _dropout_generator(task, shared["round"], client))
+        result = fn(task.data_of(client), plan, ClientView(model=model, **given))
+        outcomes.append(Mapped(result, model.buffers))
+    return tree.stack(outcomes)
+
+
+def run_vectorised(
+    task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
+) -> "Mapped":
+    """Blocks of clients at once; see `Task.map_clients`.
+
+    Raises:
+        ValueError: if the model cannot be run this way.
+    """
+    from bench.task import BatchIndex, ClientView, Mapped, bind
+
+    refuse_loop_only(task.model)
+
+    def run_one(given: dict[str, Tree]) -> "Mapped":
+        given = {**shared, **given}
+        padded = given.pop("padded")
+        plan = [
+            BatchIndex(rows, mask, {key: leaf[step] for key, leaf in padded["draws"].items()})
+            for step, (rows, mask) in enumerate(zip(padded["rows"].unbind(0), padded["mask"].unbind(0), strict=True))
+        ]
+        data = replace(task.data_of(0), noise_level=given.pop("noise", None))
+        model = bind(task.model, given.pop("buffers"))
+        return Mapped(fn(data, plan, ClientView(model=model, **given)), model.buffers)
+
+    planned = [task.batch_indices(client, shared["round"]) for client in clients]
+    blocks = _blocks([len(sizes) for _, _, sizes in planned])
+    outcomes = []
+    for block in blocks:
+        given = tree.map(lambda leaf, block=block: leaf[block], per_client)
+        given["padded"] = _pad([planned[position] for position in block], task.settings.batch_size)
+        if task.federation.noise_levels is not None:
+            given["noise"] = torch.stack([task.data_of(clients[position]).noise_level for position in block])
+        outcomes.append(torch.func.vmap(run_one)(given))
+    restore = torch.tensor(sum(blocks, [])).argsort()
+    return tree.map(lambda *parts: torch.cat(parts)[restore.to(parts[0].device)], *outcomes)
+
+
+ENGINES = {"loop": run_loop, "vectorised": run_vectorised}
+
+
+def refuse_loop_only(model) -> None:
+    """Raises ValueError if a model can only be run by the loop engine."""
+    if model.loop_only:
+        raise ValueError(
+            f"The vectorised engine cannot run {type(model).__name__}, which {model.loop_only}; use the engine loop."
+        )
+
+
+def _dropout_generator(task: "Task", round: int, client: int):
+    from bench.seeds import generator_for
+
+    return generator_for(task.seed, "dropout", round, client)
+
+
+def _blocks(num_steps: list[int]) -> list[list[int]]:
+    """Positions of clients, longest first, cut where padding would exceed the limit."""
+    order = sorted(range(len(num_steps)), key=lambda position: -num_steps[position])
+    blocks: list[list[int]] = []
+    for position in order:
+        if not blocks or num_steps[position] < _LEAST_FILL * num_steps[blocks[-1][0]]:
+            blocks.append([])
+        blocks[-1].append(position)
+    return blocks
+
+
+def _pad(planned: list[tuple[Tensor, dict[str, Tensor], list[int]]], batch_size: int) -> dict[str, Tree]:
+    """Index plans of several clients with a common shape: leaves [clients, steps, batch_size]; padding is row 0."""
+    steps = max(len(sizes) for _, _, sizes in planned)
+    device = planned[0][0].device
+    mask = torch.zeros(len(planned), steps, batch_size, dtype=torch.bool)
+    for position, (_, _, sizes) in enumerate(planned):
+        mask[position, : len(sizes)] = torch.arange(batch_size) < torch.tensor(sizes)[:, None]
+    mask = mask.to(device)
+
+    def spread(leaves: list[Tensor]) -> Tensor:
+        # Boolean assignment fills row by row, which is the order of the concatenated plans.
+        padded = torch.zeros(mask.shape, dtype=leaves[0].dtype, device=device)
+        padded[mask] = torch.cat(leaves)
+        return padded
+
+    draws = {key: spread([draws[key] for _, draws, _ in planned]) for key in planned[0][1]}
+    return {"rows": spread([rows for rows, _, _ in planned]), "mask": mask, "draws": draws}

@@ -1,0 +1,39 @@
+"""Models by name: each is split into features (the encoder) and head (the classifier, its last linear layer)."""
+
+import ast
+import importlib
+from pathlib import Path
+
+from bench.names import unknown
+
+REGISTRY = {
+    "mlp": "mlp:Mlp",
+    "simple-cnn": "cnn:SimpleCnn",
+    "moon-cnn": "cnn:MoonCnn",
+    "vgg9": "vgg:Vgg9",
+    "resnet50": "resnet:ResNet50",
+}
+
+
+def load(name: str) -> type:
+    """The class of a model. Imports torch.
+
+    Raises:
+        ValueError: if there is no model of that name.
+    """
+    module, class_name = _lookup(name).split(":")
+    return getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
+
+
+def describe(name: str) -> str:
+    """First line of the docstring of a model's class, read without importing it."""
+    module, class_name = _lookup(name).split(":")
+    source = ast.parse((Path(__file__).parent / f"{module}.py").read_text())
+    found = next(node for node in source.body if isinstance(node, ast.ClassDef) and node.name == class_name)
+    return ast.get_docstring(found).splitlines()[0]
+
+
+def _lookup(name: str) -> str:
+    if name not in REGISTRY:
+        raise ValueError(unknown("model", name, REGISTRY))
+    return REGISTRY[name]

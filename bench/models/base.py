@@ -1,0 +1,120 @@
+"""What a model is: pure functions of its params, and a bound form that carries running statistics and dropout."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Params = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network as pure functions; trainable tensors are passed in by name.
+
+    Attributes:
+        input_shape: (channels, height, width) of one image.
+        num_classes: number of logits.
+        version: raised whenever the numbers that the model produces may change; part of the run id.
+        loop_only: why the vectorised engine must refuse the model, as the end of a sentence; empty if it need not.
+    """
+
+    input_shape: tuple[int, int, int]
+    num_classes: int
+
+    version: ClassVar[int] = 1
+    loop_only: ClassVar[str] = ""
+
+    def layers(self) -> dict[str, tuple[int, ...]]:
+        """Weight shape of each convolution [out, in, kernel, kernel] and linear layer [out, in], in order."""
+        raise NotImplementedError
+
+    def features(self, params: Params, x: Tensor, bound: "BoundModel") -> Tensor:
+        """The encoder: images [B, C, H, W] -> features [B, feature_dim]."""
+        raise NotImplementedError
+
+    def head(self, params: Params, z: Tensor) -> Tensor:
+        """The classifier: features [B, feature_dim] -> logits [B, num_classes]."""
+        return F.linear(z, params["classifier.weight"], params["classifier.bias"])
+
+    def init(self, generator: torch.Generator) -> Params:
+        """Initial params with PyTorch's default for convolutions and linear layers: uniform in +-1/sqrt(fan-in)."""
+        params = {}
+        for name, shape in self.layers().items():
+            bound = 1 / math.sqrt(math.prod(shape[1:]))
+            params[f"{name}.weight"] = torch.empty(shape).uniform_(-bound, bound, generator=generator)
+            params[f"{name}.bias"] = torch.empty(shape[0]).uniform_(-bound, bound, generator=generator)
+        return params
+
+    def init_buffers(self) -> Params:
+        """Initial buffers: tensors that are averaged but not trained, such as running statistics."""
+        return {}
+
+    @property
+    def feature_dim(self) -> int:
+        """Width of the features, the input of the classifier."""
+        return self.layers()["classifier"][1]
+
+    def _require_pixels(self, least: int) -> None:
+        """Raises ValueError if images are smaller than least x least pixels."""
+        _, height, width = self.input_shape
+        if min(height, width) < least:
+            raise ValueError(
+                f"{type(self).__name__} needs images of at least {least}x{least} pixels, but got {height}x{width}; "
+                "use the model mlp for smaller ones."
+            )
+
+
+@dataclass(frozen=True)
+class BoundModel:
+    """A model with one client's buffers, mode and dropout stream: what algorithms call.
+
+    Attributes:
+        spec: the model.
+        buffers: working copy of the buffers; a forward pass in training mode updates it in place.
+        training: training mode (dropout, batch statistics) or evaluation mode.
+        generator: source of dropout masks; only read in training mode.
+    """
+
+    spec: Model
+    buffers: Params
+    training: bool = False
+    generator: Any = None
+
+    def __call__(self, params: Params, x: Tensor) -> Tensor:
+        return self.head(params, self.features(params, x))
+
+    def features(self, params: Params, x: Tensor) -> Tensor:
+        return self.spec.features(params, x, self)
+
+    def head(self, params: Params, z: Tensor) -> Tensor:
+        return self.spec.head(params, z)
+
+    def apart(self, buffers: Params | None = None, training: bool = False) -> "BoundModel":
+        """The same model on a copy of buffers (default: its own), so that passes through it leave these as they are."""
+        copy = {name: tensor.clone() for name, tensor in (self.buffers if buffers is None else buffers).items()}
+        return replace(self, buffers=copy, training=training)
+
+    def dropout(self, x: Tensor, rate: float, channelwise: bool = False) -> Tensor:
+        """Inverted dropout with masks from the client's own generator; the identity in evaluation mode."""
+        if not self.training:
+            return x
+        shape = (*x.shape[:2], *(1 for _ in x.shape[2:])) if channelwise else x.shape
+        keep = torch.rand(shape, generator=self.generator).to(x.device) >= rate
+        return x * keep / (1 - rate)
+
+    def batch_norm(self, params: Params, x: Tensor, name: str) -> Tensor:
+        """Batch normalisation (momentum 0.1, epsilon 1e-5); in training mode it moves the running statistics."""
+        if self.training:
+            self.buffers[f"{name}.num_batches_tracked"].add_(1)
+        return F.batch_norm(
+            x,
+            self.buffers[f"{name}.running_mean"],
+            self.buffers[f"{name}.running_var"],
+            params[f"{name}.weight"],
+            params[f"{name}.bias"],
+            self.training,
+        )

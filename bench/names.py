@@ -1,0 +1,18 @@
+"""Sentences about names that do not exist, with the nearest one that does."""
+
+import difflib
+from collections.abc import Iterable
+
+
+def unknown(kind: str, got: object, known: Iterable[str]) -> str:
+    """One sentence: "Unknown algorithm 'fedporx'. Did you mean 'fedprox'? Known: fedavg, fedprox."
+
+    Args:
+        kind: what is being named, singular ("algorithm", "setting").
+        got: the name that was not found.
+        known: every valid name, in the order in which to print them.
+    """
+    known = list(known)
+    near = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"Unknown {kind} {str(got)!r}.{hint} Known: {', '.join(known)}."

@@ -1,0 +1,86 @@
+"""Command-line options that several commands share, and how their values are read."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+GridOption = Annotated[str | None, typer.Option("--grid", help="Name of a grid (see `list`), or a YAML file.")]
+BudgetOption = Annotated[str, typer.Option("--budget", help="paper, small, smoke, or one of the grid's own.")]
+OnlyOption = Annotated[
+    list[str] | None,
+    typer.Option("--only", help="Only these cells: KEY=VALUE,...; several values: KEY=A|B, or KEY=A,KEY=B."),
+]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Settings or method options that win over the grid: KEY=VALUE,...")
+]
+SeedsOption = Annotated[str | None, typer.Option("--seeds", help="Seeds instead of the grid's: 0,1,2")]
+SubstituteOption = Annotated[
+    list[str] | None,
+    typer.Option("--substitute", help="MISSING=OTHER: try the mechanics of cells without images on another dataset."),
+]
+DataOption = Annotated[
+    Path | None, typer.Option("--data-dir", envvar="SKEWBENCH_DATA", help="Where the images are (see `data check`).")
+]
+ResultsOption = Annotated[Path, typer.Option("--results-dir", help="Where results are kept.")]
+AlgorithmOption = Annotated[str | None, typer.Option("--algorithm", help="One setting instead of a grid: method.")]
+DatasetOption = Annotated[str | None, typer.Option("--dataset", help="One setting instead of a grid: dataset.")]
+PartitionOption = Annotated[str | None, typer.Option("--partition", help="One setting instead of a grid: partition.")]
+
+RESULTS = Path("results")
+
+
+def read_pairs(option: str, texts: Iterable[str] | None) -> list[tuple[str, str]]:
+    """("a=1,b=2", "c=3") -> [("a", "1"), ("b", "2"), ("c", "3")].
+
+    Raises:
+        ValueError: for a part that is not KEY=VALUE.
+    """
+    pairs = []
+    for part in (part for text in texts or () for part in text.split(",")):
+        key, equals, value = part.partition("=")
+        if not (key and equals and value):
+            raise ValueError(f"{option} needs KEY=VALUE, but got {part!r}.")
+        pairs.append((key.strip(), value.strip()))
+    return pairs
+
+
+def read_only(texts: Iterable[str] | None) -> dict[str, list]:
+    """Values of `--only`; a key may stand there several times, or with several values between bars."""
+    only: dict[str, list] = {}
+    for key, values in read_pairs("--only", texts):
+        only.setdefault(key, []).extend(scalar(value) for value in values.split("|"))
+    return only
+
+
+def read_set(texts: Iterable[str] | None) -> dict[str, Any]:
+    """Values of `--set`."""
+    return {key: scalar(value) for key, value in read_pairs("--set", texts)}
+
+
+def read_seeds(text: str | None) -> list[int] | None:
+    """Values of `--seeds`.
+
+    Raises:
+        ValueError: if one is not a whole number of at least 0.
+    """
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ValueError(f"--seeds needs whole numbers such as 0,1,2, but got {text!r}.")
+    return list(dict.fromkeys(map(int, parts)))
+
+
+def scalar(text: str) -> Any:
+    """A value as YAML reads it, numbers like 1e-3 included."""
+    import yaml
+
+    value = yaml.safe_load(text)
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value

@@ -1,0 +1,76 @@
+"""What a person sees while a grid runs: a bar on a terminal, plain lines elsewhere."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from bench.tune import Job
+
+
+class Display:
+    """Counts the jobs of one grid and prints a line for each that ends.
+
+    Attributes:
+        ended_by: status -> number of jobs.
+    """
+
+    def __init__(self, console: Console, jobs: dict[str, tuple[str, int]]):
+        """
+        Args:
+            jobs: run id -> (what to call it, examples it trains on); the time left is measured in examples.
+        """
+        self._console, self._jobs = console, jobs
+        self._running: dict[str, float] = {}
+        self.ended_by = {"done": 0, "diverged": 0, "failed": 0}
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=sum(examples for _, examples in jobs.values()))
+
+    @contextmanager
+    def shown(self) -> Iterator["Display"]:
+        """The bar is on the screen meanwhile."""
+        self._update()
+        with self._bar:
+            yield self
+
+    def started(self, job: Job) -> None:
+        self._running[job.id] = 0.0
+        self._update()
+
+    def advanced(self, job: Job, rounds: int) -> None:
+        self._advance(job, min(1.0, rounds / job.config.rounds))
+
+    def ended(self, job: Job, record: dict) -> None:
+        self._advance(job, 1.0)
+        self._running.pop(job.id, None)
+        self.ended_by[record["status"]] += 1
+        position = f"[{sum(self.ended_by.values())}/{len(self._jobs)}]"
+        self._console.print(f"{position} {self._jobs[job.id][0]}: {outcome(record)}", highlight=False, markup=False)
+        self._update()
+
+    def _advance(self, job: Job, share: float) -> None:
+        examples = self._jobs[job.id][1]
+        self._bar.advance(self._task, (share - self._running.get(job.id, 0.0)) * examples)
+        self._running[job.id] = share
+
+    def _update(self) -> None:
+        ended = sum(self.ended_by.values())
+        text = f"{ended}/{len(self._jobs)} done, {len(self._running)} running, {self.ended_by['failed']} failed"
+        self._bar.update(self._task, description=text)
+
+
+def outcome(record: dict) -> str:
+    """How a run ended, in a few words."""
+    if record["status"] != "done":
+        return f"{record['status']}: {record['reason']}"
+    last = record["summary"]["last"]
+    scores = ", ".join(f"{name.replace('_', ' ')} {100 * value:.1f} %" for name, value in last.items())
+    return f"{scores} ({record['seconds']:.1f} s)"

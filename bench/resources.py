@@ -1,0 +1,70 @@
+"""How much of the machine a trial asks for."""
+
+import os
+from dataclasses import dataclass
+
+AUTO_TRIALS_PER_GPU = 8  # a small CNN leaves a GPU idle most of the time; memory is checked against this many as well
+AUTO_GIB_PER_TRIAL = 4.0
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one trial gets; Ray counts it, nothing enforces it.
+
+    Attributes:
+        cpus: cores; also the number of torch threads (at least 1).
+        gpus: share of one GPU, or a whole number of them; 0 trains on the CPU.
+    """
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+    @property
+    def threads(self) -> int:
+        return max(1, int(self.cpus))
+
+    @property
+    def device(self) -> str:
+        return "cuda" if self.gpus else "cpu"
+
+
+def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = None) -> Resources:
+    """Checks what was asked for against this machine; a cluster at an address is not asked.
+
+    Args:
+        cpus_per_trial: cores of a trial.
+        gpus_per_trial: a number, or `auto`: as many trials on a GPU as 80 % of its memory holds at 4 GiB each, at most
+            one per core and eight; 0 where there is no GPU.
+
+    Raises:
+        ValueError: if it is not a number, out of range, or more than there is.
+    """
+    cores = os.cpu_count() or 1
+    if cpus_per_trial <= 0 or (cpus_per_trial > cores and not address):
+        raise ValueError(f"--cpus-per-trial must be above 0 and at most {cores} here, but got {cpus_per_trial:g}.")
+    if gpus_per_trial == "auto":
+        return Resources(cpus_per_trial, _auto_share(cores))
+    try:
+        gpus = float(gpus_per_trial)
+    except ValueError:
+        gpus = -1.0
+    if not gpus >= 0 or (gpus > 1 and gpus != int(gpus)):
+        raise ValueError(f"--gpus-per-trial must be auto, a share up to 1 or a whole number, but got {gpus_per_trial}.")
+    if gpus and not address:
+        import torch
+
+        if gpus > torch.cuda.device_count():
+            raise ValueError(
+                f"--gpus-per-trial {gpus:g} was asked for, but torch finds {torch.cuda.device_count()} GPUs on this "
+                "machine; leave the option out to train on the CPU."
+            )
+    return Resources(cpus_per_trial, gpus)
+
+
+def _auto_share(cores: int) -> float:
+    import torch
+
+    if not torch.cuda.device_count():
+        return 0.0
+    memory = torch.cuda.get_device_properties(0).total_memory / 2**30
+    return 1 / max(1, min(AUTO_TRIALS_PER_GPU, cores, int(0.8 * memory / AUTO_GIB_PER_TRIAL)))

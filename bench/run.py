@@ -1,0 +1,259 @@
+"""One run: from a config and a dataset to rows of metrics, round by round."""
+
+import os
+import resource
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import algorithms
+from algorithms import tree
+from algorithms.base import Algorithm
+from bench import models
+from bench.engine import refuse_loop_only
+from bench.evaluate import evaluate
+from bench.task import Settings, Task
+from datasets import partitions, transforms
+from datasets.federation import federate
+
+LAST_ROUNDS = 10  # over how many of the last evaluated rounds "last10" is the mean
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Which states a run leaves in its folder, beside its metrics; it changes neither numbers nor the run id.
+
+    Attributes:
+        final: the state after the last round, as `final.pt`.
+        rounds: states after these rounds, as `round-0005.pt`.
+        local_models: the cohort's models before they are aggregated in these rounds, as `local-models-0005.pt`.
+    """
+
+    final: bool = True
+    rounds: tuple[int, ...] = ()
+    local_models: tuple[int, ...] = ()
+
+    def files(self) -> list[str]:
+        """Names of the files that a finished run has."""
+        return [
+            *(["final.pt"] if self.final else []),
+            *(f"round-{number:04d}.pt" for number in self.rounds),
+            *(f"local-models-{number:04d}.pt" for number in self.local_models),
+        ]
+
+
+class Run:
+    """Plays one run. Iterate: `while not run.finished: row = run.step()`, then `run.result()`."""
+
+    def __init__(
+        self,
+        config: Any,
+        dataset: Any,
+        *,
+        device: str = "cpu",
+        engine: str = "auto",
+        folder: Path | None = None,
+        keep: Keep | None = None,
+    ):
+        """Prepares everything up to the first round.
+
+        Args:
+            config: a resolved run config (see `bench.config.RunConfig`).
+            dataset: a `datasets.Dataset`.
+            device: "cpu" or "cuda".
+            engine: "loop", "vectorised", or "auto" for the faster one.
+            folder: where kept states are written.
+            keep: which states to keep; none without a folder.
+
+        Raises:
+            ValueError: if the parts of the config do not fit together.
+        """
+        self._started = time.perf_counter()
+        self.algorithm = build_algorithm(config.algorithm)
+        self.task = build_task(config, dataset, device=device, engine=engine)
+        self.state = self.algorithm.init(self.task)
+        self.num_rounds = self.algorithm.num_rounds(self.task)
+        self.rows: list[dict[str, float]] = []
+        self._evaluate_every = config.evaluate_every or (self.num_rounds if self.algorithm.personal else 1)
+        self._folder, self._keep = folder, keep or Keep(final=False)
+        self._seconds = 0.0
+        self._diverged = ""
+
+    @property
+    def round(self) -> int:
+        """Rounds played."""
+        return self.state["round"]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self._diverged) or self.round >= self.num_rounds
+
+    def step(self) -> dict[str, float]:
+        """Plays one round and returns its row.
+
+        Returns:
+            "round" (from 1), accuracies in [0, 1] if the round is evaluated, and so far: "bytes_down", "bytes_up" (mean per
+            client of the population), "examples" trained on, "seconds" of training and evaluation; and
+            "examples_per_second" of this round's training.
+        """
+        begin, before = time.perf_counter(), self.state["spent"]["examples"]
+        previous, self.state = self.state, self.algorithm.step(self.task, self.state)
+        if self.task.device.type == "cuda":
+            torch.cuda.synchronize(self.task.device)
+        trained = time.perf_counter() - begin
+        spent = self.state["spent"]
+        row = {
+            "round": self.round,
+            "bytes_down": spent["bytes_down"] / self.task.population,
+            "bytes_up": spent["bytes_up"] / self.task.population,
+            "examples": spent["examples"],
+            "examples_per_second": (spent["examples"] - before) / trained,
+        }
+        if not tree.all_finite(_tensors(self.state)):
+            self._diverged = f"not all params were finite after round {self.round}"
+        elif self.round % self._evaluate_every == 0 or self.round == self.num_rounds:
+            everyone = torch.arange(self.task.population)
+            row |= evaluate(self.task, self.algorithm.deploy(self.task, self.state, everyone))
+        self._seconds += time.perf_counter() - begin
+        row["seconds"] = self._seconds
+        self.rows.append(row)
+        self._save(previous)
+        return row
+
+    def result(self) -> dict[str, Any]:
+        """What a finished run leaves in its record."""
+        return {
+            "status": "diverged" if self._diverged else "done",
+            "reason": self._diverged,
+            "summary": summarise(self.rows),
+            "rounds": self.round,
+            "seconds": self._seconds,
+            "engine": self.task.engine,
+            "device": _device_name(self.task.device),
+            "peak_memory_mb": peak_memory_mb(self.task.device),
+        }
+
+    def _save(self, previous: dict[str, Any]) -> None:
+        if self._folder is None:
+            return
+        if self.round in self._keep.rounds:
+            save(self._folder / f"round-{self.round:04d}.pt", self.state)
+        if self.round in self._keep.local_models:
+            save(self._folder / f"local-models-{self.round:04d}.pt", self._local_models(previous))
+        if self._keep.final and self.finished:
+            save(self._folder / "final.pt", self.state)
+
+    def _local_models(self, previous: dict[str, Any]) -> dict[str, Any]:
+        """The cohort's models at the end of the local training that followed a state, trained once more: training is a
+        function of the state, so these are the models that were aggregated."""
+        cohort = self.task.sample_cohort(previous["round"])
+        update = self.algorithm.map_clients(self.task, self.algorithm.local_update, cohort, previous).result.update
+        return {"ids": cohort.ids, "params": tree.map(lambda p, d: p + d, previous["params"], update["delta"])}
+
+
+def build_algorithm(spec: dict[str, Any]) -> Algorithm:
+    """The method of a resolved config: {"name": ..., field: value}; wrapped methods are nested in the same form."""
+    options = {
+        key: build_algorithm(value) if isinstance(value, dict) and "name" in value else value
+        for key, value in spec.items()
+        if key != "name"
+    }
+    return algorithms.load(spec["name"])(**options)
+
+
+def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = "auto") -> Task:
+    """The federated learning problem of a config; its partition is drawn from the labels of the dataset."""
+    train_rows = stratified_subset(dataset.train.labels, config.train_examples, config.seed)
+    test_rows = stratified_subset(dataset.test.labels, config.test_examples, config.seed)
+    arrays = [_take(dataset.train, train_rows), _take(dataset.test, test_rows)]
+    (images, labels), (test_images, test_labels) = arrays
+    partition = partitions.parse(config.partition)
+    clients = partition.split(
+        labels,
+        config.clients,
+        dataset.num_classes,
+        config.seed,
+        dirichlet_seed_override=config.dirichlet_seed_override,
+    )
+    transform = transforms.build(config.transform, dataset.name, images.shape[1:], device)
+    federation = federate(
+        images, labels, test_images, test_labels, clients, dataset.num_classes, transform, partition.noise, device
+    )
+    model_class = models.load(config.model)
+    widened = {"width": config.model_width} if "width" in {field.name for field in fields(model_class)} else {}
+    model = model_class(tuple(images.shape[1:]), dataset.num_classes, **widened)
+    settings = Settings(**{field.name: getattr(config, field.name) for field in fields(Settings)})
+    if engine == "vectorised":
+        refuse_loop_only(model)
+    elif engine == "auto":
+        engine = choose_engine(model, device)
+    return Task(model, settings, federation, config.seed, engine)
+
+
+def choose_engine(model, device: str) -> str:
+    """The faster engine: small models are bound by the number of operations, which the vectorised engine shares among
+    clients; on a CPU that only pays for models without convolutions."""
+    if model.loop_only:
+        return "loop"
+    convolutional = any(len(shape) == 4 for shape in model.layers().values())
+    return "loop" if device == "cpu" and convolutional else "vectorised"
+
+
+def stratified_subset(labels: np.ndarray, count: int | None, seed: int) -> np.ndarray | None:
+    """Ascending rows of a subset of count examples in which every class keeps its share; None for all.
+
+    Raises:
+        ValueError: if there are fewer examples.
+    """
+    from sklearn.model_selection import StratifiedShuffleSplit
+
+    if count is None or count == len(labels):
+        return None
+    if count > len(labels):
+        raise ValueError(f"A subset needs at most as many examples as there are ({len(labels)}), but got {count}.")
+    splitter = StratifiedShuffleSplit(1, train_size=count, test_size=len(labels) - count, random_state=seed)
+    return np.sort(next(splitter.split(labels, labels))[0])
+
+
+def summarise(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Last, best and mean of the last ten evaluated rounds, of every accuracy."""
+    evaluated = [row for row in rows if any(key.endswith("accuracy") for key in row)]
+    if not evaluated:
+        return {"last": {}, "best": {}, "last10": {}}
+    keys = [key for key in evaluated[-1] if key.endswith("accuracy")]
+    recent = evaluated[-LAST_ROUNDS:]
+    return {
+        "last": {key: evaluated[-1][key] for key in keys},
+        "best": {key: max(row[key] for row in evaluated) for key in keys},
+        "last10": {key: sum(row[key] for row in recent) / len(recent) for key in keys},
+    }
+
+
+def save(path: Path, state: dict[str, Any]) -> None:
+    """Writes a state atomically; `torch.load(path, weights_only=True)` reads it."""
+    partial = path.with_name(path.name + ".partial")
+    torch.save(tree.map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, state), partial)
+    os.replace(partial, path)
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Largest memory so far: of the process on a CPU, of the allocator on a GPU. Megabytes of 10^6 bytes."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def _take(split: Any, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    return (split.images, split.labels) if rows is None else (split.images[rows], split.labels[rows])
+
+
+def _tensors(state: dict[str, Any]) -> list[torch.Tensor]:
+    return [leaf for leaf in tree.leaves({"params": state["params"], "rows": state["clients"]["rows"]})]
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -1,0 +1,213 @@
+"""Plays runs with Ray Tune: one trial is one run, workers are reused, results come back to the driver and its store.
+
+Tune is a disposable scheduler here. What a run is, what was finished and what it reached stand in the store only.
+"""
+
+import functools
+import logging
+import os
+import shutil
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import datasets
+from bench.config import RunConfig
+from bench.resources import Resources
+from bench.run import Keep, Run
+from bench.store import Store
+from datasets import transforms
+
+_QUIET = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
+}
+for _name, _value in _QUIET.items():
+    os.environ.setdefault(_name, _value)
+
+import ray  # noqa: E402  (reads the variables above)
+import torch  # noqa: E402
+from ray import tune  # noqa: E402
+
+REPORT_SECONDS = 1.0  # a trial reports at most this often; shorter rounds are sent together
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to play.
+
+    Attributes:
+        id: its run id.
+        folder: where it writes its states; absolute.
+        keep: which states.
+    """
+
+    id: str
+    config: RunConfig
+    folder: Path
+    keep: Keep
+
+
+class Watcher(Protocol):
+    """Who is told how it goes."""
+
+    def started(self, job: Job) -> None: ...
+    def advanced(self, job: Job, rounds: int) -> None: ...
+    def ended(self, job: Job, record: dict) -> None: ...
+
+
+class Trial(tune.Trainable):
+    """A worker: plays one run after another, about a second per step."""
+
+    def setup(self, config, jobs, data_dir, resources):
+        torch.set_num_threads(resources.threads)
+        self._jobs, self._data_dir, self._device = jobs, data_dir, resources.device
+        self.reset_config(config)
+
+    def reset_config(self, new_config):
+        self._job, self._run = self._jobs[new_config["job"]], None
+        return True
+
+    def step(self):
+        rows, until = [], time.monotonic() + REPORT_SECONDS
+        try:
+            run = self._run = self._run or self._begin()
+            while not run.finished and time.monotonic() < until:
+                rows.append(run.step())
+            ended = run.result() if run.finished else None
+        except Exception as error:
+            ended = _failure(error)
+        if ended:
+            self._run = None
+        return {"rows": rows, "ended": ended, "done": ended is not None}
+
+    def _begin(self):
+        job = self._job
+        dataset = load_dataset(job.config, self._data_dir)
+        return Run(job.config, dataset, device=self._device, folder=job.folder, keep=job.keep)
+
+
+class _Recorder(tune.Callback):
+    """Writes what the workers report into the store."""
+
+    def __init__(self, jobs: list[Job], store: Store, watcher: Watcher, facts: dict):
+        self._jobs, self._store, self._watcher, self._facts = jobs, store, watcher, facts
+        self._rows: dict[str, list[dict]] = {}
+        self._started: dict[str, str] = {}
+
+    def __getstate__(self):
+        return {}  # Tune pickles its callbacks in order to restore them, which this project never does
+
+    def on_trial_start(self, iteration, trials, trial, **info):
+        job = self._job(trial)
+        self._rows[job.id], self._started[job.id] = [], _now()
+        self._store.start(job.id, job.config.canonical())
+        self._watcher.started(job)
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):
+        job, rows = self._job(trial), result["rows"]
+        self._rows[job.id] += rows
+        if result["ended"]:
+            self._end(job, result["ended"])
+        elif rows:
+            self._store.append(job.id, rows)
+            self._watcher.advanced(job, len(self._rows[job.id]))
+
+    def on_trial_error(self, iteration, trials, trial, **info):
+        text = Path(trial.error_file).read_text() if trial.error_file else ""
+        self._end(self._job(trial), {"reason": "the worker process died", "traceback": text})
+
+    def _job(self, trial) -> Job:
+        return self._jobs[trial.config["job"]]
+
+    def _end(self, job: Job, result: dict) -> None:
+        rows = self._rows.pop(job.id, [])
+        record = {"id": job.id, "status": "failed", "reason": "", "summary": {}, **result, "rounds": len(rows)}
+        record["versions"] = record.get("versions", {}) | {"ray": ray.__version__}
+        record |= self._facts | {"started": self._started.get(job.id), "finished": _now()}
+        self._store.finish(job.id, rows, record)
+        self._watcher.ended(job, record)
+
+
+def play(
+    jobs: list[Job],
+    store: Store,
+    watcher: Watcher,
+    *,
+    data_dir: Path | None,
+    resources: Resources,
+    max_concurrent: int = 0,
+    address: str | None = None,
+    facts: dict | None = None,
+) -> None:
+    """Plays jobs in their order, as many at once as the resources allow; every one ends with a record.
+
+    Args:
+        data_dir: where workers find the datasets.
+        max_concurrent: bound on the trials at once, 0 for none.
+        address: a running Ray cluster; None starts one on this machine.
+        facts: goes into every record (commit).
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C, after the workers have been stopped.
+    """
+    scratch = store.scratch()
+    try:
+        _start_ray(address, resources)
+        trainable = tune.with_parameters(Trial, jobs=jobs, data_dir=data_dir, resources=resources)
+        tuner = tune.Tuner(
+            tune.with_resources(trainable, {"cpu": resources.cpus, "gpu": resources.gpus}),
+            param_space={"job": tune.grid_search(list(range(len(jobs))))},
+            tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=max_concurrent or None),
+            run_config=tune.RunConfig(
+                name="trials",
+                storage_path=str(scratch),
+                verbose=0,
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                callbacks=[_Recorder(jobs, store, watcher, facts or {})],
+            ),
+        )
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a failed trial is in its record
+        tuner.fit()
+    finally:
+        ray.shutdown()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def load_dataset(config: RunConfig, data_dir: Path | None):
+    """The images of a run, resized as its transform wants them; a worker keeps the last dataset."""
+    return _load(config.dataset, data_dir, transforms.recipe(config.transform, config.dataset).image_size)
+
+
+@functools.lru_cache(maxsize=1)
+def _load(name: str, data_dir: Path | None, image_size: int | None):
+    return datasets.load(name, data_dir, image_size=image_size)
+
+
+def _start_ray(address: str | None, resources: Resources) -> None:
+    # Workers inherit these; one thread per core of a trial, whatever library starts them.
+    os.environ["OMP_NUM_THREADS"] = str(resources.threads)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address:
+        ray.init(address=address, **quiet)
+        return
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # everything stays on the loopback device
+    memory = 256 * 2**20  # datasets are memory-mapped files, so next to nothing goes through Ray's object store
+    ray.init(address="local", include_dashboard=False, object_store_memory=memory, **quiet)
+
+
+def _failure(error: Exception) -> dict:
+    text = traceback.format_exc()
+    reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return {"status": "failed", "reason": reason, "traceback": text}
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -1,0 +1,137 @@
+"""Datasets by name: what they are, where their files are looked for, and their decoded images.
+
+Importing this loads neither torch nor an image library; decoders are imported by the functions that decode.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.names import unknown
+from datasets import cache
+from datasets.base import DataError, Dataset, MissingData, Source, Split
+from datasets.download import prepare
+from datasets.info import INFO, DatasetInfo, expected, remedy
+from datasets.loaders import cifar, digits, folders, idx, svhn, tinyimagenet
+from datasets.transforms import recipe
+
+__all__ = [
+    "INFO",
+    "DataError",
+    "Dataset",
+    "DatasetInfo",
+    "Finding",
+    "MissingData",
+    "Split",
+    "check",
+    "load",
+    "prepare",
+]
+
+
+def load(
+    name: str, data_dir: Path | None, *, cache_dir: Path | None = None, image_size: int | None = None
+) -> Dataset:
+    """The images and labels of a dataset, decoded at the first call on a machine, memory-mapped afterwards.
+
+    Args:
+        name: an id of `INFO`, or "imagefolder:PATH".
+        data_dir: where the files lie; None is enough for digits and imagefolder:PATH.
+        cache_dir: where decoded images are kept; None means `cache.default_dir()`.
+        image_size: side in pixels to which images are resized when they are decoded; None keeps their own.
+
+    Raises:
+        ValueError: no such dataset.
+        MissingData: there is nothing of it.
+        DataError: its files are incomplete or damaged, or the cache cannot be written.
+    """
+    source = _find(name, data_dir)
+    decoded = cache.load(name, source, image_size, cache_dir)
+    return Dataset(
+        name,
+        Split(decoded.train_images, decoded.train_labels),
+        Split(decoded.test_images, decoded.test_labels),
+        decoded.classes,
+        source.description,
+        _note(name, len(decoded.classes), len(decoded.train_labels), len(decoded.test_labels)),
+    )
+
+
+class Finding(NamedTuple):
+    """What `check` found out about a dataset.
+
+    Attributes:
+        status: "found", "incomplete" (part of it is there, or damaged) or "missing".
+        detail: where and what, or what to do.
+    """
+
+    name: str
+    status: str
+    detail: str
+
+
+def check(name: str, data_dir: Path | None, *, cache_dir: Path | None = None) -> Finding:
+    """Reads a whole dataset, as a run with the default transform does, and tells whether it is complete.
+
+    Raises:
+        ValueError: no such dataset.
+    """
+    try:
+        dataset = load(name, data_dir, cache_dir=cache_dir, image_size=recipe("fedconcat", name).image_size)
+    except MissingData as error:
+        return Finding(name, "missing", str(error))
+    except DataError as error:
+        return Finding(name, "incomplete", str(error))
+    if dataset.note:
+        detail = f"{dataset.source}: {dataset.note}; usable so, and for all of it {remedy(name)}."
+        return Finding(name, "incomplete", detail)
+    return Finding(name, "found", dataset.source)
+
+
+def _find(name: str, data_dir: Path | None) -> Source:
+    """Original files first, then image folders."""
+    if name.startswith("imagefolder:"):
+        folder = Path(name.partition(":")[2]).expanduser().absolute()
+        source = folders.find(name, folder, channels=3)
+        if source is None:
+            raise MissingData(f"No images in {folder}: {expected(name)}.")
+        return source
+    if name not in INFO:
+        raise ValueError(unknown("dataset", name, [*INFO, "imagefolder:PATH"]))
+    if name == "digits":
+        return digits.find()
+    if data_dir is None:
+        raise MissingData(f"{name} needs a data directory; name it with --data-dir.")
+    data_dir = Path(data_dir).expanduser().absolute()
+    if not data_dir.is_dir():
+        raise MissingData(
+            f"The data directory {data_dir} does not exist; create it, or name another with --data-dir."
+        )
+    source = _find_original(name, data_dir) or folders.find(name, data_dir / name, INFO[name].input_shape[0])
+    if source is None:
+        raise MissingData(f"No {name} in {data_dir}: {expected(name)}; {remedy(name)}.")
+    return source
+
+
+def _find_original(name: str, data_dir: Path) -> Source | None:
+    if name in ("cifar10", "cifar100", "cifar100-coarse"):
+        return cifar.find(name, data_dir)
+    if name in ("mnist", "fmnist"):
+        return idx.find(name, data_dir)
+    if name == "svhn":
+        return svhn.find(name, data_dir)
+    if name == "tinyimagenet":
+        return tinyimagenet.find(name, data_dir)
+    return folders.find(name, data_dir / "CINIC-10", channels=3)
+
+
+def _note(name: str, num_classes: int, train_size: int, test_size: int) -> str:
+    """How the images found differ from the complete dataset."""
+    info = INFO.get(name)
+    differences = []
+    if info and num_classes != info.num_classes:
+        differences.append(f"{num_classes} of {info.num_classes} classes")
+    if info and train_size != info.train_size:
+        differences.append(f"{train_size:,} training images")
+    if info and test_size != info.test_size:
+        differences.append(f"{test_size:,} test images")
+    return ", ".join(differences)

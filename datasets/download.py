@@ -1,0 +1,47 @@
+"""Downloads, with torchvision's own loaders."""
+
+from pathlib import Path
+
+from bench.names import unknown
+from datasets.base import DataError
+from datasets.info import INFO, expected, remedy
+
+_BOTH = ({"train": True}, {"train": False})
+_LOADERS = {  # torchvision's class, its root below the data directory, its arguments per split
+    "cifar10": ("CIFAR10", "", _BOTH),
+    "cifar100": ("CIFAR100", "", _BOTH),
+    "cifar100-coarse": ("CIFAR100", "", _BOTH),
+    "svhn": ("SVHN", "svhn", ({"split": "train"}, {"split": "test"})),
+    "fmnist": ("FashionMNIST", "", _BOTH),
+    "mnist": ("MNIST", "", _BOTH),
+}
+
+
+def prepare(name: str, data_dir: Path | None) -> None:
+    """Downloads a dataset into `data_dir`; what is there already is kept.
+
+    Raises:
+        ValueError: no such dataset.
+        DataError: torchvision does not have it, or the download failed.
+    """
+    if name not in INFO and not name.startswith("imagefolder:"):
+        raise ValueError(unknown("dataset", name, [*INFO, "imagefolder:PATH"]))
+    if name == "digits":
+        return
+    if name not in _LOADERS:
+        raise DataError(f"torchvision does not download {name}; {remedy(name)} ({expected(name)}).")
+    if data_dir is None:
+        raise DataError(f"{name} needs a data directory to download to; name it with --data-dir.")
+    from torchvision import datasets as torchvision_datasets
+
+    class_name, folder, splits = _LOADERS[name]
+    root = Path(data_dir).expanduser() / folder
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for split in splits:
+            getattr(torchvision_datasets, class_name)(root=str(root), download=True, **split)
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"Could not download {name} to {root} ({error}); check the connection and the folder and "
+            f"try again, or copy the files there ({expected(name)})."
+        ) from error

@@ -1,0 +1,86 @@
+"""A dataset divided among clients, as tensors on a device."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.seeds import normal_from_keys
+from datasets.transforms import Transform
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The training examples of all clients, and the test examples of the server.
+
+    Clients are index lists into one array: no image is copied.
+
+    Attributes:
+        images, labels: all training examples, uint8 [n, C, H, W] and int64 [n], on the device.
+        test_images, test_labels: likewise.
+        clients: rows of each client, int64 [n_i], on the host.
+        label_counts: [population, num_classes], float64, examples of each class at each client, on the host.
+        transform: from bytes to model inputs.
+        noise_levels: [population], standard deviation of the Gaussian noise that client i sees on its inputs (the
+            partition `noise-s`), or None.
+    """
+
+    images: Tensor
+    labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    clients: tuple[Tensor, ...]
+    label_counts: Tensor
+    transform: Transform
+    noise_levels: Tensor | None = None
+
+    @property
+    def num_classes(self) -> int:
+        return self.label_counts.shape[1]
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        return tuple(self.images.shape[1:])
+
+    @property
+    def device(self) -> torch.device:
+        return self.images.device
+
+    def inputs(self, rows: Tensor, draws: dict[str, Tensor], noise_level: Tensor | None, dtype, **layout) -> Tensor:
+        """Augmented training inputs.
+
+        Args:
+            rows: [B], on the device.
+            draws: what `Transform.draw` returned for these examples, leaves [B].
+            noise_level: scalar, or None.
+            dtype: of the inputs.
+            layout: passed to `Tensor.to`, for a memory format.
+
+        Returns:
+            [B, C, H, W].
+        """
+        x = self.transform.scale(self.transform.augment(self.images[rows], draws), dtype, **layout)
+        if noise_level is None:
+            return x
+        noise = normal_from_keys(draws["noise"], self.images[0].numel()).view_as(x)
+        return x + noise_level.to(dtype) * noise.to(dtype)
+
+
+def federate(images, labels, test_images, test_labels, clients, num_classes, transform, noise=0.0, device="cpu"):
+    """Builds a Federation from arrays.
+
+    Args:
+        images, labels, test_images, test_labels: NumPy arrays, uint8 [n, C, H, W] and int64 [n]; memory-mapped ones are
+            used in place on a CPU.
+        clients: one array of rows per client.
+        noise: sigma of the partition `noise-s`; client i of N gets sigma * i / (N - 1).
+    """
+    import warnings
+
+    with warnings.catch_warnings():  # torch warns that read-only memory must not be written to; nothing here does
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        tensors = [torch.from_numpy(array).to(device) for array in (images, labels, test_images, test_labels)]
+    rows = tuple(torch.from_numpy(client) for client in clients)
+    counts = torch.stack([torch.bincount(tensors[1].cpu()[client], minlength=num_classes) for client in rows])
+    levels = noise * torch.arange(len(rows)) / max(len(rows) - 1, 1) if noise else None
+    return Federation(*tensors, rows, counts.double(), transform, levels)

@@ -1,0 +1,95 @@
+"""Facts of every dataset, known without its files: sizes, defaults, where its files belong and come from."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """The complete dataset, known without its files.
+
+    Attributes:
+        input_shape: (channels, height, width) as stored; a transform may ask for a smaller size.
+        train_size, test_size: in examples.
+        model: the model used unless a config names another.
+        description: one line.
+        layout: the original files, below the data directory.
+        train_counts: training examples of each class; () if all classes have the same.
+    """
+
+    num_classes: int
+    input_shape: tuple[int, int, int]
+    train_size: int
+    test_size: int
+    model: str
+    description: str
+    layout: str
+    train_counts: tuple[int, ...] = ()
+
+    @property
+    def class_counts(self) -> tuple[int, ...]:
+        """Training examples of each class."""
+        return self.train_counts or (self.train_size // self.num_classes,) * self.num_classes
+
+
+INFO: dict[str, DatasetInfo] = {
+    "digits": DatasetInfo(
+        10, (1, 8, 8), 1437, 360, "mlp", "Handwritten digits of scikit-learn; needs no download.", "none",
+        (142, 146, 142, 146, 145, 145, 145, 143, 139, 144),
+    ),
+    "cifar10": DatasetInfo(
+        10, (3, 32, 32), 50_000, 10_000, "simple-cnn", "Small colour photographs of 10 kinds of things.",
+        "cifar-10-batches-py/",
+    ),
+    "cifar100": DatasetInfo(
+        100, (3, 32, 32), 50_000, 10_000, "resnet50", "Small colour photographs of 100 kinds of things.",
+        "cifar-100-python/",
+    ),
+    "cifar100-coarse": DatasetInfo(
+        20, (3, 32, 32), 50_000, 10_000, "resnet50", "cifar100 with its 20 superclasses as labels.",
+        "cifar-100-python/",
+    ),
+    "svhn": DatasetInfo(
+        10, (3, 32, 32), 73_257, 26_032, "simple-cnn", "Digits of house numbers, without the split extra.",
+        "{train,test}_32x32.mat",
+        (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
+    ),
+    "fmnist": DatasetInfo(
+        10, (1, 28, 28), 60_000, 10_000, "simple-cnn", "Fashion-MNIST: grey pictures of 10 kinds of clothes.",
+        "FashionMNIST/raw/*-ubyte[.gz]",
+    ),
+    "mnist": DatasetInfo(
+        10, (1, 28, 28), 60_000, 10_000, "simple-cnn", "Handwritten digits of 500 writers.",
+        "MNIST/raw/*-ubyte[.gz]",
+        (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+    ),
+    "tinyimagenet": DatasetInfo(
+        200, (3, 64, 64), 100_000, 10_000, "resnet50", "200 classes of ImageNet at 64x64 pixels.",
+        "tiny-imagenet-200/{wnids.txt,train,val}",
+    ),
+    "cinic10": DatasetInfo(
+        10, (3, 32, 32), 90_000, 90_000, "simple-cnn", "CIFAR-10 and images of ImageNet, without valid.",
+        "CINIC-10/{train,test}/<class>/*",
+    ),
+}  # fmt: skip
+"""Dataset id -> facts; `imagefolder:PATH` is not in it."""
+
+_HOMES = {  # where to get what torchvision lacks
+    "tinyimagenet": "get tiny-imagenet-200.zip from the page of Stanford's course CS231n and unpack it there",
+    "cinic10": "get CINIC-10.tar.gz from its page at Edinburgh DataShare and unpack it there into CINIC-10",
+}
+
+
+def remedy(dataset: str) -> str:
+    """What to do about files of a dataset that are missing or broken."""
+    if dataset not in INFO:
+        return f"restore the images of {dataset}"
+    return _HOMES.get(dataset, f"run 'python -m bench data prepare {dataset}'")
+
+
+def expected(dataset: str) -> str:
+    """Where the files of a dataset belong."""
+    if dataset not in INFO:
+        return "expected {train,test}/<class>/<image> in it"
+    return (
+        f"expected {INFO[dataset].layout} or {dataset}/{{train,test}}/<class>/<image> in the data directory"
+    )

@@ -1,0 +1,22 @@
+"""The 1,797 handwritten digits that come with scikit-learn, in a fixed stratified split."""
+
+import numpy as np
+
+from datasets.base import Decoded, Source
+from datasets.loaders.images import resize
+
+
+def find() -> Source:
+    """Always there: the images are part of scikit-learn."""
+    return Source("images that come with scikit-learn", (), _decode)
+
+
+def _decode(image_size: int | None) -> Decoded:
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    values, labels = load_digits(return_X_y=True)  # grey levels 0..16
+    images = resize(np.rint(values * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8), image_size)
+    train, test = train_test_split(np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=0)
+    labels = labels.astype(np.int64)
+    return Decoded(images[train], labels[train], images[test], labels[test], tuple("0123456789"))

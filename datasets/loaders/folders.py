@@ -1,0 +1,77 @@
+"""Image folders: {train,test}/<class>/<image>."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from datasets.base import DataError, Decoded, Source
+from datasets.loaders.images import list_images, natural_order, read_images
+
+
+def find(dataset: str, folder: Path, channels: int) -> Source | None:
+    """The image folders below `folder`, or None if there is no `train` in it.
+
+    Classes are the sub-folders, in natural order; `train` and `test` must have the same ones. Anything beside
+    `train` and `test`, such as a validation folder, is ignored.
+
+    Raises:
+        DataError: `test` is missing, its classes differ from those of `train`, or a class has no images.
+    """
+    if not (folder / "train").is_dir():
+        return None
+    if not (folder / "test").is_dir():
+        raise DataError(
+            f"{folder} has a folder train but no folder test; image folders need both, each with its classes."
+        )
+    classes, test_classes = _classes(folder / "train"), _classes(folder / "test")
+    if odd := sorted(set(classes) ^ set(test_classes)):
+        raise DataError(
+            f"{folder}/train and {folder}/test must have the same classes, but {odd[0]!r} is only in "
+            f"{'train' if odd[0] in classes else 'test'}; add or remove its folder."
+        )
+    return source(
+        dataset, folder, _listing(folder / "train", classes), _listing(folder / "test", classes), channels
+    )
+
+
+def source(
+    dataset: str, folder: Path, train: dict[str, list[str]], test: dict[str, list[str]], channels: int
+) -> Source:
+    """A source of image files.
+
+    Args:
+        train, test: class name -> paths of its images; the same classes in the same order.
+    """
+
+    def decode(image_size: int | None) -> Decoded:
+        return Decoded(*_read(train, image_size), *_read(test, image_size), tuple(train))
+
+    def _read(listing: dict[str, list[str]], image_size: int | None) -> tuple[np.ndarray, np.ndarray]:
+        labels = np.repeat(np.arange(len(listing)), [len(paths) for paths in listing.values()])
+        return read_images(_flat(listing), channels, image_size, dataset), labels
+
+    return Source(f"image folders in {folder}", tuple(_flat(train) + _flat(test)), decode)
+
+
+def _classes(folder: Path) -> list[str]:
+    names = [entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."]
+    if not names:
+        raise DataError(
+            f"{folder} has no folder per class; image folders are {{train,test}}/<class>/<image>."
+        )
+    return sorted(names, key=natural_order)
+
+
+def _listing(folder: Path, classes: list[str]) -> dict[str, list[str]]:
+    listing = {name: list_images(str(folder / name)) for name in classes}
+    for name, paths in listing.items():
+        if not paths:
+            raise DataError(
+                f"{folder / name} has no images; add some, or remove the class from train and test."
+            )
+    return listing
+
+
+def _flat(listing: dict[str, list[str]]) -> list[str]:
+    return [path for paths in listing.values() for path in paths]

@@ -1,0 +1,76 @@
+"""MNIST and Fashion-MNIST as IDX files, gzipped or not."""
+
+import gzip
+import math
+from pathlib import Path
+
+import numpy as np
+
+from datasets.base import DataError, Decoded, Source, broken
+from datasets.info import remedy
+from datasets.loaders.images import resize
+
+_FOLDERS = {"mnist": "MNIST", "fmnist": "FashionMNIST"}
+_CLASSES = {
+    "mnist": tuple("0123456789"),
+    "fmnist": (
+        "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot",
+    ),
+}  # fmt: skip
+_PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+
+
+def find(dataset: str, data_dir: Path) -> Source | None:
+    """The four files of MNIST/raw or FashionMNIST/raw, or of a folder named as the dataset.
+
+    Raises:
+        DataError: some of the four files are there, but not all.
+    """
+    for folder in (data_dir / _FOLDERS[dataset] / "raw", data_dir / dataset / "raw", data_dir / dataset):
+        files = [_existing(folder, part) for part in _PARTS]
+        if any(files):
+            break
+    else:
+        return None
+    if not all(files):
+        missing = _PARTS[files.index(None)]
+        raise DataError(f"{folder / missing}-ubyte is missing, gzipped or not; {remedy(dataset)}.")
+
+    def decode(image_size: int | None) -> Decoded:
+        arrays = [_read_idx(file, dataset) for file in files]
+        for file, images, labels in zip(files[::2], arrays[::2], arrays[1::2], strict=True):
+            if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+                raise broken(file, f"shape {images.shape} beside labels of shape {labels.shape}", dataset)
+        train_images, train_labels, test_images, test_labels = arrays
+        return Decoded(
+            resize(train_images[:, None], image_size),
+            train_labels.astype(np.int64),
+            resize(test_images[:, None], image_size),
+            test_labels.astype(np.int64),
+            _CLASSES[dataset],
+        )
+
+    return Source(f"IDX files in {folder}", tuple(files), decode)
+
+
+def _existing(folder: Path, part: str) -> str | None:
+    for name in (f"{part}-ubyte", f"{part}-ubyte.gz"):
+        if (folder / name).is_file():
+            return str(folder / name)
+    return None
+
+
+def _read_idx(path: str, dataset: str) -> np.ndarray:
+    """An array of bytes: two zero bytes, type 8, number of axes, big-endian 32-bit lengths, values."""
+    try:
+        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+            content = file.read()
+    except (OSError, EOFError, gzip.zlib.error) as error:
+        raise broken(path, error, dataset) from error
+    if len(content) < 4 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
+        raise broken(path, "it does not start like an IDX file of bytes", dataset)
+    start = 4 + 4 * content[3]
+    shape = tuple(np.frombuffer(content[4:start], dtype=">u4").tolist())
+    if len(content) - start != math.prod(shape):
+        raise broken(path, f"{len(content) - start} bytes of data instead of {math.prod(shape)}", dataset)
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

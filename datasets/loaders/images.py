@@ -1,0 +1,84 @@
+"""Decoding image files, all to one size."""
+
+import os
+import re
+
+import numpy as np
+
+from datasets.base import DataError, broken
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+
+
+def list_images(folder: str) -> list[str]:
+    """Paths of the images right inside a folder, in natural order: 2.jpg before 10.jpg."""
+    names = [entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(SUFFIXES)]
+    return [os.path.join(folder, name) for name in sorted(names, key=natural_order) if name[0] != "."]
+
+
+def natural_order(name: str) -> list:
+    """Sort key that compares runs of digits as numbers."""
+    parts = re.split(r"(\d+)", name)
+    parts[1::2] = map(int, parts[1::2])
+    return parts
+
+
+def read_images(paths: list[str], channels: int, image_size: int | None, dataset: str) -> np.ndarray:
+    """Decodes image files.
+
+    Args:
+        paths: at least one.
+        channels: 1 (grey) or 3 (RGB); images of another mode are converted.
+        image_size: side in pixels to which images are resized (bilinear), or None to keep their common size.
+        dataset: for the remedy in errors.
+
+    Returns:
+        [len(paths), channels, height, width], uint8.
+
+    Raises:
+        DataError: a file cannot be read, or sizes differ although `image_size` is None.
+    """
+    first = _read_image(paths[0], channels, image_size, dataset)
+    images = np.empty((len(paths), *first.shape), dtype=np.uint8)
+
+    for index, path in enumerate(paths):  # threads gain nothing on images this small
+        image = _read_image(path, channels, image_size, dataset)
+        if image.shape != first.shape:
+            raise DataError(
+                f"Images of one dataset must have one size, but {path} has {_size(image)} pixels and "
+                f"{paths[0]} has {_size(first)}; resize them."
+            )
+        images[index] = image
+    return images
+
+
+def resize(images: np.ndarray, image_size: int | None) -> np.ndarray:
+    """Images [n, C, H, W] at another size, or as they are if they have it or `image_size` is None."""
+    if image_size is None or images.shape[2:] == (image_size, image_size):
+        return images
+    from PIL import Image
+
+    resized = np.empty((*images.shape[:2], image_size, image_size), dtype=np.uint8)
+    for target, image in zip(resized, images, strict=True):
+        for target_plane, plane in zip(target, image, strict=True):
+            scaled = Image.fromarray(plane).resize((image_size, image_size), Image.Resampling.BILINEAR)
+            target_plane[:] = np.asarray(scaled)
+    return resized
+
+
+def _read_image(path: str, channels: int, image_size: int | None, dataset: str) -> np.ndarray:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            image = image.convert("L" if channels == 1 else "RGB")
+    except Exception as error:  # a damaged file can make a decoder fail in almost any way
+        raise broken(path, error, dataset) from error
+    if image_size is not None and image.size != (image_size, image_size):
+        image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _size(image: np.ndarray) -> str:
+    return f"{image.shape[2]}x{image.shape[1]}"

@@ -1,0 +1,53 @@
+"""Tiny-ImageNet in its original layout; the labelled validation images are the test split."""
+
+from pathlib import Path
+
+from datasets.base import DataError, Source, broken, require
+from datasets.loaders import folders
+from datasets.loaders.images import list_images, natural_order
+
+
+def find(dataset: str, data_dir: Path) -> Source | None:
+    """wnids.txt, train/<wnid>/images/* and val/{val_annotations.txt,images/*}; None if there is no wnids.txt.
+
+    A copy with fewer than its 200 classes is usable: the classes are those with training images.
+
+    Raises:
+        DataError: the annotations are missing or damaged, or a class lacks images in one split.
+    """
+    for folder in (data_dir / "tiny-imagenet-200", data_dir / dataset):
+        if (folder / "wnids.txt").is_file():
+            train = _list_train(folder, dataset)
+            return folders.source(
+                dataset, folder, train, _list_validation(folder, list(train), dataset), channels=3
+            )
+    return None
+
+
+def _list_train(folder: Path, dataset: str) -> dict[str, list[str]]:
+    train = {}
+    for wnid in sorted((folder / "wnids.txt").read_text().split()):
+        images = folder / "train" / wnid / "images"
+        if images.is_dir() and (paths := list_images(str(images))):
+            train[wnid] = paths
+    if not train:
+        raise DataError(f"{folder / 'train'} has no images of the classes in wnids.txt; restore {dataset}.")
+    return train
+
+
+def _list_validation(folder: Path, classes: list[str], dataset: str) -> dict[str, list[str]]:
+    (annotations,) = require(folder / "val", ["val_annotations.txt"], dataset)
+    listing: dict[str, list[str]] = {wnid: [] for wnid in classes}
+    for line in Path(annotations).read_text().splitlines():
+        fields = line.split("\t")
+        if len(fields) < 2:
+            raise broken(annotations, f"line {line!r} has no class", dataset)
+        if fields[1] in listing:
+            listing[fields[1]].append(str(folder / "val" / "images" / fields[0]))
+    for wnid, paths in listing.items():
+        if not paths:
+            raise DataError(
+                f"{annotations} names no image of class {wnid}, which has training images; restore it."
+            )
+        paths.sort(key=natural_order)
+    return listing

@@ -1,0 +1,331 @@
+"""Partitions: which training examples each client holds.
+
+The draws equal those of NIID-Bench and FedConcat index for index. Both use NumPy's and Python's legacy
+generators, so this is the one place of the harness whose randomness is streamed rather than keyed: every draw
+below must stay in its order. Private generator instances give the streams of the global ones, which stay as
+they are.
+
+Li et al., Federated Learning on Non-IID Data Silos: An Experimental Study, ICDE 2022.
+https://arxiv.org/abs/2102.02079
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from bench.names import unknown
+
+MIN_EXAMPLES = 10  # smallest client that a Dirichlet draw may produce
+MAX_DRAWS = 10_000  # the published partitions need up to 1,166
+
+
+class Drawn(NamedTuple):
+    """A partition and what it took.
+
+    Attributes:
+        indices: one int64 array of training indices per client.
+        num_draws: Dirichlet draws until every client was large enough; 1 for all other kinds.
+    """
+
+    indices: list[np.ndarray]
+    num_draws: int
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One way to deal the training examples to clients; a subclass per kind, with at most one parameter."""
+
+    pattern: ClassVar[str]
+    parameter: ClassVar[str] = ""  # what the parameter must be, for people
+    version: ClassVar[int] = 1
+
+    @property
+    def name(self) -> str:
+        """The name in its one canonical spelling: "dir-0.10" is "dir-0.1"."""
+        values = (np.format_float_positional(value, trim="-") for value in astuple(self))
+        return "-".join([self.pattern.partition("-")[0], *values])
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the last client's pixel noise, in units of the [0, 1] pixel range."""
+        return 0.0
+
+    @staticmethod
+    def accepts(value: float) -> bool:
+        """Whether the parameter may have this value; NaN stands for text that is no number."""
+        return False
+
+    def split(
+        self, labels, num_clients, num_classes, seed, *, dirichlet_seed_override=None
+    ) -> list[np.ndarray]:
+        """One int64 array of indices per client; see `draw`."""
+        return self.draw(
+            labels, num_clients, num_classes, seed, dirichlet_seed_override=dirichlet_seed_override
+        ).indices
+
+    def draw(
+        self,
+        labels: np.ndarray,
+        num_clients: int,
+        num_classes: int,
+        seed: int,
+        *,
+        dirichlet_seed_override: int | None = None,
+    ) -> Drawn:
+        """Deals the examples: every index goes to exactly one client, and no client goes without.
+
+        Args:
+            labels: [examples], class of each training example, 0..num_classes-1.
+            num_clients: size of the population.
+            num_classes: classes of the dataset, including any that `labels` lacks.
+            seed: the run's seed.
+            dirichlet_seed_override: seeds NumPy anew inside `dir-b`, and is ignored by every other kind; 2020
+                gives the partition that the authors' code drew for every seed before February 2023.
+
+        Raises:
+            ValueError: these clients and labels cannot be split this way.
+        """
+        if num_clients < 1:
+            raise ValueError(f"clients must be at least 1, but got {num_clients}.")
+        if dirichlet_seed_override is not None and isinstance(self, Dirichlet):
+            seed = dirichlet_seed_override
+        drawn = self._draw(np.asarray(labels), num_clients, num_classes, seed)
+        for client, indices in enumerate(drawn.indices):
+            if len(indices) == 0:
+                raise ValueError(
+                    f"{self.name} of {len(labels)} examples leaves client {client} of {num_clients} without "
+                    "examples; use fewer clients or more examples."
+                )
+        return drawn
+
+    def _draw(self, labels: np.ndarray, num_clients: int, num_classes: int, seed: int) -> Drawn:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class LabelsPerClient(Partition):
+    """k labels per client, each class shared equally by its owners.
+
+    Attributes:
+        labels_per_client: k, at least 1 and at most the number of classes.
+    """
+
+    pattern: ClassVar[str] = "label-k"
+    parameter: ClassVar[str] = "a whole number k of at least 1"
+    labels_per_client: int
+
+    @staticmethod
+    def accepts(value: float) -> bool:
+        return isinstance(value, int) and value >= 1
+
+    def _draw(self, labels, num_clients, num_classes, seed):
+        if self.labels_per_client > num_classes:
+            raise ValueError(
+                f"label-k needs k to be at most the number of classes ({num_classes}), but got {self.name}."
+            )
+        if num_clients < num_classes:
+            raise ValueError(
+                f"{self.name} needs at least as many clients as classes ({num_classes}), else a class has no "
+                f"owner, but got {num_clients} clients."
+            )
+        owned = self._draw_labels(num_clients, num_classes, seed)
+        rng = np.random.RandomState(seed)
+        parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
+        for label in range(num_classes):
+            indices = np.flatnonzero(labels == label)
+            rng.shuffle(indices)
+            owners = [client for client in range(num_clients) if label in owned[client]]
+            for owner, part in zip(owners, np.array_split(indices, len(owners)), strict=True):
+                parts[owner].append(part)
+        return Drawn([np.concatenate(client_parts) for client_parts in parts], 1)
+
+    def _draw_labels(self, num_clients: int, num_classes: int, seed: int) -> list[list[int]]:
+        """Labels of each client: the first in turn, so every class has an owner, the others at random."""
+        rng = random.Random(seed)
+        owned = []
+        for client in range(num_clients):
+            mine = [client % num_classes]
+            while len(mine) < self.labels_per_client:
+                label = rng.randint(0, num_classes - 1)
+                if label not in mine:
+                    mine.append(label)
+            owned.append(mine)
+        return owned
+
+
+@dataclass(frozen=True)
+class _Redrawn(Partition):
+    """A Dirichlet draw that is repeated until every client is large enough.
+
+    Attributes:
+        concentration: b (beta of the papers), > 0; smaller is more skewed.
+    """
+
+    parameter: ClassVar[str] = "a number b above 0"
+    concentration: float
+
+    @staticmethod
+    def accepts(value: float) -> bool:
+        return 0 < value < float("inf")
+
+    def _draw(self, labels, num_clients, num_classes, seed):
+        condition = (
+            f"{len(labels)} examples over {num_clients} clients with concentration {self.concentration:g} "
+            f"and a minimum size of {MIN_EXAMPLES}"
+        )
+        if num_clients * MIN_EXAMPLES > len(labels):
+            raise ValueError(f"{self.name} cannot split {condition}; use fewer clients or more examples.")
+        attempts = self._attempts(labels, num_clients, num_classes, np.random.RandomState(seed))
+        for num_draws, indices in zip(range(1, MAX_DRAWS + 1), attempts, strict=False):
+            if indices is not None:
+                return Drawn(indices, num_draws)
+        raise ValueError(
+            f"{self.name} found no split of {condition} in {MAX_DRAWS:,} draws; use fewer clients or a "
+            "larger concentration."
+        )
+
+    def _attempts(self, labels, num_clients, num_classes, rng) -> Iterator[list[np.ndarray] | None]:
+        """One item per draw: the clients' indices, or None where a client came out too small."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Dirichlet(_Redrawn):
+    """Each class dealt in Dirichlet proportions; smaller b is more skewed."""
+
+    pattern: ClassVar[str] = "dir-b"
+
+    def _attempts(self, labels, num_clients, num_classes, rng):
+        class_indices = [np.flatnonzero(labels == label) for label in range(num_classes)]
+        while True:
+            parts = self._deal_classes(class_indices, num_clients, len(labels) / num_clients, rng)
+            if parts is None:
+                yield None
+                continue
+            dealt = [np.concatenate(client_parts) for client_parts in zip(*parts, strict=True)]
+            for indices in dealt:
+                rng.shuffle(indices)
+            yield dealt
+
+    def _deal_classes(self, class_indices, num_clients, fill, rng) -> list[list[np.ndarray]] | None:
+        """Parts of each class for each client, or None where a client came out too small.
+
+        Args:
+            class_indices: the rows of each class, ascending.
+            fill: a client that holds this many examples gets nothing of the classes that follow.
+        """
+        sizes = np.zeros(num_clients, dtype=np.int64)
+        shuffled, cuts = [], []
+        for indices in class_indices:
+            indices = indices.copy()
+            rng.shuffle(indices)
+            shares = rng.dirichlet(np.full(num_clients, self.concentration)) * (sizes < fill)
+            if (
+                not shares.sum() > 0
+            ):  # a tiny concentration underflows to 0 or NaN: there is nobody to deal to
+                return None
+            cut = _cut(shares / shares.sum(), len(indices))
+            sizes += np.diff(cut, prepend=0, append=len(indices))
+            shuffled.append(indices)
+            cuts.append(cut)
+        if sizes.min() < MIN_EXAMPLES:
+            return None
+        return [np.split(indices, cut) for indices, cut in zip(shuffled, cuts, strict=True)]
+
+
+@dataclass(frozen=True)
+class Iid(Partition):
+    """A random permutation cut into nearly equal parts."""
+
+    pattern: ClassVar[str] = "iid"
+
+    def _draw(self, labels, num_clients, num_classes, seed):
+        rng = np.random.RandomState(seed)
+        return Drawn(np.array_split(rng.permutation(np.arange(len(labels), dtype=np.int64)), num_clients), 1)
+
+
+@dataclass(frozen=True)
+class Quantity(_Redrawn):
+    """Sizes in Dirichlet proportions, classes mixed as in the whole; smaller b is more skewed."""
+
+    pattern: ClassVar[str] = "quantity-b"
+
+    def _attempts(self, labels, num_clients, num_classes, rng):
+        permuted = rng.permutation(np.arange(len(labels), dtype=np.int64))
+        while True:
+            shares = rng.dirichlet(np.full(num_clients, self.concentration))
+            shares = shares / shares.sum()
+            large_enough = shares.min() * len(labels) >= MIN_EXAMPLES
+            yield np.split(permuted, _cut(shares, len(labels))) if large_enough else None
+
+
+@dataclass(frozen=True)
+class Noise(Iid):
+    """Dealt as iid; client i of N sees Gaussian pixel noise of standard deviation s i/(N-1).
+
+    Attributes:
+        sigma: s, >= 0, in units of the [0, 1] pixel range.
+    """
+
+    pattern: ClassVar[str] = "noise-s"
+    parameter: ClassVar[str] = "a number s of at least 0"
+    sigma: float
+
+    @property
+    def noise(self) -> float:
+        return self.sigma
+
+    @staticmethod
+    def accepts(value: float) -> bool:
+        return 0 <= value < float("inf")
+
+
+@dataclass(frozen=True)
+class Whole(Partition):
+    """One client holds everything: the federation of a centralized run."""
+
+    pattern: ClassVar[str] = "none"
+
+    def _draw(self, labels, num_clients, num_classes, seed):
+        if num_clients != 1:
+            raise ValueError(f"Partition none gives everything to 1 client, but got {num_clients} clients.")
+        return Drawn([np.arange(len(labels), dtype=np.int64)], 1)
+
+
+_CLASSES = {cls.pattern: cls for cls in (LabelsPerClient, Dirichlet, Iid, Quantity, Noise, Whole)}
+
+KINDS: dict[str, str] = {pattern: cls.__doc__.splitlines()[0] for pattern, cls in _CLASSES.items()}
+"""Pattern of the name -> one-line description."""
+
+
+def parse(name: str) -> Partition:
+    """The partition that a name such as "label-2", "dir-0.1" or "iid" means.
+
+    Raises:
+        ValueError: no such kind, or a parameter out of its range.
+    """
+    if name in ("iid", "none"):
+        return _CLASSES[name]()
+    kind, dash, text = name.partition("-")
+    for pattern, cls in _CLASSES.items():
+        if dash and pattern.startswith(f"{kind}-"):
+            value = _number(text)
+            if not cls.accepts(value):
+                raise ValueError(f"{pattern} needs {cls.parameter}, but got {name!r}.")
+            return cls(value)
+    raise ValueError(unknown("partition", name, KINDS))
+
+
+def _number(text: str) -> float:
+    if re.fullmatch(r"\d+", text):
+        return int(text)
+    return float(text) if re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)?", text) else float("nan")
+
+
+def _cut(shares: np.ndarray, size: int) -> np.ndarray:
+    """Where to cut `size` items into parts of these shares [parts], which sum to 1: [parts - 1]."""
+    return (np.cumsum(shares) * size).astype(np.int64)[:-1]

@@ -1,0 +1,210 @@
+"""How images become model inputs: scaling, normalisation and augmentation, batched on the device.
+
+An augmented image is a gather: each output pixel names the input pixel it copies. Crop, flip and rotation compose into one
+such index map, so a batch is augmented by one gather on bytes, whatever the device, without leaving the tensors.
+
+The sets of transforms are those of the papers: `fedconcat` (FedConcat and NIID-Bench), `moon` (MOON, used by CCVR), and
+`none` (scaling to [0, 1] only, for any dataset).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bench.names import unknown
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The facts of one transform.
+
+    Attributes:
+        padding: how the image is extended by `pad` pixels before a random crop of its own size: "reflect", "zero", or
+            "" for no crop.
+        flip: mirror half of the images horizontally.
+        rotation: largest angle in degrees of a random rotation (nearest pixel, zero fill), after crop and flip.
+        mean, std: per channel, applied after scaling to [0, 1]; also in evaluation.
+        image_size: side in pixels to which images are resized when they are decoded; None keeps their own.
+    """
+
+    padding: str = ""
+    pad: int = 4
+    flip: bool = False
+    rotation: float = 0.0
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    image_size: int | None = None
+
+
+_CIFAR100 = {
+    "mean": (0.5070751592371323, 0.48654887331495095, 0.4409178433670343),
+    "std": (0.2673342858792401, 0.2564384629170883, 0.27615047132568404),
+}
+_ROTATED = {"padding": "zero", "flip": True, "rotation": 15.0}
+_MIRRORED = {"padding": "reflect", "flip": True}
+
+# FedConcat: section 2 of its digest; datasets that are not named are only scaled.
+# MOON: QinbinLi/MOON for CIFAR, FedML for CINIC-10; defined for these three datasets only.
+RECIPES = {
+    "fedconcat": {
+        "cifar10": Recipe(**_MIRRORED),
+        "cifar100": Recipe(**_ROTATED, **_CIFAR100),
+        "cifar100-coarse": Recipe(**_ROTATED, **_CIFAR100),
+        "tinyimagenet": Recipe(**_ROTATED, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), image_size=32),
+    },
+    "moon": {
+        "cifar10": Recipe(
+            **_MIRRORED, mean=(125.3 / 255, 123.0 / 255, 113.9 / 255), std=(63.0 / 255, 62.1 / 255, 66.7 / 255)
+        ),
+        "cifar100": Recipe(
+            **_ROTATED, mean=(0.50707516, 0.48654887, 0.44091784), std=(0.26733429, 0.25643846, 0.27615047)
+        ),
+        "cinic10": Recipe(
+            **_MIRRORED, mean=(0.47889522, 0.47227842, 0.43047404), std=(0.24205776, 0.23828046, 0.25874835)
+        ),
+    },
+    "none": {},
+}
+NAMES = tuple(RECIPES)
+VERSION = 1  # raised whenever the numbers that a transform produces may change; part of the run id
+
+
+def recipe(name: str, dataset: str) -> Recipe:
+    """The transform of that name for a dataset.
+
+    Raises:
+        ValueError: if there is no such transform, or the paper does not define it for the dataset.
+    """
+    if name not in RECIPES:
+        raise ValueError(unknown("transform", name, NAMES))
+    recipes = RECIPES[name]
+    if name == "moon" and dataset not in recipes:
+        raise ValueError(f"The transform moon is defined for {', '.join(recipes)}, but the dataset is {dataset}.")
+    return recipes.get(dataset, Recipe())
+
+
+@dataclass(frozen=True)
+class Transform:
+    """A recipe prepared for images of one shape on one device; made by `build`.
+
+    Attributes:
+        recipe: the facts.
+        shape: (channels, height, width).
+        maps: [codes, height * width], source pixel of each output pixel for every combination of crop and flip; None where
+            there is none, or where a random rotation makes the maps continuous.
+        mean, std: [channels, 1, 1], or None.
+    """
+
+    recipe: Recipe
+    shape: tuple[int, int, int]
+    maps: Tensor | None
+    mean: Tensor | None
+    std: Tensor | None
+
+    def draw(self, count: int, generator: Generator, noisy: bool = False) -> dict[str, Tensor]:
+        """Everything random about the augmentation of count examples, on the host.
+
+        Returns:
+            "crop": [count] codes of crop and flip; "angle": [count] radians; "noise": [count] keys, if noisy.
+        """
+        import torch
+
+        draws = {}
+        if self.recipe.padding or self.recipe.flip:
+            draws["crop"] = torch.randint(0, self._num_codes, (count,), generator=generator)
+        if self.recipe.rotation:
+            limit = math.radians(self.recipe.rotation)
+            draws["angle"] = torch.empty(count).uniform_(-limit, limit, generator=generator)
+        if noisy:
+            draws["noise"] = torch.randint(0, 2**62, (count,), generator=generator)
+        return draws
+
+    def augment(self, images: Tensor, draws: dict[str, Tensor]) -> Tensor:
+        """Crops, flips and rotates: uint8 [B, C, H, W] -> uint8 [B, C, H, W]."""
+        if self.maps is not None:
+            return self._gather(images, self.maps[draws["crop"]])
+        if "crop" not in draws and "angle" not in draws:
+            return images
+        source, inside = _source_pixels(self.recipe, self.shape, draws.get("crop"), draws.get("angle"))
+        return self._gather(images, source) * inside[:, None].view(-1, 1, *self.shape[1:])
+
+    def scale(self, images: Tensor, dtype, **layout) -> Tensor:
+        """Bytes to model inputs: [0, 1], normalised where the recipe says so; layout is passed to `Tensor.to`."""
+        x = images.to(dtype, **layout).div_(255)
+        return x if self.mean is None else (x - self.mean.to(dtype)) / self.std.to(dtype)
+
+    @property
+    def _num_codes(self) -> int:
+        return _num_codes(self.recipe)
+
+    def _gather(self, images: Tensor, source: Tensor) -> Tensor:
+        index = source[:, None].expand(-1, self.shape[0], -1)
+        return images.flatten(2).gather(2, index).view(-1, *self.shape)
+
+
+def build(name: str, dataset: str, shape: tuple[int, int, int], device: str = "cpu") -> Transform:
+    """The transform of that name for images [C, H, W] of a dataset, with its tensors on a device."""
+    import torch
+
+    facts = recipe(name, dataset)
+    maps = None
+    if (facts.flip or facts.padding) and not facts.rotation and facts.padding != "zero":
+        maps, _ = _source_pixels(facts, shape, torch.arange(_num_codes(facts)), None)
+        maps = maps.to(device)
+    per_channel = [torch.tensor(values, device=device)[:, None, None] if values else None for values in (facts.mean, facts.std)]
+    return Transform(facts, shape, maps, *per_channel)
+
+
+def _num_codes(facts: Recipe) -> int:
+    return (2 * facts.pad + 1) ** 2 * 2 if facts.padding else 2
+
+
+def _source_pixels(facts: Recipe, shape, crop: Tensor | None, angle: Tensor | None) -> tuple[Tensor, Tensor]:
+    """For each output pixel the input pixel that it copies.
+
+    The steps are undone last first: rotation, flip, crop, padding. Rotation takes the nearest pixel as PIL does: pixel
+    centres are at half-integers, and the source is the pixel that contains the rotated centre.
+
+    Args:
+        crop: [B], code (offset_y * (2 pad + 1) + offset_x) * 2 + flip.
+        angle: [B], radians, counter-clockwise, or None.
+
+    Returns:
+        source: [B, H * W], index into the flattened image; inside: [B, H * W], False where the pixel is filled with 0.
+    """
+    import torch
+
+    _, height, width = shape
+    device = (crop if crop is not None else angle).device
+    y = torch.arange(height, device=device)[:, None].expand(height, width)
+    x = torch.arange(width, device=device)[None, :].expand(height, width)
+    inside = torch.ones((), dtype=torch.bool, device=device)
+    if angle is not None:
+        cos, sin = torch.cos(angle)[:, None, None], torch.sin(angle)[:, None, None]
+        across, down = x + 0.5 - width / 2, y + 0.5 - height / 2
+        x = torch.floor(cos * across - sin * down + width / 2).long()
+        y = torch.floor(sin * across + cos * down + height / 2).long()
+        inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    if crop is not None:
+        code = crop[:, None, None]
+        x = torch.where(code % 2 == 1, width - 1 - x, x) if facts.flip else x
+        if facts.padding:
+            side = 2 * facts.pad + 1
+            y, x = y + code // 2 // side - facts.pad, x + code // 2 % side - facts.pad
+            if facts.padding == "reflect":
+                y, x = _reflect(y, height), _reflect(x, width)
+            else:
+                inside = inside & (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    source = y.clamp(0, height - 1) * width + x.clamp(0, width - 1)
+    return source.flatten(1), inside.expand(source.shape).flatten(1)
+
+
+def _reflect(position: Tensor, size: int) -> Tensor:
+    """Positions beyond an edge mirrored about the edge pixel."""
+    position = position.abs()
+    return (size - 1) - (size - 1 - position).abs()

@@ -1,0 +1,120 @@
+"""From runs to the cells of a table: the chosen setting, its mean and std over seeds, and what is missing.
+
+A *cell* is one (row, column) of a table. It holds one run per tuning setting and seed; the setting shown is
+the one with the best mean over seeds, as the papers do ("best of, chosen on the test split").
+"""
+
+import json
+
+import pandas as pd
+
+# What identifies the published counterpart of a cell; the same for all runs of the cell.
+SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participation"]
+
+
+def row_keys(grid: dict) -> list[str]:
+    """Names of the axes that label a row, outermost first."""
+    return list(grid["report"]["rows"])
+
+
+def cell_keys(grid: dict) -> list[str]:
+    """Names of the axes that tell the cells of a table apart: those of its rows, then that of its columns."""
+    return [*row_keys(grid), grid["report"]["columns"]]
+
+
+def label(cell: dict, key: str) -> str:
+    """A cell of the grid on an axis: a field of its own, a setting or a method option; "-" if it has none."""
+    for place in (cell, cell["config"], cell["config"]["algorithm"]):
+        if place.get(key) is not None:
+            return str(place[key])
+    return "-"
+
+
+def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) -> pd.DataFrame:
+    """One line per run of the grid, in the grid's order, whether it has ended or not.
+
+    Args:
+        grid: expanded grid.
+        records: run id -> record of the runs that have ended.
+        metric: name of an accuracy in the records' summaries.
+        value: `last`, `best` or `last10`.
+
+    Returns:
+        Columns: the cell keys and SETTING, choice, seed, run, missing and substitute ("" unless they apply),
+        score (percent; NaN unless the run is done and reports the metric), done, diverged, failed (bool).
+
+    Raises:
+        ValueError: if two runs would fall on the same place of the table.
+    """
+    keys = cell_keys(grid)
+    lines = []
+    for cell in grid["cells"]:
+        record = records.get(cell["run"], {})
+        status = record.get("status")
+        done = status == "done" and metric in record["summary"][value]
+        lines.append(
+            {
+                **{key: label(cell, key) for key in {*keys, *SETTING, "seed"}},
+                "choice": _describe(cell["choice"]),
+                "run": cell["run"],
+                "missing": cell["missing"] or "",
+                "substitute": cell["substitute"] or "",
+                "score": 100 * record["summary"][value][metric] if done else float("nan"),
+                "done": done,
+                "diverged": status == "diverged",
+                "failed": status == "failed",
+            }
+        )
+    runs = pd.DataFrame(lines)
+    twice = runs[runs.duplicated([*keys, "choice", "seed"])]
+    if len(twice):
+        place = ", ".join(twice.iloc[0][[*keys, "choice"]])
+        raise ValueError(
+            f"Grid {grid['grid']!r} has more than one run with seed {twice.iloc[0]['seed']} for ({place}): "
+            "name the axis in which they differ among the report's rows or columns."
+        )
+    return runs
+
+
+def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
+    """One line per cell, in the order of the runs.
+
+    Args:
+        runs: lines of `collect_runs`.
+        keys: names of the columns that tell cells apart.
+        std: `population` (divides by the number of seeds) or `sample` (by one less).
+
+    Returns:
+        Columns of the chosen setting: keys and SETTING, choice, missing, substitute, mean, std (percent
+        points; NaN below two seeds), seeds, done, diverged, failed (numbers of seeds), run_ids. Columns about
+        the whole cell: settings, tried (numbers of settings; a tried one ended on every seed, done or
+        diverged), complete.
+    """
+    by_setting = runs.groupby([*keys, "choice"], sort=False)
+    firsts = [*(key for key in SETTING if key not in keys), "missing", "substitute"]
+    settings = by_setting.agg(
+        **{name: (name, "first") for name in firsts},
+        mean=("score", "mean"),
+        seeds=("done", "size"),
+        done=("done", "sum"),
+        diverged=("diverged", "sum"),
+        failed=("failed", "sum"),
+        run_ids=("run", lambda ids: " ".join(ids.dropna())),
+    )
+    ddof = {"population": 0, "sample": 1}[std]
+    settings["std"] = by_setting["score"].std(ddof=ddof).where(settings["done"] > 1)
+    settings["ended"] = settings["done"] + settings["diverged"] == settings["seeds"]
+    settings["measured"] = settings["done"] == settings["seeds"]
+
+    order = ["measured", "done", "mean"]
+    chosen = settings.sort_values(order, ascending=False, kind="stable").reset_index("choice")
+    by_cell = settings.groupby(keys, sort=False)
+    cells = pd.DataFrame({"settings": by_cell.size(), "tried": by_cell["ended"].sum()})
+    cells = cells.join(chosen[~chosen.index.duplicated()])
+    cells["complete"] = cells["measured"] & (cells["tried"] == cells["settings"])
+    return cells.drop(columns=["ended", "measured"]).reset_index()
+
+
+def _describe(choice: dict) -> str:
+    """A tuning setting as "mu=0.01, tau=0.5", empty when there is nothing to choose."""
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(choice.items()))

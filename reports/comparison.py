@@ -1,0 +1,70 @@
+"""Sets the published number beside each measured cell, with the difference and, where fair, a verdict."""
+
+import pandas as pd
+
+from reports.published import Published, find
+from reports.verdicts import rule
+
+# The papers' names for the accuracies of the run records.
+_PUBLISHED_METRICS = {
+    "accuracy": ("test_accuracy", "test_accuracy_last10"),
+    "local_accuracy": ("local_accuracy",),
+}
+
+
+def own_value(grid: dict) -> str:
+    """Which rounds the grid's table is about, as its paper's: the last one unless the grid says otherwise."""
+    return grid["report"].get("value", "last")
+
+
+def is_comparable(grid: dict, value: str) -> bool:
+    """Whether the grid was run, and is read, as its paper did; otherwise a verdict would say nothing."""
+    return grid["budget"] == "paper" and not grid["overrides"] and value == own_value(grid)
+
+
+def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.DataFrame:
+    """Cells with three more columns: published (or None), difference (points, or NaN), verdict ("" if none).
+
+    Substituted and unmeasured cells have no published counterpart. A verdict needs all seeds, the paper's own
+    budget, settings and rounds, and a published number for the same clients, participation and model.
+    """
+    counterparts = [_counterpart(cell, grid, metric) for cell in cells.to_dict("records")]
+    cells = cells.assign(
+        published=pd.Series(counterparts, dtype=object),
+        difference=[
+            cell.mean - float(published.mean) if published else float("nan")
+            for cell, published in zip(cells.itertuples(), counterparts, strict=True)
+        ],
+        verdict="",
+    )
+    if grid["verdict"] and is_comparable(grid, value):
+        cells["verdict"] = [_verdict(cell, grid["verdict"]) for cell in cells.itertuples()]
+    return cells
+
+
+def _counterpart(cell: dict, grid: dict, metric: str) -> Published | None:
+    if not grid["mirrors"] or not cell["done"] or cell["substitute"]:
+        return None
+    for published_metric in _PUBLISHED_METRICS.get(metric, ()):
+        found = find(
+            paper=grid["mirrors"]["paper"],
+            table=str(grid["mirrors"]["table"]),
+            metric=published_metric,
+            dataset=cell["dataset"],
+            partition=cell["partition"],
+            algorithm=cell["algorithm"],
+            # Without a partition one client holds everything, whatever the other cells of the grid use.
+            n_clients="1" if cell["partition"] == "none" else cell["clients"],
+            participation=cell["participation"],
+            model=cell["model"],
+        )
+        if found:
+            return found
+    return None
+
+
+def _verdict(cell, rule_name: str) -> str:
+    if not (cell.complete and cell.published and cell.published.same_setting):
+        return ""
+    std = None if pd.isna(cell.std) else cell.std
+    return rule(rule_name).verdict(cell.published, cell.mean, std, cell.seeds) or ""

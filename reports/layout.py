@@ -1,0 +1,151 @@
+"""Arranges cells as the paper's table does: rows and columns in its order, the best of each row marked.
+
+The result is made of short texts and knows nothing of Markdown or LaTeX.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from reports.cells import cell_keys, row_keys
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in one place of a table.
+
+    Attributes:
+        measured: "53.2±0.9", or "" if no seed has a result.
+        remarks: what the reader must know about it: "2/3 seeds", "diverged", "no data: svhn", "on cifar10".
+        published: published value, difference and, where there is one, verdict; empty without a counterpart.
+        best: whether it is the best of its row.
+    """
+
+    measured: str
+    remarks: tuple[str, ...] = ()
+    published: tuple[str, ...] = ()
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """Labels, one per row key, and cells, one per column; None where the table is empty."""
+
+    labels: tuple[str, ...]
+    cells: tuple[Cell | None, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """One metric's table: names of the row labels, names of the columns, and the rows from top to bottom."""
+
+    metric: str
+    row_keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+
+def percent(number: float) -> str:
+    """A percentage as tables print it: one decimal."""
+    return f"{number:.1f}"
+
+
+def mark_best(cells: pd.DataFrame, rows: list[str]) -> pd.Series:
+    """True for the best mean of each row, for all of them where several print alike.
+
+    Only complete cells on their own dataset take part, and only where there are two or more of them.
+    """
+    candidates = cells[cells["complete"] & (cells["substitute"] == "")]
+    printed = candidates["mean"].map(percent).astype(float)
+    by_row = printed.groupby([candidates[key] for key in rows])
+    best = (printed == by_row.transform("max")) & (by_row.transform("size") > 1)
+    return best.reindex(cells.index, fill_value=False)
+
+
+def arrange(cells: pd.DataFrame, grid: dict, metric: str) -> Table:
+    """The table of one metric's cells.
+
+    A cell without a partition (centralized training) belongs to the dataset, not to one of its rows: it
+    stands once, in the dataset's first row, as in the papers.
+    """
+    keys = row_keys(grid)
+    *_, column_key = cell_keys(grid)
+    places = {}
+    for cell in cells.itertuples():
+        labels = tuple(getattr(cell, key) for key in keys)
+        places[labels, getattr(cell, column_key)] = _show(cell)
+
+    columns = _in_order((column for _, column in places), map(_text, grid["column_order"]))
+    labels_in_order = _in_order((labels for labels, _ in places), map(_labels, grid["row_order"]))
+    hosts = {labels: _host(labels, labels_in_order, keys) for labels in labels_in_order}
+    placed = {(hosts[labels], column): cell for (labels, column), cell in places.items()}
+    rows = (
+        Row(labels, tuple(placed.get((labels, column)) for column in columns))
+        for labels in dict.fromkeys(hosts.values())
+    )
+    return Table(metric, tuple(keys), tuple(columns), tuple(rows))
+
+
+def _show(cell) -> Cell:
+    spread = "" if pd.isna(cell.std) else f"±{percent(cell.std)}"
+    published = ()
+    if cell.published:
+        difference = round(cell.difference, 1) + 0.0  # no "-0.0"
+        published = (str(cell.published), f"{difference:+.1f}", *filter(None, [cell.verdict]))
+    return Cell(
+        measured=f"{percent(cell.mean)}{spread}" if cell.done else "",
+        remarks=tuple(_remarks(cell)),
+        published=published,
+        best=cell.best,
+    )
+
+
+def _remarks(cell) -> Iterable[str]:
+    if cell.missing:
+        yield cell.missing
+        return
+    if cell.seeds in (cell.diverged, cell.failed):
+        yield "diverged" if cell.diverged else "failed"
+    elif cell.done < cell.seeds:
+        yield f"{cell.done}/{cell.seeds} seeds"
+        if cell.diverged:
+            yield f"{cell.diverged} diverged"
+        if cell.failed:
+            yield f"{cell.failed} failed"
+    if cell.done + cell.diverged == cell.seeds and cell.tried < cell.settings:
+        yield f"{cell.tried}/{cell.settings} settings"
+    if cell.substitute:
+        yield f"on {cell.substitute}"
+
+
+def _labels(row: list) -> tuple[str, ...]:
+    """A row of the grid's order as `cells.label` prints it."""
+    return tuple(map(_text, row))
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _in_order(found: Iterable, wanted: Iterable) -> list:
+    """Everything found, once: first what is wanted, in that order, then the rest as found."""
+    found = dict.fromkeys(found)
+    first = [item for item in wanted if item in found]
+    return [*first, *(item for item in found if item not in first)]
+
+
+def _host(labels: tuple[str, ...], rows: list[tuple[str, ...]], keys: list[str]) -> tuple[str, ...]:
+    """The row where cells with these labels stand: their own, or the dataset's first without a partition."""
+    partition = dict(zip(keys, labels, strict=True)).get("partition")
+    if partition != "none":
+        return labels
+    place = keys.index("partition")
+    siblings = (
+        row for row in rows if row[place] != "none" and _without(row, place) == _without(labels, place)
+    )
+    return next(siblings, labels)
+
+
+def _without(labels: tuple[str, ...], place: int) -> tuple[str, ...]:
+    return labels[:place] + labels[place + 1 :]

@@ -1,0 +1,38 @@
+"""A report as Markdown, which is also what the terminal shows."""
+
+import re
+
+from tabulate import tabulate
+
+from reports.layout import Cell, Table
+from reports.report import Report
+
+
+def render(report: Report) -> str:
+    """Title, one table per metric (named where there are several), footnotes as a list."""
+    parts = [f"# {_escape(report.title)}"]
+    for table in report.tables:
+        if len(report.tables) > 1:
+            parts.append(f"## {_escape(table.metric)}")
+        parts.append(_table(table))
+    parts.append("\n".join(f"- {_escape(note)}" for note in report.notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(table: Table) -> str:
+    header = [_escape(name) for name in (*table.row_keys, *table.columns)]
+    body = [[*map(_escape, row.labels), *map(_cell, row.cells)] for row in table.rows]
+    return tabulate(body, header, tablefmt="pipe", stralign="left", disable_numparse=True)
+
+
+def _cell(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    measured = f"**{cell.measured}**" if cell.best else cell.measured
+    text = ", ".join(filter(None, [measured, *map(_escape, cell.remarks)]))
+    return f"{text} ({', '.join(cell.published)})" if cell.published else text
+
+
+def _escape(text: str) -> str:
+    """Text in which no character is read as Markdown or ends a table's cell."""
+    return re.sub(r"([\\`*|<])", r"\\\1", " ".join(text.split()))

@@ -1,0 +1,146 @@
+"""The footnotes of a report: what the numbers are, how they were chosen, and what is not as it should be."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+import pandas as pd
+
+from reports.comparison import is_comparable, own_value
+from reports.verdicts import rule
+
+METRICS = {
+    "accuracy": "the shared model",
+    "global_accuracy": "each client's own model on the whole split, mean over clients",
+    "local_accuracy": "each client's own model, classes weighted by the client's training label shares, mean "
+    "over clients",
+}
+_VALUES = {
+    "last": "at the last round",
+    "best": "at the best round, found on the split itself",
+    "last10": "mean of the last 10 evaluated rounds",
+}
+
+
+def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str) -> Iterable[str]:
+    """The footnotes of a grid's tables as plain sentences, each one only where it applies.
+
+    Args:
+        grid: expanded grid.
+        records: run id -> record.
+        cells: compared cells of all metrics.
+        value: which rounds the cells are about.
+    """
+    yield _numbers(grid, value)
+    for metric in cells["metric"].unique():
+        yield f"{metric}: that of {METRICS[metric]}."
+    if cells["best"].any():
+        yield "Bold: best mean of the row among the complete cells, all of them where several print alike."
+    yield from _tuning(grid, cells)
+    yield from _published(grid, cells, value)
+    if (cells["partition"] == "none").any() and (cells["partition"] != "none").any():
+        names = _join(cells.loc[cells["partition"] == "none", "algorithm"])
+        yield f"{names}: trained once per dataset on pooled data; stands in its first row and is not ranked."
+    substituted = cells[cells["substitute"] != ""]
+    for dataset, substitute in substituted[["dataset", "substitute"]].drop_duplicates().to_numpy():
+        yield f"{dataset} was replaced by {substitute}: these cells check the mechanics, not {dataset}."
+    waiting = (
+        (cells["missing"] == "") & (cells["diverged"] < cells["seeds"]) & (cells["failed"] < cells["seeds"])
+    )
+    if (waiting & ~cells["complete"]).any():
+        yield "n/m seeds, n/m settings: n of the m planned have a result; mean and std are of those."
+    yield from _casualties(grid, records)
+    yield from _mixtures(grid, records)
+
+
+def _numbers(grid: dict, value: str) -> str:
+    seeds = sorted({cell["seed"] for cell in grid["cells"]})
+    spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds" if len(seeds) > 1 else "1 seed, so no std"
+    return (
+        f"Accuracy in percent on the {_split(grid)} split, {_VALUES[value]}; "
+        f"{spread} ({', '.join(map(str, seeds))}); budget {grid['budget']}."
+    )
+
+
+def _tuning(grid: dict, cells: pd.DataFrame) -> Iterable[str]:
+    tuned = cells[cells["settings"] > 1].groupby("algorithm", sort=False)["settings"].agg(["min", "max"])
+    if len(tuned):
+        counts = ", ".join(
+            f"{low} for {name}" if low == high else f"{low} to {high} for {name}"
+            for name, low, high in tuned.itertuples()
+        )
+        protocol = ", as published" if grid["mirrors"] else ""
+        yield (
+            f"Tuned: best of N settings per cell, chosen on the {_split(grid)} split by the mean over "
+            f"seeds{protocol}; N is {counts}; the CSV names the choices."
+        )
+    fixed = cells[(cells["settings"] == 1) & (cells["choice"] != "")]
+    if len(fixed):
+        choices = _join(f"{cell.algorithm} {cell.choice}" for cell in fixed.itertuples())
+        yield f"One setting, not tuned: {choices}."
+
+
+def _published(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
+    compared = cells[cells["published"].notna()]
+    if compared.empty:
+        return
+    source = f"{grid['mirrors']['paper']}, Table {grid['mirrors']['table']}"
+    yield f"In parentheses: published value ({source}) and difference, measured minus published, in points."
+    if grid["budget"] != "paper":
+        yield f"Budget {grid['budget']} is not the paper's, so not comparable: differences carry no verdict."
+    if value != own_value(grid):
+        yield f"Published: {_VALUES[own_value(grid)]}, so not comparable: differences carry no verdict."
+    if grid["overrides"]:
+        changed = ", ".join(f"{name}={value}" for name, value in grid["overrides"].items())
+        yield f"Not the paper's settings ({changed}), so not comparable: differences carry no verdict."
+    if is_comparable(grid, value) and grid["verdict"]:
+        judged = compared[compared["verdict"] != ""]
+        inside = (judged["verdict"] == "inside").sum()
+        yield (
+            f"Inside: {rule(grid['verdict']).text}. The band is a proposal of this harness, not the paper's. "
+            f"Inside are {inside} of {len(judged)} judged cells."
+        )
+        if not all(published.same_setting for published in compared["published"]):
+            yield "No verdict where clients, participation or model differ from the published setting."
+
+
+def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
+    """One sentence per reason why runs diverged or failed, with the first such run."""
+    by_reason = defaultdict(list)
+    for run_id in dict.fromkeys(cell["run"] for cell in grid["cells"]):
+        record = records.get(run_id, {})
+        if record.get("status") in ("diverged", "failed"):
+            reason = " ".join((record["reason"] or "no reason given").split()).rstrip(".")
+            by_reason[record["status"], reason].append(run_id)
+    for (status, reason), run_ids in by_reason.items():
+        yield f"{len(run_ids)} {_runs(len(run_ids))} {status} (first {run_ids[0]}): {reason}."
+
+
+def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:
+    """Names everything of which the numbers of the table mix several versions."""
+    counts = defaultdict(Counter)
+    for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
+        record = records.get(run_id, {})
+        if record.get("status") != "done":
+            continue
+        names = {**config, "algorithm": config["algorithm"]["name"], "data": config["dataset"]}
+        for part, version in config["versions"].items():
+            counts[f"{part} {names[part]}"][version] += 1
+        for library, version in record["versions"].items():
+            counts[library][version] += 1
+        counts["device"][record["device"].partition(":")[0]] += 1  # any of a machine's GPUs is "cuda"
+    for what, versions in counts.items():
+        if len(versions) > 1:
+            found = ", ".join(f"{version} ({n} {_runs(n)})" for version, n in versions.items())
+            yield f"Mixed versions: {what} {found}."
+
+
+def _split(grid: dict) -> str:
+    return " and ".join(sorted({cell["config"]["split"] for cell in grid["cells"]}))
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(names))
+
+
+def _runs(count: int) -> str:
+    return "run" if count == 1 else "runs"

@@ -1,0 +1,88 @@
+"""A report: the tables of a grid, one per metric, with their footnotes and the numbers behind them."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from bench.names import unknown
+from reports import VALUES
+from reports.cells import cell_keys, collect_runs, label, row_keys, summarise
+from reports.comparison import compare, own_value
+from reports.layout import Table, arrange, mark_best
+from reports.notes import METRICS, footnotes
+
+
+@dataclass(frozen=True)
+class Report:
+    """What every output format renders.
+
+    Attributes:
+        name: `grid@budget`, with the value where it is not the grid's own; the name of the files.
+        title: what the grid says about itself, its name if nothing.
+        tables: one per metric; shared models and per-client models never stand in one column.
+        notes: footnotes, plain sentences.
+        cells: one line per cell and metric, accuracies in percent, not rounded.
+    """
+
+    name: str
+    title: str
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...]
+    cells: pd.DataFrame
+
+
+def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Report:
+    """The report of an expanded grid.
+
+    Args:
+        grid: expanded grid, as stored by `run`.
+        records: run id -> record of the runs that have ended.
+        value: `last`, `best` or `last10`; None is the grid's own.
+
+    Raises:
+        ValueError: if value, metric, axis, paper or verdict rule is unknown, or cells cannot be told apart.
+    """
+    value = value or own_value(grid)
+    if value not in VALUES:
+        raise ValueError(unknown("value", value, VALUES))
+    if grid["report"]["metric"] not in METRICS:
+        raise ValueError(unknown("metric", grid["report"]["metric"], METRICS))
+    for key in cell_keys(grid):
+        if all(label(cell, key) == "-" for cell in grid["cells"]):
+            raise ValueError(f"The report names {key!r}, but no cell of the grid has a setting of that name.")
+
+    tables, frames = [], []
+    for metric, columns in _columns_by_metric(grid, records, value).items():
+        runs = collect_runs(grid, records, metric, value)
+        runs = runs[runs[grid["report"]["columns"]].isin(columns)]
+        cells = summarise(runs, cell_keys(grid), grid["std"])
+        cells = compare(cells, grid, metric, value)
+        cells["best"] = mark_best(cells, row_keys(grid))
+        tables.append(arrange(cells, grid, metric))
+        frames.append(cells.assign(metric=metric, value=value))
+    cells = pd.concat(frames, ignore_index=True)
+
+    name = f"{grid['grid']}@{grid['budget']}" + (f"-{value}" if value != own_value(grid) else "")
+    title = grid["title"] or grid["grid"]
+    return Report(name, title, tuple(tables), tuple(footnotes(grid, records, cells, value)), cells)
+
+
+def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict[str, set[str]]:
+    """Metric -> columns of its table, the grid's own metric first.
+
+    A column stands under each accuracy that its runs report; one without any result yet under the grid's own.
+    """
+    axis = grid["report"]["columns"]
+    reported = {}
+    for cell in grid["cells"]:
+        column = label(cell, axis)
+        record = records.get(cell["run"], {})
+        found = METRICS.keys() & (record["summary"][value] if record.get("status") == "done" else ())
+        reported.setdefault(column, set()).update(found)
+    tables = {
+        metric: set() for metric in sorted(METRICS, key=lambda metric: metric != grid["report"]["metric"])
+    }
+    for column, metrics in reported.items():
+        for metric in metrics or {grid["report"]["metric"]}:
+            tables[metric].add(column)
+    return {metric: columns for metric, columns in tables.items() if columns}

@@ -1,0 +1,33 @@
+"""A report as CSV: one line per cell and metric, in percent, for spreadsheets and further statistics."""
+
+from reports.report import Report
+
+_COLUMNS = (
+    *("dataset", "partition", "algorithm", "model", "clients", "participation", "metric", "value"),
+    *(
+        "mean",
+        "std",
+        "done",
+        "seeds",
+        "diverged",
+        "failed",
+        "choice",
+        "tried",
+        "settings",
+        "missing",
+        "substitute",
+    ),
+    *("best", "published_mean", "published_std", "difference", "verdict", "run_ids"),
+)
+
+
+def render(report: Report) -> str:
+    """Numbers to six decimals of a percent, empty where there is none; read with `keep_default_na=False`."""
+    cells = report.cells.assign(
+        published_mean=[published.mean if published else "" for published in report.cells["published"]],
+        published_std=[published.std if published else "" for published in report.cells["published"]],
+    )
+    own_axes = [key for table in report.tables[:1] for key in table.row_keys if key not in _COLUMNS]
+    numbers = ["mean", "std", "difference"]
+    cells[numbers] = cells[numbers].round(6)
+    return cells[[*own_axes, *_COLUMNS]].to_csv(index=False, lineterminator="\n")

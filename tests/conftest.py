@@ -1,0 +1,59 @@
+"""Fixtures of all tests."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from datasets import cache
+
+ARCHIVES = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """A data directory with real images: all of CIFAR-10 (as image folders) and MNIST, part of Tiny-ImageNet.
+
+    It is $SKEWBENCH_DATA, or the archives beside the repository, unpacked once into the cache. Where there
+    are none, the test is skipped; with CI=true it fails.
+    """
+    if named := os.environ.get("SKEWBENCH_DATA"):
+        if not Path(named).is_dir():
+            return _absent(f"SKEWBENCH_DATA is {named}, which is not a folder")
+        return Path(named)
+    if not (ARCHIVES / "unpack.sh").is_file():
+        return _absent(
+            "no real images: SKEWBENCH_DATA is not set and there are no archives beside the repository"
+        )
+    return _unpacked(cache.default_dir() / "real-data")
+
+
+def _unpacked(folder: Path) -> Path:
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=".real-data-", dir=folder.parent))
+    try:
+        done = subprocess.run(
+            ["sh", ARCHIVES / "unpack.sh", temporary / "data"], capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            return _absent(f"the archives in {ARCHIVES} could not be unpacked: {done.stderr.strip()}")
+        try:
+            (temporary / "data").rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+            # another test process was faster
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def _absent(reason: str):
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI needs the real images, but {reason}.")
+    pytest.skip(reason)

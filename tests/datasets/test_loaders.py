@@ -1,0 +1,441 @@
+"""Every dataset is read from small files in its original format, and from image folders."""
+
+import gzip
+import pickle
+import struct
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import datasets
+from datasets import DataError, MissingData, load
+
+RNG = np.random.default_rng(0)
+
+
+def random_images(count, channels, size):
+    return RNG.integers(0, 256, (count, channels, size, size), dtype=np.uint8)
+
+
+def write_png(path, image):
+    """image: [C, H, W]."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0)).save(path)
+
+
+def write_folders(folder, classes, images, per_class=2):
+    """{train,test}/<class>/<n>.png, train and test alike; returns nothing to hide in the names' order."""
+    for split in ("train", "test"):
+        for label, name in enumerate(classes):
+            for number in range(per_class):
+                write_png(folder / split / name / f"{number}.png", images[label * per_class + number])
+
+
+def write_pickle(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(content, protocol=2))
+
+
+def write_cifar10(folder, per_batch=4):
+    images = random_images(6 * per_batch, 3, 32)
+    labels = np.arange(6 * per_batch) % 10
+    names = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+    for i, name in enumerate(names):
+        rows = slice(i * per_batch, (i + 1) * per_batch)
+        batch = {"data": images[rows].reshape(per_batch, -1), "labels": labels[rows].tolist()}
+        write_pickle(folder / name, batch)
+    write_pickle(folder / "batches.meta", {"label_names": [f"class-{i}" for i in range(10)]})
+    return images, labels
+
+
+def write_cifar100(folder):
+    images = random_images(30, 3, 32)
+    fine, coarse = np.arange(30) * 3, np.arange(30) % 20
+    for name, rows in (("train", slice(0, 20)), ("test", slice(20, 30))):
+        write_pickle(
+            folder / name,
+            {
+                "data": images[rows].reshape(-1, 3072),
+                "fine_labels": fine[rows].tolist(),
+                "coarse_labels": coarse[rows].tolist(),
+            },
+        )
+    meta = {"fine_label_names": [f"fine-{i}" for i in range(100)]}
+    write_pickle(folder / "meta", meta | {"coarse_label_names": [f"coarse-{i}" for i in range(20)]})
+    return images, fine, coarse
+
+
+def idx_bytes(array):
+    return (
+        struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+    )
+
+
+def write_idx(folder, zipped):
+    folder.mkdir(parents=True)
+    images, labels = random_images(15, 1, 28), np.arange(15) % 10
+    for split, rows in (("train", slice(0, 10)), ("t10k", slice(10, 15))):
+        for part, array in (("images-idx3", images[rows, 0]), ("labels-idx1", labels[rows])):
+            if zipped:
+                (folder / f"{split}-{part}-ubyte.gz").write_bytes(gzip.compress(idx_bytes(array)))
+            else:
+                (folder / f"{split}-{part}-ubyte").write_bytes(idx_bytes(array))
+    return images, labels
+
+
+def write_svhn(folder):
+    from scipy.io import savemat
+
+    folder.mkdir(parents=True, exist_ok=True)
+    images, labels = random_images(30, 3, 32), np.arange(30) % 10
+    for name, rows in (("train", slice(0, 20)), ("test", slice(20, 30))):
+        stored = np.where(labels[rows] == 0, 10, labels[rows]).astype(np.uint8)[:, None]
+        savemat(folder / f"{name}_32x32.mat", {"X": images[rows].transpose(2, 3, 1, 0), "y": stored})
+    return images, labels
+
+
+def write_tinyimagenet(folder, wnids=("n02", "n01"), listed=("n02", "n01", "n03")):
+    """The original layout; n03 is listed, and has validation images, but no training images."""
+    folder.mkdir(parents=True)
+    (folder / "wnids.txt").write_text("\n".join(listed) + "\n")
+    train = {wnid: random_images(11, 3, 64) for wnid in wnids}
+    for wnid, images in train.items():
+        for number, image in enumerate(images):
+            write_png(folder / "train" / wnid / "images" / f"{wnid}_{number}.png", image)
+    validation = random_images(2 * len(listed), 3, 64)
+    lines = []
+    for number, image in enumerate(validation):
+        write_png(folder / "val" / "images" / f"val_{number}.png", image)
+        lines.append(f"val_{number}.png\t{listed[number % len(listed)]}\t0\t0\t63\t63\n")
+    (folder / "val" / "val_annotations.txt").write_text("".join(lines))
+    return train, validation
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Loads a dataset of this test's data directory."""
+    return lambda name, **options: load(name, tmp_path, cache_dir=tmp_path / "cache", **options)
+
+
+@pytest.mark.parametrize("folder", ["cifar-10-batches-py", "cifar10/cifar-10-batches-py"])
+def test_cifar10_is_read_from_its_pickles(tmp_path, read, folder):
+    images, labels = write_cifar10(tmp_path / folder)
+    dataset = read("cifar10")
+    assert np.array_equal(dataset.train.images, images[:20])
+    assert np.array_equal(dataset.train.labels, labels[:20])
+    assert np.array_equal(dataset.test.images, images[20:])
+    assert np.array_equal(dataset.test.labels, labels[20:])
+    assert (dataset.train.images.dtype, dataset.train.labels.dtype) == (np.uint8, np.int64)
+    assert dataset.classes[3] == "class-3"
+    assert (dataset.num_classes, dataset.input_shape) == (10, (3, 32, 32))
+    assert dataset.source == f"pickles in {tmp_path / folder}"
+    assert dataset.note == "20 training images, 4 test images"
+
+
+def test_cifar100_has_fine_and_coarse_labels(tmp_path, read):
+    images, fine, coarse = write_cifar100(tmp_path / "cifar-100-python")
+    for name, labels in (("cifar100", fine), ("cifar100-coarse", coarse)):
+        dataset = read(name)
+        assert np.array_equal(dataset.train.images, images[:20])
+        assert np.array_equal(dataset.train.labels, labels[:20])
+        assert np.array_equal(dataset.test.labels, labels[20:])
+    assert dataset.classes == tuple(f"coarse-{i}" for i in range(20))
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize(
+    ("name", "folder"), [("mnist", "MNIST/raw"), ("fmnist", "FashionMNIST/raw"), ("mnist", "mnist")]
+)
+def test_idx_files_are_read_gzipped_or_not(tmp_path, read, name, folder, zipped):
+    images, labels = write_idx(tmp_path / folder, zipped)
+    dataset = read(name)
+    assert np.array_equal(dataset.train.images, images[:10])
+    assert np.array_equal(dataset.train.labels, labels[:10])
+    assert np.array_equal(dataset.test.images, images[10:])
+    assert np.array_equal(dataset.test.labels, labels[10:])
+
+
+@pytest.mark.parametrize("folder", ["", "svhn"])
+def test_svhn_is_read_from_matlab_files_with_the_digit_0_as_class_0(tmp_path, read, folder):
+    images, labels = write_svhn(tmp_path / folder)
+    dataset = read("svhn")
+    assert np.array_equal(dataset.train.images, images[:20])
+    assert np.array_equal(dataset.train.labels, labels[:20])
+    assert np.array_equal(dataset.test.images, images[20:])
+    assert np.array_equal(dataset.test.labels, labels[20:])
+
+
+def test_tinyimagenet_keeps_the_classes_with_training_images(tmp_path, read):
+    train, validation = write_tinyimagenet(tmp_path / "tiny-imagenet-200")
+    dataset = read("tinyimagenet")
+    assert dataset.classes == ("n01", "n02")
+    assert dataset.note == "2 of 200 classes, 22 training images, 4 test images"
+    assert np.array_equal(dataset.train.images, np.concatenate([train["n01"], train["n02"]]))
+    assert dataset.train.labels.tolist() == [0] * 11 + [1] * 11
+    assert np.array_equal(dataset.test.images, validation[[1, 4, 0, 3]])
+    assert dataset.test.labels.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("name", [name for name in datasets.INFO if name != "digits"])
+def test_every_dataset_is_read_from_image_folders(tmp_path, read, name):
+    channels = datasets.INFO[name].input_shape[0]
+    images = random_images(4, channels, 32)
+    write_folders(tmp_path / name, ["cat", "dog"], images)
+    dataset = read(name)
+    assert np.array_equal(dataset.train.images, images)
+    assert np.array_equal(dataset.test.images, images)
+    assert dataset.test.labels.tolist() == [0, 0, 1, 1]
+    assert dataset.classes == ("cat", "dog")
+    assert dataset.source == f"image folders in {tmp_path / name}"
+
+
+def test_cinic10_is_read_from_its_own_folder_without_valid(tmp_path, read):
+    images = random_images(4, 3, 32)
+    write_folders(tmp_path / "CINIC-10", ["cat", "dog"], images)
+    write_png(tmp_path / "CINIC-10" / "valid" / "elk" / "0.png", images[0])
+    assert read("cinic10").classes == ("cat", "dog")
+
+
+def test_an_image_folder_anywhere_is_a_dataset(tmp_path):
+    images = random_images(4, 3, 20)
+    write_folders(tmp_path / "mine", ["a", "b"], images)
+    dataset = load(f"imagefolder:{tmp_path / 'mine'}", None, cache_dir=tmp_path / "cache")
+    assert np.array_equal(dataset.train.images, images)
+    assert (dataset.input_shape, dataset.note) == ((3, 20, 20), "")
+
+
+def test_names_are_in_natural_order_and_other_files_are_ignored(tmp_path, read):
+    images = random_images(24, 1, 8)
+    write_folders(tmp_path / "mnist", ["2", "10"], images, per_class=12)
+    (tmp_path / "mnist" / "train" / "2" / "Thumbs.db").write_text("not an image")
+    (tmp_path / "mnist" / "train" / "2" / "._0.png").write_text("not an image")
+    (tmp_path / "mnist" / "train" / ".hidden").mkdir()
+    dataset = read("mnist")
+    assert dataset.classes == ("2", "10")
+    assert np.array_equal(dataset.train.images, images)
+
+
+def test_grey_images_in_a_colour_dataset_become_colour(tmp_path, read):
+    write_folders(tmp_path / "cinic10", ["a", "b"], grey := random_images(4, 1, 32))
+    assert np.array_equal(read("cinic10").train.images, grey.repeat(3, axis=1))
+
+
+def test_image_size_resizes_image_files_of_any_size(tmp_path, read):
+    write_folders(tmp_path / "cinic10", ["a", "b"], images := random_images(4, 3, 64))
+    write_png(tmp_path / "cinic10" / "train" / "a" / "1.png", np.full((3, 10, 20), 7, dtype=np.uint8))
+    dataset = read("cinic10", image_size=32)
+    assert dataset.input_shape == (3, 32, 32)
+    assert (dataset.train.images[1] == 7).all()
+    resized = Image.fromarray(images[0].transpose(1, 2, 0)).resize((32, 32), Image.Resampling.BILINEAR)
+    assert np.array_equal(dataset.train.images[0], np.asarray(resized).transpose(2, 0, 1))
+
+
+def test_image_size_resizes_arrays_like_image_files(tmp_path, read):
+    images, _ = write_cifar10(tmp_path / "cifar-10-batches-py")
+    resized = Image.fromarray(images[0].transpose(1, 2, 0)).resize((16, 16), Image.Resampling.BILINEAR)
+    assert np.array_equal(
+        read("cifar10", image_size=16).train.images[0], np.asarray(resized).transpose(2, 0, 1)
+    )
+
+
+def test_digits_are_split_80_to_20_by_class(tmp_path):
+    dataset = load("digits", None, cache_dir=tmp_path)
+    info = datasets.INFO["digits"]
+    assert dataset.train.images.shape == (1437, 1, 8, 8)
+    assert dataset.test.images.shape == (360, 1, 8, 8)
+    assert tuple(np.bincount(dataset.train.labels)) == info.class_counts
+    assert np.bincount(dataset.test.labels).tolist() == [36, 36, 35, 37, 36, 37, 36, 36, 35, 36]
+    assert (dataset.train.images.min(), dataset.train.images.max()) == (0, 255)
+    assert dataset.note == ""
+
+
+def test_digits_scale_grey_levels_by_255_over_16():
+    from datasets.loaders import digits
+
+    levels = np.unique(digits.find().decode(None).train_images)
+    assert levels.tolist() == [int(np.rint(level * 255 / 16)) for level in range(17)]
+
+
+@pytest.mark.parametrize("name", list(datasets.INFO))
+def test_the_facts_agree_with_each_other(name):
+    info = datasets.INFO[name]
+    assert len(info.class_counts) == info.num_classes
+    assert sum(info.class_counts) == info.train_size
+
+
+# Bad input: one sentence that names the file and the remedy.
+
+
+def truncate(path, keep=0.5):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * keep)])
+
+
+@pytest.mark.parametrize("keep", [0, 0.02, 0.5, 0.99])
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+def test_a_truncated_image_is_named(tmp_path, read, suffix, keep):
+    write_folders(tmp_path / "cifar10", ["a", "b"], random_images(4, 3, 32))
+    image = tmp_path / "cifar10" / "test" / "b" / f"7.{suffix}"
+    write_png(image, random_images(1, 3, 32)[0])
+    truncate(image, keep)
+    with pytest.raises(
+        DataError, match=rf"7\.{suffix} is truncated or corrupt \(.*\); delete it and run 'python -m b"
+    ):
+        read("cifar10")
+
+
+@pytest.mark.parametrize("keep", [0, 0.001, 0.5, 0.99])
+@pytest.mark.parametrize("file", ["data_batch_3", "test_batch", "batches.meta"])
+def test_a_truncated_pickle_is_named(tmp_path, read, file, keep):
+    write_cifar10(tmp_path / "cifar-10-batches-py")
+    truncate(tmp_path / "cifar-10-batches-py" / file, keep)
+    with pytest.raises(DataError, match=rf"{file} is truncated or corrupt \(.*data prepare cifar10'"):
+        read("cifar10")
+
+
+def test_a_pickle_that_runs_code_is_refused(tmp_path, read):
+    class Attack:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "harm"), "w"))
+
+    write_cifar10(tmp_path / "cifar-10-batches-py")
+    write_pickle(tmp_path / "cifar-10-batches-py" / "data_batch_1", {"data": Attack()})
+    with pytest.raises(DataError, match=r"data_batch_1 is truncated or corrupt \(it asks for \w+\.open\)"):
+        read("cifar10")
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize(
+    "content", [["no dict"], {"labels": [0]}, {"data": np.zeros((2, 3072)), "labels": [1]}]
+)
+def test_a_pickle_of_something_else_is_named(tmp_path, read, content):
+    write_cifar10(tmp_path / "cifar-10-batches-py")
+    write_pickle(tmp_path / "cifar-10-batches-py" / "data_batch_2", content)
+    with pytest.raises(DataError, match="data_batch_2 is truncated or corrupt"):
+        read("cifar10")
+
+
+@pytest.mark.parametrize("keep", [0, 0.001, 0.5, 0.99])
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("part", ["train-images-idx3", "t10k-labels-idx1"])
+def test_a_truncated_idx_file_is_named(tmp_path, read, part, zipped, keep):
+    write_idx(tmp_path / "MNIST" / "raw", zipped)
+    truncate(tmp_path / "MNIST" / "raw" / (f"{part}-ubyte" + ".gz" * zipped), keep)
+    with pytest.raises(DataError, match=rf"{part}-ubyte.* is truncated or corrupt .*data prepare mnist'"):
+        read("mnist")
+
+
+def test_images_and_labels_of_different_length_are_refused(tmp_path, read):
+    write_idx(tmp_path / "MNIST" / "raw", zipped=False)
+    (tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(3)))
+    with pytest.raises(
+        DataError, match=r"train-images-idx3-ubyte is .*\(10, 28, 28\) beside labels of shape \(3,\)"
+    ):
+        read("mnist")
+
+
+@pytest.mark.parametrize("keep", [0, 0.001, 0.5, 0.99])
+def test_a_truncated_matlab_file_is_named(tmp_path, read, keep):
+    write_svhn(tmp_path)
+    truncate(tmp_path / "test_32x32.mat", keep)
+    with pytest.raises(DataError, match=r"test_32x32\.mat is truncated or corrupt .*data prepare svhn'"):
+        read("svhn")
+
+
+def test_labels_outside_the_classes_are_refused(tmp_path, read):
+    write_cifar10(tmp_path / "cifar-10-batches-py")
+    write_pickle(tmp_path / "cifar-10-batches-py" / "batches.meta", {"label_names": ["a", "b"]})
+    with pytest.raises(DataError, match=r"labels 0\.\.1 only"):
+        read("cifar10")
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "file"),
+    [
+        (
+            "cifar10",
+            lambda folder: write_cifar10(folder / "cifar-10-batches-py"),
+            "cifar-10-batches-py/data_batch_4",
+        ),
+        ("cifar100", lambda folder: write_cifar100(folder / "cifar-100-python"), "cifar-100-python/meta"),
+        ("fmnist", lambda folder: write_idx(folder / "fmnist", True), "fmnist/t10k-labels-idx1-ubyte.gz"),
+        ("svhn", write_svhn, "train_32x32.mat"),
+        (
+            "tinyimagenet",
+            lambda folder: write_tinyimagenet(folder / "tiny-imagenet-200"),
+            "tiny-imagenet-200/val/val_annotations.txt",
+        ),
+        (
+            "tinyimagenet",
+            lambda folder: write_tinyimagenet(folder / "tiny-imagenet-200"),
+            "tiny-imagenet-200/val/images/val_3.png",
+        ),
+    ],
+)
+def test_a_missing_file_is_named(tmp_path, read, name, write, file):
+    write(tmp_path)
+    (tmp_path / file).unlink()
+    with pytest.raises(DataError, match=file.removesuffix(".gz")) as caught:
+        read(name)
+    assert not isinstance(caught.value, MissingData)
+    assert datasets.check(name, tmp_path, cache_dir=tmp_path / "cache").status == "incomplete"
+
+
+def test_damaged_annotations_of_tinyimagenet_are_named(tmp_path, read):
+    write_tinyimagenet(tmp_path / "tiny-imagenet-200")
+    truncate(tmp_path / "tiny-imagenet-200" / "val" / "val_annotations.txt", keep=0.1)
+    with pytest.raises(DataError, match=r"val_annotations\.txt is truncated|names no image of class n01"):
+        read("tinyimagenet")
+
+
+def test_different_classes_in_train_and_test_are_refused(tmp_path, read):
+    write_folders(tmp_path / "cinic10", ["a", "b"], random_images(4, 3, 32))
+    (tmp_path / "cinic10" / "test" / "b").rename(tmp_path / "cinic10" / "test" / "c")
+    with pytest.raises(DataError, match="must have the same classes, but 'b' is only in train"):
+        read("cinic10")
+
+
+def test_a_class_without_images_is_refused(tmp_path, read):
+    write_folders(tmp_path / "cinic10", ["a", "b"], random_images(4, 3, 32))
+    for split in ("train", "test"):
+        (tmp_path / "cinic10" / split / "empty").mkdir()
+    with pytest.raises(DataError, match="train/empty has no images"):
+        read("cinic10")
+
+
+def test_image_folders_need_a_test_folder_with_classes(tmp_path, read):
+    write_folders(tmp_path / "cinic10", ["a", "b"], random_images(4, 3, 32))
+    (tmp_path / "cinic10" / "test").rename(tmp_path / "cinic10" / "elsewhere")
+    with pytest.raises(DataError, match="a folder train but no folder test"):
+        read("cinic10")
+    (tmp_path / "cinic10" / "test").mkdir()
+    with pytest.raises(DataError, match="test has no folder per class"):
+        read("cinic10")
+
+
+def test_images_of_different_sizes_need_an_image_size(tmp_path, read):
+    write_folders(tmp_path / "cinic10", ["a", "b"], random_images(4, 3, 32))
+    write_png(tmp_path / "cinic10" / "train" / "b" / "0.png", random_images(1, 3, 16)[0])
+    with pytest.raises(DataError, match=r"b/0\.png has 16x16 pixels and .*a/0\.png has 32x32"):
+        read("cinic10")
+
+
+@pytest.mark.parametrize("name", [name for name in datasets.INFO if name != "digits"])
+def test_missing_data_is_one_sentence_with_the_expected_files(tmp_path, read, name):
+    with pytest.raises(MissingData, match=rf"No {name} in .*: expected .* or {name}/{{train,test}}/<class>/"):
+        read(name)
+    with pytest.raises(MissingData, match="data directory .*nowhere does not exist; create it"):
+        load(name, tmp_path / "nowhere")
+    with pytest.raises(MissingData, match=f"{name} needs a data directory; name it with --data-dir"):
+        load(name, None)
+    with pytest.raises(MissingData, match="No images in .*nowhere: expected"):
+        load(f"imagefolder:{tmp_path / 'nowhere'}", None)
+
+
+@pytest.mark.parametrize("call", [load, datasets.check, datasets.prepare])
+def test_an_unknown_dataset_gets_the_nearest_name(tmp_path, call):
+    with pytest.raises(
+        ValueError, match=r"Unknown dataset 'cifar01'\. Did you mean 'cifar10'\? Known: digits, "
+    ):
+        call("cifar01", tmp_path)

@@ -1,0 +1,139 @@
+"""A result store made of a few JSON files, as `run` leaves it behind."""
+
+import csv
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from reports.published import FOLDER
+
+LIBRARIES = {"python": "3.12.1", "torch": "2.15.0", "numpy": "2.3.0", "ray": "2.60.0", "skewbench": "0.1.0"}
+
+
+@dataclass
+class Store:
+    """Collects the cells of one grid and writes them, with the records of the runs that have ended."""
+
+    folder: Path
+    budget: str = "paper"
+    mirrors: dict | None = field(default_factory=lambda: {"paper": "fedconcat", "table": 1})
+    std: str = "population"
+    verdict: str | None = "fedconcat"
+    report: dict = field(
+        default_factory=lambda: {
+            "rows": ["dataset", "partition"],
+            "columns": "algorithm",
+            "metric": "accuracy",
+        }
+    )
+    title: str = "Small table"
+    overrides: dict = field(default_factory=dict)
+    row_order: list = field(default_factory=list)
+    column_order: list = field(default_factory=list)
+    cells: list = field(default_factory=list)
+
+    def add(
+        self,
+        row: str,
+        algorithm: str,
+        scores: list,
+        *,
+        choice=None,
+        personal=False,
+        versions=None,
+        device="cpu",
+        **changes,
+    ):
+        """One cell entry per score, seeds from 0: a share, "diverged", "failed", None (not run yet).
+
+        Args:
+            row: "dataset partition".
+            versions: library versions that differ from LIBRARIES.
+            changes: cell fields that differ from the usual ones (missing, clients, config...).
+        """
+        dataset, partition = row.split()
+        for seed, score in enumerate(scores):
+            run_id = f"{len(self.cells):016x}"
+            cell = {
+                "dataset": dataset,
+                "partition": partition,
+                "algorithm": algorithm,
+                "model": "simple-cnn",
+                "clients": 1 if partition == "none" else 40,
+                "participation": 1.0,
+                "seed": seed,
+                "choice": choice or {},
+                "run": None if changes.get("missing") else run_id,
+                "missing": None,
+                "substitute": None,
+            } | {key: value for key, value in changes.items() if key != "config"}
+            cell["config"] = {
+                "algorithm": {"name": algorithm, **cell["choice"]},
+                "dataset": cell["substitute"] or dataset,
+                "partition": partition,
+                "model": cell["model"],
+                "transform": "fedconcat",
+                "split": "test",
+                "versions": {"algorithm": 1, "partition": 1, "transform": 1, "model": 1, "data": 1},
+            } | changes.get("config", {})
+            self.cells.append(cell)
+            if score is not None and cell["run"]:
+                self._record(run_id, score, personal, versions or {}, device)
+        return self
+
+    def save(self) -> Path:
+        """Writes the expanded grid and returns the store's folder."""
+        grid = {
+            "grid": "small_table",
+            **{
+                name: getattr(self, name)
+                for name in ("budget", "title", "mirrors", "std", "verdict", "report")
+            },
+            **{name: getattr(self, name) for name in ("overrides", "row_order", "column_order", "cells")},
+        }
+        path = self.folder / "grids" / f"small_table@{self.budget}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(grid))
+        return self.folder
+
+    def _record(self, run_id: str, score: float | str, personal: bool, versions: dict, device: str) -> None:
+        status, reason, summary = "done", "", {}
+        if isinstance(score, str):
+            status, reason = score, "The loss is not finite in round 3."
+        else:
+            names = ["global_accuracy", "local_accuracy"] if personal else ["accuracy"]
+            shift = {"last": 0.0, "best": 0.02, "last10": -0.01}
+            # The two accuracies of per-client models differ by ten points, so that a mix-up shows.
+            summary = {
+                value: {name: score + move + (0.1 if name == "local_accuracy" else 0) for name in names}
+                for value, move in shift.items()
+            }
+        record = {
+            "id": run_id,
+            "status": status,
+            "reason": reason,
+            "summary": summary,
+            "versions": LIBRARIES | versions,
+            "device": device,
+        }
+        folder = self.folder / "runs" / run_id
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(json.dumps(record))
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path)
+
+
+@pytest.fixture
+def read_published():
+    """Paper -> lines of its CSV, every field as text."""
+
+    def read(paper: str) -> list[dict]:
+        with (FOLDER / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    return read

@@ -1,0 +1,182 @@
+"""Whole files: Markdown against a golden text, LaTeX through pdflatex, CSV there and back."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import reports
+
+ROOT = Path(reports.__file__).parents[1]
+
+
+@pytest.fixture
+def small_table(store):
+    """One cell of every kind; hand-made so that each number can be checked by eye."""
+    store.add("cifar10 none", "centralized", [0.702] * 3)
+    store.add("cifar10 label-2", "fedavg", [0.53, 0.53, 0.536])
+    store.add("cifar10 label-2", "moon", [0.60] * 3, choice={"mu": 1})
+    store.add("cifar10 label-2", "moon", [0.59] * 3, choice={"mu": 5})
+    store.add("cifar10 dir-0.1", "fedavg", [0.51, None, 0.55])
+    store.add("cifar10 dir-0.1", "moon", ["diverged"] * 3, choice={"mu": 1})
+    store.add("cifar10 dir-0.1", "moon", ["diverged"] * 3, choice={"mu": 5})
+    store.add("svhn label-2", "fedavg", [None] * 3, missing="no data: svhn")
+    store.add("fmnist label-2", "moon", [0.5] * 3, substitute="cifar10", versions={"torch": "2.16.0"})
+    store.row_order = [
+        ["cifar10", "label-2"],
+        ["cifar10", "dir-0.1"],
+        ["svhn", "label-2"],
+        ["fmnist", "label-2"],
+    ]
+    store.column_order = ["fedavg", "moon", "centralized"]
+    return store
+
+
+def test_the_markdown_of_a_small_table_is_this_file(small_table):
+    golden = Path(__file__).with_name("small_table.md").read_text(encoding="utf-8")
+    assert reports.render(small_table.save(), "small_table", "paper") == golden
+
+
+def test_write_saves_every_format_and_says_where(small_table):
+    folder = small_table.save()
+    paths = reports.write(folder, "small_table", "paper")
+    assert paths == {
+        format: folder / "reports" / f"small_table@paper.{format}" for format in ("md", "tex", "csv")
+    }
+    for format, path in paths.items():
+        assert path.read_text(encoding="utf-8") == reports.render(
+            folder, "small_table", "paper", format=format
+        )
+
+
+def test_another_value_gets_files_of_its_own(small_table):
+    folder = small_table.save()
+    last = reports.write(folder, "small_table", "paper", value="last", formats=("md",))
+    best = reports.write(folder, "small_table", "paper", value="best", formats=("md",))
+    assert [path.name for path in (*last.values(), *best.values())] == [
+        "small_table@paper.md",
+        "small_table@paper-best.md",
+    ]
+
+
+def test_per_client_models_get_a_section_of_their_own(small_table):
+    small_table.add("cifar10 label-2", "local", [0.3] * 3, personal=True)
+    text = reports.render(small_table.save(), "small_table", "paper")
+    sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    assert [section.split("\n")[0] for section in sections] == [
+        "accuracy",
+        "global_accuracy",
+        "local_accuracy",
+    ]
+    assert ["local" in section.split("|:")[0] for section in sections[:2]] == [False, True]
+    assert "30.0±0.0" in sections[1] and "40.0±0.0" in sections[2]
+
+
+def test_csv_reads_back_as_the_same_numbers(small_table):
+    text = reports.render(small_table.save(), "small_table", "paper", format="csv")
+    lines = pd.read_csv(StringIO(text), dtype=str, keep_default_na=False)
+    assert lines.to_csv(index=False, lineterminator="\n") == text
+    cells = lines.set_index(["dataset", "partition", "algorithm"])
+    fedavg = cells.loc["cifar10", "label-2", "fedavg"]
+    assert (fedavg["mean"], fedavg["std"], fedavg["difference"]) == ("53.2", "0.282843", "-0.4")
+    assert (fedavg["published_mean"], fedavg["published_std"], fedavg["verdict"]) == ("53.6", "0.8", "inside")
+    assert cells.loc["cifar10", "label-2", "moon"][["choice", "best"]].tolist() == ["mu=1", "True"]
+    assert cells.loc["svhn", "label-2", "fedavg"][["mean", "missing"]].tolist() == ["", "no data: svhn"]
+    assert cells.loc["fmnist", "label-2", "moon"][["substitute", "published_mean"]].tolist() == [
+        "cifar10",
+        "",
+    ]
+
+
+SPECIAL = r"a&b_50%#$x{y}~^\z<|>`*"
+
+
+def test_names_with_special_characters_are_escaped_in_markdown(store):
+    store.mirrors = None
+    store.title = "100 % | of `it`"
+    text = reports.render(store.add(f"{SPECIAL} label-2", "fedavg", [0.5]).save(), "small_table", "paper")
+    assert "# 100 % \\| of \\`it\\`\n" in text
+    assert r"| a&b_50%#$x{y}~^\\z\<\|>\`\* " in text
+
+
+def test_names_with_special_characters_are_escaped_in_latex(store):
+    store.mirrors = None
+    text = reports.render(
+        store.add(f"{SPECIAL} label-2", "fed_avg", [0.5]).save(), "small_table", "paper", format="tex"
+    )
+    assert (
+        r"a\&b\_50\%\#\$x\{y\}\textasciitilde{}\textasciicircum{}\textbackslash{}z"
+        r"\textless{}\textbar{}\textgreater{}\textasciigrave{}* & label-2 & 50.0 \\"
+    ) in text
+    assert r"dataset & partition & fed\_avg \\" in text
+
+
+def test_latex_groups_rows_by_dataset_and_puts_published_values_below(small_table):
+    text = reports.render(small_table.save(), "small_table", "paper", format="tex")
+    body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0].strip().split("\n")
+    assert body[:6] == [
+        r"cifar10 & label-2 & 53.2$\pm$0.3 & \textbf{60.0$\pm$0.0} & 70.2$\pm$0.0 \\",
+        r" &  & {\scriptsize (53.6$\pm$0.8)} & {\scriptsize (53.4$\pm$1.3)} "
+        r"& {\scriptsize (70.2$\pm$0.9)} \\",
+        r" &  & {\scriptsize ($-$0.4, inside)} & {\scriptsize (+6.6, outside)} "
+        r"& {\scriptsize (+0.0, inside)} \\",
+        r" & dir-0.1 & 53.0$\pm$2.0, 2/3 seeds & diverged &  \\",
+        r" &  & {\scriptsize (53.0$\pm$1.0)} &  &  \\",
+        r" &  & {\scriptsize (+0.0)} &  &  \\",
+    ]
+    assert body[6:9] == [r"\midrule", r"svhn & label-2 & no data: svhn &  &  \\", r"\midrule"]
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles_with_nothing_but_booktabs(small_table, tmp_path):
+    small_table.title = SPECIAL
+    small_table.add(f"{SPECIAL} label-2", "local", [0.3] * 3, personal=True)
+    text = reports.render(small_table.save(), "small_table", "paper", format="tex")
+    (tmp_path / "paper.tex").write_text(
+        "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n" + text + "\\end{document}\n",
+        encoding="utf-8",
+    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in done.stdout
+    assert (tmp_path / "paper.pdf").stat().st_size > 0
+
+
+def run_python(code: str) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_a_report_imports_neither_torch_nor_ray_and_the_package_alone_not_even_pandas(small_table):
+    folder = str(small_table.save())
+    heavy = "print(sorted({'torch', 'ray', 'pydantic', 'pandas'} & sys.modules.keys()))"
+    assert run_python(f"import sys, reports; {heavy}") == "[]\n"
+    code = f"import sys, reports; reports.write({folder!r}, 'small_table', 'paper'); {heavy}"
+    assert run_python(code) == "['pandas']\n"
+
+
+def test_2500_runs_become_markdown_in_two_seconds_with_python_start_and_imports(store):
+    for dataset in ("cifar10", "svhn", "fmnist", "cifar100", "tinyimagenet"):
+        for partition in ("label-2", "label-3", "dir-0.1", "dir-0.5", "iid"):
+            for algorithm in ("fedavg", "fedprox", "moon", "fedrs", "fedlc"):
+                for mu in range(4):
+                    store.add(f"{dataset} {partition}", algorithm, [0.5] * 5, choice={"mu": mu})
+    folder = str(store.save())
+    assert len(store.cells) == 2500
+    code = f"import reports; print(reports.render({folder!r}, 'small_table', 'paper'))"
+    before = os.times()
+    text = run_python(code)
+    after = os.times()
+    assert text.count("50.0±0.0") == 125
+    # Processor time, because other processes of the machine add to the time on the clock.
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    assert seconds < 2, f"{seconds:.2f} s"

@@ -1,0 +1,246 @@
+import json
+import re
+
+import pytest
+
+import reports
+from bench.store import StoreError
+
+
+def table(store, **options):
+    """The first table as (row labels, column) -> text, in the order of the page."""
+    text = reports.render(store.save(), "small_table", store.budget, **options)
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+    header, _, *body = rows
+    width = len(store.report["rows"])
+    return {(*row[:width], column): row[i] for row in body for i, column in enumerate(header) if i >= width}
+
+
+def notes(store, **options):
+    text = reports.render(store.save(), "small_table", store.budget, **options)
+    return [line[2:] for line in text.splitlines() if line.startswith("- ")]
+
+
+def test_rows_and_columns_stand_in_the_order_of_the_grid(store):
+    for algorithm in ("moon", "extra", "fedavg"):
+        for row in ("svhn dir-0.1", "svhn label-2", "cifar10 label-2"):
+            store.add(row, algorithm, [0.5])
+    store.row_order = [["cifar10", "label-2"], ["svhn", "label-2"], ["svhn", "dir-0.1"]]
+    store.column_order = ["fedavg", "fedprox", "moon"]
+    rows = [("cifar10", "label-2"), ("svhn", "label-2"), ("svhn", "dir-0.1")]
+    assert list(table(store)) == [(*row, column) for row in rows for column in ("fedavg", "moon", "extra")]
+
+
+def test_centralized_stands_once_in_the_first_row_of_its_dataset(store):
+    store.verdict = None
+    store.mirrors = None
+    store.add("cifar10 none", "centralized", [0.7]).add("svhn none", "centralized", [0.8])
+    for row in ("cifar10 label-2", "cifar10 dir-0.1", "svhn label-2"):
+        store.add(row, "fedavg", [0.5])
+    assert table(store) == {
+        ("cifar10", "label-2", "centralized"): "70.0",
+        ("cifar10", "label-2", "fedavg"): "50.0",
+        ("cifar10", "dir-0.1", "centralized"): "",
+        ("cifar10", "dir-0.1", "fedavg"): "50.0",
+        ("svhn", "label-2", "centralized"): "80.0",
+        ("svhn", "label-2", "fedavg"): "50.0",
+    }
+    assert any(note.startswith("centralized: trained once per dataset") for note in notes(store))
+
+
+def test_centralized_alone_keeps_a_row_of_its_own(store):
+    store.mirrors = None
+    assert table(store.add("cifar10 none", "centralized", [0.7])) == {
+        ("cifar10", "none", "centralized"): "70.0"
+    }
+
+
+def test_the_best_of_a_row_is_bold_and_so_is_what_prints_alike(store):
+    store.mirrors = None
+    store.add("cifar10 label-2", "fedavg", [0.5303]).add("cifar10 label-2", "fedprox", [0.5296])
+    store.add("cifar10 label-2", "moon", [0.5294]).add("cifar10 none", "centralized", [0.7])
+    assert list(table(store).values()) == ["**53.0**", "**53.0**", "52.9", "70.0"]
+
+
+def test_incomplete_substituted_and_lonely_cells_are_never_bold(store):
+    store.mirrors = None
+    store.add("cifar10 label-2", "fedavg", [0.9, None]).add("cifar10 label-2", "moon", [0.5, 0.5])
+    store.add("svhn label-2", "fedavg", [0.6, 0.6], substitute="cifar10")
+    store.add("svhn label-2", "moon", [0.5, 0.5], substitute="cifar10")
+    assert list(table(store).values()) == [
+        "90.0, 1/2 seeds",
+        "50.0±0.0",
+        "60.0±0.0, on cifar10",
+        "50.0±0.0, on cifar10",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([0.5, 0.54, None], "52.0±2.0, 2/3 seeds"),
+        ([None, None, None], "0/3 seeds"),
+        (["diverged"] * 3, "diverged"),
+        (["failed"] * 3, "failed"),
+        ([0.5, 0.54, "diverged"], "52.0±2.0, 2/3 seeds, 1 diverged"),
+        ([0.5, "failed", "diverged"], "50.0, 1/3 seeds, 1 diverged, 1 failed"),
+    ],
+)
+def test_what_is_missing_is_named(store, scores, expected):
+    store.mirrors = None
+    assert table(store.add("cifar10 label-2", "fedavg", scores)) == {
+        ("cifar10", "label-2", "fedavg"): expected
+    }
+
+
+def test_settings_that_have_not_ended_are_named(store):
+    store.mirrors = None
+    store.add("cifar10 label-2", "moon", [0.5], choice={"mu": 1}).add(
+        "cifar10 label-2", "moon", [None], choice={"mu": 5}
+    )
+    assert list(table(store).values()) == ["50.0, 1/2 settings"]
+    assert any(note.startswith("n/m seeds, n/m settings") for note in notes(store))
+
+
+def test_absent_data_is_named_and_has_no_published_value(store):
+    store.add("svhn label-2", "fedavg", [None] * 3, missing="no data: svhn")
+    assert list(table(store).values()) == ["no data: svhn"]
+
+
+def test_substitutes_are_named_and_have_no_published_value(store):
+    store.add("svhn label-2", "fedavg", [0.828] * 3, substitute="cifar10")
+    store.add("cifar10 label-2", "fedavg", [0.536] * 3)
+    assert list(table(store).values()) == ["82.8±0.0, on cifar10", "53.6±0.0 (53.6±0.8, +0.0, inside)"]
+    assert any(note.startswith("svhn was replaced by cifar10") for note in notes(store))
+
+
+def test_published_value_difference_and_verdict_stand_beside_the_measured_value(store):
+    store.add("cifar10 label-2", "fedavg", [0.53, 0.53, 0.536])  # mean 53.2: 0.4 below the published 53.6
+    store.add("cifar10 label-2", "moon", [0.60, 0.60, 0.60])  # 53.4±1.3: band 3 sqrt(1.69 / 3) = 2.3
+    assert list(table(store).values()) == [
+        "53.2±0.3 (53.6±0.8, -0.4, inside)",
+        "**60.0±0.0** (53.4±1.3, +6.6, outside)",
+    ]
+    assert any("Inside are 1 of 2 judged cells" in note for note in notes(store))
+
+
+def test_other_budgets_compare_but_do_not_judge(store):
+    store.budget = "small"
+    store.add("cifar10 label-2", "fedavg", [0.39] * 3, clients=10)
+    assert list(table(store).values()) == ["39.0±0.0 (53.6±0.8, -14.6)"]
+    assert any("Budget small is not the paper's" in note for note in notes(store))
+
+
+def test_other_rounds_than_the_papers_compare_but_do_not_judge(store):
+    store.add("cifar10 label-2", "fedavg", [0.536] * 3)
+    assert list(table(store, value="best").values()) == ["55.6±0.0 (53.6±0.8, +2.0)"]
+    assert any("Published: at the last round" in note for note in notes(store, value="best"))
+
+
+def test_other_settings_than_the_papers_compare_but_do_not_judge(store):
+    store.add("cifar10 label-2", "fedavg", [0.536] * 3, clients=20)
+    assert list(table(store).values()) == ["53.6±0.0 (53.6±0.8, +0.0)"]
+    assert any(note.startswith("No verdict where clients") for note in notes(store))
+
+
+def test_settings_changed_on_the_command_line_compare_but_do_not_judge(store):
+    store.overrides = {"lr": 0.1}
+    store.add("cifar10 label-2", "fedavg", [0.536] * 3)
+    assert list(table(store).values()) == ["53.6±0.0 (53.6±0.8, +0.0)"]
+    assert any(note.startswith("Not the paper's settings (lr=0.1)") for note in notes(store))
+
+
+def test_incomplete_cells_compare_but_are_not_judged(store):
+    store.add("cifar10 label-2", "fedavg", [0.536, 0.536, None])
+    assert list(table(store).values()) == ["53.6±0.0, 2/3 seeds (53.6±0.8, +0.0)"]
+
+
+def test_a_grid_may_report_the_last_ten_rounds_as_its_paper_does(store):
+    store.mirrors = {"paper": "fedconcat", "table": 3}
+    store.report |= {"value": "last10"}
+    setting = {"clients": 200, "participation": 0.2, "model": "resnet50"}
+    store.add("cifar100 label-2", "fedavg", [0.094], **setting)  # the helper's last10 is one point below
+    assert list(table(store).values()) == ["8.4 (8.4±1.2, +0.0, inside)"]
+    assert notes(store)[0].startswith(
+        "Accuracy in percent on the test split, mean of the last 10 evaluated rounds; 1 seed, so no std"
+    )
+
+
+def test_tuning_is_named_with_the_number_of_settings(store):
+    for row, values in {"cifar10 label-2": [1, 5], "svhn label-2": [0.1, 1, 5]}.items():
+        for mu in values:
+            store.add(row, "moon", [0.5], choice={"mu": mu})
+    store.add("cifar10 label-2", "fedrs", [0.5], choice={"alpha": 0.5})
+    tuned, fixed = (note for note in notes(store) if "setting" in note and "tuned" in note.lower())
+    assert tuned == (
+        "Tuned: best of N settings per cell, chosen on the test split by the mean over seeds, as published; "
+        "N is 2 to 3 for moon; the CSV names the choices."
+    )
+    assert fixed == "One setting, not tuned: fedrs alpha=0.5."
+
+
+def test_mixed_versions_are_named_with_their_runs(store):
+    newer = {"versions": {"algorithm": 2, "partition": 1, "transform": 1, "model": 1, "data": 1}}
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.5])
+    store.add("cifar10 dir-0.1", "fedavg", [0.5], config=newer)
+    store.add("cifar10 label-2", "moon", [0.5], config=newer, versions={"torch": "2.16.0"})
+    assert [note for note in notes(store) if note.startswith("Mixed")] == [
+        "Mixed versions: algorithm fedavg 1 (2 runs), 2 (1 run).",
+        "Mixed versions: torch 2.15.0 (3 runs), 2.16.0 (1 run).",
+    ]
+
+
+def test_mixed_devices_are_named_but_not_the_numbers_of_gpus(store):
+    store.add("cifar10 label-2", "fedavg", [0.5], device="cuda:0")
+    store.add("cifar10 dir-0.1", "fedavg", [0.5], device="cuda:1")
+    assert not any("Mixed" in note for note in notes(store))
+    store.add("cifar10 label-3", "fedavg", [0.5])
+    assert notes(store)[-1] == "Mixed versions: device cuda (2 runs), cpu (1 run)."
+
+
+def test_a_grid_without_a_title_goes_by_its_name(store):
+    store.title = ""
+    text = reports.render(store.add("cifar10 label-2", "fedavg", [0.5]).save(), "small_table", "paper")
+    assert text.startswith("# small_table\n")
+
+
+def test_one_version_of_everything_needs_no_footnote(store):
+    store.add("cifar10 label-2", "fedavg", [0.5]).add("svhn label-2", "moon", [0.5])
+    assert not any("Mixed" in note for note in notes(store))
+
+
+def test_reasons_of_diverged_and_failed_runs_are_footnotes(store):
+    store.add("cifar10 label-2", "fedavg", [0.5, "diverged", "diverged", "failed"])
+    assert [note for note in notes(store) if "first" in note][-2:] == [
+        f"2 runs diverged (first {1:016x}): The loss is not finite in round 3.",
+        f"1 run failed (first {3:016x}): The loss is not finite in round 3.",
+    ]
+
+
+def test_a_grid_that_was_not_run_is_answered_with_those_that_were(store):
+    folder = store.add("cifar10 label-2", "fedavg", [0.5]).save()
+    with pytest.raises(StoreError, match=r"holds no other@paper, only: small_table@paper\. Run it first"):
+        reports.render(folder, "other", "paper")
+
+
+def test_an_unknown_value_metric_or_format_is_answered_with_those_known(store):
+    folder = store.add("cifar10 label-2", "fedavg", [0.5]).save()
+    with pytest.raises(ValueError, match="Unknown value 'last1'. Did you mean 'last10'"):
+        reports.render(folder, "small_table", "paper", value="last1")
+    with pytest.raises(ValueError, match="Unknown report format 'pdf'"):
+        reports.render(folder, "small_table", "paper", format="pdf")
+    store.report |= {"metric": "acuracy"}
+    with pytest.raises(ValueError, match="Unknown metric 'acuracy'. Did you mean 'accuracy'"):
+        reports.render(store.save(), "small_table", "paper")
+
+
+def test_a_truncated_record_is_named(store):
+    folder = store.add("cifar10 label-2", "fedavg", [0.5]).save()
+    path = folder / "runs" / f"{0:016x}" / "record.json"
+    path.write_text(json.dumps({"status": "done"})[:5])
+    with pytest.raises(StoreError, match=re.escape(f"{path} is not readable JSON")):
+        reports.render(folder, "small_table", "paper")

@@ -1,0 +1,67 @@
+import pytest
+
+from reports import published
+
+
+def fedconcat(table="1", **changes):
+    return published.find(
+        **{
+            "paper": "fedconcat",
+            "table": table,
+            "dataset": "cifar10",
+            "partition": "label-2",
+            "algorithm": "fedavg",
+            "metric": "test_accuracy",
+            "n_clients": "40",
+            "participation": "1.0",
+            "model": "simple-cnn",
+        }
+        | changes
+    )
+
+
+def test_all_1050_published_numbers_are_found_by_what_they_were_measured_on(read_published):
+    found = 0
+    for paper in ("ccvr", "fedcat", "fedcollab", "fedconcat"):
+        for line in read_published(paper):
+            key = {name: value for name, value in line.items() if name not in ("mean", "std", "unit", "note")}
+            number = published.find(**key)
+            assert (number.mean, number.std, number.same_setting) == (line["mean"], line["std"], True)
+            float(number.mean)
+            found += 1
+    assert found == 1050
+
+
+@pytest.mark.parametrize(
+    ("paper", "subject", "printed"),
+    [
+        ("fedconcat", {"dataset": "cifar10", "partition": "label-2", "algorithm": "fedavg"}, "53.6±0.8"),
+        ("fedconcat", {"dataset": "svhn", "partition": "none", "algorithm": "centralized"}, "86.2±0.9"),
+        ("ccvr", {"dataset": "cifar10", "partition": "dir-0.05", "algorithm": "fedavg"}, "52.33±0.43"),
+        ("fedcat", {"dataset": "mnist", "partition": "dir-0.1", "algorithm": "fedprox"}, "99.02"),
+    ],
+)
+def test_numbers_read_as_the_papers_print_them(paper, subject, printed):
+    setting = {"n_clients": "1", "participation": "1", "model": "?"}
+    assert (
+        str(published.find(paper=paper, table="1", metric="test_accuracy", **subject, **setting)) == printed
+    )
+
+
+def test_another_setting_of_a_subject_printed_once_is_found_and_said_to_differ():
+    assert fedconcat().same_setting
+    number = fedconcat(n_clients="10")
+    assert str(number) == "53.6±0.8"
+    assert not number.same_setting
+
+
+def test_a_subject_printed_for_several_settings_needs_the_exact_one():
+    small, large = (fedconcat("2", n_clients=number, participation="0.50") for number in ("100", "200"))
+    assert small.same_setting and large.same_setting
+    assert small.mean != large.mean
+    assert fedconcat("2", n_clients="10", participation="0.5") is None
+
+
+def test_what_no_paper_printed_is_not_found():
+    assert fedconcat(algorithm="scaffold") is None
+    assert fedconcat(table="99") is None

@@ -1,0 +1,61 @@
+"""A federation small enough to reason about: 5 clients of unequal size, one smaller than a batch, one missing a label."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from bench import models
+from bench.task import Settings, Task
+from datasets import transforms
+from datasets.federation import federate
+
+SIZES = (13, 4, 20, 8, 11)
+NUM_CLASSES = 3
+SETTINGS = Settings(
+    rounds=3,
+    local_epochs=2,
+    local_steps=None,
+    batch_size=6,
+    lr=0.05,
+    momentum=0.9,
+    weight_decay=1e-3,
+    participation=1.0,
+    last_batch="keep",
+)
+
+
+def toy_task(
+    *,
+    sizes: tuple[int, ...] = SIZES,
+    model: str = "mlp",
+    shape: tuple[int, int, int] = (1, 6, 6),
+    dataset: str = "digits",
+    transform: str = "none",
+    noise: float = 0.0,
+    engine: str = "loop",
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    **settings,
+) -> Task:
+    """A task on random images; the second client has no example of label 0."""
+    rng = np.random.default_rng(7)
+    num_examples = sum(sizes)
+    images = rng.integers(0, 256, (num_examples, *shape), dtype=np.uint8)
+    labels = rng.integers(0, NUM_CLASSES, num_examples)
+    labels[sizes[0] : sum(sizes[:2])] = 1  # nothing, where there is one client
+    test_images = rng.integers(0, 256, (30, *shape), dtype=np.uint8)
+    test_labels = np.arange(30) % NUM_CLASSES
+    clients = np.split(np.arange(num_examples), np.cumsum(sizes)[:-1])
+    prepared = transforms.build(transform, dataset, shape)
+    federation = federate(images, labels, test_images, test_labels, clients, NUM_CLASSES, prepared, noise)
+    network = models.load(model)(shape, NUM_CLASSES)
+    return Task(network, replace(SETTINGS, **settings), federation, seed, engine, dtype)
+
+
+def play(algorithm, task, rounds: int | None = None):
+    """The state after some rounds (default: all of the task's)."""
+    state = algorithm.init(task)
+    for _ in range(algorithm.num_rounds(task) if rounds is None else rounds):
+        state = algorithm.step(task, state)
+    return state
