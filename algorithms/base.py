@@ -77,7 +77,7 @@ class RoundBased(Algorithm):
         return task_loss(params, batch, view)
 
     def local_update(self, data, plan, view) -> LocalResult:
-        """Local training. The update must have "delta" (trained - start) unless `aggregate` is overridden."""
+        """Local training. The update has "delta" (trained - start), unless the hooks that read it are overridden."""
         trained = descend(self.local_loss, view.params, data, plan, view).params
         return LocalResult({"delta": tree.subtract(trained, view.params)}, view.client)
 
@@ -107,6 +107,10 @@ class RoundBased(Algorithm):
     def aggregate(self, task, params: Tree, server: Tree, updates: Tree, cohort) -> tuple[Tree, Tree]:
         """New params and server state from stacked updates, leaves [K, ...]."""
         return tree.add(params, tree.weighted_mean(updates["delta"], cohort.num_examples)), server
+
+    def local_models(self, params: Tree, trained: LocalResult) -> Tree:
+        """The params of a cohort at the end of local training, leaves [K, *p]; params are those it started from."""
+        return tree.add(params, trained.update["delta"])
 
     def play_round(self, task, state: State) -> State:
         """Sample a cohort, train it, store its states, aggregate."""
@@ -173,7 +177,11 @@ class RoundBased(Algorithm):
 
 def no_rows(fresh: Tree) -> State:
     """Client states before anyone has taken part; fresh is the state of a new client."""
-    return {"ids": torch.zeros(0, dtype=torch.long), "rows": tree.map(lambda leaf: leaf[None][:0], fresh), "fresh": fresh}
+    return {
+        "ids": torch.zeros(0, dtype=torch.long),
+        "rows": tree.map(lambda leaf: leaf[None][:0], fresh),
+        "fresh": fresh,
+    }
 
 
 def read_rows(clients: State, ids: Tensor) -> Tree:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from algorithms import tree
 from algorithms.base import RoundBased
 from algorithms.checks import one_of
-from algorithms.local import LocalResult, descend
-from algorithms.scaffold import momentum_steps
+from algorithms.local import LocalResult, descend, momentum_steps
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,10 @@ class FedNova(RoundBased):
         trained = descend(self.local_loss, view.params, data, plan, view).params
         momentum = view.settings.momentum if self.momentum_mode == "corrected" else 0.0
         work = momentum_steps(view.num_steps, momentum)
-        delta = tree.subtract(trained, view.params)
-        return LocalResult({"normalised": tree.scale(delta, 1 / work), "work": work}, view.client)
+        return LocalResult({"delta": tree.subtract(trained, view.params), "work": work}, view.client)
 
     def aggregate(self, task, params, server, updates, cohort):
-        mean = tree.weighted_mean(updates, cohort.num_examples)
-        return tree.add(params, tree.scale(mean["normalised"], mean["work"])), server
+        work = updates["work"]
+        normalised = tree.map(lambda leaf: leaf / work.view(-1, *[1] * (leaf.dim() - 1)), updates["delta"])
+        direction = tree.weighted_mean(normalised, cohort.num_examples)
+        return tree.add(params, tree.scale(direction, tree.weighted_mean(work, cohort.num_examples))), server

@@ -63,51 +63,76 @@ def descend(
         step_offset: added to every step, outside the momentum.
         smallest_batch: batches with fewer examples are skipped.
     """
-    settings = view.settings
-    momentum = settings.momentum if momentum is None else momentum
+    rule = _Rule(
+        view.settings.lr,
+        view.settings.momentum if momentum is None else momentum,
+        view.settings.weight_decay,
+        gradient_offset,
+        step_offset,
+        smallest_batch,
+    )
     velocity = tree.zeros_like(params) if velocity is None else velocity
     exact = not plan or plan[0].mask is None
-    run = _descend_exactly if exact else _descend_masked
-    return run(loss, params, data, plan, view, velocity, momentum, gradient_offset, step_offset, smallest_batch)
+    return (_descend_exactly if exact else _descend_masked)(rule, loss, params, velocity, data, plan, view)
 
 
-def _descend_exactly(loss, params, data, plan, view, velocity, momentum, gradient_offset, step_offset, smallest_batch):
+def momentum_steps(num_steps, momentum: float):
+    """How many plain steps the displacement of num_steps steps with momentum is worth, under a constant gradient.
+
+    a(T) = [T - m (1 - m^T) / (1 - m)] / (1 - m), with T steps and momentum m.
+    """
+    return (num_steps - momentum * (1 - momentum**num_steps) / (1 - momentum)) / (1 - momentum)
+
+
+class _Rule(NamedTuple):
+    """What one step does with a gradient; see `descend`."""
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    gradient_offset: Tree | None
+    step_offset: Tree | None
+    smallest_batch: int
+
+
+def _descend_exactly(rule: _Rule, loss, params, velocity, data, plan, view) -> Trained:
     """Batches of their own lengths: autograd, and updates in place on private copies."""
-    settings = view.settings
     params = {name: leaf.detach().clone().requires_grad_() for name, leaf in params.items()}
     leaves = list(params.values())
     speeds = [velocity[name].clone() for name in params]
-    in_gradient = gradient_offset and [gradient_offset[name] for name in params]
-    in_step = step_offset and [step_offset[name] for name in params]
+    in_gradient = rule.gradient_offset and [rule.gradient_offset[name] for name in params]
+    in_step = rule.step_offset and [rule.step_offset[name] for name in params]
     for index in plan:
-        if len(index.rows) < smallest_batch:
+        if index.least < rule.smallest_batch:
             continue
         gradients = torch.autograd.grad(loss(params, data.take(index), view), leaves)
         with torch.no_grad():
-            torch._foreach_mul_(speeds, momentum)
+            torch._foreach_mul_(speeds, rule.momentum)
             torch._foreach_add_(speeds, gradients)
-            if settings.weight_decay:
-                torch._foreach_add_(speeds, leaves, alpha=settings.weight_decay)
+            if rule.weight_decay:
+                torch._foreach_add_(speeds, leaves, alpha=rule.weight_decay)
             if in_gradient:
                 torch._foreach_add_(speeds, in_gradient)
-            torch._foreach_add_(leaves, speeds, alpha=-settings.lr)
+            torch._foreach_add_(leaves, speeds, alpha=-rule.lr)
             if in_step:
-                torch._foreach_add_(leaves, in_step, alpha=-settings.lr)
+                torch._foreach_add_(leaves, in_step, alpha=-rule.lr)
     return Trained({name: leaf.detach() for name, leaf in params.items()}, dict(zip(params, speeds, strict=True)))
 
 
-def _descend_masked(loss, params, data, plan, view, velocity, momentum, gradient_offset, step_offset, smallest_batch):
+def _descend_masked(rule: _Rule, loss, params, velocity, data, plan, view) -> Trained:
     """Padded batches: a function that vmap can trace; a batch of padding only changes nothing."""
-    settings = view.settings
     for index in plan:
         gradient = torch.func.grad(loss)(params, data.take(index), view)
-        moved = tree.map(lambda v, g: momentum * v + g, velocity, gradient)
-        if settings.weight_decay:
-            moved = tree.map(lambda v, p: v + settings.weight_decay * p, moved, params)
-        if gradient_offset:
-            moved = tree.add(moved, gradient_offset)
-        step = tree.add(moved, step_offset) if step_offset else moved
-        active = index.mask.sum() >= smallest_batch
-        params = tree.where(active, tree.map(lambda p, s: p - settings.lr * s, params, step), params)
-        velocity = tree.where(active, moved, velocity)
+        moved = tree.map(lambda g, v: torch.add(g, v, alpha=rule.momentum), gradient, velocity)
+        if rule.weight_decay:
+            moved = tree.map(lambda v, p: torch.add(v, p, alpha=rule.weight_decay), moved, params)
+        if rule.gradient_offset:
+            moved = tree.add(moved, rule.gradient_offset)
+        step = tree.add(moved, rule.step_offset) if rule.step_offset else moved
+        stepped = tree.map(lambda p, s: torch.sub(p, s, alpha=rule.lr), params, step)
+        if index.least >= rule.smallest_batch:
+            params, velocity = stepped, moved
+        else:
+            active = index.mask.sum() >= rule.smallest_batch
+            params, velocity = tree.where(active, stepped, params), tree.where(active, moved, velocity)
     return Trained(params, velocity)

@@ -26,6 +26,9 @@ class LocalTraining(RoundBased):
     def aggregate(self, task, params, server, updates, cohort):
         return params, server
 
+    def local_models(self, params, trained):
+        return trained.client["params"]
+
     def personal_model(self, data, plan, view):
         return view.client
 

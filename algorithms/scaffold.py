@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from algorithms import tree
 from algorithms.base import RoundBased
 from algorithms.checks import above, one_of
-from algorithms.local import LocalResult, descend
+from algorithms.local import LocalResult, descend, momentum_steps
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Scaffold(RoundBased):
         steps = view.num_steps
         if self.momentum_mode == "effective-lr":
             steps = momentum_steps(steps, view.settings.momentum)
-        change = tree.map(lambda o, d: -o - d / (steps * view.settings.lr), offset, delta)
-        return LocalResult(
-            {"delta": delta, "change": change}, {"control": tree.add(view.client["control"], change)}
-        )
+        # Option II: c_i+ = c_i - c + (start - trained) / (steps lr)
+        control = tree.map(lambda o, d: -o - d / (steps * view.settings.lr), offset, delta)
+        change = tree.subtract(control, view.client["control"])
+        return LocalResult({"delta": delta, "change": change}, {"control": control})
 
     def aggregate(self, task, params, server, updates, cohort):
         equal = cohort.num_examples.new_ones(len(cohort.ids))
@@ -66,11 +66,3 @@ class Scaffold(RoundBased):
         share = len(cohort.ids) / cohort.population
         change = tree.scale(tree.weighted_mean(updates["change"], equal), share)
         return tree.add(params, step), {"control": tree.add(server["control"], change)}
-
-
-def momentum_steps(num_steps, momentum: float):
-    """How many plain steps the displacement of num_steps steps with momentum is worth, under a constant gradient.
-
-    a(T) = [T - m (1 - m^T) / (1 - m)] / (1 - m), with T steps and momentum m.
-    """
-    return (num_steps - momentum * (1 - momentum**num_steps) / (1 - momentum)) / (1 - momentum)

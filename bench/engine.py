@@ -5,6 +5,8 @@ any model. The vectorised engine pads clients to a common number of steps and ba
 client code once for all of them with `torch.func.vmap`; padding is masked, and clients of similar length share a block.
 """
 
+import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,10 +20,12 @@ from algorithms.tree import Tree
 if TYPE_CHECKING:
     from bench.task import Mapped, Task
 
-_LEAST_FILL = 0.8  # a client joins a block if it has at least this share of the block's largest number of steps
+_LEAST_FILL = 0.5  # a client joins a block if it has at least this share of the block's largest number of steps
 
 
-def run_loop(task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]) -> "Mapped":
+def run_loop(
+    task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
+) -> "Mapped":
     """One client after another; see `Task.map_clients`."""
     from bench.task import BatchIndex, ClientView, Mapped, bind
 
@@ -30,7 +34,7 @@ def run_loop(task: "Task", fn: Callable, clients: list[int], shared: dict[str, A
         rows, draws, sizes = task.batch_indices(client, shared["round"])
         parts = {key: leaf.split(sizes) for key, leaf in draws.items()}
         plan = [
-            BatchIndex(batch, None, {key: part[step] for key, part in parts.items()})
+            BatchIndex(batch, None, {key: part[step] for key, part in parts.items()}, len(batch))
             for step, batch in enumerate(rows.split(sizes))
         ]
         given = {**shared, **tree.row(per_client, position)}
@@ -52,11 +56,12 @@ def run_vectorised(
 
     refuse_loop_only(task.model)
 
-    def run_one(given: dict[str, Tree]) -> "Mapped":
+    def run_one(given: dict[str, Tree], least: list[int]) -> "Mapped":
         given = {**shared, **given}
         padded = given.pop("padded")
+        draws = {key: leaf.unbind(0) for key, leaf in padded["draws"].items()}
         plan = [
-            BatchIndex(rows, mask, {key: leaf[step] for key, leaf in padded["draws"].items()})
+            BatchIndex(rows, mask, {key: parts[step] for key, parts in draws.items()}, least[step])
             for step, (rows, mask) in enumerate(zip(padded["rows"].unbind(0), padded["mask"].unbind(0), strict=True))
         ]
         data = replace(task.data_of(0), noise_level=given.pop("noise", None))
@@ -68,10 +73,10 @@ def run_vectorised(
     outcomes = []
     for block in blocks:
         given = tree.map(lambda leaf, block=block: leaf[block], per_client)
-        given["padded"] = _pad([planned[position] for position in block], task.settings.batch_size)
+        given["padded"], least = _pad([planned[position] for position in block], task.settings.batch_size)
         if task.federation.noise_levels is not None:
             given["noise"] = torch.stack([task.data_of(clients[position]).noise_level for position in block])
-        outcomes.append(torch.func.vmap(run_one)(given))
+        outcomes.append(torch.func.vmap(functools.partial(run_one, least=least))(given))
     restore = torch.tensor(sum(blocks, [])).argsort()
     return tree.map(lambda *parts: torch.cat(parts)[restore.to(parts[0].device)], *outcomes)
 
@@ -104,8 +109,14 @@ def _blocks(num_steps: list[int]) -> list[list[int]]:
     return blocks
 
 
-def _pad(planned: list[tuple[Tensor, dict[str, Tensor], list[int]]], batch_size: int) -> dict[str, Tree]:
-    """Index plans of several clients with a common shape: leaves [clients, steps, batch_size]; padding is row 0."""
+def _pad(
+    planned: list[tuple[Tensor, dict[str, Tensor], list[int]]], batch_size: int
+) -> tuple[dict[str, Tree], list[int]]:
+    """Index plans of several clients with a common shape, padded by row 0.
+
+    Returns:
+        Leaves [clients, steps, batch_size], and the fewest real rows of any client in each step.
+    """
     steps = max(len(sizes) for _, _, sizes in planned)
     device = planned[0][0].device
     mask = torch.zeros(len(planned), steps, batch_size, dtype=torch.bool)
@@ -120,4 +131,5 @@ def _pad(planned: list[tuple[Tensor, dict[str, Tensor], list[int]]], batch_size:
         return padded
 
     draws = {key: spread([draws[key] for _, draws, _ in planned]) for key in planned[0][1]}
-    return {"rows": spread([rows for rows, _, _ in planned]), "mask": mask, "draws": draws}
+    least = [min(step) for step in itertools.zip_longest(*(sizes for _, _, sizes in planned), fillvalue=0)]
+    return {"rows": spread([rows for rows, _, _ in planned]), "mask": mask, "draws": draws}, least

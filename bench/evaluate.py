@@ -28,7 +28,9 @@ def evaluate(task, deployed: Deployed) -> dict[str, float]:
         params, buffers = tree.row(deployed.params, client), tree.row(deployed.buffers, client)
         correct, _ = _score(task, BoundModel(deployed.model, buffers), params, _noise_of(task, client))
         overall.append(correct.double().mean())
-        own.append(local_accuracy(correct, task.federation.test_labels, task.cohort(torch.tensor([client])).label_counts[0]))
+        own.append(
+            local_accuracy(correct, task.federation.test_labels, task.cohort(torch.tensor([client])).label_counts[0])
+        )
     return {
         "global_accuracy": torch.stack(overall).mean().item(),
         "local_accuracy": torch.stack(own).mean().item(),

@@ -151,8 +151,9 @@ class Run:
         """The cohort's models at the end of the local training that followed a state, trained once more: training is a
         function of the state, so these are the models that were aggregated."""
         cohort = self.task.sample_cohort(previous["round"])
-        update = self.algorithm.map_clients(self.task, self.algorithm.local_update, cohort, previous).result.update
-        return {"ids": cohort.ids, "params": tree.map(lambda p, d: p + d, previous["params"], update["delta"])}
+        mapped = self.algorithm.map_clients(self.task, self.algorithm.local_update, cohort, previous)
+        params = self.algorithm.local_models(previous["params"], mapped.result)
+        return {"ids": cohort.ids, "params": params, "buffers": mapped.buffers}
 
 
 def build_algorithm(spec: dict[str, Any]) -> Algorithm:
@@ -209,12 +210,12 @@ def stratified_subset(labels: np.ndarray, count: int | None, seed: int) -> np.nd
     Raises:
         ValueError: if there are fewer examples.
     """
-    from sklearn.model_selection import StratifiedShuffleSplit
-
     if count is None or count == len(labels):
         return None
     if count > len(labels):
         raise ValueError(f"A subset needs at most as many examples as there are ({len(labels)}), but got {count}.")
+    from sklearn.model_selection import StratifiedShuffleSplit  # takes a second, and most runs use all examples
+
     splitter = StratifiedShuffleSplit(1, train_size=count, test_size=len(labels) - count, random_state=seed)
     return np.sort(next(splitter.split(labels, labels))[0])
 

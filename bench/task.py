@@ -76,11 +76,19 @@ class Batch(NamedTuple):
 
 
 class BatchIndex(NamedTuple):
-    """Which examples make one batch: rows [B] of the federation, mask [B] or None, draws of the transform [B]."""
+    """Which examples make one batch.
+
+    Attributes:
+        rows: [B], of the federation.
+        mask: [B], False for padding rows; None if all are real.
+        draws: of the transform, leaves [B].
+        least: how many rows are real, at least, at every client that runs this step (a host value).
+    """
 
     rows: Tensor
     mask: Tensor | None
     draws: dict[str, Tensor]
+    least: int
 
 
 BatchPlan = list[BatchIndex]  # the batches of one client in one round; the same for every algorithm and engine

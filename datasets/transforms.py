@@ -156,7 +156,9 @@ def build(name: str, dataset: str, shape: tuple[int, int, int], device: str = "c
     if (facts.flip or facts.padding) and not facts.rotation and facts.padding != "zero":
         maps, _ = _source_pixels(facts, shape, torch.arange(_num_codes(facts)), None)
         maps = maps.to(device)
-    per_channel = [torch.tensor(values, device=device)[:, None, None] if values else None for values in (facts.mean, facts.std)]
+    per_channel = [
+        torch.tensor(values, device=device)[:, None, None] if values else None for values in (facts.mean, facts.std)
+    ]
     return Transform(facts, shape, maps, *per_channel)
 
 

@@ -43,7 +43,9 @@ def method(name):
 
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 def test_engines_agree(name, method, participation):
-    tasks = [toy_task(engine=engine, participation=participation, **sizes_for(name)) for engine in ("loop", "vectorised")]
+    tasks = [
+        toy_task(engine=engine, participation=participation, **sizes_for(name)) for engine in ("loop", "vectorised")
+    ]
     looped, vectorised = (play(method, task) for task in tasks)
     assert_equal(looped, vectorised, tolerance=1e-8)
     assert evaluate(tasks[0], method.deploy(tasks[0], looped, everyone(tasks[0]))) == pytest.approx(
@@ -51,7 +53,9 @@ def test_engines_agree(name, method, participation):
     )
 
 
-@pytest.mark.parametrize("model, shape, dataset", [("simple-cnn", (3, 16, 16), "cifar10"), ("moon-cnn", (1, 16, 16), "mnist")])
+@pytest.mark.parametrize(
+    "model, shape, dataset", [("simple-cnn", (3, 16, 16), "cifar10"), ("moon-cnn", (1, 16, 16), "mnist")]
+)
 def test_engines_agree_on_augmented_images_and_convolutions(name, method, model, shape, dataset):
     how = {"model": model, "shape": shape, "dataset": dataset, "transform": "fedconcat", "rounds": 2, **sizes_for(name)}
     looped, vectorised = (play(method, toy_task(engine=engine, **how)) for engine in ("loop", "vectorised"))
@@ -117,7 +121,9 @@ def test_every_option_has_an_effect(name):
     for field in dataclasses.fields(cls):
         other = others[field.name]
         changed = cls(**{field.name: other[name] if isinstance(other, dict) else other})
-        assert not torch.equal(play(changed, task)["params"]["classifier.weight"], default["classifier.weight"]), field.name
+        assert not torch.equal(play(changed, task)["params"]["classifier.weight"], default["classifier.weight"]), (
+            field.name
+        )
 
 
 def test_a_client_with_one_example_is_trained_without_breaking_anything(name, method):

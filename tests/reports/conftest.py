@@ -29,7 +29,6 @@ class Store:
         }
     )
     title: str = "Small table"
-    overrides: dict = field(default_factory=dict)
     row_order: list = field(default_factory=list)
     column_order: list = field(default_factory=list)
     cells: list = field(default_factory=list)
@@ -91,7 +90,7 @@ class Store:
                 name: getattr(self, name)
                 for name in ("budget", "title", "mirrors", "std", "verdict", "report")
             },
-            **{name: getattr(self, name) for name in ("overrides", "row_order", "column_order", "cells")},
+            **{name: getattr(self, name) for name in ("row_order", "column_order", "cells")},
         }
         path = self.folder / "grids" / f"small_table@{self.budget}.json"
         path.parent.mkdir(parents=True, exist_ok=True)

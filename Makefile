@@ -1,0 +1,32 @@
+# One command from a bare machine: `make quickstart` or `make test`. Needs Python 3.11 or newer, nothing else.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup quickstart test format clean
+
+setup: .venv/ready
+
+.venv/ready: requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "skewbench needs Python 3.11 or newer, but $(PYTHON) is %d.%d; set PYTHON=..." % sys.version_info[:2])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.5"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@touch $@
+
+quickstart: setup
+	$(BIN)/python -m bench run --grid quickstart
+
+# Fast tests first: those marked slow start Ray, train on real images, or measure.
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m slow
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,82 @@
+"""Short runs of everything that declares a `version`, as numbers; `python -m tests.bench.fingerprints` stores them anew."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import algorithms
+from algorithms import tree
+from bench import models
+from bench.evaluate import evaluate
+from bench.models.base import BoundModel
+from datasets import partitions, transforms
+from tests.toy import play, toy_task
+
+STORED = Path(__file__).with_name("fingerprints.json")
+PARTITIONS = ("label-2", "dir-0.5", "iid", "quantity-0.5", "noise-0.1", "none")
+
+
+def of_algorithm(name: str) -> dict:
+    """Two rounds on the toy task: squared length of the deployed params, and test metrics."""
+    sizes = (56,) if name == "centralized" else (13, 4, 20, 8, 11)
+    task, method = toy_task(sizes=sizes, participation=0.8), algorithms.load(name)()
+    deployed = method.deploy(task, play(method, task, rounds=2), torch.arange(task.population))
+    squared = sum(float(leaf.square().sum()) for leaf in tree.leaves(deployed.params))
+    return {"version": method.version, "numbers": [squared, *evaluate(task, deployed).values()]}
+
+
+def of_model(name: str) -> dict:
+    """Logits of the initial model for fixed images, evaluated and trained."""
+    model = models.load(name)((3, 32, 32), 10)
+    params = tree.map(lambda leaf: leaf.double(), model.init(torch.Generator().manual_seed(0)))
+    x = torch.linspace(0, 1, 2 * 3 * 32 * 32, dtype=torch.float64).view(2, 3, 32, 32)
+    numbers = []
+    for training in (False, True):
+        buffers = {
+            key: leaf.double() if leaf.is_floating_point() else leaf for key, leaf in model.init_buffers().items()
+        }
+        bound = BoundModel(model, buffers, training, torch.Generator().manual_seed(0))
+        numbers.append(float(bound(params, x).square().sum()))
+    return {"version": model.version, "numbers": numbers}
+
+
+def of_partition(name: str) -> dict:
+    """Checksum of all index lists of twenty clients."""
+    clients = 1 if name == "none" else 20
+    partition = partitions.parse(name)
+    indices = partition.split(np.arange(2000) % 10, clients, 10, 0)
+    digest = hashlib.sha256(b"".join(client.astype("<i8").tobytes() for client in indices)).hexdigest()
+    return {"version": partition.version, "numbers": [int(digest[:12], 16)]}
+
+
+def of_transform(name: str) -> dict:
+    """Sums of augmented and scaled images of every dataset that the transform treats in its own way."""
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), dtype=np.uint8))
+    weights = torch.linspace(0, 1, images.numel(), dtype=torch.float64).view_as(images)
+    numbers = []
+    for dataset in transforms.RECIPES[name] or ("digits",):
+        transform = transforms.build(name, dataset, (3, 32, 32))
+        draws = transform.draw(4, torch.Generator().manual_seed(0))
+        numbers.append(float((transform.scale(transform.augment(images, draws), torch.float64) * weights).sum()))
+    return {"version": transforms.VERSION, "numbers": numbers}
+
+
+KINDS: dict[str, tuple[Callable[[str], dict], tuple[str, ...]]] = {
+    "algorithm": (of_algorithm, tuple(algorithms.REGISTRY)),
+    "model": (of_model, tuple(models.REGISTRY)),
+    "partition": (of_partition, PARTITIONS),
+    "transform": (of_transform, transforms.NAMES),
+}
+
+
+def compute() -> dict[str, dict[str, dict]]:
+    """All fingerprints, by kind and name."""
+    return {kind: {name: make(name) for name in names} for kind, (make, names) in KINDS.items()}
+
+
+if __name__ == "__main__":
+    STORED.write_text(json.dumps(compute(), indent=1) + "\n")

@@ -1,0 +1,136 @@
+"""Models: sizes, initial values, and agreement with the same networks written as modules."""
+
+import pytest
+import torch
+
+from bench import models
+from bench.models.base import BoundModel
+from bench.yardstick import SimpleCnn as YardstickCnn
+
+COLOUR, GREY = (3, 32, 32), (1, 28, 28)
+
+
+@pytest.mark.parametrize(
+    "name, shape, num_classes, num_params, feature_dim",
+    [
+        ("simple-cnn", COLOUR, 10, 62_006, 84),
+        ("simple-cnn", GREY, 10, 44_426, 84),
+        ("moon-cnn", COLOUR, 10, 92_626, 256),
+        ("vgg9", COLOUR, 10, 3_491_530, 512),
+        ("resnet50", COLOUR, 100, 23_705_252, 2048),
+        ("resnet50", COLOUR, 200, 23_910_152, 2048),
+        ("mlp", (1, 8, 8), 10, 64 * 64 + 64 + 64 * 64 + 64 + 64 * 10 + 10, 64),
+    ],
+)
+def test_parameter_counts(name, shape, num_classes, num_params, feature_dim):
+    model = models.load(name)(shape, num_classes)
+    params = model.init(torch.Generator().manual_seed(0))
+    assert sum(leaf.numel() for leaf in params.values()) == num_params
+    assert model.feature_dim == feature_dim
+
+
+def test_resnet50_has_the_buffers_of_the_digest():
+    buffers = models.load("resnet50")(COLOUR, 100).init_buffers()
+    assert sum(leaf.numel() for leaf in buffers.values()) == 53_173
+
+
+@pytest.mark.parametrize("name", models.REGISTRY)
+def test_logits_are_the_head_of_the_features(name):
+    bound, params = initialised(name)
+    x = torch.rand(3, *COLOUR)
+    features = bound.features(params, x)
+    assert features.shape == (3, bound.spec.feature_dim)
+    torch.testing.assert_close(bound(params, x), features @ params["classifier.weight"].T + params["classifier.bias"])
+
+
+@pytest.mark.parametrize("name", models.REGISTRY)
+def test_initial_params_depend_on_the_generator_alone(name):
+    (_, one), (_, same), (_, other) = initialised(name), initialised(name), initialised(name, seed=1)
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert not torch.equal(one["classifier.weight"], other["classifier.weight"])
+
+
+def test_initial_params_have_the_spread_of_torch_defaults():
+    _, params = initialised("simple-cnn")
+    module = YardstickCnn()
+    for name, leaf in params.items():
+        reference = dict(module.named_parameters())[name]
+        assert leaf.shape == reference.shape
+        assert leaf.abs().max() <= reference.abs().max() * 1.5  # both are uniform in the same interval
+    assert params["linear1.weight"].std().item() == pytest.approx(module.linear1.weight.std().item(), rel=0.05)
+
+
+def test_simple_cnn_equals_the_module_with_its_params():
+    bound, params = initialised("simple-cnn")
+    module = YardstickCnn()
+    module.load_state_dict(params)
+    x = torch.rand(4, *COLOUR)
+    torch.testing.assert_close(bound(params, x), module(x))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_resnet50_equals_torchvisions_with_the_stem_for_small_images(training):
+    torchvision = pytest.importorskip("torchvision")
+    bound, params = initialised("resnet50", training=training)
+    module = torchvision.models.resnet50(num_classes=10)
+    module.conv1, module.maxpool = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.Identity()
+    for ours, theirs in zip(params.values(), module.parameters(), strict=True):
+        theirs.data = ours
+    x = torch.rand(4, *COLOUR)
+    torch.testing.assert_close(bound(params, x), module.train(training)(x), rtol=1e-4, atol=1e-4)
+    for ours, theirs in zip(bound.buffers.values(), module.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_width_scales_the_channels_of_resnet50():
+    narrow = models.load("resnet50")(COLOUR, 10, width=0.125)
+    assert narrow.feature_dim == 256
+    assert narrow.layers()["stem"] == (8, 3, 3, 3)
+
+
+def test_dropout_is_drawn_from_the_clients_generator_in_training_only():
+    bound, params = initialised("vgg9")
+    x = torch.rand(2, *COLOUR)
+    assert torch.equal(bound(params, x), bound(params, x))
+    spec = bound.spec
+    first, again, other = (
+        BoundModel(spec, {}, training=True, generator=torch.Generator().manual_seed(seed))(params, x)
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_dropout_keeps_the_mean_and_drops_whole_channels_when_asked():
+    bound = BoundModel(initialised("vgg9")[0].spec, {}, training=True, generator=torch.Generator().manual_seed(0))
+    dropped = bound.dropout(torch.ones(100, 100, 2, 2), 0.25, channelwise=True)
+    assert dropped.mean().item() == pytest.approx(1, abs=0.02)
+    assert (dropped.flatten(2).amin(2) == dropped.flatten(2).amax(2)).all()
+    assert not (dropped == dropped[:, :1]).all()
+
+
+def test_a_model_apart_leaves_the_buffers_as_they_are():
+    bound, params = initialised("resnet50", training=True)
+    before = {name: leaf.clone() for name, leaf in bound.buffers.items()}
+    bound.apart(training=True)(params, torch.rand(2, *COLOUR))
+    assert all(torch.equal(before[name], bound.buffers[name]) for name in before)
+
+
+@pytest.mark.parametrize("name, shape", [("simple-cnn", (1, 8, 8)), ("moon-cnn", (1, 8, 8)), ("vgg9", (1, 4, 4))])
+def test_images_that_are_too_small_are_refused(name, shape):
+    with pytest.raises(ValueError, match=f"at least .* pixels, but got {shape[1]}x{shape[2]}; use the model mlp"):
+        models.load(name)(shape, 10)
+
+
+def test_unknown_model_names_the_nearest():
+    with pytest.raises(ValueError, match="Unknown model 'simple-cn'. Did you mean 'simple-cnn'?"):
+        models.load("simple-cn")
+
+
+@pytest.mark.parametrize("name", models.REGISTRY)
+def test_descriptions_are_sentences(name):
+    assert models.describe(name).endswith(".")
+
+
+def initialised(name: str, seed: int = 0, training: bool = False):
+    spec = models.load(name)(COLOUR, 10)
+    return BoundModel(spec, spec.init_buffers(), training=training), spec.init(torch.Generator().manual_seed(seed))

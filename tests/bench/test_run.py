@@ -1,0 +1,188 @@
+"""One run, from config to rows and kept states."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import datasets
+from algorithms import tree
+from bench.config import resolve
+from bench.run import Keep, Run, build_algorithm, choose_engine, stratified_subset, summarise
+
+DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 3, "local_epochs": 1, "batch_size": 16}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits", None)
+
+
+def play(digits, folder=None, keep=None, engine="auto", **settings):
+    run = Run(resolve({"algorithm": "fedavg", **DIGITS, **settings}), digits, folder=folder, keep=keep, engine=engine)
+    while not run.finished:
+        run.step()
+    return run
+
+
+def without_times(rows):
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+def test_a_row_per_round_with_accuracy_traffic_and_work(digits):
+    run = play(digits)
+    assert [row["round"] for row in run.rows] == [1, 2, 3]
+    num_bytes = 4 * sum(leaf.numel() for leaf in run.task.initial_params().values())
+    assert (
+        [row["bytes_down"] for row in run.rows]
+        == [row["bytes_up"] for row in run.rows]
+        == [num_bytes * i for i in (1, 2, 3)]
+    )
+    assert [row["examples"] for row in run.rows] == [1437, 2874, 4311]
+    assert all(0 <= row["accuracy"] <= 1 and row["loss"] > 0 and row["examples_per_second"] > 0 for row in run.rows)
+    assert run.rows[0]["seconds"] < run.rows[2]["seconds"]
+
+
+def test_it_learns(digits):
+    assert play(digits, rounds=8, local_epochs=5, lr=0.05, partition="iid").rows[-1]["accuracy"] > 0.8
+
+
+def test_the_same_config_gives_the_same_rows_whatever_the_engine(digits):
+    looped, again, vectorised = (play(digits, engine=engine).rows for engine in ("loop", "loop", "vectorised"))
+    assert without_times(looped) == without_times(again)
+    for row, other in zip(looped, vectorised, strict=True):
+        assert row["accuracy"] == pytest.approx(other["accuracy"], abs=1 / 360)  # one test image may tip
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+def test_traffic_is_per_client_of_the_population(digits):
+    full, half = play(digits, rounds=1), play(digits, rounds=1, participation=0.5)
+    assert half.rows[0]["bytes_up"] == full.rows[0]["bytes_up"] / 2
+
+
+@pytest.mark.parametrize(
+    "method, down, up",
+    [("fedavg", 1, 1), ("fedprox", 1, 1), ("moon", 1, 1), ("fedrs", 1, 1), ("fedlc", 1, 1), ("fedavgm", 1, 1)]
+    + [("scaffold", 2, 2), ("local", 0, 0)],
+)
+def test_traffic_of_each_method_in_models(digits, method, down, up):
+    run = play(digits, algorithm=method, rounds=1)
+    num_bytes = 4 * sum(leaf.numel() for leaf in run.task.initial_params().values())
+    assert (run.rows[0]["bytes_down"], run.rows[0]["bytes_up"]) == (down * num_bytes, up * num_bytes)
+
+
+def test_traffic_of_fednova_is_a_model_and_one_number(digits):
+    run = play(digits, algorithm="fednova", rounds=1)
+    assert run.rows[0]["bytes_up"] - run.rows[0]["bytes_down"] == 4
+
+
+def test_centralized_sends_nothing_and_has_one_client(digits):
+    run = play(digits, algorithm="centralized", partition="none", clients=1)
+    assert run.rows[-1]["bytes_down"] == run.rows[-1]["bytes_up"] == 0
+    assert run.rows[-1]["examples"] == 3 * 1437
+
+
+def test_shared_models_are_evaluated_every_round_and_personal_ones_at_the_end(digits):
+    assert all("accuracy" in row for row in play(digits).rows)
+    assert ["local_accuracy" in row for row in play(digits, algorithm="local").rows] == [False, False, True]
+    assert ["accuracy" in row for row in play(digits, evaluate_every=2).rows] == [False, True, True]
+
+
+def test_divergence_ends_a_run_and_is_named(digits):
+    run = play(digits, lr=1e30, rounds=5)
+    result = run.result()
+    assert result["status"] == "diverged" and "not all params were finite after round" in result["reason"]
+    assert run.round < 5 and run.finished
+
+
+def test_result_describes_the_run(digits):
+    result = play(digits, engine="loop").result()
+    assert (result["status"], result["reason"], result["rounds"], result["engine"], result["device"]) == (
+        "done",
+        "",
+        3,
+        "loop",
+        "cpu",
+    )
+    assert result["peak_memory_mb"] > 50 and result["seconds"] > 0
+    assert set(result["summary"]) == {"last", "best", "last10"}
+
+
+def test_summary_by_hand():
+    rows = [{"accuracy": value, "loss": 1.0} for value in (0.9, *[0.1] * 5, *[0.3] * 5)] + [{"round": 12}]
+    summary = summarise(rows)
+    assert summary["last"] == {"accuracy": 0.3} and summary["best"] == {"accuracy": 0.9}
+    assert summary["last10"]["accuracy"] == pytest.approx(0.2)
+    assert summarise([{"round": 1}]) == {"last": {}, "best": {}, "last10": {}}
+
+
+def test_kept_states_are_readable_and_change_no_number(digits, tmp_path):
+    keep = Keep(final=True, rounds=(2,), local_models=(1, 3))
+    run = play(digits, tmp_path, keep)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep.files())
+    assert without_times(run.rows) == without_times(play(digits).rows)
+    final = torch.load(tmp_path / "final.pt", weights_only=True)
+    assert final["round"] == 3 and torch.equal(
+        final["params"]["classifier.bias"], run.state["params"]["classifier.bias"]
+    )
+    assert torch.load(tmp_path / "round-0002.pt", weights_only=True)["round"] == 2
+
+
+def test_kept_local_models_are_those_that_were_aggregated(digits, tmp_path):
+    run = play(digits, tmp_path, Keep(final=True, local_models=(3,)))
+    locals_ = torch.load(tmp_path / "local-models-0003.pt", weights_only=True)
+    sizes = torch.tensor([len(run.task.federation.clients[client]) for client in locals_["ids"]])
+    mean = tree.weighted_mean(locals_["params"], sizes)
+    for name, leaf in run.state["params"].items():
+        torch.testing.assert_close(mean[name], leaf, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["moon", "scaffold", "fednova", "local"])
+def test_local_models_can_be_kept_for_every_kind_of_method(digits, tmp_path, method):
+    play(digits, tmp_path, Keep(final=False, local_models=(2,)), algorithm=method)
+    kept = torch.load(tmp_path / "local-models-0002.pt", weights_only=True)
+    assert kept["params"]["classifier.bias"].shape == (10, 10)
+    assert not torch.equal(kept["params"]["classifier.bias"][0], kept["params"]["classifier.bias"][1])
+
+
+def test_a_stratified_subset_keeps_class_shares_and_depends_on_the_seed():
+    labels = np.repeat(np.arange(4), (100, 100, 200, 400))
+    rows = stratified_subset(labels, 80, seed=0)
+    assert np.bincount(labels[rows]).tolist() == [10, 10, 20, 40] and (np.diff(rows) > 0).all()
+    assert not np.array_equal(rows, stratified_subset(labels, 80, seed=1))
+    assert stratified_subset(labels, None, 0) is None and stratified_subset(labels, 800, 0) is None
+    with pytest.raises(ValueError, match=r"at most as many examples as there are \(800\), but got 801"):
+        stratified_subset(labels, 801, 0)
+
+
+def test_subsets_of_the_config_are_used(digits):
+    run = play(digits, train_examples=500, test_examples=100)
+    assert run.rows[-1]["examples"] == 1500 and len(run.task.federation.test_labels) == 100
+
+
+def test_nested_methods_are_built_from_nested_options():
+    assert build_algorithm({"name": "fedprox", "mu": 0.5}).mu == 0.5
+
+
+def test_engine_is_the_loop_on_a_cpu_for_convolutions_and_whatever_a_model_needs():
+    from bench import models
+
+    cnn, mlp, resnet = (models.load(name)((3, 32, 32), 10) for name in ("simple-cnn", "mlp", "resnet50"))
+    assert [choose_engine(model, "cpu") for model in (cnn, mlp, resnet)] == ["loop", "vectorised", "loop"]
+    assert [choose_engine(model, "cuda") for model in (cnn, mlp, resnet)] == ["vectorised", "vectorised", "loop"]
+
+
+def test_a_run_imports_neither_ray_nor_pydantic_nor_torchvision():
+    script = (
+        "import sys; from types import SimpleNamespace as N; import datasets; from bench.run import Run\n"
+        "c = N(algorithm={'name': 'fedavg'}, dataset='digits', partition='iid', clients=5, model='mlp', model_width=1.0,\n"
+        "      transform='fedconcat', rounds=1, local_epochs=1, local_steps=None, batch_size=16, lr=0.1, momentum=0.0,\n"
+        "      weight_decay=0.0, participation=1.0, last_batch='keep', evaluate_every=None, seed=0, train_examples=None,\n"
+        "      test_examples=None, dirichlet_seed_override=None)\n"
+        "Run(c, datasets.load('digits', None)).step(); import bench.speed\n"
+        "print([m for m in ('ray', 'pydantic', 'torchvision', 'optuna', 'sklearn', 'matplotlib') if m in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"

@@ -1,0 +1,140 @@
+"""Cohorts, batches and engines."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from algorithms import tree
+from algorithms.fedavg import FedAvg
+from bench.engine import _blocks
+from tests.toy import SETTINGS, SIZES, play, toy_task
+
+
+@pytest.mark.parametrize(
+    "settings, num_examples, expected",
+    [
+        ({}, 13, [[6, 6, 1], [6, 6, 1]]),
+        ({}, 4, [[4], [4]]),
+        ({"last_batch": "drop-if-full"}, 13, [[6, 6], [6, 6]]),
+        ({"last_batch": "drop-if-full"}, 4, [[4], [4]]),
+        ({"local_epochs": None, "local_steps": 5}, 13, [[6, 6, 1], [6, 6]]),
+        ({"local_epochs": None, "local_steps": 3}, 4, [[4], [4], [4]]),
+    ],
+)
+def test_batch_sizes_of_a_round(settings, num_examples, expected):
+    assert replace(SETTINGS, **settings).passes(num_examples) == expected
+
+
+def test_every_pass_visits_every_example_once_in_a_new_order():
+    task = toy_task()
+    rows, _, sizes = task.batch_indices(2, round=0)
+    first, second = rows.split(SIZES[2])
+    assert sorted(first.tolist()) == sorted(second.tolist()) == task.federation.clients[2].tolist()
+    assert first.tolist() != second.tolist()
+    assert sizes == [6, 6, 6, 2] * 2
+
+
+def test_batches_depend_on_seed_round_and_client_only():
+    def order(task, client=2, round=0):
+        return task.batch_indices(client, round)[0].tolist()
+
+    assert order(toy_task()) == order(toy_task(engine="vectorised", participation=0.2, model="mlp"))
+    assert order(toy_task()) != order(toy_task(), round=1)
+    assert order(toy_task()) != order(toy_task(seed=1))
+    restricted = toy_task().restrict(torch.tensor([2, 4]))
+    assert restricted.global_ids(torch.tensor([0])).tolist() == [2]
+
+
+def test_cohorts_have_the_size_of_the_participation_and_change_from_round_to_round():
+    task = toy_task(participation=0.6)
+    cohorts = [task.sample_cohort(round).ids.tolist() for round in range(20)]
+    assert all(len(cohort) == 3 and cohort == sorted(set(cohort)) for cohort in cohorts)
+    assert len({tuple(cohort) for cohort in cohorts}) > 3
+    assert set(sum(cohorts, [])) == set(range(5))
+    assert cohorts[3] == toy_task(participation=0.6, engine="vectorised").sample_cohort(3).ids.tolist()
+
+
+def test_a_tiny_participation_still_has_one_client():
+    assert len(toy_task(participation=0.01).sample_cohort(0).ids) == 1
+
+
+def test_a_restricted_task_gets_its_members_of_the_common_cohort():
+    task = toy_task(participation=0.6)
+    halves = [torch.tensor([0, 2]), torch.tensor([1, 3, 4])]
+    for round in range(5):
+        parts = [ids[task.restrict(ids).sample_cohort(round).ids].tolist() for ids in halves]
+        assert sorted(sum(parts, [])) == task.sample_cohort(round).ids.tolist()
+
+
+def test_a_round_without_participants_changes_nothing():
+    task = toy_task(participation=0.2)
+    absent = next(
+        ids for ids in (torch.tensor([i]) for i in range(5)) if not len(task.restrict(ids).sample_cohort(0).ids)
+    )
+    alone = task.restrict(absent)
+    start = FedAvg().init(alone)
+    after = FedAvg().step(alone, start)
+    assert after["round"] == 1 and after["spent"]["examples"] == 0
+    assert all(
+        torch.equal(a, b) for a, b in zip(tree.leaves(start["params"]), tree.leaves(after["params"]), strict=True)
+    )
+
+
+def test_cohort_knows_sizes_steps_and_label_counts():
+    cohort = toy_task().cohort(torch.tensor([1, 2]))
+    assert cohort.num_examples.tolist() == [4, 20] and cohort.num_steps.tolist() == [2, 8]
+    assert cohort.label_counts.sum(1).tolist() == [4, 20] and cohort.label_counts[0, 0] == 0
+
+
+def test_num_trained_counts_repetitions():
+    task = toy_task(last_batch="drop-if-full")
+    assert task.num_trained(task.cohort(torch.tensor([0, 1]))) == 2 * (12 + 4)
+
+
+def test_noise_grows_with_the_client_and_is_the_same_on_both_engines():
+    looped, vectorised = (toy_task(noise=0.5, engine=engine) for engine in ("loop", "vectorised"))
+    assert looped.federation.noise_levels.tolist() == pytest.approx([0, 0.125, 0.25, 0.375, 0.5])
+    for a, b in zip(*(tree.leaves(play(FedAvg(), task)["params"]) for task in (looped, vectorised)), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
+
+
+def test_noise_has_the_stated_spread_and_spares_the_first_client():
+    task = toy_task(noise=0.5, shape=(1, 20, 20))
+    plain = toy_task(shape=(1, 20, 20))
+    residuals = []
+    for client in (0, 4):
+        rows, draws, sizes = task.batch_indices(client, 0)
+        noisy = task.federation.inputs(rows, draws, task.data_of(client).noise_level, torch.float64)
+        residuals.append(noisy - plain.federation.inputs(rows, {}, None, torch.float64))
+    assert residuals[0].abs().max() == 0
+    assert residuals[1].std().item() == pytest.approx(0.5, rel=0.05)
+    assert not torch.equal(residuals[1][0], residuals[1][len(residuals[1]) // 2])  # drawn anew at each access
+
+
+def test_blocks_hold_clients_of_similar_length_and_every_client_once():
+    blocks = _blocks([10, 100, 95, 9, 50, 49])
+    assert blocks == [[1, 2, 4], [5], [0, 3]]
+
+
+def test_the_vectorised_engine_refuses_batch_norm_in_one_sentence():
+    task = toy_task(model="resnet50", shape=(3, 8, 8), engine="vectorised")
+    with pytest.raises(ValueError) as error:
+        FedAvg().step(task, FedAvg().init(task))
+    assert str(error.value) == (
+        "The vectorised engine cannot run ResNet50, which normalises by batch statistics, which padding rows would enter; "
+        "use the engine loop."
+    )
+
+
+def test_buffers_are_averaged_by_examples_and_counters_truncated():
+    """Two clients of 4 and 8 examples in batches of 4: running statistics are averaged 1 : 2, counters (1 + 2 * 2) / 3."""
+    task = toy_task(sizes=(4, 8), model="resnet50", shape=(3, 8, 8), local_epochs=1, batch_size=4)
+    task = replace(task, model=replace(task.model, width=1 / 16), dtype=torch.float32)
+    start = FedAvg().init(task)
+    together = FedAvg().step(task, start)["buffers"]
+    alone = [FedAvg().step(task.restrict(torch.tensor([client])), start)["buffers"] for client in range(2)]
+    for name, averaged in together.items():
+        expected = (alone[0][name].double() + 2 * alone[1][name].double()) / 3
+        torch.testing.assert_close(averaged, expected.to(averaged.dtype))
+    assert together["stem.norm.num_batches_tracked"] == 1
