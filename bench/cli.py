@@ -1,17 +1,17 @@
-"""The command line. Each command imports what it needs when it runs: `--help`, `list` and `report` start in a moment."""
+"""The command line. A command imports what it needs when it runs: `--help`, `list` and `report` start in a moment."""
 
 import contextlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from bench import options as given
+from bench.cli_data import app as data_commands
+from bench.console import INTERRUPTED, console, errors, explained
 from bench.names import unknown
 from bench.options import RESULTS
+from bench.overview import KINDS, listing_table
 
 app = typer.Typer(
     help="Federated learning under label skew: runs grids of experiments, and makes tables of their results.",
@@ -20,23 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-console = Console()
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
-
-INTERRUPTED = 130
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """A mistake of the user ends with its sentence and exit code 2, not with a traceback."""
-    from bench.store import StoreError
-    from datasets import DataError
-
-    try:
-        yield
-    except (ValueError, DataError, StoreError, FileNotFoundError) as error:
-        errors.print(f"error: {error}", markup=False)
-        raise typer.Exit(2) from error
+app.add_typer(data_commands, name="data")
 
 
 @app.command()
@@ -61,7 +45,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")] = False,
 ) -> None:
     """Run what is not finished of a grid, or of one setting, and print its table."""
-    from bench.driver import Request
+    from bench.plan import Request
 
     with explained():
         if keep_state not in ("final", "none"):
@@ -103,38 +87,101 @@ def report(
             raise ValueError(f"{store.folder} holds no results of {wanted}, only: {known}.")
         for name, of in chosen:
             paths = reports.write(store.folder, name, of, value=value)
-            sys.stdout.write(reports.render(store.folder, name, of, value=value) + "\n")
+            sys.stdout.write(paths["md"].read_text() + "\n")
             console.print("Saved: " + ", ".join(str(path) for path in paths.values()), highlight=False, soft_wrap=True)
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(KINDS)}; all if left out.")] = None,
+) -> None:
+    """List grids, algorithms, datasets, models and partitions."""
+    with explained():
+        if what not in (None, *KINDS):
+            raise ValueError(unknown("listing", what, KINDS))
+        for kind in KINDS if what is None else [what]:
+            console.print(listing_table(kind), "")
+
+
+@app.command()
+def describe(
+    grid: given.GridOption = None,
+    algorithm: given.AlgorithmOption = None,
+    dataset: given.DatasetOption = None,
+    partition: given.PartitionOption = None,
+    seeds: given.SeedsOption = None,
+    budget: given.BudgetOption = "paper",
+    only: given.OnlyOption = None,
+    set_: given.SetOption = None,
+    results_dir: given.ResultsOption = RESULTS,
+) -> None:
+    """Say what a grid costs: trials, how many are done, examples to train, bytes per client. Needs no data."""
+    import torch
+
+    from bench import grid as grids
+    from bench.overview import cost_table
+    from bench.store import Store
+
+    torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
+    with explained():
+        spec = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds)
+        overrides, chosen_seeds = given.read_set(set_), given.read_seeds(seeds)
+        cells = grids.expand(spec, budget, overrides=overrides, seeds=chosen_seeds)
+        cells = grids.select(cells, given.read_only(only))
+        title = f"{spec.name}@{grids.budget_label(budget, overrides)}"
+        console.print(cost_table(title, cells, Store(results_dir)))
+
+
+@app.command()
+def speed(
+    data_dir: given.DataOption = None,
+    share: Annotated[float, typer.Option(help="Part of the 40 clients that trains in a round, in (0, 1].")] = 0.25,
+    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each case; the median counts.")] = 3,
+) -> None:
+    """Measure how fast this machine trains, as ratios to a bare training loop."""
+    from bench import speed
+
+    with explained():
+        if not 0 < share <= 1:
+            raise ValueError(f"--share must be above 0 and at most 1, but got {share:g}.")
+        rows = speed.measure(data_dir, share=share, repeats=repeats, say=lambda line: errors.print(line, markup=False))
+        sys.stdout.write(speed.markdown(rows))
 
 
 def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
     """Plays a request and prints its table; returns whether no run failed."""
     import reports
     from bench import driver, resources
+    from bench.plan import make_plan, store_grid
     from bench.store import Store
 
     share = resources.choose(cpus_per_trial, gpus_per_trial, address)
     store = Store(results_dir)
     with contextlib.nullcontext() if dry_run else store.locked():
-        plan = driver.make_plan(request, store)
+        plan = make_plan(request, store)
         _announce(plan)
         if dry_run:
             for cell in plan.todo:
                 console.print(f"{cell.id}  {driver.name_of(cell)}", highlight=False, markup=False)
             return True
-        driver.store_grid(request, plan, store)
+        store_grid(request, plan, store)
         failed = 0
         if plan.todo:
             try:
                 failed = driver.play(
-                    request, plan, store, console, resources=share, max_concurrent=max_concurrent, address=address
+                    request,
+                    plan,
+                    store,
+                    console,
+                    resources=share,
+                    max_concurrent=max_concurrent,
+                    address=address,
                 )["failed"]
             except KeyboardInterrupt:
-                console.print("Stopped. Finished runs are kept; the same command continues with the rest.")
+                errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
                 raise typer.Exit(INTERRUPTED) from None
     name, _, label = request.label.partition("@")
-    reports.write(results_dir, name, label)
-    sys.stdout.write("\n" + reports.render(results_dir, name, label))
+    sys.stdout.write("\n" + reports.write(results_dir, name, label)["md"].read_text())
     console.print(f"\nResults: {store.folder}", highlight=False, soft_wrap=True)
     if failed:
         errors.print(f"{failed} runs failed; their records say why, and the same command tries them again.")
@@ -153,7 +200,7 @@ def _announce(plan) -> None:
 
 def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None):
     """The grid of that name, or of the one setting that the other options describe."""
-    from bench.grid import load_grid, single
+    from bench.grid_spec import load_grid, single
 
     if name:
         clash = [f"--{key}" for key, value in settings.items() if value]

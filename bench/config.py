@@ -4,36 +4,21 @@ A config starts as a flat dict (`{"algorithm": "fedprox", "mu": 0.01, "dataset":
 method's options in one namespace) and `resolve` turns it into a `RunConfig` in which every default stands explicitly.
 """
 
-import dataclasses
-import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import algorithms
 import datasets
 from bench import models
+from bench.feasible import impossible
+from bench.methods import build, describe_method, options_of
+from bench.mistakes import ConfigError, sentences
 from bench.names import unknown
 from datasets import partitions, transforms
-
-
-class ConfigError(ValueError):
-    """Everything that is wrong with a config, in one message.
-
-    Attributes:
-        mistakes: one sentence each.
-    """
-
-    def __init__(self, mistakes: list[str]):
-        self.mistakes = list(dict.fromkeys(mistakes))
-        if len(self.mistakes) == 1:
-            message = self.mistakes[0]
-        else:
-            message = f"{len(self.mistakes)} mistakes:\n" + "\n".join(f"  - {line}" for line in self.mistakes)
-        super().__init__(message)
 
 
 class RunConfig(BaseModel):
@@ -93,11 +78,6 @@ def run_id(config: RunConfig | Mapping) -> str:
     return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def options_of(algorithm: str) -> list[str]:
-    """Names of a method's options, in the order of its fields."""
-    return [field.name for field in dataclasses.fields(algorithms.load(algorithm))]
-
-
 def resolve(flat: Mapping[str, Any]) -> RunConfig:
     """Check a flat dict of settings and method options, and fill in every default.
 
@@ -129,75 +109,6 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def describe_method(method) -> dict:
-    """A method object as a dict: its registry name and every field, a wrapper's base nested in the same way."""
-    names = {path.split(":")[1]: name for name, path in algorithms.REGISTRY.items()}
-    values = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
-    return {"name": names[type(method).__name__]} | {
-        key: describe_method(value) if dataclasses.is_dataclass(value) else value for key, value in values.items()
-    }
-
-
-def sentences(error: ValidationError, known: Callable[[tuple], Iterable[str]] = lambda loc: ()) -> list[str]:
-    """pydantic's findings, one sentence each.
-
-    Args:
-        known: the valid names beside the one at a location, for keys that do not exist.
-    """
-    found = []
-    for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "missing":
-            found.append(f"{where} is missing.")
-        elif item["type"] == "extra_forbidden":
-            found.append(unknown("key", where, known(item["loc"])))
-        elif item["type"] == "value_error":
-            found.append(str(item["ctx"]["error"]))
-        else:
-            wish = item["msg"].replace("Input should be", "must be", 1)
-            found.append(f"{where} {wish[0].lower() + wish[1:]}, but got {item['input']!r}.")
-    return found
-
-
-def impossible(config: RunConfig) -> list[str]:
-    """What cannot work together in a config whose values are all valid by themselves."""
-    name = config.algorithm["name"]
-    if name == "centralized" and (config.partition, config.clients) != ("none", 1):
-        return [
-            "centralized pools all training data: partition must be 'none' and clients 1, "
-            f"but got partition {config.partition!r} and clients {config.clients}."
-        ]
-    if name != "centralized" and config.partition == "none":
-        return [f"partition 'none' gives one client everything and is for centralized only, but got {name}."]
-    info = datasets.INFO.get(config.dataset)
-    if info is None or config.partition == "none":
-        return []
-    partition = partitions.parse(config.partition)
-    examples = config.train_examples or info.train_size
-    mistakes = []
-    if isinstance(partition, partitions.LabelsPerClient):
-        if partition.labels_per_client > info.num_classes:
-            mistakes.append(
-                f"label-k needs k between 1 and the number of classes ({config.dataset} has {info.num_classes}), "
-                f"but got {config.partition}."
-            )
-        if config.clients < info.num_classes:
-            mistakes.append(
-                f"{config.partition} needs at least as many clients as classes ({config.dataset} has "
-                f"{info.num_classes}), but got {config.clients} clients."
-            )
-    smallest = partitions.MIN_EXAMPLES
-    sized = isinstance(partition, partitions.Dirichlet | partitions.Quantity)
-    if sized and config.clients * smallest > examples:
-        mistakes.append(
-            f"{config.partition} gives every client at least {smallest} examples, but {examples} training examples "
-            f"are too few for {config.clients} clients; use fewer clients."
-        )
-    if config.clients > examples:
-        mistakes.append(f"clients must be at most the number of training examples ({examples}), but got {config.clients}.")
-    return mistakes
-
-
 def _method(flat: dict, mistakes: list[str]):
     """The method object of a flat dict (None if that failed) and the names of its options."""
     given = flat.get("algorithm")
@@ -205,9 +116,7 @@ def _method(flat: dict, mistakes: list[str]):
         flat.update({key: value for key, value in given.items() if key != "name"})
         given = given.get("name")
     if given not in algorithms.REGISTRY:
-        mistakes.append(
-            "algorithm is missing." if given is None else unknown("algorithm", given, algorithms.REGISTRY)
-        )
+        mistakes.append("algorithm is missing." if given is None else unknown("algorithm", given, algorithms.REGISTRY))
         return None, [key for key in flat if key not in SETTINGS]
     options = options_of(given)
     try:
@@ -219,33 +128,13 @@ def _method(flat: dict, mistakes: list[str]):
     return None, options
 
 
-def build(algorithm: str, options: Mapping[str, Any]):
-    """A method object from plain values; a wrapper's base is given as `{"name": ..., options}`."""
-    if algorithm not in algorithms.REGISTRY:
-        raise ConfigError([unknown("algorithm", algorithm, algorithms.REGISTRY)])
-    known = options_of(algorithm)
-    wrong = [unknown(f"option of {algorithm}", key, known) for key in options if key not in known]
-    if wrong:
-        raise ConfigError(wrong)
-    values = dict(options)
-    for key, value in options.items():
-        if isinstance(value, Mapping) and "name" in value:
-            nested = dict(value)
-            values[key] = build(nested.pop("name"), nested)
-    return _adapter(algorithm).validate_python(values)
-
-
-@functools.cache
-def _adapter(algorithm: str) -> TypeAdapter:
-    return TypeAdapter(algorithms.load(algorithm))
-
-
 def _check_names(settings: dict, mistakes: list[str]) -> dict[str, int]:
     """Check the names of dataset, partition, model and transform, fill in the model, and collect the versions."""
     versions = {}
     dataset, partition = settings.get("dataset"), settings.get("partition")
     if dataset is not None and dataset not in datasets.INFO and not str(dataset).startswith("imagefolder:"):
         mistakes.append(unknown("dataset", dataset, [*datasets.INFO, "imagefolder:PATH"]))
+        settings.setdefault("model", next(iter(models.REGISTRY)))  # not a second mistake
     if dataset in datasets.INFO:
         settings.setdefault("model", datasets.INFO[dataset].model)
     if partition is not None:

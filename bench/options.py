@@ -13,7 +13,8 @@ OnlyOption = Annotated[
     typer.Option("--only", help="Only these cells: KEY=VALUE,...; several values: KEY=A|B, or KEY=A,KEY=B."),
 ]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="Settings or method options that win over the grid: KEY=VALUE,...")
+    list[str] | None,
+    typer.Option("--set", help="Settings or method options that win over the grid: KEY=VALUE,..."),
 ]
 SeedsOption = Annotated[str | None, typer.Option("--seeds", help="Seeds instead of the grid's: 0,1,2")]
 SubstituteOption = Annotated[
@@ -21,7 +22,8 @@ SubstituteOption = Annotated[
     typer.Option("--substitute", help="MISSING=OTHER: try the mechanics of cells without images on another dataset."),
 ]
 DataOption = Annotated[
-    Path | None, typer.Option("--data-dir", envvar="SKEWBENCH_DATA", help="Where the images are (see `data check`).")
+    Path | None,
+    typer.Option("--data-dir", envvar="SKEWBENCH_DATA", help="Where the images are (see `data check`)."),
 ]
 ResultsOption = Annotated[Path, typer.Option("--results-dir", help="Where results are kept.")]
 AlgorithmOption = Annotated[str | None, typer.Option("--algorithm", help="One setting instead of a grid: method.")]

@@ -1,6 +1,7 @@
 """One run: from a config and a dataset to rows of metrics, round by round."""
 
 import os
+import platform
 import resource
 import time
 from dataclasses import dataclass, fields
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 
 import algorithms
+import bench
 from algorithms import tree
 from algorithms.base import Algorithm
 from bench import models
@@ -80,6 +82,7 @@ class Run:
         self.rows: list[dict[str, float]] = []
         self._evaluate_every = config.evaluate_every or (self.num_rounds if self.algorithm.personal else 1)
         self._folder, self._keep = folder, keep or Keep(final=False)
+        self._data_note = dataset.note
         self._seconds = 0.0
         self._diverged = ""
 
@@ -132,9 +135,16 @@ class Run:
             "summary": summarise(self.rows),
             "rounds": self.round,
             "seconds": self._seconds,
+            "data_note": self._data_note,
             "engine": self.task.engine,
             "device": _device_name(self.task.device),
             "peak_memory_mb": peak_memory_mb(self.task.device),
+            "versions": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "numpy": np.__version__,
+                "skewbench": bench.__version__,
+            },
         }
 
     def _save(self, previous: dict[str, Any]) -> None:

@@ -7,8 +7,8 @@
               *.pt                states the grid asked for
     superseded/<id>-<n>/          earlier results of a repeated run
 
-A file is replaced in one step, so a reader and a kill -9 meet either the old or the new one. A run without a record has not
-ended and is played again.
+A file is replaced in one step, so a reader and a kill -9 meet either the old or the new one. A run without a record has
+not ended and is played again.
 """
 
 import fcntl
@@ -77,8 +77,10 @@ class Store:
         return [name for name in files if not (self.run_folder(run_id) / name).exists()]
 
     def start(self, run_id: str, config: dict) -> None:
-        """Begins a run: its config, no rounds, no record."""
-        folder = self.run_folder(run_id)
+        """Begins a run: its config, no rounds, no record. Earlier results are moved aside, unless the run failed."""
+        folder, earlier = self.run_folder(run_id), self.record(run_id)
+        if earlier and earlier["status"] != "failed":
+            self._supersede(run_id)
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (folder / "record.json", folder / "rounds.jsonl"):
             left_over.unlink(missing_ok=True)
@@ -94,19 +96,6 @@ class Store:
         folder = self.run_folder(run_id)
         _write(folder / "rounds.jsonl", _lines(rows))
         _write(folder / "record.json", _json(record))
-
-    def supersede(self, run_id: str) -> Path | None:
-        """Moves a run's results aside so that it can be repeated; returns where they are now, None if it has none."""
-        folder = self.run_folder(run_id)
-        if not folder.exists():
-            return None
-        aside = self.folder / "superseded"
-        aside.mkdir(exist_ok=True)
-        number = 1
-        while (aside / f"{run_id}-{number}").exists():
-            number += 1
-        os.replace(folder, aside / f"{run_id}-{number}")
-        return aside / f"{run_id}-{number}"
 
     def grid(self, name: str) -> dict | None:
         """A stored grid by its `<grid>@<budget>`, or None."""
@@ -127,6 +116,15 @@ class Store:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder
+
+    def _supersede(self, run_id: str) -> None:
+        """Moves a run's folder to the next free number below `superseded`."""
+        aside = self.folder / "superseded"
+        aside.mkdir(exist_ok=True)
+        number = 1
+        while (aside / f"{run_id}-{number}").exists():
+            number += 1
+        os.replace(self.run_folder(run_id), aside / f"{run_id}-{number}")
 
 
 def _read(path: Path) -> dict | None:

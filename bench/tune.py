@@ -3,22 +3,21 @@
 Tune is a disposable scheduler here. What a run is, what was finished and what it reached stand in the store only.
 """
 
-import functools
 import logging
 import os
 import shutil
+import signal
 import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import datasets
+from bench import images
 from bench.config import RunConfig
 from bench.resources import Resources
 from bench.run import Keep, Run
 from bench.store import Store
-from datasets import transforms
 
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -89,7 +88,7 @@ class Trial(tune.Trainable):
 
     def _begin(self):
         job = self._job
-        dataset = load_dataset(job.config, self._data_dir)
+        dataset = images.load(job.config, self._data_dir)
         return Run(job.config, dataset, device=self._device, folder=job.folder, keep=job.keep)
 
 
@@ -128,7 +127,14 @@ class _Recorder(tune.Callback):
 
     def _end(self, job: Job, result: dict) -> None:
         rows = self._rows.pop(job.id, [])
-        record = {"id": job.id, "status": "failed", "reason": "", "summary": {}, **result, "rounds": len(rows)}
+        record = {
+            "id": job.id,
+            "status": "failed",
+            "reason": "",
+            "summary": {},
+            **result,
+            "rounds": len(rows),
+        }
         record["versions"] = record.get("versions", {}) | {"ray": ray.__version__}
         record |= self._facts | {"started": self._started.get(job.id), "finished": _now()}
         self._store.finish(job.id, rows, record)
@@ -160,6 +166,7 @@ def play(
     scratch = store.scratch()
     try:
         _start_ray(address, resources)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
         trainable = tune.with_parameters(Trial, jobs=jobs, data_dir=data_dir, resources=resources)
         tuner = tune.Tuner(
             tune.with_resources(trainable, {"cpu": resources.cpus, "gpu": resources.gpus}),
@@ -178,16 +185,6 @@ def play(
     finally:
         ray.shutdown()
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def load_dataset(config: RunConfig, data_dir: Path | None):
-    """The images of a run, resized as its transform wants them; a worker keeps the last dataset."""
-    return _load(config.dataset, data_dir, transforms.recipe(config.transform, config.dataset).image_size)
-
-
-@functools.lru_cache(maxsize=1)
-def _load(name: str, data_dir: Path | None, image_size: int | None):
-    return datasets.load(name, data_dir, image_size=image_size)
 
 
 def _start_ray(address: str | None, resources: Resources) -> None:

@@ -40,7 +40,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
         value: `last`, `best` or `last10`.
 
     Returns:
-        Columns: the cell keys and SETTING, choice, seed, run, missing and substitute ("" unless they apply),
+        Columns: the cell keys and SETTING, choice, seed, run, missing, substitute and data_note ("" unless they apply),
         score (percent; NaN unless the run is done and reports the metric), done, diverged, failed (bool).
 
     Raises:
@@ -59,6 +59,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
                 "run": cell["run"],
                 "missing": cell["missing"] or "",
                 "substitute": cell["substitute"] or "",
+                "data_note": record.get("data_note", ""),
                 "score": 100 * record["summary"][value][metric] if done else float("nan"),
                 "done": done,
                 "diverged": status == "diverged",
@@ -85,7 +86,7 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
         std: `population` (divides by the number of seeds) or `sample` (by one less).
 
     Returns:
-        Columns of the chosen setting: keys and SETTING, choice, missing, substitute, mean, std (percent
+        Columns of the chosen setting: keys and SETTING, choice, missing, substitute, data_note, mean, std (percent
         points; NaN below two seeds), seeds, done, diverged, failed (numbers of seeds), run_ids. Columns about
         the whole cell: settings, tried (numbers of settings; a tried one ended on every seed, done or
         diverged), complete.
@@ -97,6 +98,7 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
         mean=("score", "mean"),
         seeds=("done", "size"),
         done=("done", "sum"),
+        data_note=("data_note", "max"),
         diverged=("diverged", "sum"),
         failed=("failed", "sum"),
         run_ids=("run", lambda ids: " ".join(ids.dropna())),

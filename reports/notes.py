@@ -43,6 +43,9 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     substituted = cells[cells["substitute"] != ""]
     for dataset, substitute in substituted[["dataset", "substitute"]].drop_duplicates().to_numpy():
         yield f"{dataset} was replaced by {substitute}: these cells check the mechanics, not {dataset}."
+    partial = cells[cells["data_note"] != ""]
+    for dataset, note in partial[["dataset", "data_note"]].drop_duplicates().to_numpy():
+        yield f"{dataset} was incomplete ({note}): these cells have no published counterpart."
     waiting = (
         (cells["missing"] == "") & (cells["diverged"] < cells["seeds"]) & (cells["failed"] < cells["seeds"])
     )

@@ -43,6 +43,7 @@ class Store:
         personal=False,
         versions=None,
         device="cpu",
+        data_note="",
         **changes,
     ):
         """One cell entry per score, seeds from 0: a share, "diverged", "failed", None (not run yet).
@@ -50,6 +51,7 @@ class Store:
         Args:
             row: "dataset partition".
             versions: library versions that differ from LIBRARIES.
+            data_note: what the records say about incomplete data.
             changes: cell fields that differ from the usual ones (missing, clients, config...).
         """
         dataset, partition = row.split()
@@ -79,7 +81,7 @@ class Store:
             } | changes.get("config", {})
             self.cells.append(cell)
             if score is not None and cell["run"]:
-                self._record(run_id, score, personal, versions or {}, device)
+                self._record(run_id, score, personal, versions or {}, device, data_note)
         return self
 
     def save(self) -> Path:
@@ -97,7 +99,7 @@ class Store:
         path.write_text(json.dumps(grid))
         return self.folder
 
-    def _record(self, run_id: str, score: float | str, personal: bool, versions: dict, device: str) -> None:
+    def _record(self, run_id: str, score: float | str, personal: bool, versions: dict, device: str, data_note: str) -> None:
         status, reason, summary = "done", "", {}
         if isinstance(score, str):
             status, reason = score, "The loss is not finite in round 3."
@@ -116,6 +118,7 @@ class Store:
             "summary": summary,
             "versions": LIBRARIES | versions,
             "device": device,
+            "data_note": data_note,
         }
         folder = self.folder / "runs" / run_id
         folder.mkdir(parents=True)

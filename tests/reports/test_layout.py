@@ -79,6 +79,15 @@ def test_incomplete_substituted_and_lonely_cells_are_never_bold(store):
     ]
 
 
+def test_cells_on_incomplete_data_have_no_published_counterpart(store):
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.5, 0.5], data_note="5 of 10 classes")
+    store.add("cifar10 label-3", "fedavg", [0.5, 0.5, 0.5])
+    text = reports.render(store.save(), "small_table", "paper")
+    lines = {name: next(line for line in text.splitlines() if f"| {name} " in line) for name in ("label-2", "label-3")}
+    assert "(" not in lines["label-2"] and "(" in lines["label-3"]
+    assert "cifar10 was incomplete (5 of 10 classes): these cells have no published counterpart." in text
+
+
 @pytest.mark.parametrize(
     ("scores", "expected"),
     [

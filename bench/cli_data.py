@@ -1,0 +1,64 @@
+"""`python -m bench data`: is it there, get it, look at how a partition deals it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import options as given
+from bench.console import console, explained
+
+app = typer.Typer(help="Datasets: check, prepare, show.", no_args_is_help=True)
+
+Names = Annotated[list[str] | None, typer.Argument(help="Datasets; all if left out.")]
+
+
+@app.command()
+def check(names: Names = None, data_dir: given.DataOption = None) -> None:
+    """Say for each dataset where it was found and whether it is complete, or what to do."""
+    import datasets
+
+    with explained():
+        for name in names or datasets.INFO:
+            finding = datasets.check(name, data_dir)
+            console.print(f"{name}: {finding.status}. {finding.detail}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def prepare(
+    names: Annotated[list[str], typer.Argument(help="Datasets to download.")],
+    data_dir: given.DataOption = None,
+) -> None:
+    """Download datasets with torchvision's own loaders."""
+    import datasets
+
+    with explained():
+        for name in names:
+            datasets.prepare(name, data_dir)
+            finding = datasets.check(name, data_dir)
+            console.print(f"{name}: {finding.status}. {finding.detail}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def show(
+    dataset: str,
+    partition: str,
+    clients: Annotated[int, typer.Option(min=1, help="Size of the population.")] = 40,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Also draw it, to a .png, .svg or .pdf file.")] = None,
+    data_dir: given.DataOption = None,
+) -> None:
+    """Print how many examples of each class each client gets."""
+    import datasets
+    from datasets import partitions
+    from datasets import show as pictures
+
+    with explained():
+        dealt = partitions.parse(partition)
+        images = datasets.load(dataset, data_dir)
+        labels = images.train.labels
+        table = pictures.count_table(dealt.split(labels, clients, images.num_classes, seed), labels, images.classes)
+        typer.echo(table.to_string())
+        if plot:
+            pictures.draw_bubbles(table, plot, f"{dataset}, {dealt.name}, {clients} clients, seed {seed}")
+            console.print(f"Saved: {plot}", highlight=False, soft_wrap=True)

@@ -1,0 +1,25 @@
+"""How the program speaks: its two streams, and its mistakes in one sentence."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+
+console = Console()
+errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """A mistake of the user ends with its sentence and exit code 2, not with a traceback."""
+    from bench.store import StoreError
+    from datasets import DataError
+
+    try:
+        yield
+    except (ValueError, DataError, StoreError) as error:
+        errors.print(f"error: {error}", markup=False)
+        raise typer.Exit(2) from error

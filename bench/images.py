@@ -1,0 +1,23 @@
+"""The images of a run, resized as its transform wants them."""
+
+import functools
+from pathlib import Path
+
+import datasets
+from bench.config import RunConfig
+from datasets import Dataset, transforms
+
+
+def load(config: RunConfig, data_dir: Path | None) -> Dataset:
+    """The dataset of a run; a process keeps the last one.
+
+    Raises:
+        datasets.MissingData: if its files are not there.
+        datasets.DataError: if they are damaged.
+    """
+    return _load(config.dataset, data_dir, transforms.recipe(config.transform, config.dataset).image_size)
+
+
+@functools.lru_cache(maxsize=1)
+def _load(name: str, data_dir: Path | None, image_size: int | None) -> Dataset:
+    return datasets.load(name, data_dir, image_size=image_size)

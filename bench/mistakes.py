@@ -1,0 +1,46 @@
+"""Mistakes of people: collected, and told in sentences."""
+
+from collections.abc import Callable, Iterable
+
+from pydantic import ValidationError
+
+from bench.names import unknown
+
+
+class ConfigError(ValueError):
+    """Everything that is wrong with a config, in one message.
+
+    Attributes:
+        mistakes: one sentence each.
+    """
+
+    def __init__(self, mistakes: list[str]):
+        self.mistakes = list(dict.fromkeys(mistakes))
+        if len(self.mistakes) == 1:
+            message = self.mistakes[0]
+        else:
+            message = f"{len(self.mistakes)} mistakes:\n" + "\n".join(f"  - {line}" for line in self.mistakes)
+        super().__init__(message)
+
+
+def sentences(error: ValidationError, known: Callable[[tuple], Iterable[str]] = lambda loc: ()) -> list[str]:
+    """pydantic's findings, one sentence each.
+
+    Args:
+        known: the valid names beside the one at a location, for keys that do not exist.
+    """
+    found = []
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "missing":
+            found.append(f"{where} is missing.")
+        elif item["type"] == "extra_forbidden":
+            *outer, key = map(str, item["loc"])
+            inside = f"{'.'.join(outer)}: " if outer else ""
+            found.append(inside + unknown("key", key, known(item["loc"])))
+        elif item["type"] == "value_error":
+            found.append(str(item["ctx"]["error"]))
+        else:
+            wish = item["msg"].replace("Input should be", "must be", 1)
+            found.append(f"{where} {wish[0].lower() + wish[1:]}, but got {item['input']!r}.")
+    return found

@@ -1,0 +1,111 @@
+"""What there is (`list`) and what a grid would cost (`describe`), as tables for a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from bench.grid import Cell
+    from bench.store import Store
+
+
+def listing(what: str) -> list[tuple[str, str]]:
+    """(name, one-line description) of everything of a kind; reads files, imports none of the things listed."""
+    return _LISTINGS[what]()
+
+
+def _grids() -> list[tuple[str, str]]:
+    from bench import grid_files
+
+    return [(name, grid_files.read(name).get("title", "")) for name in grid_files.names()]
+
+
+def _algorithms() -> list[tuple[str, str]]:
+    import algorithms
+
+    return [(name, algorithms.describe(name)) for name in algorithms.REGISTRY]
+
+
+def _datasets() -> list[tuple[str, str]]:
+    import datasets
+
+    known = [(name, info.description) for name, info in datasets.INFO.items()]
+    return [*known, ("imagefolder:PATH", "Your own images: PATH/{train,test}/<class>/*")]
+
+
+def _models() -> list[tuple[str, str]]:
+    from bench import models
+
+    return [(name, models.describe(name)) for name in models.REGISTRY]
+
+
+def _partitions() -> list[tuple[str, str]]:
+    from datasets import partitions
+
+    return list(partitions.KINDS.items())
+
+
+_LISTINGS: dict[str, Callable[[], list[tuple[str, str]]]] = {
+    "grids": _grids,
+    "algorithms": _algorithms,
+    "datasets": _datasets,
+    "models": _models,
+    "partitions": _partitions,
+}
+KINDS = tuple(_LISTINGS)
+
+
+def listing_table(what: str) -> Table:
+    table = Table(title=what, title_justify="left", box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for name, description in listing(what):
+        table.add_row(name, description)
+    return table
+
+
+def cost_table(title: str, cells: list[Cell], store: Store) -> Table:
+    """One line per dataset and method, and the total."""
+    from bench.cost import bytes_per_client, examples_to_train
+
+    table = Table(title=title, title_justify="left", caption=_CAPTION, caption_justify="left")
+    for name in ("dataset", "method"):
+        table.add_column(name)
+    for name in ("trials", "chosen", "done", "M examples", "MB/client"):
+        table.add_column(name, justify="right")
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.dataset, cell.setting("algorithm")), []).append(cell)
+    for (dataset, algorithm), members in groups.items():
+        traffic = sorted({bytes_per_client(cell.config) for cell in members})
+        megabytes = " to ".join(f"{size / 1e6:.2f}" for size in dict.fromkeys((traffic[0], traffic[-1])))
+        table.add_row(dataset, algorithm, *_counts(members, store, examples_to_train), megabytes)
+    table.add_section()
+    table.add_row("all", "", *_counts(cells, store, examples_to_train), "")
+    return table
+
+
+def chosen(cells: Iterable[Cell]) -> int:
+    """Trials with one tuning point for each place of the table and seed, instead of every point of the tuning sets."""
+    places = set()
+    for cell in cells:
+        config = cell.config.canonical()
+        config["algorithm"] = {key: value for key, value in config["algorithm"].items() if key not in cell.choice}
+        places.add((cell.dataset, json.dumps({key: config[key] for key in config if key not in cell.choice})))
+    return len(places)
+
+
+def _counts(cells: list[Cell], store: Store, examples_to_train) -> list[str]:
+    done = len({cell.id for cell in cells if (store.record(cell.id) or {}).get("status") in ("done", "diverged")})
+    examples = sum(examples_to_train(cell.config) for cell in cells)
+    return [str(len(cells)), str(chosen(cells)), str(done), f"{examples / 1e6:,.1f}"]
+
+
+_CAPTION = (
+    "trials: every point of the tuning sets; chosen: one for each cell and seed; M examples: millions of training "
+    "examples, all epochs and trials; MB/client: sent and received in one trial, mean over clients (10^6 bytes)"
+)

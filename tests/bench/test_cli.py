@@ -1,0 +1,144 @@
+"""The command line: quick where it can be, and one sentence for every mistake."""
+
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from bench import options
+from bench.cli import app
+from bench.grid import expand, to_json
+from bench.grid_spec import load_grid
+from bench.store import Store
+
+ALGORITHM = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "label-2"]
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """Runs a command against a results directory of its own; returns exit code and everything printed."""
+
+    def call(*arguments: str) -> tuple[int, str]:
+        own = ["--results-dir", str(tmp_path / "results")] if arguments[0] in ("run", "report", "describe") else []
+        result = CliRunner().invoke(app, [*arguments, *own], env={"SKEWBENCH_DATA": "", "COLUMNS": "200"})
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.exit_code, result.output
+
+    return call
+
+
+def imported_by(*arguments: str) -> set[str]:
+    code = (
+        "import sys\nfrom bench.cli import app\n"
+        f"try: app({list(arguments)!r})\nexcept SystemExit: pass\nprint('MODULES', *sys.modules)"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return {name.partition(".")[0] for name in output.partition("MODULES")[2].split()}
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list"], ["list", "algorithms"]])
+def test_help_and_list_import_neither_torch_nor_ray_nor_pandas(arguments):
+    assert not imported_by(*arguments) & {"torch", "ray", "pandas", "sklearn", "matplotlib"}
+
+
+def test_report_imports_neither_torch_nor_ray(tmp_path):
+    grid = load_grid("quickstart")
+    with Store(tmp_path).locked() as store:
+        store.write_grid("quickstart@paper", to_json(grid, "paper", {}, expand(grid, "paper")))
+    assert not imported_by("report", "--results-dir", str(tmp_path)) & {"torch", "ray"}
+    assert (tmp_path / "reports" / "quickstart@paper.md").exists()
+
+
+def test_help_answers_in_a_second():
+    spent = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "bench", "--help"], check=True, capture_output=True)
+        spent.append(time.perf_counter() - begin)
+    assert min(spent) < 2, "a second on an idle machine"
+
+
+def test_list_names_everything_with_a_line_each(bench):
+    code, text = bench("list")
+    assert code == 0
+    for name in ("paper_table1", "quickstart", "fedprox", "cifar10", "simple-cnn", "label-k", "imagefolder:PATH"):
+        assert re.search(rf"^{re.escape(name)} +\S", text, re.MULTILINE), name
+
+
+def test_describe_counts_trials_examples_and_bytes(bench):
+    code, text = bench("describe", "--grid", "paper_table1", "--only", "dataset=cifar10|fmnist")
+    lines = {tuple(re.findall(r"[^\s│]+", line)) for line in text.splitlines()}
+    assert code == 0
+    assert ("cifar10", "fedprox", "24", "12", "0", "600.0", "24.80") in lines
+    assert ("fmnist", "moon", "60", "12", "0", "1,800.0", "17.77") in lines, "bytes as in section 12 of the digest"
+    assert ("cifar10", "centralized", "3", "3", "0", "30.0", "0.00") in lines
+
+
+def test_dry_run_says_what_would_run_and_writes_nothing(bench, tmp_path):
+    code, text = bench("run", "--grid", "quickstart", "--only", "algorithm=fedavg,seed=0", "--dry-run")
+    assert code == 0
+    assert "0 finished, 2 to run" in text
+    assert "digits label-2 fedavg seed 0" in text and "digits dir-0.1 fedavg seed 0" in text
+    assert not (tmp_path / "results").exists()
+
+
+def test_data_show_prints_the_clients_and_draws_them(bench, tmp_path):
+    plot = tmp_path / "bubbles.png"
+    code, text = bench("data", "show", "digits", "label-2", "--clients", "10", "--plot", str(plot))
+    assert code == 0
+    totals = [int(line.split()[-1]) for line in text.splitlines() if re.match(r"\d+ ", line)]
+    assert len(totals) == 10 and sum(totals) == 1437
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
+    code, text = bench("data", "check", "digits", "svhn", "--data-dir", str(tmp_path))
+    assert code == 0
+    assert "digits: found." in text
+    assert re.search(r"svhn: missing\. .*data prepare svhn", text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--grid", "quickstrat"], "Unknown grid 'quickstrat'. Did you mean 'quickstart'?"),
+        (["run", "--grid", "quickstart", "--budget", "smal"], "Did you mean 'small'?"),
+        (["run", "--grid", "quickstart", "--set", "mue=1"], "Did you mean 'mu'?"),
+        (["run", "--grid", "quickstart", "--set", "rounds"], "--set needs KEY=VALUE, but got 'rounds'."),
+        (["run", "--grid", "quickstart", "--only", "algorithm=fedporx"], "Did you mean 'fedprox'?"),
+        (["run", "--grid", "quickstart", "--seeds", "a"], "--seeds needs whole numbers such as 0,1,2, but got 'a'."),
+        (["run", "--grid", "quickstart", "--keep-state", "all"], "Unknown value of --keep-state 'all'."),
+        (["run", "--grid", "quickstart", "--substitute", "svhn=cifar10"], "no selected cell uses svhn"),
+        (["run", "--grid", "quickstart", *ALGORITHM], "Use either --grid or --algorithm, --dataset, --partition"),
+        (["run", "--algorithm", "fedavg"], "Name a --grid, or one setting: --dataset, --partition missing."),
+        (["run", *ALGORITHM, "--set", "clients=9"], "at least as many clients as classes"),
+        (["run", *ALGORITHM, "--set", "rounds=0"], "rounds must be greater than 0, but got 0."),
+        (["run", *ALGORITHM, "--cpus-per-trial", "1000"], "--cpus-per-trial must be above 0 and at most"),
+        (["run", "--grid", "paper_table1"], "needs a data directory; name it with --data-dir."),
+        (["run", "--grid", "paper_table1", "--data-dir", "nowhere"], "nowhere does not exist"),
+        (["list", "algoritms"], "Did you mean 'algorithms'?"),
+        (["report", "--grid", "quickstart"], "holds no results of quickstart@any budget, only: nothing yet."),
+        (["data", "show", "digits", "lable-2"], "Did you mean 'label-k'?"),
+        (["data", "check", "cifer10"], "Did you mean 'cifar10'?"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_exit_code_2(bench, arguments, said):
+    code, text = bench(*arguments)
+    assert code == 2
+    assert said in text
+    assert "Traceback" not in text
+
+
+def test_only_takes_several_values_in_both_spellings():
+    several = {"partition": ["label-2", "dir-0.1"], "dataset": ["cifar10"]}
+    assert options.read_only(["partition=label-2|dir-0.1,dataset=cifar10"]) == several
+    assert options.read_only(["partition=label-2", "dataset=cifar10,partition=dir-0.1"]) == several
+
+
+@pytest.mark.parametrize(("text", "value"), [("3", 3), ("0.5", 0.5), ("1e-3", 0.001), ("true", True), ("iid", "iid")])
+def test_values_on_the_command_line_are_read_like_yaml(text, value):
+    assert options.scalar(text) == value and type(options.scalar(text)) is type(value)

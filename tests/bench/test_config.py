@@ -1,0 +1,122 @@
+"""Configs: complete, checked, and named by what they say."""
+
+import pytest
+
+from bench.config import RunConfig, resolve, run_id
+from bench.mistakes import ConfigError
+
+FEDPROX = {"algorithm": "fedprox", "mu": 0.1, "dataset": "digits", "partition": "label-2", "clients": 20}
+
+
+def mistakes(**changes) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        resolve(FEDPROX | changes)
+    return caught.value.mistakes
+
+
+def test_every_default_stands_in_the_resolved_config():
+    config = resolve({"algorithm": "fedprox", "dataset": "digits", "partition": "label-2"})
+    assert config.algorithm == {"name": "fedprox", "mu": 0.01}
+    assert (config.model, config.local_epochs, config.local_steps, config.clients) == ("mlp", 10, None, 40)
+    assert set(config.versions) == {"algorithm", "partition", "transform", "model"}
+
+
+def test_run_id_does_not_depend_on_the_order_of_keys():
+    backwards = dict(reversed(FEDPROX.items()))
+    assert run_id(resolve(FEDPROX)) == run_id(resolve(backwards))
+    canonical = resolve(FEDPROX).canonical()
+    assert run_id(canonical) == run_id(dict(reversed(canonical.items()))) == run_id(resolve(FEDPROX))
+
+
+def test_run_id_does_not_depend_on_how_a_value_is_written():
+    same = resolve(FEDPROX | {"partition": "label-02", "lr": "0.01", "local_epochs": 10, "participation": 1})
+    assert run_id(same) == run_id(resolve(FEDPROX))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mu": 0.2},
+        {"algorithm": "moon"},
+        {"seed": 1},
+        {"partition": "label-3"},
+        {"rounds": 49},
+        {"local_steps": 5},
+        {"transform": "none"},
+        {"last_batch": "drop-if-full"},
+        {"model_width": 0.5},
+        {"train_examples": 1000},
+        {"dirichlet_seed_override": 2020},
+        {"evaluate_every": 5},
+    ],
+)
+def test_run_id_depends_on_every_setting(change):
+    assert run_id(resolve(FEDPROX | change)) != run_id(resolve(FEDPROX))
+
+
+@pytest.mark.parametrize("part", ["algorithm", "partition", "transform", "model"])
+def test_run_id_covers_the_versions(part):
+    config = resolve(FEDPROX)
+    raised = config.model_copy(update={"versions": config.versions | {part: 2}})
+    assert run_id(raised) != run_id(config)
+
+
+def test_a_resolved_config_resolves_to_itself():
+    config = resolve(FEDPROX)
+    again = {key: value for key, value in config.canonical().items() if key != "versions"}
+    assert resolve(again) == config == RunConfig(**config.canonical())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"algorithm": "fedporx"}, "Did you mean 'fedprox'?"),
+        ({"dataset": "cifer10"}, "Did you mean 'cifar10'?"),
+        ({"partition": "lable-2"}, "Did you mean 'label-k'?"),
+        ({"model": "simple-cn"}, "Did you mean 'simple-cnn'?"),
+        ({"transform": "fedconcta"}, "Did you mean 'fedconcat'?"),
+        ({"batchsize": 3}, "Did you mean 'batch_size'?"),
+        ({"mue": 3}, "Did you mean 'mu'?"),
+        ({"partition": "label-11"}, "label-k needs k between 1 and the number of classes (digits has 10)"),
+        ({"clients": 9}, "needs at least as many clients as classes (digits has 10), but got 9 clients."),
+        ({"clients": 0}, "clients must be greater than 0, but got 0."),
+        ({"clients": -3}, "clients must be greater than 0, but got -3."),
+        ({"rounds": 0}, "rounds must be greater than 0, but got 0."),
+        ({"batch_size": -1}, "batch_size must be greater than 0, but got -1."),
+        ({"lr": 0}, "lr must be greater than 0, but got 0."),
+        ({"lr": -0.1}, "lr must be greater than 0, but got -0.1."),
+        ({"participation": 0}, "participation must be greater than 0, but got 0."),
+        ({"participation": 1.1}, "participation must be less than or equal to 1, but got 1.1."),
+        ({"mu": -1}, "mu must be at least 0, but got -1.0."),
+        ({"mu": "big"}, "mu must be a valid number"),
+        ({"rounds": "many"}, "rounds must be a valid integer"),
+        ({"partition": "dir-0.1", "clients": 144}, "1437 training examples are too few for 144 clients"),
+        ({"partition": "iid", "clients": 1438}, "clients must be at most the number of training examples"),
+        ({"local_epochs": 2, "local_steps": 3}, "Set either local_epochs or local_steps, but not both."),
+        ({"algorithm": "centralized", "mu": None}, "mu"),
+        ({"partition": "none"}, "partition 'none' gives one client everything and is for centralized only"),
+    ],
+)
+def test_bad_input_is_answered_with_the_condition_and_a_remedy(change, said):
+    assert said in " ".join(mistakes(**change))
+
+
+def test_centralized_needs_one_client_with_everything():
+    with pytest.raises(ConfigError, match="partition must be 'none' and clients 1, but got partition 'iid'"):
+        resolve({"algorithm": "centralized", "dataset": "digits", "partition": "iid"})
+
+
+def test_all_mistakes_come_in_one_message():
+    found = mistakes(mu=-1, dataset="cifer10", rounds=0, batchsize=3)
+    assert len(found) == 4
+    with pytest.raises(ConfigError, match="^4 mistakes:\n  - "):
+        resolve(FEDPROX | {"mu": -1, "dataset": "cifer10", "rounds": 0, "batchsize": 3})
+
+
+def test_no_method_option_is_named_like_a_setting():
+    import algorithms
+    from bench.config import SETTINGS
+    from bench.methods import options_of
+
+    for name in algorithms.REGISTRY:
+        assert not set(options_of(name)) & set(SETTINGS), name

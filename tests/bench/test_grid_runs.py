@@ -1,0 +1,192 @@
+"""Whole grids on digits, through the command line: killed, failing, repeated, contested."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bench.store import Store
+
+ROOT = Path(__file__).parents[2]
+GRID = {
+    "title": "Six short runs",
+    "axes": {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedavg", "scaffold"], "seed": [0, 1, 2]},
+    "settings": {"clients": 10, "rounds": 12, "local_epochs": 2, "batch_size": 16},
+}
+
+
+def write_grid(folder: Path, **changes) -> Path:
+    path = folder / "six.yaml"
+    path.write_text(yaml.safe_dump(GRID | changes))
+    return path
+
+
+def start(*arguments: object) -> subprocess.Popen:
+    command = [sys.executable, "-m", "bench", "run", *map(str, arguments)]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    driver = start(*arguments)
+    output, _ = driver.communicate(timeout=240)
+    return driver.returncode, output
+
+
+def records(results: Path) -> dict[str, dict]:
+    return {path.parent.name: json.loads(path.read_text()) for path in results.glob("runs/*/record.json")}
+
+
+def metrics(results: Path) -> dict[str, list]:
+    """Everything a run measured that is not a time."""
+    timed = ("seconds", "examples_per_second")
+    rows = {run_id: Store(results).rows(run_id) for run_id in records(results)}
+    return {run_id: [{k: v for k, v in row.items() if k not in timed} for row in run] for run_id, run in rows.items()}
+
+
+def wait_for_records(results: Path, count: int, driver: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 200
+    while len(records(results)) < count:
+        assert driver.poll() is None, driver.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    code, output = run("--grid", write_grid(folder), "--results-dir", folder / "results")
+    assert code == 0, output
+    return folder / "results"
+
+
+def test_a_grid_ends_with_a_record_and_a_state_for_every_run_and_a_table(uninterrupted):
+    found = records(uninterrupted)
+    assert len(found) == 6
+    assert {record["status"] for record in found.values()} == {"done"}
+    assert {record["rounds"] for record in found.values()} == {12}
+    for run_id, record in found.items():
+        folder = Store(uninterrupted).run_folder(run_id)
+        assert len(Store(uninterrupted).rows(run_id)) == 12
+        assert (folder / "final.pt").exists()
+        assert record["id"] == run_id and record["versions"]["ray"]
+        assert record["started"] <= record["finished"]
+    assert "| digits" in (uninterrupted / "reports" / "six@paper.md").read_text()
+    assert not (uninterrupted / ".scratch").exists()
+
+
+def test_a_killed_driver_repeats_nothing_and_ends_in_the_same_table(uninterrupted, tmp_path):
+    results = tmp_path / "results"
+    command = ("--grid", write_grid(tmp_path), "--results-dir", results)
+    driver = start(*command)
+    wait_for_records(results, 2, driver)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.communicate()
+    before = records(results)
+    assert 2 <= len(before) < 6, "the driver was killed in the middle"
+
+    code, output = run(*command)
+    assert code == 0, output
+    assert f"{len(before)} finished, {6 - len(before)} to run" in output
+    assert {run_id: records(results)[run_id] for run_id in before} == before
+    assert metrics(results) == metrics(uninterrupted)
+    for name in ("six@paper.md", "six@paper.csv", "six@paper.tex"):
+        assert (results / "reports" / name).read_bytes() == (uninterrupted / "reports" / name).read_bytes()
+
+
+def workers_of(driver: subprocess.Popen) -> list[int]:
+    """Ids of the processes that play the driver's runs."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    processes = [line.split(maxsplit=2) for line in listed.splitlines()[1:]]
+    family = {driver.pid}
+    while more := {int(pid) for pid, parent, _ in processes if int(parent) in family} - family:
+        family |= more
+    return [int(pid) for pid, _, name in processes if int(pid) in family and name.startswith("ray::ResourceTrainable")]
+
+
+def test_a_dead_worker_is_recorded_and_ctrl_c_stops_cleanly(tmp_path):
+    results = tmp_path / "results"
+    driver = start("--grid", write_grid(tmp_path), "--results-dir", results, "--set", "rounds=5000")
+    deadline = time.monotonic() + 120
+    while not list(results.glob("runs/*/rounds.jsonl")):
+        assert driver.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(workers_of(driver)[0], signal.SIGKILL)
+    wait_for_records(results, 1, driver)
+    os.killpg(driver.pid, signal.SIGINT)
+    output, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert "the same command continues with the rest" in output
+    assert "Traceback" not in output
+    (record,) = records(results).values()
+    assert (record["status"], record["reason"]) == ("failed", "the worker process died")
+    assert f"failed: {record['reason']}" in output
+
+
+def test_failing_and_diverging_runs_are_recorded_and_the_others_go_on(tmp_path):
+    axes = GRID["axes"] | {"partition": ["dir-0.001", "iid"], "algorithm": ["fedavg"], "seed": [0]}
+    grid = write_grid(tmp_path, axes=axes | {"lr": [0.1, 1e30]}, report={"rows": ["partition", "lr"]})
+    results = tmp_path / "results"
+    code, output = run("--grid", grid, "--results-dir", results, "--set", "clients=100,rounds=2")
+    assert code == 1
+    assert "2 runs failed; their records say why, and the same command tries them again." in output
+    by_status = {record["status"]: record for record in records(results).values()}
+    assert sorted(record["status"] for record in records(results).values()) == ["diverged", "done", "failed", "failed"]
+    assert "dir-0.001" in by_status["failed"]["reason"] and "Traceback" in by_status["failed"]["traceback"]
+    assert "not all params were finite" in by_status["diverged"]["reason"]
+    assert "failed" in (results / "reports" / "six@paper+clients=100+rounds=2.md").read_text()
+
+
+def test_a_finished_run_is_played_again_only_for_a_reason(uninterrupted, tmp_path):
+    results = tmp_path / "results"
+    subprocess.run(["cp", "-r", uninterrupted, results], check=True)
+    one = ("--results-dir", results, "--only", "algorithm=fedavg,seed=0")
+
+    code, output = run("--grid", write_grid(tmp_path), *one)
+    assert (code, "1 finished, 0 to run" in output) == (0, True)
+
+    code, output = run("--grid", write_grid(tmp_path, save_rounds=[5], save_local_models=[5]), *one)
+    assert code == 0
+    assert "runs again: the stored run lacks round-0005.pt, local-models-0005.pt" in output
+    assert metrics(results) == metrics(uninterrupted)
+
+    code, output = run("--grid", write_grid(tmp_path), *one, "--rerun", "--keep-state", "none")
+    assert code == 0
+    assert "runs again: asked for; its earlier results will be in superseded/" in output
+    aside = sorted((results / "superseded").iterdir())[-1]
+    assert aside.name.endswith("-2"), "the first was set aside for the missing files"
+    assert (aside / "round-0005.pt").exists() and (aside / "record.json").exists()
+    assert not (Store(results).run_folder(aside.name.removesuffix("-2")) / "final.pt").exists()
+    assert metrics(results) == metrics(uninterrupted)
+
+
+def test_a_second_driver_is_told_to_wait(tmp_path):
+    results = tmp_path / "results"
+    with Store(results).locked():
+        code, output = run("--grid", write_grid(tmp_path), "--results-dir", results)
+    assert code == 2
+    assert f"error: Another run is writing to {results}" in output
+
+
+def test_a_results_directory_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "results").touch()
+    code, output = run("--grid", write_grid(tmp_path), "--results-dir", tmp_path / "results")
+    assert code == 2
+    assert "error: Cannot write to the results directory" in output
+
+
+def test_what_was_asked_for_earlier_stays_in_the_stored_grid(uninterrupted, tmp_path):
+    results = tmp_path / "results"
+    subprocess.run(["cp", "-r", uninterrupted, results], check=True)
+    code, _ = run(
+        "--grid", write_grid(tmp_path), "--results-dir", results, "--only", "algorithm=fedavg", "--seeds", "0"
+    )
+    assert code == 0
+    assert Store(results).grid("six@paper") == Store(uninterrupted).grid("six@paper")

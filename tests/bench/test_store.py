@@ -1,0 +1,139 @@
+"""The result store: nothing half-written counts, nothing finished is lost, one driver at a time."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bench.store import Store, StoreError
+
+CONFIG = {"algorithm": {"name": "fedavg"}, "seed": 0}
+ROWS = [{"round": 1, "accuracy": 0.5}, {"round": 2, "accuracy": 0.6}]
+RECORD = {"id": "a1", "status": "done", "summary": {"last": {"accuracy": 0.6}}}
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "results").locked() as store:
+        yield store
+
+
+def play(store: Store, run_id: str = "a1") -> None:
+    store.start(run_id, CONFIG)
+    store.append(run_id, ROWS[:1])
+    store.finish(run_id, ROWS, RECORD | {"id": run_id})
+
+
+def test_a_run_counts_once_its_record_is_written(store):
+    store.start("a1", CONFIG)
+    store.append("a1", ROWS[:1])
+    assert store.record("a1") is None
+    store.finish("a1", ROWS, RECORD)
+    assert store.record("a1") == RECORD
+    assert store.rows("a1") == ROWS
+    assert json.loads((store.run_folder("a1") / "config.json").read_text()) == CONFIG
+
+
+def test_rounds_can_be_read_while_the_run_plays(store):
+    store.start("a1", CONFIG)
+    store.append("a1", ROWS[:1])
+    assert store.rows("a1") == ROWS[:1]
+
+
+def test_a_half_written_run_starts_afresh(store):
+    store.start("a1", CONFIG)
+    store.append("a1", ROWS)
+    with open(store.run_folder("a1") / "rounds.jsonl", "a") as file:
+        file.write('{"round": 3, "accu')
+    (store.run_folder("a1") / ".record.json.partial").write_text('{"id": "a1", "sta')
+    assert store.record("a1") is None
+    play(store)
+    assert store.rows("a1") == ROWS
+
+
+def test_repeating_a_run_keeps_the_old_results_beside_the_new(store):
+    play(store)
+    (store.run_folder("a1") / "final.pt").write_bytes(b"state")
+    store.start("a1", CONFIG)
+    assert store.record("a1") is None
+    first = store.folder / "superseded" / "a1-1"
+    assert json.loads((first / "record.json").read_text()) == RECORD
+    assert (first / "final.pt").read_bytes() == b"state"
+    play(store)
+    play(store)
+    assert sorted(path.name for path in (store.folder / "superseded").iterdir()) == ["a1-1", "a1-2"]
+
+
+def test_a_failed_run_makes_room_for_the_next_attempt(store):
+    store.start("a1", CONFIG)
+    store.finish("a1", [], RECORD | {"status": "failed"})
+    play(store)
+    assert store.record("a1")["status"] == "done"
+    assert not (store.folder / "superseded").exists()
+
+
+def test_grids_are_found_by_name(store):
+    store.write_grid("table@paper", {"cells": []})
+    assert store.grids() == ["table@paper"]
+    assert store.grid("table@paper") == {"cells": []}
+    assert store.grid("table@small") is None
+
+
+def test_missing_files_of_a_run_are_named(store):
+    play(store)
+    (store.run_folder("a1") / "round-0001.pt").touch()
+    assert store.lacks("a1", ["round-0001.pt", "round-0002.pt"]) == ["round-0002.pt"]
+
+
+def test_reading_an_absent_store_makes_nothing(tmp_path):
+    store = Store(tmp_path / "nowhere")
+    assert (store.grids(), store.grid("a@b"), store.record("a1")) == ([], None, None)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_damaged_record_is_named(store):
+    play(store)
+    (store.run_folder("a1") / "record.json").write_text("{")
+    with pytest.raises(StoreError, match="record.json is not readable JSON; remove it"):
+        store.record("a1")
+
+
+def test_a_directory_that_cannot_be_written_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match="Cannot write to the results directory .*--results-dir"):
+            with Store(folder).locked():
+                pass
+
+
+def test_a_second_driver_is_refused_until_the_first_is_gone(tmp_path):
+    hold = """
+import sys, time
+from bench.store import Store
+with Store(sys.argv[1]).locked():
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    first = subprocess.Popen([sys.executable, "-c", hold, tmp_path], stdout=subprocess.PIPE, text=True)
+    try:
+        assert first.stdout.readline() == "held\n"
+        with pytest.raises(StoreError, match="Another run is writing to"):
+            with Store(tmp_path).locked():
+                pass
+    finally:
+        first.kill()
+        first.wait()
+    with Store(tmp_path).locked():
+        pass
+
+
+def test_2500_runs_are_read_in_two_seconds(store):
+    for number in range(2500):
+        folder = store.run_folder(f"run{number}")
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(json.dumps(RECORD | {"traceback": "x" * 2000}))
+    begin = time.perf_counter()
+    assert sum(store.record(f"run{number}")["status"] == "done" for number in range(2500)) == 2500
+    assert time.perf_counter() - begin < 2
