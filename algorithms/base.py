@@ -56,6 +56,10 @@ class Algorithm:
         """The model that each of these clients would use now."""
         raise NotImplementedError
 
+    def watched(self, state: State) -> Tree:
+        """What must stay finite: a run in which it does not has diverged."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class RoundBased(Algorithm):
@@ -108,9 +112,13 @@ class RoundBased(Algorithm):
         """New params and server state from stacked updates, leaves [K, ...]."""
         return tree.add(params, tree.weighted_mean(updates["delta"], cohort.num_examples)), server
 
-    def local_models(self, params: Tree, trained: LocalResult) -> Tree:
-        """The params of a cohort at the end of local training, leaves [K, *p]; params are those it started from."""
-        return tree.add(params, trained.update["delta"])
+    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort) -> Tree:
+        """New buffers from those that the cohort's training left, leaves [K, ...]: their mean by number of examples."""
+        return average_buffers(trained, cohort.num_examples)
+
+    def local_models(self, state: State, mapped) -> Tree:
+        """Models of a cohort at the end of the local training that started from state: "params" and "buffers", [K, ...]."""
+        return {"params": tree.add(state["params"], mapped.result.update["delta"]), "buffers": mapped.buffers}
 
     def play_round(self, task, state: State) -> State:
         """Sample a cohort, train it, store its states, aggregate."""
@@ -123,7 +131,7 @@ class RoundBased(Algorithm):
         return {
             **state,
             "params": params,
-            "buffers": average_buffers(mapped.buffers, cohort.num_examples),
+            "buffers": self.aggregate_buffers(state["buffers"], mapped.buffers, update, cohort),
             "server": server,
             "clients": write_rows(state["clients"], cohort.ids, client),
             "spent": spend(
@@ -158,6 +166,10 @@ class RoundBased(Algorithm):
             return Deployed(task.model, state["params"], state["buffers"], False)
         mapped = self.map_clients(task, self.personal_model, task.cohort(client_ids), state)
         return Deployed(task.model, mapped.result["params"], mapped.result["buffers"], True)
+
+    def watched(self, state: State) -> Tree:
+        own = {"clients": state["clients"]["rows"]} if self.personal else {}
+        return {"params": state["params"], "server": state["server"], **own}
 
     def map_clients(self, task, fn, cohort, state: State):
         """`Task.map_clients` with everything that a client of this method receives."""
@@ -221,4 +233,9 @@ def spend(spent: dict[str, int], **more: int) -> dict[str, int]:
 def average_buffers(stacked: Tree, weights: Tensor) -> Tree:
     """Weighted mean of the cohort's buffers, leaves [K, ...]; counters are averaged as float, then truncated."""
     mean = tree.weighted_mean(tree.map(lambda leaf: leaf.double(), stacked), weights)
-    return tree.map(lambda averaged, leaf: averaged.to(leaf.dtype), mean, stacked)
+    return tree.map(_restore_type, mean, stacked)
+
+
+def _restore_type(averaged: Tensor, leaf: Tensor) -> Tensor:
+    # Shares sum to 1 up to rounding, which must not turn a mean of equal counters into the integer below.
+    return averaged.to(leaf.dtype) if leaf.is_floating_point() else (averaged + 1e-6).to(leaf.dtype)

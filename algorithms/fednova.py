@@ -7,7 +7,7 @@ https://arxiv.org/abs/2007.07481
 from dataclasses import dataclass
 
 from algorithms import tree
-from algorithms.base import RoundBased
+from algorithms.base import RoundBased, average_buffers
 from algorithms.checks import one_of
 from algorithms.local import LocalResult, descend, momentum_steps
 
@@ -16,11 +16,12 @@ from algorithms.local import LocalResult, descend, momentum_steps
 class FedNova(RoundBased):
     """FedAvg with normalised averaging (Eq. 7 and 8 of the paper): params + (sum p_i a_i) sum p_i delta_i / a_i.
 
-    With equal clients it is FedAvg. Running statistics are averaged as in FedAvg.
+    With equal clients it is FedAvg. Running statistics are averaged as in FedAvg, except in the mode "steps".
 
     Attributes:
         momentum_mode: "corrected": a_i is the sum of the weights that local SGD with momentum gives to its gradients;
-            "steps": a_i is the number of local steps, whatever the momentum (the rule of the FedCollab code).
+            "steps": a_i is the number of local steps, whatever the momentum, and running statistics follow the rule of
+            the params, which extrapolates them (the FedCollab code).
     """
 
     momentum_mode: str = "corrected"
@@ -35,7 +36,18 @@ class FedNova(RoundBased):
         return LocalResult({"delta": tree.subtract(trained, view.params), "work": work}, view.client)
 
     def aggregate(self, task, params, server, updates, cohort):
+        return tree.add(params, self._direction(updates["delta"], updates, cohort)), server
+
+    def aggregate_buffers(self, buffers, trained, updates, cohort):
+        if self.momentum_mode == "corrected":
+            return average_buffers(trained, cohort.num_examples)
+        moved = tree.map(lambda new, old: (new - old).double(), trained, buffers)
+        direction = self._direction(moved, updates, cohort)
+        return tree.map(lambda old, d: (old + d).to(old.dtype), buffers, direction)
+
+    def _direction(self, deltas, updates, cohort):
+        """(sum p_i a_i) sum p_i delta_i / a_i, of deltas with leaves [K, ...]."""
         work = updates["work"]
-        normalised = tree.map(lambda leaf: leaf / work.view(-1, *[1] * (leaf.dim() - 1)), updates["delta"])
-        direction = tree.weighted_mean(normalised, cohort.num_examples)
-        return tree.add(params, tree.scale(direction, tree.weighted_mean(work, cohort.num_examples))), server
+        normalised = tree.map(lambda leaf: leaf / work.view(-1, *[1] * (leaf.dim() - 1)), deltas)
+        mean = tree.weighted_mean(normalised, cohort.num_examples)
+        return tree.scale(mean, tree.weighted_mean(work, cohort.num_examples))

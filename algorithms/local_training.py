@@ -26,8 +26,8 @@ class LocalTraining(RoundBased):
     def aggregate(self, task, params, server, updates, cohort):
         return params, server
 
-    def local_models(self, params, trained):
-        return trained.client["params"]
+    def local_models(self, state, mapped):
+        return mapped.result.client
 
     def personal_model(self, data, plan, view):
         return view.client

@@ -54,4 +54,4 @@ def _blank(name: str, transform: str) -> Dataset:
     labels = np.arange(info.num_classes, dtype=np.int64).repeat(2)
     images = np.zeros((len(labels), channels, *([size, size] if size else sides)), np.uint8)
     split = Split(images, labels)
-    return Dataset(name, split, split, tuple(map(str, range(info.num_classes))), "blank images", "")
+    return Dataset(name, split, split, tuple(map(str, range(info.num_classes))), "blank images", "blank images", "", "")

@@ -9,7 +9,7 @@ from datasets import Dataset, transforms
 
 
 def load(config: RunConfig, data_dir: Path | None) -> Dataset:
-    """The dataset of a run; a process keeps the last one.
+    """The dataset of a run; a process opens each one once.
 
     Raises:
         datasets.MissingData: if its files are not there.
@@ -18,6 +18,6 @@ def load(config: RunConfig, data_dir: Path | None) -> Dataset:
     return _load(config.dataset, data_dir, transforms.recipe(config.transform, config.dataset).image_size)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=8)  # of memory-mapped files
 def _load(name: str, data_dir: Path | None, image_size: int | None) -> Dataset:
     return datasets.load(name, data_dir, image_size=image_size)

@@ -1,8 +1,11 @@
 """One run: from a config and a dataset to rows of metrics, round by round."""
 
+import contextlib
+import math
 import os
 import platform
 import resource
+import tempfile
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,6 +21,7 @@ from algorithms.base import Algorithm
 from bench import models
 from bench.engine import refuse_loop_only
 from bench.evaluate import evaluate
+from bench.seeds import seed_for
 from bench.task import Settings, Task
 from datasets import partitions, transforms
 from datasets.federation import federate
@@ -74,7 +78,7 @@ class Run:
         Raises:
             ValueError: if the parts of the config do not fit together.
         """
-        self._started = time.perf_counter()
+        reset_peak_memory(torch.device(device))
         self.algorithm = build_algorithm(config.algorithm)
         self.task = build_task(config, dataset, device=device, engine=engine)
         self.state = self.algorithm.init(self.task)
@@ -82,6 +86,7 @@ class Run:
         self.rows: list[dict[str, float]] = []
         self._evaluate_every = config.evaluate_every or (self.num_rounds if self.algorithm.personal else 1)
         self._folder, self._keep = folder, keep or Keep(final=False)
+        self._data = {"kind": dataset.kind, "digest": dataset.digest}
         self._data_note = dataset.note
         self._seconds = 0.0
         self._diverged = ""
@@ -116,11 +121,15 @@ class Run:
             "examples": spent["examples"],
             "examples_per_second": (spent["examples"] - before) / trained,
         }
-        if not tree.all_finite(_tensors(self.state)):
+        if not tree.all_finite(self.algorithm.watched(self.state)):
             self._diverged = f"not all params were finite after round {self.round}"
         elif self.round % self._evaluate_every == 0 or self.round == self.num_rounds:
             everyone = torch.arange(self.task.population)
-            row |= evaluate(self.task, self.algorithm.deploy(self.task, self.state, everyone))
+            scores = evaluate(self.task, self.algorithm.deploy(self.task, self.state, everyone))
+            if all(map(math.isfinite, scores.values())):
+                row |= scores
+            else:
+                self._diverged = f"the test loss was not finite after round {self.round}"
         self._seconds += time.perf_counter() - begin
         row["seconds"] = self._seconds
         self.rows.append(row)
@@ -135,10 +144,12 @@ class Run:
             "summary": summarise(self.rows),
             "rounds": self.round,
             "seconds": self._seconds,
+            "data": self._data,
             "data_note": self._data_note,
             "engine": self.task.engine,
             "device": _device_name(self.task.device),
             "peak_memory_mb": peak_memory_mb(self.task.device),
+            "unique_memory_mb": unique_memory_mb(),
             "versions": {
                 "python": platform.python_version(),
                 "torch": torch.__version__,
@@ -162,8 +173,7 @@ class Run:
         function of the state, so these are the models that were aggregated."""
         cohort = self.task.sample_cohort(previous["round"])
         mapped = self.algorithm.map_clients(self.task, self.algorithm.local_update, cohort, previous)
-        params = self.algorithm.local_models(previous["params"], mapped.result)
-        return {"ids": cohort.ids, "params": params, "buffers": mapped.buffers}
+        return {"ids": cohort.ids, **self.algorithm.local_models(previous, mapped)}
 
 
 def build_algorithm(spec: dict[str, Any]) -> Algorithm:
@@ -226,7 +236,8 @@ def stratified_subset(labels: np.ndarray, count: int | None, seed: int) -> np.nd
         raise ValueError(f"A subset needs at most as many examples as there are ({len(labels)}), but got {count}.")
     from sklearn.model_selection import StratifiedShuffleSplit  # takes a second, and most runs use all examples
 
-    splitter = StratifiedShuffleSplit(1, train_size=count, test_size=len(labels) - count, random_state=seed)
+    state = seed_for(seed, "subset") % 2**32
+    splitter = StratifiedShuffleSplit(1, train_size=count, test_size=len(labels) - count, random_state=state)
     return np.sort(next(splitter.split(labels, labels))[0])
 
 
@@ -245,25 +256,46 @@ def summarise(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
-    """Writes a state atomically; `torch.load(path, weights_only=True)` reads it."""
-    partial = path.with_name(path.name + ".partial")
-    torch.save(tree.map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, state), partial)
-    os.replace(partial, path)
+    """Writes a state atomically and durably; `torch.load(path, weights_only=True)` reads it."""
+    on_host = tree.map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, state)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as partial:
+        torch.save(on_host, partial)
+        partial.flush()
+        os.fsync(partial.fileno())
+    os.replace(partial.name, path)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Starts a new measurement of `peak_memory_mb`, in a process that has played other runs before."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with contextlib.suppress(OSError):  # only Linux can; elsewhere the peak is that of the process
+            Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Largest memory so far: of the process on a CPU, of the allocator on a GPU. Megabytes of 10^6 bytes."""
+    """Largest memory since `reset_peak_memory`: of the allocator on a GPU, else of the process. Megabytes of 10^6 bytes."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def unique_memory_mb() -> float | None:
+    """Memory of this process now that no other process shares, in MB of 10^6 bytes; None where /proc does not tell."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024 / 1e6
 
 
 def _take(split: Any, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     return (split.images, split.labels) if rows is None else (split.images[rows], split.labels[rows])
-
-
-def _tensors(state: dict[str, Any]) -> list[torch.Tensor]:
-    return [leaf for leaf in tree.leaves({"params": state["params"], "rows": state["clients"]["rows"]})]
 
 
 def _device_name(device: torch.device) -> str:

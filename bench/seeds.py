@@ -16,8 +16,7 @@ def seed_for(seed: int, purpose: str, *ids: int) -> int:
 
     Args:
         seed: the seed of the run.
-        purpose: "init", "cohort" (round), "batches", "augment" or "dropout" (round, client), "noise" (client),
-            "server" (round), "subset".
+        purpose: "subset", "init", "cohort" (round), "batches", "augment" or "dropout" (round, client), "noise" (client).
         *ids: what the draw may depend on, usually the round and the client.
     """
     key = "/".join(str(part) for part in (seed, purpose, *ids))

@@ -48,10 +48,12 @@ def _train(model: nn.Module, federation, rows: Tensor, settings, augment: bool) 
         model.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay, foreach=True
     )
     for _ in range(settings.local_epochs):
-        for batch in rows[torch.randperm(len(rows))].split(settings.batch_size):
+        order = rows[torch.randperm(len(rows))]
+        codes = transform.draw(len(rows), torch.default_generator).get("crop") if augment else order
+        for batch, code in zip(order.split(settings.batch_size), codes.split(settings.batch_size), strict=True):
             images = federation.images[batch]
             if augment:
-                images = transform.augment(images, transform.draw(len(batch), torch.default_generator))
+                images = transform.augment(images, {"crop": code})
             optimizer.zero_grad(set_to_none=True)
             x = images.to(torch.float32, memory_format=torch.channels_last).div_(255)
             F.cross_entropy(model(x), federation.labels[batch]).backward()

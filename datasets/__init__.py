@@ -52,6 +52,8 @@ def load(
         Split(decoded.test_images, decoded.test_labels),
         decoded.classes,
         source.description,
+        source.kind,
+        decoded.digest,
         _note(name, len(decoded.classes), len(decoded.train_labels), len(decoded.test_labels)),
     )
 

@@ -39,6 +39,8 @@ class Dataset:
         name: its id, such as "cifar10".
         classes: name of each class, in label order.
         source: what was found and where, for people.
+        kind: what was found: "pickles", "image folders", "IDX files"...
+        digest: checksum of all decoded images and labels, 8 hex digits.
         note: how it differs from the complete dataset, for people; "" if it does not.
     """
 
@@ -47,6 +49,8 @@ class Dataset:
     test: Split
     classes: tuple[str, ...]
     source: str
+    kind: str
+    digest: str
     note: str
 
     @property
@@ -60,13 +64,14 @@ class Dataset:
 
 
 class Decoded(NamedTuple):
-    """What a loader reads: arrays as in `Split`, and the class names."""
+    """What a loader reads: arrays as in `Split`, the class names, and once it is cached the checksum of the arrays."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
     test_images: np.ndarray
     test_labels: np.ndarray
     classes: tuple[str, ...]
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,15 +79,22 @@ class Source:
     """The files of one dataset, found but not yet read.
 
     Attributes:
-        description: what was found and where, for people.
+        kind: what was found, for people.
+        folder: where it was found; None if it needs no files.
         files: every file that `decode` reads; their sizes and times tell whether a decoded copy
             is still valid.
         decode: image size in pixels, or None for the images' own -> arrays. Raises DataError.
     """
 
-    description: str
+    kind: str
+    folder: Path | None
     files: tuple[str, ...]
     decode: Callable[[int | None], Decoded]
+
+    @property
+    def description(self) -> str:
+        """What was found and where, for people."""
+        return f"{self.kind} in {self.folder}" if self.folder else self.kind
 
 
 def broken(path: object, reason: object, dataset: str) -> DataError:

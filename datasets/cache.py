@@ -19,7 +19,7 @@ from datasets.base import DataError, Decoded, Source
 from datasets.info import remedy
 
 VERSION = 1  # raised when decoding changes
-_ARRAYS = Decoded._fields[:-1]
+_ARRAYS = Decoded._fields[:4]
 
 
 def default_dir() -> Path:
@@ -81,7 +81,8 @@ def _open(entry: Path) -> Decoded | None:
         arrays = [np.load(entry / f"{name}.npy", mmap_mode="r") for name in _ARRAYS]
         if [_checksum(array) for array in arrays] != meta["checksums"]:
             return None
-        return Decoded(*arrays, tuple(meta["classes"]))
+        digest = zlib.crc32(json.dumps(meta["checksums"]).encode())
+        return Decoded(*arrays, tuple(meta["classes"]), f"{digest:08x}")
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None
 
@@ -91,7 +92,7 @@ def _write(entry: Path, decoded: Decoded) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{entry.name}-", dir=entry.parent) as workspace:
         fresh = Path(workspace) / "fresh"
         fresh.mkdir()
-        arrays = [np.ascontiguousarray(array) for array in decoded[:-1]]
+        arrays = [np.ascontiguousarray(array) for array in decoded[: len(_ARRAYS)]]
         for name, array in zip(_ARRAYS, arrays, strict=True):
             np.save(fresh / f"{name}.npy", array)
         meta = {"classes": decoded.classes, "checksums": [_checksum(array) for array in arrays]}

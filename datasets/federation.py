@@ -81,6 +81,7 @@ def federate(images, labels, test_images, test_labels, clients, num_classes, tra
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         tensors = [torch.from_numpy(array).to(device) for array in (images, labels, test_images, test_labels)]
     rows = tuple(torch.from_numpy(client) for client in clients)
-    counts = torch.stack([torch.bincount(tensors[1].cpu()[client], minlength=num_classes) for client in rows])
+    on_host = tensors[1].cpu()
+    counts = torch.stack([torch.bincount(on_host[client], minlength=num_classes) for client in rows])
     levels = noise * torch.arange(len(rows)) / max(len(rows) - 1, 1) if noise else None
     return Federation(*tensors, rows, counts.double(), transform, levels)

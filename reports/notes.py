@@ -51,6 +51,7 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     )
     if (waiting & ~cells["complete"]).any():
         yield "n/m seeds, n/m settings: n of the m planned have a result; mean and std are of those."
+    yield from _origins(grid, records)
     yield from _casualties(grid, records)
     yield from _mixtures(grid, records)
 
@@ -101,6 +102,18 @@ def _published(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
         )
         if not all(published.same_setting for published in compared["published"]):
             yield "No verdict where clients, participation or model differ from the published setting."
+
+
+def _origins(grid: dict, records: dict[str, dict]) -> Iterable[str]:
+    """Which files the images came from: the originals and re-encoded copies have the same counts, not the same pixels."""
+    found = defaultdict(dict)
+    for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
+        data = records.get(run_id, {}).get("data")
+        if data:
+            found[config["dataset"]][data["digest"]] = data["kind"]
+    for dataset, kinds in found.items():
+        sources = " and ".join(f"{kind} ({digest})" for digest, kind in kinds.items())
+        yield f"{'Mixed data' if len(kinds) > 1 else 'Data'}: {dataset} from {sources}."
 
 
 def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:

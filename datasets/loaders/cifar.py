@@ -53,7 +53,7 @@ def find(dataset: str, data_dir: Path) -> Source | None:
             tuple(meta[classes_key]),
         )
 
-    return Source(f"pickles in {folder}", tuple(files), decode)
+    return Source("pickles", folder, tuple(files), decode)
 
 
 def _read_batch(path: str, labels_key: str, dataset: str) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from datasets.loaders.images import resize
 
 def find() -> Source:
     """Always there: the images are part of scikit-learn."""
-    return Source("images that come with scikit-learn", (), _decode)
+    return Source("images that come with scikit-learn", None, (), _decode)
 
 
 def _decode(image_size: int | None) -> Decoded:

@@ -51,7 +51,7 @@ def source(
         labels = np.repeat(np.arange(len(listing)), [len(paths) for paths in listing.values()])
         return read_images(_flat(listing), channels, image_size, dataset), labels
 
-    return Source(f"image folders in {folder}", tuple(_flat(train) + _flat(test)), decode)
+    return Source("image folders", folder, tuple(_flat(train) + _flat(test)), decode)
 
 
 def _classes(folder: Path) -> list[str]:

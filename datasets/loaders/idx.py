@@ -50,7 +50,7 @@ def find(dataset: str, data_dir: Path) -> Source | None:
             _CLASSES[dataset],
         )
 
-    return Source(f"IDX files in {folder}", tuple(files), decode)
+    return Source("IDX files", folder, tuple(files), decode)
 
 
 def _existing(folder: Path, part: str) -> str | None:

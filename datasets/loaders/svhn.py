@@ -33,7 +33,7 @@ def find(dataset: str, data_dir: Path) -> Source | None:
             tuple("0123456789"),
         )
 
-    return Source(f"MATLAB files in {folder}", tuple(files), decode)
+    return Source("MATLAB files", folder, tuple(files), decode)
 
 
 def _read_mat(path: str, dataset: str) -> tuple[np.ndarray, np.ndarray]:

@@ -97,6 +97,23 @@ def test_divergence_ends_a_run_and_is_named(digits):
     assert run.round < 5 and run.finished
 
 
+def test_a_test_loss_that_overflows_is_divergence_too(digits, monkeypatch):
+    monkeypatch.setattr("bench.run.evaluate", lambda task, deployed: {"accuracy": 0.1, "loss": float("inf")})
+    run = play(digits)
+    assert run.result()["reason"] == "the test loss was not finite after round 1"
+    assert "loss" not in run.rows[0]
+
+
+def test_peak_memory_is_that_of_the_run_not_of_the_process(digits):
+    ballast = torch.ones(50_000_000)
+    del ballast
+    before = play(digits).result()["peak_memory_mb"]
+    run = play(digits)
+    ballast = torch.ones(50_000_000)
+    del ballast
+    assert run.result()["peak_memory_mb"] > before + 150
+
+
 def test_result_describes_the_run(digits):
     result = play(digits, engine="loop").result()
     assert (result["status"], result["reason"], result["rounds"], result["engine"], result["device"]) == (
@@ -107,6 +124,8 @@ def test_result_describes_the_run(digits):
         "cpu",
     )
     assert result["peak_memory_mb"] > 50 and result["seconds"] > 0
+    assert result["data"]["kind"] == "images that come with scikit-learn" and len(result["data"]["digest"]) == 8
+    assert result["versions"].keys() == {"python", "torch", "numpy", "skewbench"}
     assert set(result["summary"]) == {"last", "best", "last10"}
 
 

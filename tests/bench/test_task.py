@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+import algorithms
 from algorithms import tree
+from algorithms.base import average_buffers
 from algorithms.fedavg import FedAvg
+from algorithms.fednova import FedNova
 from bench.engine import _blocks
 from tests.toy import SETTINGS, SIZES, play, toy_task
 
@@ -138,3 +141,38 @@ def test_buffers_are_averaged_by_examples_and_counters_truncated():
         expected = (alone[0][name].double() + 2 * alone[1][name].double()) / 3
         torch.testing.assert_close(averaged, expected.to(averaged.dtype))
     assert together["stem.norm.num_batches_tracked"] == 1
+
+
+def test_equal_counters_stay_what_they_are_whatever_the_weights():
+    for seed in range(200):
+        weights = torch.rand(40, generator=torch.Generator().manual_seed(seed))
+        assert average_buffers({"count": torch.full((40,), 10)}, weights)["count"] == 10
+
+
+def test_fednova_extrapolates_buffers_in_the_mode_of_fedcollab_only():
+    """Clients of 4 and 8 examples take 1 and 2 steps: weights p_i tau_eff / tau_i are 5/9 and 5/9, summing to 10/9."""
+    task = toy_task(sizes=(4, 8), model="resnet50", shape=(3, 8, 8), local_epochs=1, batch_size=4)
+    task = replace(task, model=replace(task.model, width=1 / 16), dtype=torch.float32)
+    start = FedAvg().init(task)
+    alone = [FedAvg().step(task.restrict(torch.tensor([client])), start)["buffers"] for client in range(2)]
+    name = "stem.norm.running_mean"
+    averaged = FedAvg().step(task, start)["buffers"][name]
+    torch.testing.assert_close(FedNova().step(task, start)["buffers"][name], averaged)
+    extrapolated = FedNova(momentum_mode="steps").step(task, start)["buffers"][name]
+    torch.testing.assert_close(extrapolated, 5 / 9 * (alone[0][name] + alone[1][name]), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in algorithms.REGISTRY if name != "centralized"])
+def test_every_method_trains_a_model_with_batch_norm_and_keeps_its_local_models(name):
+    task = toy_task(sizes=(4, 8), model="resnet50", shape=(3, 8, 8), local_epochs=1, batch_size=4)
+    task = replace(task, model=replace(task.model, width=1 / 16), dtype=torch.float32)
+    method = algorithms.load(name)()
+    state = method.step(task, method.init(task))
+    cohort = task.sample_cohort(1)
+    mapped = method.map_clients(task, method.local_update, cohort, state)
+    models = method.local_models(state, mapped)
+    # Clients take 1 and 2 steps; in the second round they go on from their own counters, or from the mean 5/3, truncated.
+    counters = models["buffers"]["stem.norm.num_batches_tracked"].tolist()
+    assert counters == ([2, 4] if method.personal else [2, 3])
+    assert models["params"]["stem.weight"].shape[0] == 2 and tree.all_finite(models)
+    assert tree.all_finite(method.watched(method.step(task, state)))

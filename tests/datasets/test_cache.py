@@ -23,7 +23,7 @@ class CountingSource:
         self.num_decodes = 0
 
     def load(self, cache_dir, image_size=None):
-        return cache.load("toy", Source("toy files", (str(self.file),), self._decode), image_size, cache_dir)
+        return cache.load("toy", Source("toy files", None, (str(self.file),), self._decode), image_size, cache_dir)
 
     def _decode(self, image_size):
         self.num_decodes += 1
@@ -51,6 +51,14 @@ def test_the_second_load_reads_the_cache(source, cache_dir):
         assert np.array_equal(decoded.train_images, IMAGES)
         assert np.array_equal(decoded.test_labels, LABELS[:2])
         assert decoded.classes == ("a", "b")
+
+
+def test_the_digest_is_that_of_the_images_and_labels_not_of_the_place(tmp_path):
+    digests = []
+    for name, labels in (("one", LABELS), ("same", LABELS), ("other", 1 - LABELS)):
+        (tmp_path / name).mkdir()
+        digests.append(CountingSource(tmp_path / name, labels).load(tmp_path / "cache").digest)
+    assert digests[0] == digests[1] != digests[2] and len(digests[0]) == 8
 
 
 def test_arrays_are_memory_mapped_and_read_only(source, cache_dir):

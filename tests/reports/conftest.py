@@ -44,6 +44,7 @@ class Store:
         versions=None,
         device="cpu",
         data_note="",
+        data="0badcafe",
         **changes,
     ):
         """One cell entry per score, seeds from 0: a share, "diverged", "failed", None (not run yet).
@@ -52,6 +53,7 @@ class Store:
             row: "dataset partition".
             versions: library versions that differ from LIBRARIES.
             data_note: what the records say about incomplete data.
+            data: checksum of the images.
             changes: cell fields that differ from the usual ones (missing, clients, config...).
         """
         dataset, partition = row.split()
@@ -81,7 +83,7 @@ class Store:
             } | changes.get("config", {})
             self.cells.append(cell)
             if score is not None and cell["run"]:
-                self._record(run_id, score, personal, versions or {}, device, data_note)
+                self._record(run_id, score, personal, versions or {}, device, data_note, data)
         return self
 
     def save(self) -> Path:
@@ -99,7 +101,7 @@ class Store:
         path.write_text(json.dumps(grid))
         return self.folder
 
-    def _record(self, run_id: str, score: float | str, personal: bool, versions: dict, device: str, data_note: str) -> None:
+    def _record(self, run_id: str, score: float | str, personal: bool, versions: dict, device: str, data_note: str, data: str) -> None:
         status, reason, summary = "done", "", {}
         if isinstance(score, str):
             status, reason = score, "The loss is not finite in round 3."
@@ -119,6 +121,7 @@ class Store:
             "versions": LIBRARIES | versions,
             "device": device,
             "data_note": data_note,
+            "data": {"kind": "pickles", "digest": data},
         }
         folder = self.folder / "runs" / run_id
         folder.mkdir(parents=True)

@@ -79,6 +79,13 @@ def test_incomplete_substituted_and_lonely_cells_are_never_bold(store):
     ]
 
 
+def test_a_table_says_which_files_its_images_came_from_and_whether_they_were_the_same(store):
+    store.add("cifar10 label-2", "fedavg", [0.5]).add("svhn label-2", "fedavg", [0.5]).add("svhn label-2", "moon", [0.5], data="1")
+    text = reports.render(store.save(), "small_table", "paper")
+    assert "Data: cifar10 from pickles (0badcafe)." in text
+    assert "Mixed data: svhn from pickles (0badcafe) and pickles (1)." in text
+
+
 def test_cells_on_incomplete_data_have_no_published_counterpart(store):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.5, 0.5], data_note="5 of 10 classes")
     store.add("cifar10 label-3", "fedavg", [0.5, 0.5, 0.5])

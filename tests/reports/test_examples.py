@@ -1,0 +1,42 @@
+"""The committed results are whole, and their reports follow from them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import reports
+from bench.store import Store
+
+EXAMPLES = Path(reports.__file__).parent / "examples"
+STORES = sorted(path.parent for path in EXAMPLES.glob("*/grids"))
+
+
+@pytest.mark.parametrize("folder", STORES, ids=lambda folder: folder.name)
+def test_committed_reports_follow_from_the_committed_records(folder, tmp_path):
+    copy = tmp_path / "store"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("reports"))
+    for name in Store(copy).grids():
+        grid, _, budget = name.partition("@")
+        for path in reports.write(copy, grid, budget).values():
+            assert path.read_text() == (folder / "reports" / path.name).read_text()
+
+
+@pytest.mark.parametrize("folder", STORES, ids=lambda folder: folder.name)
+def test_every_committed_record_has_its_rows_and_its_config(folder):
+    store = Store(folder)
+    asked = {cell["run"] for name in store.grids() for cell in store.grid(name)["cells"]}
+    records = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("runs/*/record.json")}
+    assert records and records.keys() <= asked
+    for run_id, record in records.items():
+        rows = store.rows(run_id)
+        assert record["status"] == "done" and record["rounds"] == len(rows)
+        assert record["summary"]["last"]["accuracy"] == rows[-1]["accuracy"]
+        assert (folder / "runs" / run_id / "config.json").exists()
+
+
+def test_examples_are_small_and_there_are_some():
+    files = [path for path in EXAMPLES.rglob("*") if path.is_file()]
+    assert STORES and not [path for path in files if path.suffix == ".pt"]
+    assert sum(path.stat().st_size for path in files) < 3_000_000
