@@ -135,7 +135,7 @@ def describe(
 @app.command()
 def speed(
     data_dir: given.DataOption = None,
-    share: Annotated[float, typer.Option(help="Part of the 40 clients that trains in a round, in (0, 1].")] = 0.25,
+    share: Annotated[float, typer.Option(help="Part of the 40 clients that trains in a round, in (0, 1].")] = 0.5,
     repeats: Annotated[int, typer.Option(min=1, help="Measurements of each case; the median counts.")] = 3,
 ) -> None:
     """Measure how fast this machine trains, as ratios to a bare training loop."""

@@ -16,19 +16,19 @@ from torch import Tensor
 
 from algorithms import tree
 from algorithms.tree import Tree
+from bench.client import BatchIndex, ClientView, Mapped, bind
+from bench.seeds import generator_for
 
 if TYPE_CHECKING:
-    from bench.task import Mapped, Task
+    from bench.task import Task
 
 _LEAST_FILL = 0.5  # a client joins a block if it has at least this share of the block's largest number of steps
 
 
 def run_loop(
     task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
-) -> "Mapped":
+) -> Mapped:
     """One client after another; see `Task.map_clients`."""
-    from bench.task import BatchIndex, ClientView, Mapped, bind
-
     outcomes = []
     for position, client in enumerate(clients):
         rows, draws, sizes = task.batch_indices(client, shared["round"])
@@ -46,17 +46,15 @@ def run_loop(
 
 def run_vectorised(
     task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
-) -> "Mapped":
+) -> Mapped:
     """Blocks of clients at once; see `Task.map_clients`.
 
     Raises:
         ValueError: if the model cannot be run this way.
     """
-    from bench.task import BatchIndex, ClientView, Mapped, bind
-
     refuse_loop_only(task.model)
 
-    def run_one(given: dict[str, Tree], least: list[int]) -> "Mapped":
+    def run_one(given: dict[str, Tree], least: list[int]) -> Mapped:
         given = {**shared, **given}
         padded = given.pop("padded")
         draws = {key: leaf.unbind(0) for key, leaf in padded["draws"].items()}
@@ -93,8 +91,6 @@ def refuse_loop_only(model) -> None:
 
 
 def _dropout_generator(task: "Task", round: int, client: int):
-    from bench.seeds import generator_for
-
     return generator_for(task.seed, "dropout", round, client)
 
 

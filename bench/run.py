@@ -19,10 +19,11 @@ import bench
 from algorithms import tree
 from algorithms.base import Algorithm
 from bench import models
+from bench.client import Settings
 from bench.engine import refuse_loop_only
 from bench.evaluate import evaluate
 from bench.seeds import seed_for
-from bench.task import Settings, Task
+from bench.task import Task
 from datasets import partitions, transforms
 from datasets.federation import federate
 

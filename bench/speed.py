@@ -21,10 +21,11 @@ import torch
 import datasets
 from algorithms import load
 from bench import yardstick
+from bench.client import Settings
 from bench.evaluate import evaluate
 from bench.models.cnn import SimpleCnn
 from bench.run import peak_memory_mb, reset_peak_memory
-from bench.task import Settings, Task
+from bench.task import Task
 from datasets import partitions, transforms
 from datasets.federation import federate
 

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from bench import models
-from bench.task import Settings, Task
+from bench.client import Settings
+from bench.task import Task
 from datasets import transforms
 from datasets.federation import federate
 

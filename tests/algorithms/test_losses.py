@@ -15,8 +15,9 @@ from algorithms.fedrs import FedRS
 from algorithms.local import cross_entropy, descend, momentum_steps, task_loss
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
+from bench.client import Batch, BatchIndex, ClientView
 from bench.models.base import BoundModel, Model
-from bench.task import Batch, BatchIndex, ClientView, Cohort
+from bench.task import Cohort
 from tests.toy import SETTINGS, toy_task
 
 

@@ -14,6 +14,7 @@ import yaml
 from bench.store import Store
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 GRID = {
     "title": "Six short runs",
     "axes": {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedavg", "scaffold"], "seed": [0, 1, 2]},

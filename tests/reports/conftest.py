@@ -90,10 +90,7 @@ class Store:
         """Writes the expanded grid and returns the store's folder."""
         grid = {
             "grid": "small_table",
-            **{
-                name: getattr(self, name)
-                for name in ("budget", "title", "mirrors", "std", "verdict", "report")
-            },
+            **{name: getattr(self, name) for name in ("budget", "title", "mirrors", "std", "verdict", "report")},
             **{name: getattr(self, name) for name in ("row_order", "column_order", "cells")},
         }
         path = self.folder / "grids" / f"small_table@{self.budget}.json"
@@ -101,7 +98,9 @@ class Store:
         path.write_text(json.dumps(grid))
         return self.folder
 
-    def _record(self, run_id: str, score: float | str, personal: bool, versions: dict, device: str, data_note: str, data: str) -> None:
+    def _record(
+        self, run_id: str, score: float | str, personal: bool, versions: dict, device: str, data_note: str, data: str
+    ) -> None:
         status, reason, summary = "done", "", {}
         if isinstance(score, str):
             status, reason = score, "The loss is not finite in round 3."

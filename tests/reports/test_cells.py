@@ -33,9 +33,7 @@ def test_one_seed_has_no_std(store, std):
     assert math.isnan(cell.std)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"), [(None, 50.0), ("last", 50.0), ("best", 52.0), ("last10", 49.0)]
-)
+@pytest.mark.parametrize(("value", "expected"), [(None, 50.0), ("last", 50.0), ("best", 52.0), ("last10", 49.0)])
 def test_value_switches_between_last_best_and_last_ten_rounds(store, value, expected):
     cells = cells_of(store.add("cifar10 label-2", "fedavg", [0.5, 0.5]), value=value)
     assert cells["label-2", "fedavg"].mean == pytest.approx(expected)

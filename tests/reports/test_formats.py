@@ -46,13 +46,9 @@ def test_the_markdown_of_a_small_table_is_this_file(small_table):
 def test_write_saves_every_format_and_says_where(small_table):
     folder = small_table.save()
     paths = reports.write(folder, "small_table", "paper")
-    assert paths == {
-        format: folder / "reports" / f"small_table@paper.{format}" for format in ("md", "tex", "csv")
-    }
+    assert paths == {format: folder / "reports" / f"small_table@paper.{format}" for format in ("md", "tex", "csv")}
     for format, path in paths.items():
-        assert path.read_text(encoding="utf-8") == reports.render(
-            folder, "small_table", "paper", format=format
-        )
+        assert path.read_text(encoding="utf-8") == reports.render(folder, "small_table", "paper", format=format)
 
 
 def test_another_value_gets_files_of_its_own(small_table):

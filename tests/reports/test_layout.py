@@ -10,11 +10,7 @@ from bench.store import StoreError
 def table(store, **options):
     """The first table as (row labels, column) -> text, in the order of the page."""
     text = reports.render(store.save(), "small_table", store.budget, **options)
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in text.splitlines()
-        if line.startswith("|")
-    ]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     header, _, *body = rows
     width = len(store.report["rows"])
     return {(*row[:width], column): row[i] for row in body for i, column in enumerate(header) if i >= width}
@@ -54,9 +50,7 @@ def test_centralized_stands_once_in_the_first_row_of_its_dataset(store):
 
 def test_centralized_alone_keeps_a_row_of_its_own(store):
     store.mirrors = None
-    assert table(store.add("cifar10 none", "centralized", [0.7])) == {
-        ("cifar10", "none", "centralized"): "70.0"
-    }
+    assert table(store.add("cifar10 none", "centralized", [0.7])) == {("cifar10", "none", "centralized"): "70.0"}
 
 
 def test_the_best_of_a_row_is_bold_and_so_is_what_prints_alike(store):
@@ -80,7 +74,8 @@ def test_incomplete_substituted_and_lonely_cells_are_never_bold(store):
 
 
 def test_a_table_says_which_files_its_images_came_from_and_whether_they_were_the_same(store):
-    store.add("cifar10 label-2", "fedavg", [0.5]).add("svhn label-2", "fedavg", [0.5]).add("svhn label-2", "moon", [0.5], data="1")
+    store.add("cifar10 label-2", "fedavg", [0.5])
+    store.add("svhn label-2", "fedavg", [0.5]).add("svhn label-2", "moon", [0.5], data="1")
     text = reports.render(store.save(), "small_table", "paper")
     assert "Data: cifar10 from pickles (0badcafe)." in text
     assert "Mixed data: svhn from pickles (0badcafe) and pickles (1)." in text
@@ -108,9 +103,7 @@ def test_cells_on_incomplete_data_have_no_published_counterpart(store):
 )
 def test_what_is_missing_is_named(store, scores, expected):
     store.mirrors = None
-    assert table(store.add("cifar10 label-2", "fedavg", scores)) == {
-        ("cifar10", "label-2", "fedavg"): expected
-    }
+    assert table(store.add("cifar10 label-2", "fedavg", scores)) == {("cifar10", "label-2", "fedavg"): expected}
 
 
 def test_settings_that_have_not_ended_are_named(store):

@@ -43,9 +43,7 @@ def test_all_1050_published_numbers_are_found_by_what_they_were_measured_on(read
 )
 def test_numbers_read_as_the_papers_print_them(paper, subject, printed):
     setting = {"n_clients": "1", "participation": "1", "model": "?"}
-    assert (
-        str(published.find(paper=paper, table="1", metric="test_accuracy", **subject, **setting)) == printed
-    )
+    assert str(published.find(paper=paper, table="1", metric="test_accuracy", **subject, **setting)) == printed
 
 
 def test_another_setting_of_a_subject_printed_once_is_found_and_said_to_differ():
