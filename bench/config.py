@@ -15,14 +15,16 @@ import algorithms
 import datasets
 from bench import models
 from bench.feasible import impossible
-from bench.methods import build, describe_method, options_of
+from bench.methods import build, describe_method, options_of, versions_of
 from bench.mistakes import ConfigError, sentences
 from bench.names import unknown
-from datasets import partitions, transforms
+from datasets import DatasetInfo, partitions, transforms
+
+MAX_SEED = 2**32 - 1  # of the legacy generators that draw partitions
 
 
 class RunConfig(BaseModel):
-    """The resolved config of one run; two runs with equal configs are one run.
+    """The resolved config of one run; two runs with equal configs are one run. Types are strict, but 1 is a number.
 
     Attributes:
         algorithm: the method's name and every one of its options; a wrapper's base is nested the same way.
@@ -36,7 +38,7 @@ class RunConfig(BaseModel):
         versions: the `version` of everything whose change may change the numbers.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
 
     algorithm: dict[str, Any]
     dataset: str
@@ -56,11 +58,11 @@ class RunConfig(BaseModel):
     participation: float = Field(1.0, gt=0, le=1)
     last_batch: Literal["keep", "drop-if-full"] = "keep"
     evaluate_every: int | None = Field(None, gt=0)
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     split: Literal["test"] = "test"
     train_examples: int | None = Field(None, gt=0)
     test_examples: int | None = Field(None, gt=0)
-    dirichlet_seed_override: int | None = Field(None, ge=0)
+    dirichlet_seed_override: int | None = Field(None, ge=0, le=MAX_SEED)
 
     def canonical(self) -> dict:
         """The config as JSON values. A setting that is None does not apply and is left out, so that settings which are
@@ -78,8 +80,11 @@ def run_id(config: RunConfig | Mapping) -> str:
     return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def resolve(flat: Mapping[str, Any]) -> RunConfig:
+def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = datasets.INFO) -> RunConfig:
     """Check a flat dict of settings and method options, and fill in every default.
+
+    Args:
+        facts: dataset -> what is known about it; None leaves unchecked whether the config fits its dataset.
 
     Raises:
         ConfigError: with all mistakes, each with the nearest valid name or the range that holds.
@@ -96,14 +101,14 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
         mistakes.append("Set either local_epochs or local_steps, but not both.")
     versions = _check_names(settings, mistakes)
     if method is not None:
-        versions["algorithm"] = method.version
+        versions |= versions_of(method)
     settings |= {"algorithm": describe_method(method) if method else {}, "versions": versions}
     try:
         config = RunConfig(**settings)
     except ValidationError as error:
         raise ConfigError(mistakes + sentences(error)) from error
     if not mistakes:
-        mistakes = impossible(config)
+        mistakes = impossible(config, facts)
     if mistakes:
         raise ConfigError(mistakes)
     return config
@@ -115,14 +120,12 @@ def _method(flat: dict, mistakes: list[str]):
     if isinstance(given, Mapping):
         flat.update({key: value for key, value in given.items() if key != "name"})
         given = given.get("name")
-    if given not in algorithms.REGISTRY:
+    if not (isinstance(given, str) and given in algorithms.REGISTRY):
         mistakes.append("algorithm is missing." if given is None else unknown("algorithm", given, algorithms.REGISTRY))
         return None, [key for key in flat if key not in SETTINGS]
     options = options_of(given)
     try:
         return build(given, {key: flat[key] for key in options if key in flat}), options
-    except ValidationError as error:
-        mistakes += [f"{given}: {line}" for line in sentences(error)]
     except ConfigError as error:
         mistakes += error.mistakes
     return None, options
@@ -130,28 +133,27 @@ def _method(flat: dict, mistakes: list[str]):
 
 def _check_names(settings: dict, mistakes: list[str]) -> dict[str, int]:
     """Check the names of dataset, partition, model and transform, fill in the model, and collect the versions."""
-    versions = {}
-    dataset, partition = settings.get("dataset"), settings.get("partition")
-    if dataset is not None and dataset not in datasets.INFO and not str(dataset).startswith("imagefolder:"):
-        mistakes.append(unknown("dataset", dataset, [*datasets.INFO, "imagefolder:PATH"]))
-        settings.setdefault("model", next(iter(models.REGISTRY)))  # not a second mistake
+    versions = {"transform": transforms.VERSION}
+    named = {key: value for key, value in settings.items() if isinstance(value, str)}  # `RunConfig` tells of the others
+    dataset, partition, model = (named.get(key) for key in ("dataset", "partition", "model"))
     if dataset in datasets.INFO:
-        settings.setdefault("model", datasets.INFO[dataset].model)
+        model = settings.setdefault("model", datasets.INFO[dataset].model)
+    elif "dataset" in settings and not (dataset or "").startswith("imagefolder:"):
+        if dataset is not None:
+            mistakes.append(unknown("dataset", dataset, [*datasets.INFO, "imagefolder:PATH"]))
+        settings.setdefault("model", next(iter(models.REGISTRY)))  # not a second mistake
     if partition is not None:
         try:
-            found = partitions.parse(str(partition))
+            found = partitions.parse(partition)
             settings["partition"], versions["partition"] = found.name, found.version
         except ValueError as error:
             mistakes.append(str(error))
-    model = settings.get("model")
     if model in models.REGISTRY:
         versions["model"] = models.load(model).version
     elif model is not None:
         mistakes.append(unknown("model", model, models.REGISTRY))
-    transform = settings.get("transform", RunConfig.model_fields["transform"].default)
-    versions["transform"] = transforms.VERSION
     try:
-        transforms.recipe(transform, str(dataset))
+        transforms.recipe(named.get("transform", RunConfig.model_fields["transform"].default), str(dataset))
     except ValueError as error:
         mistakes.append(str(error))
     return versions

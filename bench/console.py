@@ -14,12 +14,17 @@ errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """A mistake of the user ends with its sentence and exit code 2, not with a traceback."""
+    """A mistake of the user, and a file system that refuses, ends with its sentence and exit code 2, not with a traceback."""
     from bench.store import StoreError
     from datasets import DataError
 
     try:
         yield
     except (ValueError, DataError, StoreError) as error:
-        errors.print(f"error: {error}", markup=False)
-        raise typer.Exit(2) from error
+        sentence = str(error)
+    except OSError as error:
+        sentence = f"Cannot use {error.filename}: {error.strerror}." if error.filename else f"{error}."
+    else:
+        return
+    errors.print(f"error: {sentence}", markup=False)
+    raise typer.Exit(2)

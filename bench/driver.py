@@ -30,8 +30,10 @@ def play(
     from bench import tune  # Ray takes seconds to import
     from bench.progress import Display
 
-    keep = keep_of(request)
-    jobs = [tune.Job(cell.id, cell.config, store.run_folder(cell.id), keep) for cell in plan.todo]
+    jobs = [
+        tune.Job(cell.id, cell.config, store.playing_folder(cell.id), keep_of(request, cell.id, store))
+        for cell in plan.todo
+    ]
     shown = {cell.id: (name_of(cell), examples_to_train(cell.config)) for cell in plan.todo}
     with Display(console, shown).shown() as display:
         tune.play(

@@ -2,31 +2,75 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import datasets
-from datasets import partitions
+from bench import models
+from datasets import DatasetInfo, partitions
 
 if TYPE_CHECKING:
     from bench.config import RunConfig
 
 
-def impossible(config: RunConfig) -> list[str]:
-    """What cannot work together in a config whose values are all valid by themselves."""
+def impossible(config: RunConfig, facts: Mapping[str, DatasetInfo] | None) -> list[str]:
+    """What cannot work together in a config whose values are all valid by themselves.
+
+    Args:
+        facts: dataset -> what is known about it; None leaves out what depends on it.
+    """
+    info = (facts or {}).get(config.dataset)
+    partition = partitions.parse(config.partition)
+    mistakes = [*_misplaced(config, partition)]
     name = config.algorithm["name"]
     if name == "centralized" and (config.partition, config.clients) != ("none", 1):
-        return [
+        mistakes.append(
             "centralized pools all training data: partition must be 'none' and clients 1, "
             f"but got partition {config.partition!r} and clients {config.clients}."
-        ]
-    if name != "centralized" and config.partition == "none":
-        return [f"partition 'none' gives one client everything and is for centralized only, but got {name}."]
-    info = datasets.INFO.get(config.dataset)
-    if info is None or config.partition == "none":
-        return []
-    partition = partitions.parse(config.partition)
-    examples = config.train_examples or info.train_size
+        )
+    elif name != "centralized" and config.partition == "none":
+        mistakes.append(f"partition 'none' gives one client everything and is for centralized only, but got {name}.")
+    elif info:
+        mistakes += _sizes(config, info)
+        if not mistakes and config.partition != "none":
+            mistakes += _undealt(config, partition, info)
+    return mistakes
+
+
+def subset(wanted: int, size: int, num_classes: int) -> int:
+    """The largest stratified subset of up to `wanted` of `size` examples: classes keep an example on both sides."""
+    return wanted if wanted <= size - num_classes else size
+
+
+def _misplaced(config: RunConfig, partition: partitions.Partition) -> list[str]:
+    """Settings that name a run of their own although nothing reads them."""
     mistakes = []
+    has_width = "width" in {field.name for field in dataclasses.fields(models.load(config.model))}
+    if config.model_width != 1 and not has_width:
+        mistakes.append(
+            f"model_width must be 1 for {config.model}, which has no width, but got {config.model_width:g}."
+        )
+    if config.dirichlet_seed_override is not None and not isinstance(partition, partitions.Dirichlet):
+        mistakes.append(f"dirichlet_seed_override is for partitions dir-b only, but the partition is {partition.name}.")
+    return mistakes
+
+
+def _sizes(config: RunConfig, info: DatasetInfo) -> list[str]:
+    mistakes = []
+    for key, size in (("train_examples", info.train_size), ("test_examples", info.test_size)):
+        wanted = getattr(config, key)
+        if wanted is not None and (wanted < info.num_classes or subset(wanted, size, info.num_classes) != wanted):
+            mistakes.append(
+                f"{key} must be between {info.num_classes} and {size - info.num_classes} so that each of the "
+                f"{info.num_classes} classes of {config.dataset} can be in it and outside it, or {size} for all, but "
+                f"got {wanted}."
+            )
+    return mistakes
+
+
+def _undealt(config: RunConfig, partition: partitions.Partition, info: DatasetInfo) -> list[str]:
+    """Why a partition cannot deal this many examples of this many classes to this many clients."""
+    examples, mistakes = config.train_examples or info.train_size, []
     if isinstance(partition, partitions.LabelsPerClient):
         if partition.labels_per_client > info.num_classes:
             mistakes.append(

@@ -1,22 +1,23 @@
 """Grids: a YAML file of axes, conditions, tuning sets and budgets, expanded to the cells of a table.
 
-The settings of a cell come from these layers, later ones winning: the grid's settings, the point on its axes, the point
-of the method's tuning set, the budget, `--set`, and the conditions, which hold whatever the budget (centralized has one
+The settings of a cell come from these layers, later ones winning: the grid's settings, the budget, the point on the axes,
+the point of the method's tuning set, `--set`, and the conditions, which hold whatever the budget (centralized has one
 client).
 """
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import algorithms
 import datasets
 from bench.config import SETTINGS, RunConfig, resolve, run_id
-from bench.grid_spec import GridSpec, matches
+from bench.grid_spec import GridSpec, is_method, matches
 from bench.methods import options_of
 from bench.mistakes import ConfigError
-from bench.names import unknown
+from bench.names import file_name, unknown
+from datasets import DatasetInfo
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def expand(
     seeds: list[int] | None = None,
     missing: Iterable[str] = (),
     substitutes: Mapping[str, str] | None = None,
+    facts: Mapping[str, DatasetInfo] | None = datasets.INFO,
 ) -> list[Cell]:
     """Every cell of a grid at a budget.
 
@@ -73,6 +75,8 @@ def expand(
         seeds: replaces the seeds of grid and budget.
         missing: datasets whose images are not there.
         substitutes: missing dataset -> the one that stands in for it.
+        facts: dataset -> what is known about it; None takes those of the complete datasets for the budgets, and leaves
+            unchecked whether a cell fits its dataset.
 
     Raises:
         ConfigError: with the mistakes of all cells.
@@ -81,10 +85,8 @@ def expand(
         raise ConfigError([unknown("budget", budget, grid.budgets)])
     overrides, substitutes = dict(overrides or {}), dict(substitutes or {})
     cells, mistakes, used = {}, _unknown_whens(grid), set()
-    for flat, choice in _points(grid, budget, overrides, seeds):
-        given = {key: value for key, value in overrides.items() if key in SETTINGS or key in _options(flat)}
-        used |= given.keys()
-        flat |= given
+    for flat, choice, given in _points(grid, budget, overrides, seeds, datasets.INFO if facts is None else facts):
+        used |= given
         for condition in grid.conditions:
             if condition.holds(flat):
                 flat |= condition.set
@@ -92,7 +94,7 @@ def expand(
         stand_in = substitutes.get(dataset) if dataset in missing else None
         absent = f"no data: {dataset}" if dataset in missing and not stand_in else None
         try:
-            config = resolve(flat | ({"dataset": stand_in} if stand_in else {}))
+            config = resolve(flat | ({"dataset": stand_in} if stand_in else {}), facts)
         except ConfigError as error:
             mistakes += error.mistakes
             continue
@@ -129,32 +131,50 @@ def select(cells: list[Cell], only: Mapping[str, list]) -> list[Cell]:
 def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: list[Cell]) -> dict:
     """The expanded grid as the report reads it."""
     layout = grid.report
-    rows = [[cell.setting(key) for key in layout.rows] for cell in cells]
-    columns = [cell.setting(layout.columns) for cell in cells]
-    return {
+    described = {
         "grid": grid.name,
+        "source": grid.source,
+        "digest": grid.digest(budget),
         "budget": budget_label(budget, overrides),
         "overrides": dict(overrides),
         "title": grid.title,
         "mirrors": grid.mirrors.model_dump() if grid.mirrors else None,
         "std": layout.std,
         "verdict": layout.verdict,
-        "report": {"rows": layout.rows, "columns": layout.columns, "metric": layout.metric},
-        "row_order": [list(row) for row in dict.fromkeys(map(tuple, rows))],
-        "column_order": list(dict.fromkeys(columns)),
-        "cells": [cell.to_json() for cell in cells],
+        "report": layout.model_dump(include={"rows", "columns", "metric", "value"}),
     }
+    return ordered(described, [cell.to_json() for cell in cells])
+
+
+def ordered(described: Mapping[str, Any], cells: list[dict]) -> dict:
+    """An expanded grid with these cells, and the order of its rows and columns in which they come."""
+    layout = described["report"]
+    rows = [tuple(value_at(cell, key) for key in layout["rows"]) for cell in cells]
+    columns = [value_at(cell, layout["columns"]) for cell in cells]
+    orders = {"row_order": [list(row) for row in dict.fromkeys(rows)], "column_order": list(dict.fromkeys(columns))}
+    return {**described, **orders, "cells": cells}
+
+
+def value_at(cell: Mapping[str, Any], key: str) -> Any:
+    """A stored cell's value of an axis, a setting or a method option; None if it has none of that name."""
+    return (cell["config"]["algorithm"] | cell["config"] | dict(cell)).get(key)
+
+
+def place(layout: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
+    """Where in a table a stored cell stands, whatever its seed; the points of a tuning set have places of their own."""
+    labels = [value_at(cell, key) for key in (*layout["rows"], layout["columns"])]
+    return json.dumps([cell["dataset"], cell["choice"], labels], sort_keys=True)
 
 
 def budget_label(budget: str, overrides: Mapping[str, Any]) -> str:
     """A budget's name in the store and in reports: "small", or "small+rounds=3" with what was overridden."""
-    return "".join([budget, *(f"+{key}={value}" for key, value in sorted(overrides.items()))]).replace("/", "_")
+    return file_name("".join([budget, *(f"+{key}={value}" for key, value in sorted(overrides.items()))]))
 
 
 def _points(
-    grid: GridSpec, budget_name: str, overrides: Mapping, seeds: list[int] | None
-) -> Iterator[tuple[dict, dict]]:
-    """(flat settings, tuning point) of every combination, before overrides and conditions."""
+    grid: GridSpec, budget_name: str, overrides: Mapping, seeds: list[int] | None, facts: Mapping[str, DatasetInfo]
+) -> Iterator[tuple[dict, dict, set]]:
+    """(flat settings, tuning point, names of the overrides that apply) of every combination, before conditions."""
     budget = grid.budgets[budget_name]
     axes = {"seed": [0]} | grid.axes
     axes["seed"] = seeds or budget.seeds or axes["seed"]
@@ -162,18 +182,23 @@ def _points(
     axes["seed"] = axes.pop("seed")
     for values in itertools.product(*axes.values()):
         flat = grid.settings | dict(zip(axes, values, strict=True))
-        if flat.get("dataset") in datasets.INFO:
-            flat.setdefault("model", datasets.INFO[flat["dataset"]].model)
-        sets = [tuning for tuning in grid.tuning if matches(tuning.when, flat)]
+        flat |= {key: value for key, value in overrides.items() if key in SETTINGS}
+        given = {key: value for key, value in overrides.items() if key in SETTINGS or key in _options(flat)}
+        dataset = flat.get("dataset")
+        if isinstance(dataset, str) and dataset in datasets.INFO:
+            flat.setdefault("model", datasets.INFO[dataset].model)
+        sets = [tuning for tuning in grid.tuning if matches(tuning.when, flat | given)]
         for points in itertools.product(*(tuning.points(budget.tuning) for tuning in sets)):
             choice = {key: value for point in points for key, value in point.items()}
-            played = flat | choice
-            budget.apply(played)
-            yield played, choice
+            played = flat | choice | given
+            info = facts.get(dataset) if isinstance(dataset, str) else None
+            varied = axes.keys() - overrides.keys()
+            budget.apply(played, fixed={*axes, *choice, *given}, axes=varied, info=info)
+            yield played, choice, given.keys()
 
 
 def _options(flat: Mapping) -> list[str]:
-    return options_of(flat["algorithm"]) if flat.get("algorithm") in algorithms.REGISTRY else []
+    return options_of(flat["algorithm"]) if is_method(flat.get("algorithm")) else []
 
 
 def _unknown_whens(grid: GridSpec) -> list[str]:
@@ -183,4 +208,6 @@ def _unknown_whens(grid: GridSpec) -> list[str]:
         *(item for budget in grid.budgets.values() for item in budget.conditions),
     ]
     keys = dict.fromkeys(key for condition in conditions for key in condition.when)
-    return [unknown("setting", key, SETTINGS) for key in keys if key not in SETTINGS]
+    methods = {name for name in [*grid.axes.get("algorithm", ()), grid.settings.get("algorithm")] if is_method(name)}
+    known = [*SETTINGS, *sorted({option for name in methods for option in options_of(name)})]
+    return [unknown("setting", key, known) for key in keys if key not in known]

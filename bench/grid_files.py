@@ -1,6 +1,8 @@
 """The grid files that come with the harness, and the parts that all grids share; read, not checked."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -27,11 +29,29 @@ def read(name: str) -> object:
     """
     path = find(name)
     try:
-        return yaml.safe_load(path.read_text())
+        return parse(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
 
 
 def read_shared() -> dict:
     """Conditions and budgets of all grids."""
-    return yaml.safe_load(SHARED.read_text())
+    return parse(SHARED.read_text())
+
+
+def parse(text: str) -> Any:
+    """The content of a YAML text; numbers like 1e-3 are numbers, which YAML 1.1 leaves as texts.
+
+    Raises:
+        yaml.YAMLError: if it is not YAML.
+    """
+    return yaml.load(text, _Loader)
+
+
+class _Loader(yaml.SafeLoader):
+    pass
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
+)

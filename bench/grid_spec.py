@@ -1,15 +1,38 @@
 """What a grid file says, checked."""
 
+import hashlib
 import itertools
-from collections.abc import Mapping
-from typing import Any, Literal
+import json
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-import datasets
+import algorithms
 from bench import grid_files
+from bench.config import SETTINGS, RunConfig
+from bench.feasible import subset
+from bench.methods import defaults_of
 from bench.mistakes import ConfigError, sentences
-from bench.names import unknown
+from bench.names import file_name, unknown
+from datasets import DatasetInfo
+from reports import VALUES
+from reports.metrics import METRICS
+from reports.published import papers
+from reports.verdicts import RULES
+
+Values = Annotated[list, Field(min_length=1)]
+
+
+def _one_of(kind: str, known: Collection[str]) -> AfterValidator:
+    """A text that must be one of the known names."""
+
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(unknown(kind, name, known))
+        return name
+
+    return AfterValidator(check)
 
 
 class Part(BaseModel):
@@ -34,14 +57,31 @@ class Tuning(Part):
     """
 
     when: dict[str, Any]
-    options: dict[str, list]
+    options: dict[str, Values]
     named: dict[str, Any] = {}
 
+    @field_validator("named")
+    @classmethod
+    def _is_a_point(cls, named: dict, info: ValidationInfo) -> dict:
+        options = info.data.get("options")
+        if named and options is not None and named not in _product(options):
+            raise ValueError(f"named must be one point of the options {options}, but got {named}.")
+        return named
+
     def points(self, which: str) -> list[dict]:
-        points = [dict(zip(self.options, values, strict=True)) for values in itertools.product(*self.options.values())]
-        if which == "named" and self.named:
-            return [self.named]
-        return points if which == "all" else points[:1]
+        """All points, the named one, or the first.
+
+        Raises:
+            ConfigError: if the named one is asked for, there are several, and none is named.
+        """
+        points = _product(self.options)
+        if which == "all" or len(points) == 1:
+            return points
+        if which == "named" and not self.named:
+            raise ConfigError(
+                [f"The tuning set {self.options} has several points: say by `named` which one is played."]
+            )
+        return [self.named] if which == "named" else points[:1]
 
 
 class Budget(Part):
@@ -61,46 +101,74 @@ class Budget(Part):
     settings: dict[str, Any] = {}
     conditions: list[Condition] = []
 
-    def apply(self, flat: dict[str, Any]) -> None:
-        flat |= self.settings
+    def apply(
+        self, flat: dict[str, Any], fixed: Collection[str], axes: Collection[str], info: DatasetInfo | None
+    ) -> None:
+        """Puts the settings of the budget into those of a cell.
+
+        Args:
+            fixed: settings that the budget leaves as they are: those of axes, tuning sets and `--set`.
+            axes: those among them that are axes; on an axis over clients, `min_clients` is the least.
+            info: what is known about the cell's dataset.
+        """
+        flat |= _without(self.settings, fixed)
         for condition in self.conditions:
             if condition.holds(flat):
-                flat |= condition.set
-        if self.min_clients:
-            info = datasets.INFO.get(flat["dataset"])
-            flat["clients"] = max(self.min_clients, info.num_classes if info else 0)
+                flat |= _without(condition.set, fixed)
+        clients = flat.get("clients", RunConfig.model_fields["clients"].default)
+        if not isinstance(clients, int):
+            return  # `resolve` refuses it
+        if self.min_clients and ("clients" in axes or "clients" not in fixed):
+            wanted = clients if "clients" in axes else 0
+            flat["clients"] = clients = max(self.min_clients, info.num_classes if info else 0, wanted)
+        own = dict(self.settings)
         if self.train_examples_per_client:
-            flat["train_examples"] = self.train_examples_per_client * flat["clients"]
+            own["train_examples"] = self.train_examples_per_client * clients
+        for key, size in (("train_examples", "train_size"), ("test_examples", "test_size")):
+            if key in own and key not in fixed:
+                flat[key] = subset(own[key], getattr(info, size), info.num_classes) if info else own[key]
 
 
 class Mirrors(Part):
     """The published table that a grid repeats."""
 
-    paper: str
+    paper: Annotated[str, _one_of("paper", papers())]
     table: int
 
 
 class Layout(Part):
-    """How the report lays out the cells, and by which rule of the paper's digest it judges a difference."""
+    """How the report lays out the cells, of which rounds its numbers are, and by which rule it judges a difference."""
 
     rows: list[str] = ["dataset", "partition"]
     columns: str = "algorithm"
-    metric: str = "accuracy"
+    metric: Annotated[str, _one_of("metric", METRICS)] = "accuracy"
+    value: Annotated[str, _one_of("value", VALUES)] = "last"
     std: Literal["population", "sample"] = "population"
-    verdict: str | None = None
+    verdict: Annotated[str, _one_of("verdict rule", RULES)] | None = None
+
+    @field_validator("rows", "columns")
+    @classmethod
+    def _are_axes(cls, names: list[str] | str, info: ValidationInfo) -> list[str] | str:
+        known = [*SETTINGS, *(info.context or {}).get("axes", ())]
+        wrong = [name for name in ([names] if isinstance(names, str) else names) if name not in known]
+        if wrong:
+            raise ValueError(" ".join(unknown("axis of the report", name, known) for name in wrong))
+        return names
 
 
 class GridSpec(Part):
     """A grid as it stands in its file.
 
     Attributes:
+        source: the user's file; "" for a grid that comes with the harness.
         save_rounds, save_local_models: rounds whose state, or whose cohort's models, every run keeps on disk.
     """
 
     name: str
+    source: str = ""
     title: str = ""
     mirrors: Mirrors | None = None
-    axes: dict[str, list]
+    axes: dict[str, Values]
     settings: dict[str, Any] = {}
     conditions: list[Condition] = []
     tuning: list[Tuning] = []
@@ -108,6 +176,13 @@ class GridSpec(Part):
     report: Layout = Layout()
     save_rounds: list[int] = []
     save_local_models: list[int] = []
+
+    def digest(self, budget: str) -> str:
+        """Hash of what its cells at a budget have in common; a grid whose file was changed there is another grid."""
+        parts = self.model_dump(include={"settings", "conditions", "tuning"})
+        parts |= {"budget": self.budgets[budget].model_dump(), "axes": sorted(self.axes)}
+        parts |= {"rows": self.report.rows, "columns": self.report.columns}
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def load_grid(name: str) -> GridSpec:
@@ -129,30 +204,51 @@ def load_grid(name: str) -> GridSpec:
         raise ConfigError([str(error)]) from error
     if not isinstance(content, dict):
         raise ConfigError([f"{path} must hold a mapping with axes and settings."])
-    return make_grid(path.stem, content)
+    return make_grid(path.stem, content, source="" if path.parent == grid_files.FOLDER else str(path.absolute()))
 
 
 def single(settings: Mapping[str, Any], seeds: list[int]) -> GridSpec:
     """A grid of one setting: algorithm, dataset and partition as on the command line."""
     axes = {key: [settings[key]] for key in ("dataset", "partition", "algorithm")}
     name = "-".join(str(settings[key]) for key in ("algorithm", "dataset", "partition"))
-    return make_grid(name.replace("/", "_"), {"title": name, "axes": axes | {"seed": seeds}})
+    return make_grid(file_name(name), {"title": name, "axes": axes | {"seed": seeds}})
 
 
-def make_grid(name: str, content: Mapping[str, Any]) -> GridSpec:
+def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSpec:
     """A grid from the content of its file and what all grids share."""
-    shared = grid_files.read_shared()
-    own = content.get("budgets") or {}
-    merged = {budget: shared["budgets"].get(budget, {}) | own.get(budget, {}) for budget in shared["budgets"] | own}
-    conditions = [*shared["conditions"], *(content.get("conditions") or [])]
+    shared, own = grid_files.read_shared(), dict(content)
+    given = {"budgets": own.get("budgets") or {}, "conditions": own.get("conditions") or []}
+    if isinstance(given["budgets"], dict):  # other shapes are for the checks below
+        parts = {budget: part for budget, part in given["budgets"].items() if isinstance(part, dict)}
+        merged = {budget: shared["budgets"].get(budget, {}) | part for budget, part in parts.items()}
+        given["budgets"] = shared["budgets"] | given["budgets"] | merged
+    if isinstance(given["conditions"], list):
+        given["conditions"] = [*shared["conditions"], *given["conditions"]]
+    context = {"axes": [key for part in ("axes", "settings") if isinstance(own.get(part), dict) for key in own[part]]}
     try:
-        return GridSpec(**{**content, "name": name, "budgets": merged, "conditions": conditions})
+        return GridSpec.model_validate(own | given | {"name": name, "source": source}, context=context)
     except ValidationError as error:
         raise ConfigError([f"grid {name}: {line}" for line in sentences(error, _keys_beside)]) from error
 
 
 def matches(when: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
-    return all(flat.get(key) in (value if isinstance(value, list) else [value]) for key, value in when.items())
+    """Whether settings, or options of the method (its defaults included), are among the values of a condition."""
+    algorithm = flat.get("algorithm")
+    seen = (defaults_of(algorithm) if is_method(algorithm) and not when.keys() <= flat.keys() else {}) | dict(flat)
+    return all(seen.get(key) in (value if isinstance(value, list) else [value]) for key, value in when.items())
+
+
+def is_method(name: object) -> bool:
+    """Whether there is a method of that name."""
+    return isinstance(name, str) and name in algorithms.REGISTRY
+
+
+def _product(options: Mapping[str, list]) -> list[dict]:
+    return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
+
+
+def _without(settings: Mapping[str, Any], keys: Collection[str]) -> dict:
+    return {key: value for key, value in settings.items() if key not in keys}
 
 
 def _keys_beside(location: tuple) -> list[str]:

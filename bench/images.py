@@ -4,18 +4,17 @@ import functools
 from pathlib import Path
 
 import datasets
-from bench.config import RunConfig
 from datasets import Dataset, transforms
 
 
-def load(config: RunConfig, data_dir: Path | None) -> Dataset:
-    """The dataset of a run; a process opens each one once.
+def load(name: str, transform: str, data_dir: Path | None) -> Dataset:
+    """A dataset in the size that a transform wants; a process opens each one once.
 
     Raises:
         datasets.MissingData: if its files are not there.
         datasets.DataError: if they are damaged.
     """
-    return _load(config.dataset, data_dir, transforms.recipe(config.transform, config.dataset).image_size)
+    return _load(name, data_dir, transforms.recipe(transform, name).image_size)
 
 
 @functools.lru_cache(maxsize=8)  # of memory-mapped files

@@ -3,12 +3,12 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 import algorithms
-from bench.mistakes import ConfigError
+from bench.mistakes import ConfigError, sentences
 from bench.names import unknown
 
 
@@ -17,25 +17,36 @@ def options_of(algorithm: str) -> list[str]:
     return [field.name for field in dataclasses.fields(algorithms.load(algorithm))]
 
 
+def defaults_of(algorithm: str) -> dict[str, Any]:
+    """The options of a method that have a default."""
+    fields = dataclasses.fields(algorithms.load(algorithm))
+    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+
+
 def build(algorithm: str, options: Mapping[str, Any]):
-    """A method object from plain values; a wrapper's base is given as `{"name": ..., options}`."""
-    if algorithm not in algorithms.REGISTRY:
+    """A method object from plain values; a wrapper's base is given as `{"name": ..., options}`.
+
+    Raises:
+        ConfigError: with everything that is wrong with the values.
+    """
+    if not (isinstance(algorithm, str) and algorithm in algorithms.REGISTRY):
         raise ConfigError([unknown("algorithm", algorithm, algorithms.REGISTRY)])
     known = options_of(algorithm)
     wrong = [unknown(f"option of {algorithm}", key, known) for key in options if key not in known]
     if wrong:
         raise ConfigError(wrong)
-    values = dict(options)
-    for key, value in options.items():
-        if isinstance(value, Mapping) and "name" in value:
-            nested = dict(value)
-            values[key] = build(nested.pop("name"), nested)
-    return _adapter(algorithm).validate_python(values)
-
-
-@functools.cache
-def _adapter(algorithm: str) -> TypeAdapter:
-    return TypeAdapter(algorithms.load(algorithm))
+    nested = {
+        key: build(value["name"], {option: value[option] for option in value if option != "name"})
+        for key, value in options.items()
+        if isinstance(value, Mapping) and "name" in value
+    }
+    try:
+        checked = _fields(algorithm)(**options | nested)
+        return algorithms.load(algorithm)(**{key: getattr(checked, key) for key in options})
+    except ValidationError as error:
+        raise ConfigError([f"{algorithm}: {line}" for line in sentences(error)]) from error
+    except ValueError as error:
+        raise ConfigError([f"{algorithm}: {error}"]) from error
 
 
 def describe_method(method) -> dict:
@@ -45,3 +56,23 @@ def describe_method(method) -> dict:
     return {"name": names[type(method).__name__]} | {
         key: describe_method(value) if dataclasses.is_dataclass(value) else value for key, value in values.items()
     }
+
+
+def versions_of(method, path: str = "algorithm") -> dict[str, int]:
+    """The version of a method under "algorithm", and of those that it wraps under "algorithm.base" and so on."""
+    versions = {path: method.version}
+    for field in dataclasses.fields(method):
+        value = getattr(method, field.name)
+        if dataclasses.is_dataclass(value):
+            versions |= versions_of(value, f"{path}.{field.name}")
+    return versions
+
+
+@functools.cache
+def _fields(algorithm: str) -> type[BaseModel]:
+    """The types of a method's options, strict (but 1 is a number); a field typed `Algorithm` takes a method object."""
+    method = algorithms.load(algorithm)
+    hints, defaults = get_type_hints(method), defaults_of(algorithm)
+    fields = {name: (hints[name], defaults.get(name, ...)) for name in options_of(algorithm)}
+    config = ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=())
+    return create_model(algorithm, __config__=config, **fields)

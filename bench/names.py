@@ -1,6 +1,7 @@
 """Sentences about names that do not exist, with the nearest one that does."""
 
 import difflib
+import hashlib
 from collections.abc import Iterable
 
 
@@ -16,3 +17,11 @@ def unknown(kind: str, got: object, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"Unknown {kind} {str(got)!r}.{hint} Known: {', '.join(known)}."
+
+
+def file_name(text: str, longest: int = 100) -> str:
+    """A text as part of a file name: without slashes, and where it is too long cut, with a hash of the whole."""
+    text = text.replace("/", "_")
+    if len(text) <= longest:
+        return text
+    return f"{text[: longest - 9]}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"

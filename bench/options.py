@@ -76,13 +76,16 @@ def read_seeds(text: str | None) -> list[int] | None:
 
 
 def scalar(text: str) -> Any:
-    """A value as YAML reads it, numbers like 1e-3 included."""
+    """A value as grid files read it.
+
+    Raises:
+        ValueError: if it is not YAML.
+    """
     import yaml
 
-    value = yaml.safe_load(text)
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+    from bench import grid_files
+
+    try:
+        return grid_files.parse(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{text!r} is not a value that YAML can read; put it into quotes if it is a text.") from error

@@ -1,6 +1,9 @@
 """From what was asked for to the runs that are left to play."""
 
-from collections.abc import Mapping
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,13 +11,14 @@ from typing import Any
 import datasets
 from bench import grid as grids
 from bench import images
-from bench.config import run_id
+from bench.asked import merge
 from bench.cost import examples_to_train
 from bench.grid import Cell
 from bench.grid_spec import GridSpec
 from bench.mistakes import ConfigError
 from bench.run import Keep
 from bench.store import Store
+from datasets import Dataset, DatasetInfo
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class Request:
         overrides: settings and method options that win over grid and budget.
         seeds: replaces the grid's seeds, or None.
         substitutes: dataset without images -> dataset that stands in.
-        rerun: play finished runs again and keep their old results aside.
+        rerun: play finished runs again; each takes the place of the earlier one when it has finished, and the earlier
+            results go to `superseded`. Killed in between, the earlier results stand, and the same command starts over.
         keep_final: keep each run's last state.
     """
 
@@ -75,20 +80,28 @@ def make_plan(request: Request, store: Store) -> Plan:
         ConfigError: for everything that is wrong with the request.
         datasets.DataError: if a dataset is there but damaged, or none is there.
     """
-    _, selected = _expand(request, [])
+    _check_name(request, store)
+    _, selected = _expand(request, [], None)
     unused = [name for name in request.substitutes if name not in {cell.dataset for cell in selected}]
     if unused:
         raise ConfigError([f"--substitute {name}=...: no selected cell uses {name}." for name in unused])
-    absent = _absent(selected, request.data_dir)
-    cells, selected = _expand(request, list(absent))
-    if absent and all(cell.missing for cell in selected):
+    found, absent = _look(((cell.config.dataset, cell.config.transform) for cell in selected), request.data_dir)
+    stand_ins = {request.substitutes[name] for name in absent if name in request.substitutes}
+    if absent and not found and not stand_ins:
         raise datasets.DataError(next(iter(absent.values())))
-    for sentence in _absent([cell for cell in selected if cell.substitute], request.data_dir).values():
+    transforms = {cell.config.transform for cell in selected if cell.dataset in absent}
+    others, without = _look(((name, transform) for name in stand_ins for transform in transforms), request.data_dir)
+    for sentence in without.values():
         raise datasets.DataError(sentence)
+    found |= others
+    facts = datasets.INFO | {name: _facts(dataset) for name, dataset in found.items()}
+    facts |= {name: facts[request.substitutes[name]] for name in absent if name in request.substitutes}
+    cells, selected = _expand(request, list(absent), facts)
+    _check_places(request, selected)
     todo, reasons = {}, {}
     for cell in selected:
         if not cell.missing:
-            reason = _reason_to_play(cell, request, store)
+            reason = _reason_to_play(cell, request, store, found[cell.config.dataset].note)
             if reason is not None:
                 todo[cell.id] = cell
                 if reason:
@@ -97,21 +110,32 @@ def make_plan(request: Request, store: Store) -> Plan:
     return Plan(cells, selected, longest_first, reasons)
 
 
-def keep_of(request: Request) -> Keep:
-    """Which states the runs of a request keep."""
-    grid = request.grid
-    return Keep(request.keep_final, tuple(grid.save_rounds), tuple(grid.save_local_models))
+def keep_of(request: Request, run_id: str, store: Store) -> Keep:
+    """Which states a run keeps: those that are asked for and those that it kept before, so that grids which need
+    different ones do not repeat each other's runs for ever."""
+    grid, stored = request.grid, " ".join(store.states(run_id))
+
+    def rounds(kind: str, wanted: list[int]) -> tuple[int, ...]:
+        return tuple(sorted({*wanted, *map(int, re.findall(rf"\b{kind}-(\d+)\.pt", stored))}))
+
+    final = request.keep_final or ("final.pt" in stored and not request.rerun)
+    return Keep(final, rounds("round", grid.save_rounds), rounds("local-models", grid.save_local_models))
 
 
 def store_grid(request: Request, plan: Plan, store: Store) -> None:
     """Stores the expanded grid: what was asked for now, and what earlier requests asked for of the same grid."""
-    earlier = store.grid(request.label) or {"cells": []}
-    asked = {cell.id for cell in plan.selected} | {run_id(cell["config"]) for cell in earlier["cells"]}
-    cells = [cell for cell in plan.cells if cell.id in asked]
-    store.write_grid(request.label, grids.to_json(request.grid, request.budget, request.overrides, cells))
+
+    def ended(run_id: str) -> bool:
+        return (store.record(run_id) or {}).get("status") in ("done", "diverged")
+
+    described = grids.to_json(request.grid, request.budget, request.overrides, plan.selected)
+    order = [cell.to_json() for cell in plan.cells]
+    store.write_grid(request.label, merge(described, store.grid(request.label), order, ended))
 
 
-def _expand(request: Request, missing: list[str]) -> tuple[list[Cell], list[Cell]]:
+def _expand(
+    request: Request, missing: list[str], facts: Mapping[str, DatasetInfo] | None
+) -> tuple[list[Cell], list[Cell]]:
     """All cells, for the grid's own seeds and those asked for, and the selected ones among them."""
     cells = {}
     for seeds in dict.fromkeys((None, request.seeds and tuple(request.seeds))):
@@ -122,25 +146,69 @@ def _expand(request: Request, missing: list[str]) -> tuple[list[Cell], list[Cell
             seeds=seeds and list(seeds),
             missing=missing,
             substitutes=request.substitutes,
+            facts=facts,
         )
         cells |= {(cell.dataset, cell.id): cell for cell in found}
     only = dict(request.only) | ({"seed": request.seeds} if request.seeds else {})
     return list(cells.values()), grids.select(list(cells.values()), only)
 
 
-def _absent(cells: list[Cell], data_dir: Path | None) -> dict[str, str]:
-    """Datasets of the cells that are not there, with what to do. The others are decoded now, before workers wait."""
-    sentences = {}
-    for cell in {(cell.config.dataset, cell.config.transform): cell for cell in cells}.values():
+def _look(wanted: Iterable[tuple[str, str]], data_dir: Path | None) -> tuple[dict[str, Dataset], dict[str, str]]:
+    """Datasets by name, decoded now, before workers wait for them; and for those that are not there what to do.
+
+    Args:
+        wanted: (dataset, transform).
+    """
+    found, absent = {}, {}
+    for name, transform in dict.fromkeys(wanted):
         try:
-            images.load(cell.config, data_dir)
+            found[name] = images.load(name, transform, data_dir)
         except datasets.MissingData as error:
-            sentences[cell.config.dataset] = str(error)
-    return sentences
+            absent[name] = str(error)
+    return found, absent
 
 
-def _reason_to_play(cell: Cell, request: Request, store: Store) -> str | None:
-    """None if a finished run will do; "" if it was not finished; else why it is played again."""
+def _facts(dataset: Dataset) -> DatasetInfo:
+    """What is known about a dataset now that it was found: all of it may not be there."""
+    sizes = (dataset.num_classes, dataset.input_shape, len(dataset.train.labels), len(dataset.test.labels))
+    return DatasetInfo(*sizes, model="", description=dataset.note, layout="")
+
+
+def _check_name(request: Request, store: Store) -> None:
+    """Raises ConfigError if another grid of the same name is stored, whose table this one would overwrite."""
+    stored, grid = store.grid(request.label), request.grid
+    if stored and stored.get("source", "") != grid.source and stored.get("digest") != grid.digest(request.budget):
+        other = stored.get("source") or "the grid that comes with skewbench"
+        own = grid.source or "the grid that comes with skewbench"
+        raise ConfigError(
+            [
+                f"{store.folder} holds results of another grid called {grid.name} ({other}), and those of {own} would "
+                "overwrite its table; rename the file, or choose another --results-dir."
+            ]
+        )
+
+
+def _check_places(request: Request, cells: list[Cell]) -> None:
+    """Raises ConfigError if two runs of one seed would stand at one place of the table."""
+    layout = request.grid.report.model_dump()
+    places = Counter((grids.place(layout, cell.to_json()), cell.config.seed) for cell in cells)
+    twice = [json.loads(where) for (where, _), count in places.items() if count > 1]
+    if twice:
+        *_, labels = twice[0]
+        raise ConfigError(
+            [
+                f"Grid {request.grid.name!r} has several runs of one seed for ({', '.join(map(str, labels))}): name the "
+                "axis in which they differ among the report's rows or columns."
+            ]
+        )
+
+
+def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> str | None:
+    """None if a finished run will do; "" if it was not finished; else why it is played again.
+
+    Args:
+        note: how the images that are here differ from the complete dataset.
+    """
     record = store.record(cell.id)
     if record is None:
         return ""
@@ -148,5 +216,9 @@ def _reason_to_play(cell: Cell, request: Request, store: Store) -> str | None:
         return "it failed before"
     if request.rerun:
         return "asked for; its earlier results will be in superseded/"
-    lacking = store.lacks(cell.id, replace(keep_of(request), final=False).files())
+    before = record.get("data_note", "")
+    if before and before != note:
+        return f"its images were incomplete ({before}), now: {note or 'all of them'}"
+    wanted = replace(keep_of(request, cell.id, store), final=False).files()
+    lacking = [name for name in wanted if name not in store.states(cell.id)]
     return f"the stored run lacks {', '.join(lacking)}" if lacking and record["status"] == "done" else None

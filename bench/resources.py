@@ -37,8 +37,12 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
             one per core and eight; 0 where there is no GPU.
 
     Raises:
-        ValueError: if it is not a number, out of range, or more than there is.
+        ValueError: if it is not a number, out of range, or more than there is, or the address is a Ray Client's.
     """
+    if address and "://" in address:
+        raise ValueError(
+            f"--address must be HOST:PORT of a running cluster, or auto, from one of its own machines, but got {address}."
+        )
     cores = os.cpu_count() or 1
     if cpus_per_trial <= 0 or (cpus_per_trial > cores and not address):
         raise ValueError(f"--cpus-per-trial must be above 0 and at most {cores} here, but got {cpus_per_trial:g}.")

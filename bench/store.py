@@ -5,16 +5,19 @@
               rounds.jsonl        metrics, one line per round, appended as they arrive
               record.json         how the run ended; exists only then
               *.pt                states the grid asked for
+    repeating/<id>/               a finished run that is being played again
     superseded/<id>-<n>/          earlier results of a repeated run
 
 A file is replaced in one step, so a reader and a kill -9 meet either the old or the new one. A run without a record has
-not ended and is played again.
+not ended and is played again. A repeated run takes the place of the earlier one when it has finished: killed or failed
+before that, the earlier results stand.
 """
 
 import fcntl
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +39,7 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator["Store"]:
-        """Makes the directory, checks that it is writable, and keeps other drivers out of it.
+        """Makes the directory, checks that it and its parts are writable, and keeps other drivers out of it.
 
         The operating system drops the lock with the process, however that ends.
 
@@ -44,12 +47,14 @@ class Store:
             StoreError: if it is not writable, or another driver is at work.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            for part in map(self.folder.joinpath, ("", "grids", "runs", "reports")):
+                part.mkdir(parents=True, exist_ok=True)
+                tempfile.TemporaryFile(dir=part).close()
             lock = open(self.folder / ".lock", "w")
         except OSError as error:
             raise StoreError(
-                f"Cannot write to the results directory {self.folder} ({error.strerror}); choose another one with "
-                "--results-dir."
+                f"Cannot write to the results directory {self.folder} ({part}: {error.strerror}); choose another one "
+                "with --results-dir."
             ) from error
         with lock:
             try:
@@ -58,11 +63,16 @@ class Store:
                 raise StoreError(
                     f"Another run is writing to {self.folder}; wait until it ends or choose another --results-dir."
                 ) from error
+            self._finish_repeats()
             yield self
 
     def run_folder(self, run_id: str) -> Path:
         """Where everything about a run lies."""
         return self.folder / "runs" / run_id
+
+    def playing_folder(self, run_id: str) -> Path:
+        """Where a run is played: in its folder, or apart from it while results of it stand there."""
+        return self.folder / "repeating" / run_id if self._has_ended(run_id) else self.run_folder(run_id)
 
     def record(self, run_id: str) -> dict | None:
         """How a run ended, or None if it has not."""
@@ -72,30 +82,32 @@ class Store:
         """The rounds of a run that has ended, in order."""
         return [json.loads(line) for line in (self.run_folder(run_id) / "rounds.jsonl").read_text().splitlines()]
 
-    def lacks(self, run_id: str, files: list[str]) -> list[str]:
-        """Those of the files that are not in a run's folder."""
-        return [name for name in files if not (self.run_folder(run_id) / name).exists()]
+    def states(self, run_id: str) -> list[str]:
+        """Names of the states that a run has kept."""
+        return sorted(path.name for path in self.run_folder(run_id).glob("[!.]*.pt"))
 
     def start(self, run_id: str, config: dict) -> None:
-        """Begins a run: its config, no rounds, no record. Earlier results are moved aside, unless the run failed."""
-        folder, earlier = self.run_folder(run_id), self.record(run_id)
-        if earlier and earlier["status"] != "failed":
-            self._supersede(run_id)
+        """Begins a run in its playing folder: its config, no rounds, no record."""
+        folder = self.playing_folder(run_id)
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (folder / "record.json", folder / "rounds.jsonl"):
             left_over.unlink(missing_ok=True)
-        _write(folder / "config.json", _json(config))
+        write_file(folder / "config.json", _json(config))
 
     def append(self, run_id: str, rows: list[dict]) -> None:
         """Adds rounds as they arrive."""
-        with open(self.run_folder(run_id) / "rounds.jsonl", "a") as file:
+        with open(self.playing_folder(run_id) / "rounds.jsonl", "a") as file:
             file.write(_lines(rows))
 
     def finish(self, run_id: str, rows: list[dict], record: dict) -> None:
-        """Ends a run: all its rounds, then its record, which makes it count."""
-        folder = self.run_folder(run_id)
-        _write(folder / "rounds.jsonl", _lines(rows))
-        _write(folder / "record.json", _json(record))
+        """Ends a run: all its rounds, then its record, which makes it count. A repeated run then takes the place of the
+        earlier one, unless it failed."""
+        folder = self.playing_folder(run_id)
+        write_file(folder / "rounds.jsonl", _lines(rows))
+        write_file(folder / "record.json", _json(record))
+        if folder != self.run_folder(run_id) and record["status"] != "failed":
+            self._supersede(run_id)
+            os.replace(folder, self.run_folder(run_id))
 
     def grid(self, name: str) -> dict | None:
         """A stored grid by its `<grid>@<budget>`, or None."""
@@ -107,8 +119,7 @@ class Store:
 
     def write_grid(self, name: str, grid: dict) -> None:
         """Stores an expanded grid."""
-        (self.folder / "grids").mkdir(exist_ok=True)
-        _write(self.folder / "grids" / f"{name}.json", _json(grid))
+        write_file(self.folder / "grids" / f"{name}.json", _json(grid))
 
     def scratch(self) -> Path:
         """An empty folder for the scheduler's own files, which mean nothing once it has ended."""
@@ -116,6 +127,16 @@ class Store:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder
+
+    def _has_ended(self, run_id: str) -> bool:
+        return (self.record(run_id) or {"status": "failed"})["status"] != "failed"
+
+    def _finish_repeats(self) -> None:
+        """Puts repeated runs into place whose driver was killed after the earlier results had been moved aside."""
+        for record in (self.folder / "repeating").glob("*/record.json"):
+            run_id = record.parent.name
+            if not self.run_folder(run_id).exists():
+                os.replace(record.parent, self.run_folder(run_id))
 
     def _supersede(self, run_id: str) -> None:
         """Moves a run's folder to the next free number below `superseded`."""
@@ -127,19 +148,10 @@ class Store:
         os.replace(self.run_folder(run_id), aside / f"{run_id}-{number}")
 
 
-def _read(path: Path) -> dict | None:
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise StoreError(f"{path} is not readable JSON; remove it and run its grid again.") from error
-
-
-def _write(path: Path, text: str) -> None:
+def write_file(path: Path, text: str) -> None:
     """Replaces a file in one step that survives a power cut."""
     partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "w") as file:
+    with open(partial, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -149,6 +161,15 @@ def _write(path: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _read(path: Path) -> dict | None:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise StoreError(f"{path} is not readable JSON; remove it and run its grid again.") from error
 
 
 def _json(content: dict) -> str:

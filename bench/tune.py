@@ -5,6 +5,7 @@ Tune is a disposable scheduler here. What a run is, what was finished and what i
 
 import logging
 import os
+import re
 import shutil
 import signal
 import time
@@ -88,7 +89,7 @@ class Trial(tune.Trainable):
 
     def _begin(self):
         job = self._job
-        dataset = images.load(job.config, self._data_dir)
+        dataset = images.load(job.config.dataset, job.config.transform, self._data_dir)
         return Run(job.config, dataset, device=self._device, folder=job.folder, keep=job.keep)
 
 
@@ -119,8 +120,11 @@ class _Recorder(tune.Callback):
             self._watcher.advanced(job, len(self._rows[job.id]))
 
     def on_trial_error(self, iteration, trials, trial, **info):
+        job = self._job(trial)
+        if job.id not in self._started:  # its worker died before it could begin
+            self.on_trial_start(iteration, trials, trial)
         text = Path(trial.error_file).read_text() if trial.error_file else ""
-        self._end(self._job(trial), {"reason": "the worker process died", "traceback": text})
+        self._end(job, {"reason": reason_of(text), "traceback": text})
 
     def _job(self, trial) -> Job:
         return self._jobs[trial.config["job"]]
@@ -164,6 +168,7 @@ def play(
         KeyboardInterrupt: on Ctrl-C, after the workers have been stopped.
     """
     scratch = store.scratch()
+    earlier_handler = signal.getsignal(signal.SIGTERM)
     try:
         _start_ray(address, resources)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
@@ -183,6 +188,7 @@ def play(
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a failed trial is in its record
         tuner.fit()
     finally:
+        signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
         ray.shutdown()
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -190,7 +196,7 @@ def play(
 def _start_ray(address: str | None, resources: Resources) -> None:
     # Workers inherit these; one thread per core of a trial, whatever library starts them.
     os.environ["OMP_NUM_THREADS"] = str(resources.threads)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
         ray.init(address=address, **quiet)
@@ -198,6 +204,17 @@ def _start_ray(address: str | None, resources: Resources) -> None:
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # everything stays on the loopback device
     memory = 256 * 2**20  # datasets are memory-mapped files, so next to nothing goes through Ray's object store
     ray.init(address="local", include_dashboard=False, object_store_memory=memory, **quiet)
+
+
+def python_path(inherited: str | None) -> str:
+    """Where workers find this code, before what they inherit; an empty part would be their working directory."""
+    return os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), inherited]))
+
+
+def reason_of(text: str) -> str:
+    """The error at the end of a traceback, in one line; without any, the process was killed from outside."""
+    errors = re.findall(r"^(?:\w+\.)*(\w+: .+)$", text, re.MULTILINE)
+    return errors[-1] if errors else "the worker process died"
 
 
 def _failure(error: Exception) -> dict:

@@ -29,12 +29,14 @@ def write(
         StoreError: if the store holds no such grid, or a file of it cannot be read.
         ValueError: if an argument is unknown, or the grid cannot be laid out as its report asks.
     """
+    from bench.store import write_file
+
     report = _build(results_dir, grid, budget, value)
     folder = Path(results_dir) / "reports"
     folder.mkdir(parents=True, exist_ok=True)
     paths = {format: folder / f"{report.name}.{format}" for format in formats}
     for format, path in paths.items():
-        path.write_text(_text(report, format), encoding="utf-8")
+        write_file(path, _text(report, format))
     return paths
 
 
@@ -57,9 +59,7 @@ def _build(results_dir: Path, grid: str, budget: str, value: str | None):
             f"{results_dir} holds no {grid}@{budget}, only: {', '.join(store.grids()) or 'nothing yet'}. "
             f"Run it first: python -m bench run --grid {grid} --budget {budget}"
         )
-    records = {
-        run_id: store.record(run_id) for run_id in {cell["run"] for cell in expanded["cells"]} - {None}
-    }
+    records = {run_id: store.record(run_id) for run_id in {cell["run"] for cell in expanded["cells"]} - {None}}
     return report.build(expanded, {run_id: record for run_id, record in records.items() if record}, value)
 
 

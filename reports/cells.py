@@ -30,6 +30,19 @@ def label(cell: dict, key: str) -> str:
     return "-"
 
 
+def current_cells(grid: dict, records: dict[str, dict]) -> list[dict]:
+    """The cells of a grid without those that were played anew: of runs that differ in nothing but the versions of their
+    parts, the last of the grid that has ended counts, and while none has, the last."""
+    current = {}
+    for cell in grid["cells"]:
+        key = json.dumps(cell | {"run": None, "config": cell["config"] | {"versions": None}}, sort_keys=True)
+        ended = records.get(cell["run"], {}).get("status") in ("done", "diverged")
+        earlier = current.get(key)
+        if ended or not earlier or not earlier[0]:
+            current[key] = (ended, cell)
+    return [cell for _, cell in current.values()]
+
+
 def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) -> pd.DataFrame:
     """One line per run of the grid, in the grid's order, whether it has ended or not.
 

@@ -6,14 +6,9 @@ from collections.abc import Iterable
 import pandas as pd
 
 from reports.comparison import is_comparable, own_value
+from reports.metrics import METRICS
 from reports.verdicts import rule
 
-METRICS = {
-    "accuracy": "the shared model",
-    "global_accuracy": "each client's own model on the whole split, mean over clients",
-    "local_accuracy": "each client's own model, classes weighted by the client's training label shares, mean "
-    "over clients",
-}
 _VALUES = {
     "last": "at the last round",
     "best": "at the best round, found on the split itself",
@@ -46,9 +41,7 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     partial = cells[cells["data_note"] != ""]
     for dataset, note in partial[["dataset", "data_note"]].drop_duplicates().to_numpy():
         yield f"{dataset} was incomplete ({note}): these cells have no published counterpart."
-    waiting = (
-        (cells["missing"] == "") & (cells["diverged"] < cells["seeds"]) & (cells["failed"] < cells["seeds"])
-    )
+    waiting = (cells["missing"] == "") & (cells["diverged"] < cells["seeds"]) & (cells["failed"] < cells["seeds"])
     if (waiting & ~cells["complete"]).any():
         yield "n/m seeds, n/m settings: n of the m planned have a result; mean and std are of those."
     yield from _origins(grid, records)
@@ -135,16 +128,25 @@ def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:
         record = records.get(run_id, {})
         if record.get("status") != "done":
             continue
-        names = {**config, "algorithm": config["algorithm"]["name"], "data": config["dataset"]}
         for part, version in config["versions"].items():
-            counts[f"{part} {names[part]}"][version] += 1
+            counts[_part(config, part)][version] += 1
         for library, version in record["versions"].items():
             counts[library][version] += 1
-        counts["device"][record["device"]] += 1
+        for fact in ("device", "engine"):
+            if fact in record:
+                counts[fact][record[fact]] += 1
     for what, versions in counts.items():
         if len(versions) > 1:
             found = ", ".join(f"{version} ({n} {_runs(n)})" for version, n in versions.items())
             yield f"Mixed versions: {what} {found}."
+
+
+def _part(config: dict, path: str) -> str:
+    """What a version belongs to: "model mlp", or "algorithm fedavg" for "algorithm.base" as well."""
+    found = config
+    for name in path.split("."):
+        found = found[name]
+    return f"{path.partition('.')[0]} {found['name'] if isinstance(found, dict) else found}"
 
 
 def _split(grid: dict) -> str:

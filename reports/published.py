@@ -72,17 +72,19 @@ def find(
         (line,) = settings.values()
     if line is None:
         return None
-    return Published(
-        paper, table, dataset, metric, line["mean"], line["std"], same_setting=setting in settings
-    )
+    return Published(paper, table, dataset, metric, line["mean"], line["std"], same_setting=setting in settings)
+
+
+def papers() -> list[str]:
+    """The papers of which there are numbers."""
+    return sorted(path.stem for path in FOLDER.glob("*.csv"))
 
 
 @cache
 def _index(paper: str) -> Mapping[tuple, Mapping[tuple, dict]]:
     """Subject -> setting -> line of the CSV, everything as text: an empty field is "", never a NaN."""
-    known = sorted(path.stem for path in FOLDER.glob("*.csv"))
-    if paper not in known:
-        raise ValueError(unknown("paper", paper, known))
+    if paper not in papers():
+        raise ValueError(unknown("paper", paper, papers()))
     index = defaultdict(dict)
     with (FOLDER / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):

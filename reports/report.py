@@ -6,10 +6,11 @@ import pandas as pd
 
 from bench.names import unknown
 from reports import VALUES
-from reports.cells import cell_keys, collect_runs, label, row_keys, summarise
+from reports.cells import cell_keys, collect_runs, current_cells, label, row_keys, summarise
 from reports.comparison import compare, own_value
 from reports.layout import Table, arrange, mark_best
-from reports.notes import METRICS, footnotes
+from reports.metrics import METRICS
+from reports.notes import footnotes
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
     Raises:
         ValueError: if value, metric, axis, paper or verdict rule is unknown, or cells cannot be told apart.
     """
+    grid = grid | {"cells": current_cells(grid, records)}
     value = value or own_value(grid)
     if value not in VALUES:
         raise ValueError(unknown("value", value, VALUES))
@@ -79,9 +81,7 @@ def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict
         record = records.get(cell["run"], {})
         found = METRICS.keys() & (record["summary"][value] if record.get("status") == "done" else ())
         reported.setdefault(column, set()).update(found)
-    tables = {
-        metric: set() for metric in sorted(METRICS, key=lambda metric: metric != grid["report"]["metric"])
-    }
+    tables = {metric: set() for metric in sorted(METRICS, key=lambda metric: metric != grid["report"]["metric"])}
     for column, metrics in reported.items():
         for metric in metrics or {grid["report"]["metric"]}:
             tables[metric].add(column)

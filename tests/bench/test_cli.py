@@ -1,11 +1,13 @@
 """The command line: quick where it can be, and one sentence for every mistake."""
 
+import errno
 import re
 import subprocess
 import sys
 import time
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from bench import options
@@ -118,6 +120,11 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["run", *ALGORITHM, "--set", "clients=9"], "at least as many clients as classes"),
         (["run", *ALGORITHM, "--set", "rounds=0"], "rounds must be greater than 0, but got 0."),
         (["run", *ALGORITHM, "--cpus-per-trial", "1000"], "--cpus-per-trial must be above 0 and at most"),
+        (["run", "--grid", "quickstart", "--only", "dataset=*"], "'*' is not a value that YAML can read"),
+        (["run", "--grid", "quickstart", "--set", "mu=[1"], "'[1' is not a value that YAML can read"),
+        (["run", *ALGORITHM, "--set", "rounds=true"], "rounds must be a valid integer, but got True."),
+        (["run", *ALGORITHM, "--gpus-per-trial", "1"], "--gpus-per-trial 1 was asked for, but torch finds 0 GPUs"),
+        (["run", *ALGORITHM, "--address", "ray://head:10001"], "--address must be HOST:PORT of a running cluster"),
         (["run", "--grid", "paper_table1"], "needs a data directory; name it with --data-dir."),
         (["run", "--grid", "paper_table1", "--data-dir", "nowhere"], "nowhere does not exist"),
         (["list", "algoritms"], "Did you mean 'algorithms'?"),
@@ -126,11 +133,45 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["data", "check", "cifer10"], "Did you mean 'cifar10'?"),
     ],
 )
-def test_a_mistake_gets_one_sentence_and_exit_code_2(bench, arguments, said):
+def test_a_mistake_gets_one_sentence_and_exit_code_2(bench, arguments, said, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     code, text = bench(*arguments)
     assert code == 2
     assert said in text
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("part", ["runs", "reports"])
+def test_a_part_of_the_results_that_cannot_be_written_is_named_before_anything_runs(bench, tmp_path, part):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / part).touch()
+    code, text = bench("run", *ALGORITHM)
+    assert code == 2
+    assert f"error: Cannot write to the results directory {tmp_path}/results ({tmp_path}/results/{part}: " in text
+
+
+def test_a_report_that_cannot_be_written_is_explained(bench, tmp_path):
+    grid = load_grid("quickstart")
+    with Store(tmp_path / "results").locked() as store:
+        store.write_grid("quickstart@paper", to_json(grid, "paper", {}, expand(grid, "paper")))
+    (tmp_path / "results" / "reports").rmdir()
+    (tmp_path / "results" / "reports").touch()
+    code, text = bench("report")
+    assert code == 2
+    assert f"error: Cannot use {tmp_path}/results/reports: File exists." in text
+
+
+def test_a_full_disk_is_one_sentence(bench, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("bench.plan.make_plan", full)
+    assert bench("run", *ALGORITHM) == (2, "error: [Errno 28] No space left on device.\n")
+
+
+def test_smoke_fits_a_dataset_that_is_smaller_than_its_subsets(bench):
+    code, text = bench("run", "--grid", "quickstart", "--budget", "smoke", "--dry-run")
+    assert (code, "0 finished, 12 to run" in text) == (0, True)
 
 
 def test_only_takes_several_values_in_both_spellings():

@@ -1,7 +1,14 @@
 """Configs: complete, checked, and named by what they say."""
 
+import dataclasses
+import sys
+from typing import ClassVar
+
 import pytest
 
+import algorithms
+import datasets
+from algorithms.base import Algorithm
 from bench.config import RunConfig, resolve, run_id
 from bench.mistakes import ConfigError
 
@@ -29,8 +36,11 @@ def test_run_id_does_not_depend_on_the_order_of_keys():
 
 
 def test_run_id_does_not_depend_on_how_a_value_is_written():
-    same = resolve(FEDPROX | {"partition": "label-02", "lr": "0.01", "local_epochs": 10, "participation": 1})
+    same = resolve(FEDPROX | {"partition": "label-02", "local_epochs": 10, "participation": 1})
     assert run_id(same) == run_id(resolve(FEDPROX))
+    whole, written = resolve(FEDPROX | {"lr": 1, "mu": 1}), resolve(FEDPROX | {"lr": 1.0, "mu": 1.0})
+    assert run_id(whole) == run_id(written)
+    assert type(whole.lr) is type(whole.algorithm["mu"]) is float
 
 
 @pytest.mark.parametrize(
@@ -44,14 +54,20 @@ def test_run_id_does_not_depend_on_how_a_value_is_written():
         {"local_steps": 5},
         {"transform": "none"},
         {"last_batch": "drop-if-full"},
-        {"model_width": 0.5},
         {"train_examples": 1000},
-        {"dirichlet_seed_override": 2020},
         {"evaluate_every": 5},
     ],
 )
 def test_run_id_depends_on_every_setting(change):
     assert run_id(resolve(FEDPROX | change)) != run_id(resolve(FEDPROX))
+
+
+@pytest.mark.parametrize(
+    ("base", "change"),
+    [({"model": "resnet50"}, {"model_width": 0.5}), ({"partition": "dir-1"}, {"dirichlet_seed_override": 2020})],
+)
+def test_run_id_depends_on_settings_that_only_some_runs_read(base, change):
+    assert run_id(resolve(FEDPROX | base | change)) != run_id(resolve(FEDPROX | base))
 
 
 @pytest.mark.parametrize("part", ["algorithm", "partition", "transform", "model"])
@@ -90,6 +106,20 @@ def test_a_resolved_config_resolves_to_itself():
         ({"mu": -1}, "mu must be at least 0, but got -1.0."),
         ({"mu": "big"}, "mu must be a valid number"),
         ({"rounds": "many"}, "rounds must be a valid integer"),
+        ({"rounds": True}, "rounds must be a valid integer, but got True."),
+        ({"rounds": "3"}, "rounds must be a valid integer, but got '3'."),
+        ({"lr": True}, "lr must be a valid number, but got True."),
+        ({"mu": True}, "fedprox: mu must be a valid number, but got True."),
+        ({"mu": "1"}, "fedprox: mu must be a valid number, but got '1'."),
+        ({"seed": 2**32}, "seed must be less than or equal to 4294967295, but got 4294967296."),
+        ({"dataset": ["digits"]}, "dataset must be a valid string, but got ['digits']."),
+        ({"algorithm": ["fedavg"]}, "Unknown algorithm"),
+        ({"train_examples": 1438}, "train_examples must be between 10 and 1427"),
+        ({"train_examples": 1430}, "or 1437 for all, but got 1430."),
+        ({"train_examples": 9}, "train_examples must be between 10 and 1427"),
+        ({"test_examples": 361}, "test_examples must be between 10 and 350"),
+        ({"model_width": 0.5}, "model_width must be 1 for mlp, which has no width, but got 0.5."),
+        ({"dirichlet_seed_override": 3}, "dirichlet_seed_override is for partitions dir-b only"),
         ({"partition": "dir-0.1", "clients": 144}, "1437 training examples are too few for 144 clients"),
         ({"partition": "iid", "clients": 1438}, "clients must be at most the number of training examples"),
         ({"local_epochs": 2, "local_steps": 3}, "Set either local_epochs or local_steps, but not both."),
@@ -120,3 +150,56 @@ def test_no_method_option_is_named_like_a_setting():
 
     for name in algorithms.REGISTRY:
         assert not set(options_of(name)) & set(SETTINGS), name
+
+
+def test_a_subset_may_be_everything():
+    assert resolve(FEDPROX | {"train_examples": 1437, "test_examples": 360}).train_examples == 1437
+
+
+def test_what_fits_a_dataset_is_judged_by_what_is_known_about_it():
+    half = dataclasses.replace(datasets.INFO["digits"], num_classes=5, train_size=700)
+    assert resolve(FEDPROX | {"clients": 5}, {"digits": half}).clients == 5
+    with pytest.raises(ConfigError, match="digits has 5"):
+        resolve(FEDPROX | {"partition": "label-6"}, {"digits": half})
+    assert resolve(FEDPROX | {"clients": 5}, None).clients == 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrap(Algorithm):
+    """A wrapper, as later methods have it."""
+
+    base: Algorithm
+    share: float = 0.5
+    version: ClassVar[int] = 3
+
+
+@pytest.fixture
+def wrap(monkeypatch):
+    monkeypatch.setitem(algorithms.REGISTRY, "wrap", "wrap_of_a_test:Wrap")
+    monkeypatch.setitem(sys.modules, "algorithms.wrap_of_a_test", sys.modules[__name__])
+    return {key: value for key, value in FEDPROX.items() if key != "mu"} | {"algorithm": "wrap"}
+
+
+def test_a_wrapper_takes_its_base_as_a_nested_method(wrap):
+    spec = {"name": "wrap", "base": {"name": "wrap", "base": {"name": "fedprox", "mu": 1}}, "share": 1}
+    config = resolve(wrap | {"algorithm": spec})
+    inner = {"name": "fedprox", "mu": 1.0}
+    assert config.algorithm == {"name": "wrap", "base": {"name": "wrap", "base": inner, "share": 0.5}, "share": 1.0}
+    again = {key: value for key, value in config.canonical().items() if key != "versions"}
+    assert resolve(again) == config
+    assert {key: value for key, value in config.versions.items() if key.startswith("algorithm")} == {
+        "algorithm": 3,
+        "algorithm.base": 3,
+        "algorithm.base.base": 1,
+    }
+    for base, said in [
+        ({"name": "fedporx"}, "Did you mean 'fedprox'?"),
+        ({"name": "fedprox", "mue": 1}, "Did you mean 'mu'?"),
+        ({"name": "fedprox", "mu": "1"}, "fedprox: mu must be a valid number"),
+        (3, "wrap: base must be"),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            resolve(wrap | {"algorithm": "wrap", "base": base})
+        assert said in str(caught.value)
+    with pytest.raises(ConfigError, match="wrap: base is missing"):
+        resolve(wrap)

@@ -1,14 +1,16 @@
 """Grids: from a YAML file to the cells of a table."""
 
+import dataclasses
 import json
 
 import pytest
 import yaml
 
+import datasets
 from bench import grid_files
 from bench.config import resolve, run_id
 from bench.grid import budget_label, expand, select, to_json
-from bench.grid_spec import load_grid, single
+from bench.grid_spec import load_grid, make_grid, single
 from bench.mistakes import ConfigError
 from bench.overview import chosen
 
@@ -166,6 +168,10 @@ def test_unknown_names_in_a_grid_come_with_the_nearest_one(grid_of):
     ("changes", "said"),
     [
         ({"settings": {"batchsize": 3}}, "Did you mean 'batch_size'?"),
+        ({"settings": {"batch_size": "3"}}, "batch_size must be a valid integer, but got '3'."),
+        ({"axes": SMALL["axes"] | {"dataset": [["digits"]]}}, "dataset must be a valid string"),
+        ({"axes": SMALL["axes"] | {"algorithm": [["fedavg"]]}}, "Unknown algorithm"),
+        ({"axes": SMALL["axes"] | {"clients": ["x"]}}, "clients must be a valid integer, but got 'x'."),
         ({"conditions": [{"when": {"datset": "digits"}, "set": {}}]}, "Did you mean 'dataset'?"),
         ({"axes": {"dataset": ["digit"], "partition": ["iid"], "algorithm": ["fedavg"]}}, "Did you mean 'digits'?"),
         ({"axes": {"partition": ["iid"], "algorithm": ["fedavg"]}}, "dataset is missing."),
@@ -173,9 +179,105 @@ def test_unknown_names_in_a_grid_come_with_the_nearest_one(grid_of):
     ],
 )
 def test_mistakes_in_the_cells_are_found_before_anything_runs(grid_of, changes, said):
+    grid = grid_of(**changes)
+    for budget in ("paper", "small", "smoke"):
+        with pytest.raises(ConfigError) as caught:
+            expand(grid, budget)
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"budgets": ["small"]}, "budgets must be a valid dictionary, but got ['small']."),
+        ({"budgets": {"small": "x"}}, "budgets.small must be a valid dictionary"),
+        ({"conditions": {"when": {}}}, "conditions must be a valid list"),
+        ({"conditions": 3}, "conditions must be a valid list"),
+        ({"axes": SMALL["axes"] | {"lr": []}}, "axes.lr list should have at least 1 item"),
+        ({"axes": SMALL["axes"] | {"lr": 0.1}}, "axes.lr must be a valid list, but got 0.1."),
+        ({"tuning": [{"when": {}, "options": {"mu": []}}]}, "tuning.0.options.mu list should have at least 1 item"),
+        ({"tuning": [{"when": {}, "options": {"mu": [1, 2]}, "named": {"mu": 3}}]}, "named must be one point"),
+        ({"tuning": [{"when": {}, "options": {"mu": [1, 2]}, "named": {"nu": 1}}]}, "named must be one point"),
+        ({"mirrors": {"paper": "fedconcta", "table": 1}}, "Unknown paper 'fedconcta'. Did you mean 'fedconcat'?"),
+        ({1: "x"}, "1 keys should be strings"),
+    ],
+)
+def test_a_file_of_the_wrong_shape_is_explained(grid_of, changes, said):
     with pytest.raises(ConfigError) as caught:
-        expand(grid_of(**changes), "paper")
+        grid_of(**{"budgets": {}} | changes) if 1 not in changes else make_grid("mine", SMALL | changes)
     assert said in str(caught.value)
+
+
+def test_a_report_is_checked_before_anything_runs(grid_of):
+    report = {"rows": ["dataset", "partitoin"], "columns": "algoritm", "metric": "acuracy", "verdict": "fedconcta"}
+    with pytest.raises(ConfigError) as caught:
+        grid_of(report=report | {"value": "lats"}, settngs={})
+    text = str(caught.value)
+    assert "6 mistakes" in text
+    for nearest in ("partition", "algorithm", "accuracy", "fedconcat", "last", "settings"):
+        assert f"Did you mean '{nearest}'?" in text
+    assert grid_of(axes=SMALL["axes"] | {"mu": [1]}, report={"rows": ["mu"]}).report.rows == ["mu"]
+
+
+def test_a_tuning_set_without_a_named_point_is_refused_only_where_one_is_needed(grid_of):
+    grid = grid_of(tuning=[{"when": {"algorithm": "fedprox"}, "options": {"mu": [0.1, 1]}}])
+    assert len(expand(grid, "paper")) == 12
+    with pytest.raises(ConfigError, match="has several points: say by `named` which one is played"):
+        expand(grid, "small")
+
+
+def test_the_rounds_of_a_report_are_written_into_the_expanded_grid(grid_of):
+    grid = grid_of(report={"value": "last10"})
+    assert to_json(grid, "paper", {}, expand(grid, "paper"))["report"]["value"] == "last10"
+    assert grid_of().report.value == "last"
+
+
+def test_numbers_in_scientific_notation_are_numbers(tmp_path):
+    (tmp_path / "mine.yaml").write_text("axes: {dataset: [digits], partition: [iid], algorithm: [fedavg], lr: [1e-3]}")
+    assert expand(load_grid(str(tmp_path / "mine.yaml")), "paper")[0].config.lr == 0.001
+
+
+def test_clients_given_by_hand_decide_how_many_examples_smoke_trains_on():
+    cell = single({"algorithm": "fedavg", "dataset": "cifar10", "partition": "label-2"}, [0])
+    (given,) = expand(cell, "smoke", overrides={"clients": 30})
+    assert (given.config.clients, given.config.train_examples) == (30, 3000)
+    (fixed,) = expand(cell, "smoke", overrides={"clients": 30, "train_examples": 500, "rounds": 7})
+    assert (fixed.config.train_examples, fixed.config.rounds) == (500, 7)
+
+
+def test_an_axis_wins_over_the_settings_of_a_budget(grid_of):
+    grid = grid_of(axes=SMALL["axes"] | {"clients": [12, 40], "rounds": [4]})
+    assert {(c.config.clients, c.config.rounds) for c in expand(grid, "small")} == {(12, 4), (40, 4)}
+    smoke = {(c.config.clients, c.config.train_examples) for c in expand(grid, "smoke")}
+    assert smoke == {(20, 1437), (40, 1437)}, "at least 20 clients; 2,000 examples are more than digits has"
+
+
+def test_budgets_and_checks_go_by_what_is_known_about_a_dataset():
+    cell = single({"algorithm": "fedavg", "dataset": "tinyimagenet", "partition": "label-2"}, [0])
+    part = dataclasses.replace(datasets.INFO["tinyimagenet"], num_classes=20, train_size=1000, test_size=200)
+    facts = {"tinyimagenet": part}
+    (smoke,) = expand(cell, "smoke", facts=facts)
+    assert (smoke.config.clients, smoke.config.train_examples, smoke.config.test_examples) == (20, 1000, 200)
+    assert expand(cell, "paper", facts=facts)[0].config.clients == 40
+    with pytest.raises(ConfigError, match="tinyimagenet has 200"):
+        expand(cell, "paper")
+
+
+def test_conditions_may_name_options_of_a_method(grid_of):
+    condition = {"when": {"mu": 0.01}, "set": {"batch_size": 8}}
+    cells = expand(grid_of(conditions=[condition], tuning=[]), "paper")
+    assert {cell.setting("algorithm") for cell in cells if cell.config.batch_size == 8} == {"fedprox"}, "its default"
+    with pytest.raises(ConfigError, match="Did you mean 'mu'?"):
+        expand(grid_of(conditions=[condition | {"when": {"mue": 0.01}}]), "paper")
+
+
+def test_long_names_are_cut_so_that_they_remain_names_of_files():
+    overrides = {f"setting_{number}": 0.123456789 for number in range(20)}
+    label, other = budget_label("small", overrides), budget_label("small", overrides | {"setting_19": 1})
+    assert label.startswith("small+setting_0=0.123456789+") and len(label) <= 100
+    assert label != other
+    grid = single({"algorithm": "fedavg", "dataset": f"imagefolder:/{'x' * 300}", "partition": "iid"}, [0])
+    assert len(grid.name) <= 100 and "/" not in grid.name
 
 
 def test_wrong_grids_budgets_and_selections_are_explained(grid_of, tmp_path):

@@ -163,9 +163,23 @@ def test_a_finished_run_is_played_again_only_for_a_reason(uninterrupted, tmp_pat
     assert "runs again: asked for; its earlier results will be in superseded/" in output
     aside = sorted((results / "superseded").iterdir())[-1]
     assert aside.name.endswith("-2"), "the first was set aside for the missing files"
+    assert not any((results / "repeating").iterdir())
     assert (aside / "round-0005.pt").exists() and (aside / "record.json").exists()
     assert not (Store(results).run_folder(aside.name.removesuffix("-2")) / "final.pt").exists()
     assert metrics(results) == metrics(uninterrupted)
+
+
+def test_a_substitute_is_played_and_named_in_the_table(tmp_path):
+    axes = GRID["axes"] | {"dataset": ["svhn"], "algorithm": ["fedavg"], "seed": [0]}
+    grid = write_grid(tmp_path, axes=axes, settings=GRID["settings"] | {"model": "mlp", "rounds": 1})
+    where = ("--grid", grid, "--results-dir", tmp_path / "results", "--data-dir", tmp_path)
+    code, output = run(*where, "--substitute", "svhn=digits")
+    assert code == 0, output
+    assert "[1/1] digits (as svhn) label-2 fedavg seed 0: accuracy" in output
+    assert "on digits" in output
+    assert "svhn was replaced by digits: these cells check the mechanics, not svhn." in output
+    code, output = run(*where)
+    assert (code, "No svhn in" in output) == (2, True), "nothing stands in silently"
 
 
 def test_a_second_driver_is_told_to_wait(tmp_path):

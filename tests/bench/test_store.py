@@ -56,14 +56,37 @@ def test_a_half_written_run_starts_afresh(store):
 def test_repeating_a_run_keeps_the_old_results_beside_the_new(store):
     play(store)
     (store.run_folder("a1") / "final.pt").write_bytes(b"state")
-    store.start("a1", CONFIG)
-    assert store.record("a1") is None
+    play(store)
     first = store.folder / "superseded" / "a1-1"
     assert json.loads((first / "record.json").read_text()) == RECORD
     assert (first / "final.pt").read_bytes() == b"state"
-    play(store)
+    assert not (store.run_folder("a1") / "final.pt").exists()
     play(store)
     assert sorted(path.name for path in (store.folder / "superseded").iterdir()) == ["a1-1", "a1-2"]
+
+
+@pytest.mark.parametrize("end", ["killed", "failed"])
+def test_a_repeated_run_that_does_not_finish_leaves_the_old_results_in_place(store, end):
+    play(store)
+    store.start("a1", CONFIG)
+    store.append("a1", [{"round": 1, "accuracy": 0.1}])
+    if end == "failed":
+        store.finish("a1", [], RECORD | {"status": "failed"})
+    assert (store.record("a1"), store.rows("a1")) == (RECORD, ROWS)
+    store.start("a1", CONFIG)
+    store.finish("a1", ROWS[:1], RECORD | {"again": True})
+    assert (store.record("a1")["again"], store.rows("a1")) == (True, ROWS[:1])
+    assert not (store.folder / "repeating" / "a1").exists()
+
+
+def test_a_kill_between_old_and_new_results_is_mended_by_the_next_driver(tmp_path):
+    with Store(tmp_path).locked() as store:
+        play(store)
+        store.start("a1", CONFIG)
+        (store.playing_folder("a1") / "record.json").write_text(json.dumps(RECORD | {"again": True}))
+        store._supersede("a1")
+    with Store(tmp_path).locked() as store:
+        assert store.record("a1")["again"]
 
 
 def test_a_failed_run_makes_room_for_the_next_attempt(store):
@@ -81,10 +104,12 @@ def test_grids_are_found_by_name(store):
     assert store.grid("table@small") is None
 
 
-def test_missing_files_of_a_run_are_named(store):
+def test_the_states_of_a_run_are_named(store):
     play(store)
-    (store.run_folder("a1") / "round-0001.pt").touch()
-    assert store.lacks("a1", ["round-0001.pt", "round-0002.pt"]) == ["round-0002.pt"]
+    for name in ("round-0001.pt", "final.pt", ".final.pt-x1"):
+        (store.run_folder("a1") / name).touch()
+    assert store.states("a1") == ["final.pt", "round-0001.pt"]
+    assert store.states("a2") == []
 
 
 def test_reading_an_absent_store_makes_nothing(tmp_path):
@@ -106,6 +131,14 @@ def test_a_directory_that_cannot_be_written_is_refused_in_one_sentence(tmp_path)
         with pytest.raises(StoreError, match="Cannot write to the results directory .*--results-dir"):
             with Store(folder).locked():
                 pass
+
+
+@pytest.mark.parametrize("part", ["runs", "grids", "reports"])
+def test_a_part_of_the_directory_that_cannot_be_written_is_named_before_anything_runs(tmp_path, part):
+    (tmp_path / part).touch()
+    with pytest.raises(StoreError, match=f"Cannot write to the results directory .*{part}: .*--results-dir"):
+        with Store(tmp_path).locked():
+            pass
 
 
 def test_a_second_driver_is_refused_until_the_first_is_gone(tmp_path):

@@ -79,7 +79,7 @@ class Store:
                 "model": cell["model"],
                 "transform": "fedconcat",
                 "split": "test",
-                "versions": {"algorithm": 1, "partition": 1, "transform": 1, "model": 1, "data": 1},
+                "versions": {"algorithm": 1, "partition": 1, "transform": 1, "model": 1},
             } | changes.get("config", {})
             self.cells.append(cell)
             if score is not None and cell["run"]:

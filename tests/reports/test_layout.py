@@ -193,7 +193,7 @@ def test_tuning_is_named_with_the_number_of_settings(store):
 
 
 def test_mixed_versions_are_named_with_their_runs(store):
-    newer = {"versions": {"algorithm": 2, "partition": 1, "transform": 1, "model": 1, "data": 1}}
+    newer = {"versions": {"algorithm": 2, "partition": 1, "transform": 1, "model": 1}}
     store.add("cifar10 label-2", "fedavg", [0.5, 0.5])
     store.add("cifar10 dir-0.1", "fedavg", [0.5], config=newer)
     store.add("cifar10 label-2", "moon", [0.5], config=newer, versions={"torch": "2.16.0"})

@@ -1,0 +1,258 @@
+"""What is left to play, and what of a grid is stored, over several requests; nothing is trained."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+import datasets
+import reports
+from algorithms.fedavg import FedAvg
+from bench import images, plan
+from bench.grid_spec import load_grid
+from bench.mistakes import ConfigError
+from bench.plan import Request, keep_of, make_plan, store_grid
+from bench.store import Store
+from datasets import Dataset, MissingData, Split
+
+GRID = {
+    "axes": {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]},
+    "settings": {"clients": 10, "rounds": 8, "model": "mlp"},
+}
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "results").locked() as store:
+        yield store
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """A request for GRID, with changes of its file and of the request."""
+
+    def ask(folder="a", only=None, overrides=None, seeds=None, substitutes=None, rerun=False, keep=True, **changes):
+        path = tmp_path / folder / "mine.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(yaml.safe_dump(GRID | changes))
+        grid = load_grid(str(path))
+        return Request(grid, "paper", only or {}, overrides or {}, seeds, substitutes or {}, tmp_path, rerun, keep)
+
+    return ask
+
+
+def play(request, store, accuracy=0.5, status="done", **facts):
+    """Plans and stores a request, and pretends to play it; returns the plan."""
+    made = make_plan(request, store)
+    store_grid(request, made, store)
+    for cell in made.todo:
+        kept = keep_of(request, cell.id, store).files()
+        store.start(cell.id, cell.config.canonical())
+        for name in kept:
+            (store.playing_folder(cell.id) / name).touch()
+        scores = {value: {"accuracy": accuracy} for value in ("last", "best", "last10")}
+        about = {"reason": "", "versions": {}, "device": "cpu", "engine": "loop", "data_note": ""} | facts
+        store.finish(cell.id, [{"round": 1}], {"id": cell.id, "status": status, "summary": scores} | about)
+    return made
+
+
+def stored(store, request) -> list[tuple]:
+    cells = store.grid(request.label)["cells"]
+    return [(cell["dataset"], cell["algorithm"], cell["seed"]) for cell in cells]
+
+
+def table(store, request) -> str:
+    return reports.render(store.folder, *request.label.split("@"))
+
+
+ONE = {"algorithm": ["fedavg"], "seed": [0]}
+
+
+def test_grids_that_need_different_states_do_not_repeat_each_others_runs_for_ever(ask, store):
+    first, second = ask(only=ONE, save_rounds=[5]), ask(only=ONE, save_rounds=[7], save_local_models=[2])
+    (cell,) = play(first, store).todo
+    assert play(second, store).reasons == {cell.id: "the stored run lacks round-0007.pt, local-models-0002.pt"}
+    assert store.states(cell.id) == ["final.pt", "local-models-0002.pt", "round-0005.pt", "round-0007.pt"]
+    for request in (first, second, ask(only=ONE, save_rounds=[5, 7])):
+        assert make_plan(request, store).todo == []
+    play(ask(only=ONE, save_rounds=[6], keep=False), store)
+    assert "final.pt" in store.states(cell.id), "asked for by nobody now, but it was there"
+
+
+def test_seeds_asked_for_earlier_stay_in_the_stored_grid(ask, store):
+    play(ask(seeds=[7], only={"algorithm": ["fedavg"]}), store)
+    play(ask(only={"algorithm": ["fedprox"]}), store)
+    request = ask(only={"algorithm": ["fedavg"]})
+    play(request, store)
+    assert stored(store, request) == [
+        ("digits", "fedavg", 0),
+        ("digits", "fedavg", 1),
+        ("digits", "fedavg", 7),
+        ("digits", "fedprox", 0),
+        ("digits", "fedprox", 1),
+    ]
+    assert "over 3 seeds (0, 1, 7)" in table(store, request)
+
+
+def test_the_stored_grid_does_not_depend_on_the_order_of_requests(ask, store, tmp_path):
+    play(ask(only={"algorithm": ["fedprox"]}), store)
+    play(ask(only={"algorithm": ["fedavg"]}), store)
+    with Store(tmp_path / "other").locked() as other:
+        play(ask(), other)
+        assert store.grid("mine@paper") == other.grid("mine@paper")
+
+
+def test_a_grid_whose_settings_were_edited_starts_a_table_of_its_own(ask, store):
+    play(ask(), store)
+    request = ask(only={"algorithm": ["fedavg"]}, settings=GRID["settings"] | {"rounds": 9})
+    play(request, store)
+    assert stored(store, request) == [("digits", "fedavg", 0), ("digits", "fedavg", 1)]
+    longer = ask(only={"seed": [2]}, axes=GRID["axes"] | {"seed": [0, 1, 2]})
+    play(ask(), store)
+    play(longer, store)
+    assert len(stored(store, longer)) == 6, "a longer axis is the same grid"
+
+
+def test_a_raised_version_is_shown_once_it_has_a_result_and_mixtures_are_named(ask, store, monkeypatch):
+    request = ask(only={"algorithm": ["fedavg"]})
+    play(request, store, accuracy=0.5)
+    monkeypatch.setattr(FedAvg, "version", FedAvg.version + 1)
+    one = ask(only=ONE)
+    store_grid(one, make_plan(one, store), store)
+    assert "50.0±0.0" in table(store, request) and "Mixed" not in table(store, request), "nothing new has ended"
+    play(one, store, accuracy=0.7, status="failed")
+    assert "50.0±0.0" in table(store, request)
+    play(one, store, accuracy=0.7)
+    assert "60.0±10.0" in table(store, request)
+    new = FedAvg.version
+    assert f"Mixed versions: algorithm fedavg {new} (1 run), {new - 1} (1 run)." in table(store, request)
+    play(request, store, accuracy=0.7)
+    assert "70.0±0.0" in table(store, request) and "Mixed" not in table(store, request)
+
+
+def test_a_table_of_several_engines_says_so(ask, store):
+    play(ask(only=ONE), store)
+    request = ask(only={"algorithm": ["fedavg"]})
+    play(request, store, engine="vectorised")
+    assert "Mixed versions: engine loop (1 run), vectorised (1 run)." in table(store, request)
+
+
+@pytest.fixture
+def without_svhn(ask):
+    return lambda **more: ask(axes=GRID["axes"] | {"dataset": ["svhn", "digits"]}, **more)
+
+
+def test_a_substitute_adds_no_rows_that_were_not_asked_for(without_svhn, store):
+    request = without_svhn(only={"dataset": ["svhn"]}, substitutes={"svhn": "digits"})
+    play(request, store)
+    assert {dataset for dataset, *_ in stored(store, request)} == {"svhn"}
+    assert "on digits" in table(store, request)
+
+
+def test_cells_without_images_take_the_place_of_nothing_that_was_measured(without_svhn, store):
+    substituted = without_svhn(only={"dataset": ["svhn"]}, substitutes={"svhn": "digits"})
+    play(substituted, store)
+    request = without_svhn()
+    play(request, store)
+    assert "on digits" in table(store, request)
+    fresh = without_svhn(overrides={"rounds": 3})
+    play(fresh, store)
+    assert "no data: svhn" in table(store, fresh)
+
+
+def _images(classes: int, each: int, note: str) -> Dataset:
+    labels = np.arange(classes).repeat(each)
+    split = Split(np.zeros((len(labels), 3, 32, 32), np.uint8), labels)
+    return Dataset("svhn", split, split, tuple(map(str, range(classes))), "test", "test", "0badcafe", note)
+
+
+@pytest.fixture
+def svhn(monkeypatch):
+    """Makes svhn what a test says: a Dataset, or None for missing."""
+    found = {}
+
+    def load(name, transform, data_dir):
+        if name == "svhn" and found.get(name) is None:
+            raise MissingData("No svhn.")
+        return found[name] if name in found else datasets.load(name, None)
+
+    monkeypatch.setattr(images, "load", load)
+    monkeypatch.setattr(plan.images, "load", load)
+    return lambda dataset: found.update(svhn=dataset)
+
+
+def test_incomplete_data_decide_what_is_possible_and_are_played_again_when_more_is_there(ask, store, svhn):
+    request = ask(axes=GRID["axes"] | {"dataset": ["svhn"]}, only=ONE, overrides={"clients": 5})
+    svhn(_images(10, 30, ""))
+    with pytest.raises(ConfigError, match="svhn has 10"):
+        make_plan(request, store)
+    svhn(_images(5, 30, "5 of 10 classes"))
+    (cell,) = play(request, store, data_note="5 of 10 classes").todo
+    assert make_plan(request, store).todo == []
+    svhn(_images(5, 40, "5 of 10 classes, 200 training images"))
+    assert make_plan(request, store).reasons == {
+        cell.id: "its images were incomplete (5 of 10 classes), now: 5 of 10 classes, 200 training images"
+    }
+    svhn(None)
+    with pytest.raises(datasets.DataError, match="No svhn"):
+        make_plan(request, store)
+
+
+def test_real_images_replace_a_substitute_whatever_the_seed(without_svhn, store, svhn):
+    play(without_svhn(only={"dataset": ["svhn"]}, substitutes={"svhn": "digits"}), store, accuracy=0.9)
+    svhn(_images(10, 30, ""))
+    request = without_svhn(only={"dataset": ["svhn"], **ONE})
+    play(request, store, accuracy=0.5)
+    cells = store.grid(request.label)["cells"]
+    assert [(cell["algorithm"], cell["seed"], cell["substitute"]) for cell in cells] == [
+        ("fedavg", 0, None),
+        ("fedprox", 0, "digits"),
+        ("fedprox", 1, "digits"),
+    ]
+
+
+def test_another_grid_of_the_same_name_is_refused(ask, store):
+    play(ask(only=ONE), store)
+    moved = ask(folder="b", only=ONE)
+    assert make_plan(moved, store).todo == [], "the same grid in another folder is the same grid"
+    other = ask(folder="b", only=ONE, settings=GRID["settings"] | {"rounds": 9})
+    with pytest.raises(ConfigError, match="another grid called mine .*a/mine.yaml.*rename the file"):
+        make_plan(other, store)
+    make_plan(ask(only=ONE, settings=GRID["settings"] | {"rounds": 9}), store)
+
+
+def test_axes_that_the_report_does_not_show_are_refused_before_anything_runs(ask, store):
+    hidden = GRID["axes"] | {"lr": [0.1, 0.2]}
+    with pytest.raises(ConfigError, match="several runs of one seed for .*name the axis in which they differ"):
+        make_plan(ask(axes=hidden), store)
+    assert len(make_plan(ask(axes=hidden, report={"rows": ["lr"]}), store).todo) == 8
+
+
+def test_a_stored_grid_is_plain_json(ask, store):
+    request = ask()
+    play(request, store)
+    text = (store.folder / "grids" / f"{request.label}.json").read_text()
+    assert json.loads(text)["source"].endswith("mine.yaml")
+
+
+def test_many_settings_on_the_command_line_still_make_names_of_files(ask, store):
+    numbers = ("lr", "momentum", "weight_decay", "participation")
+    counts = ("clients", "rounds", "local_epochs", "batch_size", "evaluate_every", "train_examples", "test_examples")
+    overrides = dict.fromkeys(numbers, 0.1234567890123456) | dict.fromkeys(counts, 100)
+    request = ask(only=ONE, overrides=overrides | {"transform": "none", "last_batch": "drop-if-full"})
+    play(request, store)
+    paths = reports.write(store.folder, *request.label.split("@"))
+    assert all(path.exists() and len(path.name) < 120 for path in paths.values())
+    assert store.grid(request.label)["overrides"]["lr"] == 0.1234567890123456
+
+
+def test_a_report_replaces_the_earlier_one_in_one_step(ask, store, monkeypatch):
+    request = ask(only=ONE)
+    play(request, store)
+    path = reports.write(store.folder, *request.label.split("@"))["md"]
+    before = path.read_text()
+    monkeypatch.setattr("bench.store.os.fsync", lambda file: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        reports.write(store.folder, *request.label.split("@"), value="last")
+    assert path.read_text() == before
