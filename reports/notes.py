@@ -89,10 +89,11 @@ def _published(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
     if is_comparable(grid, value) and grid["verdict"]:
         judged = compared[compared["verdict"] != ""]
         inside = (judged["verdict"] == "inside").sum()
-        yield (
-            f"Inside: {rule(grid['verdict']).text}. The band is a proposal of this harness, not the paper's. "
-            f"Inside are {inside} of {len(judged)} judged cells."
-        )
+        if len(judged):
+            yield (
+                f"Inside: {rule(grid['verdict']).text}. The band is a proposal of this harness, not the paper's. "
+                f"Inside are {inside} of {len(judged)} judged cells."
+            )
         if not all(published.same_setting for published in compared["published"]):
             yield "No verdict where clients, participation or model differ from the published setting."
 
