@@ -5,10 +5,13 @@ https://arxiv.org/abs/1909.06335
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from algorithms import tree
 from algorithms.base import RoundBased
 from algorithms.checks import above, at_least, one_of
+
+Form = Literal["plain", "damped", "nesterov"]
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,13 @@ class FedAvgM(RoundBased):
 
     server_momentum: float = 0.1
     server_lr: float = 1.0
-    form: str = "plain"
+    form: Form = "plain"
 
     def __post_init__(self):
         at_least("server_momentum", self.server_momentum, 0)
         above("1 - server_momentum", 1 - self.server_momentum, 0)
         above("server_lr", self.server_lr, 0)
-        one_of("form", self.form, ("plain", "damped", "nesterov"))
+        one_of("form", self.form, get_args(Form))
 
     def init_server(self, task, params):
         return {"velocity": tree.zeros_like(params)}

@@ -5,11 +5,14 @@ https://arxiv.org/abs/2007.07481
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from algorithms import tree
 from algorithms.base import RoundBased, average_buffers
 from algorithms.checks import one_of
 from algorithms.local import LocalResult, descend, momentum_steps
+
+MomentumMode = Literal["corrected", "steps"]
 
 
 @dataclass(frozen=True)
@@ -24,10 +27,10 @@ class FedNova(RoundBased):
             the params, which extrapolates them (the FedCollab code).
     """
 
-    momentum_mode: str = "corrected"
+    momentum_mode: MomentumMode = "corrected"
 
     def __post_init__(self):
-        one_of("momentum_mode", self.momentum_mode, ("corrected", "steps"))
+        one_of("momentum_mode", self.momentum_mode, get_args(MomentumMode))
 
     def local_update(self, data, plan, view):
         trained = descend(self.local_loss, view.params, data, plan, view).params

@@ -5,11 +5,15 @@ https://arxiv.org/abs/1910.06378
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from algorithms import tree
 from algorithms.base import RoundBased
 from algorithms.checks import above, one_of
 from algorithms.local import LocalResult, descend, momentum_steps
+
+Weighting = Literal["uniform", "examples"]
+MomentumMode = Literal["outside", "effective-lr", "none"]
 
 
 @dataclass(frozen=True)
@@ -28,15 +32,15 @@ class Scaffold(RoundBased):
     """
 
     server_lr: float = 1.0
-    weighting: str = "uniform"
-    momentum_mode: str = "outside"
+    weighting: Weighting = "uniform"
+    momentum_mode: MomentumMode = "outside"
 
     broadcast = ("control",)
 
     def __post_init__(self):
         above("server_lr", self.server_lr, 0)
-        one_of("weighting", self.weighting, ("uniform", "examples"))
-        one_of("momentum_mode", self.momentum_mode, ("outside", "effective-lr", "none"))
+        one_of("weighting", self.weighting, get_args(Weighting))
+        one_of("momentum_mode", self.momentum_mode, get_args(MomentumMode))
 
     def init_server(self, task, params):
         return {"control": tree.zeros_like(params)}

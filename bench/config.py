@@ -114,6 +114,15 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
     return config
 
 
+def base_of(config: RunConfig) -> RunConfig | None:
+    """The run whose state a wrapper can start from: the same settings, with its base as the method; None for others."""
+    base = config.algorithm.get("base")
+    if not isinstance(base, Mapping):
+        return None
+    settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
+    return resolve(settings | {"algorithm": dict(base)})
+
+
 def _method(flat: dict, mistakes: list[str]):
     """The method object of a flat dict (None if that failed) and the names of its options."""
     given = flat.get("algorithm")

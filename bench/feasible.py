@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bench import models
-from datasets import DatasetInfo, partitions
+from datasets import DatasetInfo, partitions, transforms
 
 if TYPE_CHECKING:
     from bench.config import RunConfig
@@ -31,7 +31,7 @@ def impossible(config: RunConfig, facts: Mapping[str, DatasetInfo] | None) -> li
     elif name != "centralized" and config.partition == "none":
         mistakes.append(f"partition 'none' gives one client everything and is for centralized only, but got {name}.")
     elif info:
-        mistakes += _sizes(config, info)
+        mistakes += [*_unfit(config, info), *_sizes(config, info)]
         if not mistakes and config.partition != "none":
             mistakes += _undealt(config, partition, info)
     return mistakes
@@ -53,6 +53,17 @@ def _misplaced(config: RunConfig, partition: partitions.Partition) -> list[str]:
     if config.dirichlet_seed_override is not None and not isinstance(partition, partitions.Dirichlet):
         mistakes.append(f"dirichlet_seed_override is for partitions dir-b only, but the partition is {partition.name}.")
     return mistakes
+
+
+def _unfit(config: RunConfig, info: DatasetInfo) -> list[str]:
+    """Why a model cannot take the images."""
+    channels, *sides = info.input_shape
+    size = transforms.recipe(config.transform, config.dataset).image_size
+    try:
+        models.load(config.model)((channels, *([size, size] if size else sides)), info.num_classes)
+    except ValueError as error:
+        return [str(error)]
+    return []
 
 
 def _sizes(config: RunConfig, info: DatasetInfo) -> list[str]:

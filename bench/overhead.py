@@ -36,7 +36,13 @@ def seconds_per_trial(count: int = 60) -> float:
 
 def side_by_side(data_dir: Path, count: int, rounds: int = 3) -> list[Trial]:
     """The workload of `bench.speed` in this many trials at once, on one core each; the first round only warms up."""
-    settings = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "label-2", "rounds": rounds, "local_epochs": 1}
+    settings = {
+        "algorithm": "fedavg",
+        "dataset": "cifar10",
+        "partition": "label-2",
+        "rounds": rounds,
+        "local_epochs": 1,
+    }
     ended, rows_of = _play([{**settings, "seed": seed} for seed in range(count)], data_dir, count)
     trials = []
     for (_, record), rows in zip(ended, rows_of, strict=True):
@@ -46,7 +52,9 @@ def side_by_side(data_dir: Path, count: int, rounds: int = 3) -> list[Trial]:
     return trials
 
 
-def _play(settings: list[dict], data_dir: Path | None, max_concurrent: int) -> tuple[list[tuple[float, dict]], list[list]]:
+def _play(
+    settings: list[dict], data_dir: Path | None, max_concurrent: int
+) -> tuple[list[tuple[float, dict]], list[list]]:
     """(moment, record) of each run in the order in which they ended, and their rows."""
     clock = _Clock()
     with tempfile.TemporaryDirectory() as folder:

@@ -263,6 +263,9 @@ def save(path: Path, state: dict[str, Any]) -> None:
         torch.save(on_host, partial)
         partial.flush()
         os.fsync(partial.fileno())
+    umask = os.umask(0)
+    os.umask(umask)
+    os.chmod(partial.name, 0o666 & ~umask)  # temporary files are private, results need not be
     os.replace(partial.name, path)
 
 

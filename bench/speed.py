@@ -61,7 +61,11 @@ class Row:
 
 
 def measure(
-    data_dir: Path | None = None, *, share: float = 0.5, repeats: int = 3, say: Callable[[str], None] = lambda line: None
+    data_dir: Path | None = None,
+    *,
+    share: float = 0.5,
+    repeats: int = 3,
+    say: Callable[[str], None] = lambda line: None,
 ) -> list[Row]:
     """The whole table.
 
@@ -221,7 +225,10 @@ def write_random_cifar10(folder: Path, batch_size: int = 10_000) -> None:
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        batch = {"data": rng.integers(0, 256, (batch_size, 3072), np.uint8), "labels": [i % 10 for i in range(batch_size)]}
+        batch = {
+            "data": rng.integers(0, 256, (batch_size, 3072), np.uint8),
+            "labels": [i % 10 for i in range(batch_size)],
+        }
         (folder / name).write_bytes(pickle.dumps(batch))
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(label) for label in range(10)]}))
 

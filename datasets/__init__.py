@@ -28,9 +28,7 @@ __all__ = [
 ]
 
 
-def load(
-    name: str, data_dir: Path | None, *, cache_dir: Path | None = None, image_size: int | None = None
-) -> Dataset:
+def load(name: str, data_dir: Path | None, *, cache_dir: Path | None = None, image_size: int | None = None) -> Dataset:
     """The images and labels of a dataset, decoded at the first call on a machine, memory-mapped afterwards.
 
     Args:
@@ -105,9 +103,7 @@ def _find(name: str, data_dir: Path | None) -> Source:
         raise MissingData(f"{name} needs a data directory; name it with --data-dir.")
     data_dir = Path(data_dir).expanduser().absolute()
     if not data_dir.is_dir():
-        raise MissingData(
-            f"The data directory {data_dir} does not exist; create it, or name another with --data-dir."
-        )
+        raise MissingData(f"The data directory {data_dir} does not exist; create it, or name another with --data-dir.")
     source = _find_original(name, data_dir) or folders.find(name, data_dir / name, INFO[name].input_shape[0])
     if source is None:
         raise MissingData(f"No {name} in {data_dir}: {expected(name)}; {remedy(name)}.")

@@ -49,9 +49,7 @@ def load(dataset: str, source: Source, image_size: int | None, cache_dir: Path |
             ) from error
         if (decoded := _open(entry)) is not None:
             return decoded
-    raise DataError(
-        f"Decoded images in {entry} change while they are written; remove that folder and try again."
-    )
+    raise DataError(f"Decoded images in {entry} change while they are written; remove that folder and try again.")
 
 
 def _key(dataset: str, source: Source, image_size: int | None) -> str:

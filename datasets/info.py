@@ -90,6 +90,4 @@ def expected(dataset: str) -> str:
     """Where the files of a dataset belong."""
     if dataset not in INFO:
         return "expected {train,test}/<class>/<image> in it"
-    return (
-        f"expected {INFO[dataset].layout} or {dataset}/{{train,test}}/<class>/<image> in the data directory"
-    )
+    return f"expected {INFO[dataset].layout} or {dataset}/{{train,test}}/<class>/<image> in the data directory"

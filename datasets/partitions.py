@@ -59,9 +59,7 @@ class Partition:
         """Whether the parameter may have this value; NaN stands for text that is no number."""
         return False
 
-    def split(
-        self, labels, num_clients, num_classes, seed, *, dirichlet_seed_override=None
-    ) -> list[np.ndarray]:
+    def split(self, labels, num_clients, num_classes, seed, *, dirichlet_seed_override=None) -> list[np.ndarray]:
         """One int64 array of indices per client; see `draw`."""
         return self.draw(
             labels, num_clients, num_classes, seed, dirichlet_seed_override=dirichlet_seed_override
@@ -224,9 +222,7 @@ class Dirichlet(_Redrawn):
             indices = indices.copy()
             rng.shuffle(indices)
             shares = rng.dirichlet(np.full(num_clients, self.concentration)) * (sizes < fill)
-            if (
-                not shares.sum() > 0
-            ):  # a tiny concentration underflows to 0 or NaN: there is nobody to deal to
+            if not shares.sum() > 0:  # a tiny concentration underflows to 0 or NaN: there is nobody to deal to
                 return None
             cut = _cut(shares / shares.sum(), len(indices))
             sizes += np.diff(cut, prepend=0, append=len(indices))

@@ -141,9 +141,7 @@ def _host(labels: tuple[str, ...], rows: list[tuple[str, ...]], keys: list[str])
     if partition != "none":
         return labels
     place = keys.index("partition")
-    siblings = (
-        row for row in rows if row[place] != "none" and _without(row, place) == _without(labels, place)
-    )
+    siblings = (row for row in rows if row[place] != "none" and _without(row, place) == _without(labels, place))
     return next(siblings, labels)
 
 

@@ -41,9 +41,7 @@ class Rule:
         band = self.band(published, std, seeds)
         if band is None:
             return None
-        distance = (
-            abs(mean - float(published.mean)) - 1e-9
-        )  # 54.6 - 53.6 is 1.0 to its reader, not to a float
+        distance = abs(mean - float(published.mean)) - 1e-9  # 54.6 - 53.6 is 1.0 to its reader, not to a float
         return "inside" if distance <= band else "near" if distance <= self.near * band else "outside"
 
 

@@ -25,9 +25,7 @@ def real_data() -> Path:
             return _absent(f"SKEWBENCH_DATA is {named}, which is not a folder")
         return Path(named)
     if not (ARCHIVES / "unpack.sh").is_file():
-        return _absent(
-            "no real images: SKEWBENCH_DATA is not set and there are no archives beside the repository"
-        )
+        return _absent("no real images: SKEWBENCH_DATA is not set and there are no archives beside the repository")
     return _unpacked(cache.default_dir() / "real-data")
 
 
@@ -37,9 +35,7 @@ def _unpacked(folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=".real-data-", dir=folder.parent))
     try:
-        done = subprocess.run(
-            ["sh", ARCHIVES / "unpack.sh", temporary / "data"], capture_output=True, text=True
-        )
+        done = subprocess.run(["sh", ARCHIVES / "unpack.sh", temporary / "data"], capture_output=True, text=True)
         if done.returncode != 0:
             return _absent(f"the archives in {ARCHIVES} could not be unpacked: {done.stderr.strip()}")
         try:

@@ -1,5 +1,6 @@
 """The examples of the README are true."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import algorithms
 import datasets
 from bench.config import resolve
 from bench.run import Run
+from tests.algorithms import test_contract
 from tests.toy import play, toy_task
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -21,8 +23,11 @@ def example(tmp_path, monkeypatch):
     """The README's method, installed as the README says."""
     (tmp_path / "fedadam.py").write_text(BLOCKS[0])
     monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
-    monkeypatch.setattr(algorithms, "REGISTRY", dict(algorithms.REGISTRY))
-    exec(BLOCKS[1], {"REGISTRY": algorithms.REGISTRY})
+    added = {}
+    exec(BLOCKS[1], {"REGISTRY": added})
+    for name, place in added.items():
+        monkeypatch.setitem(algorithms.REGISTRY, name, place)
+    monkeypatch.setattr(algorithms, "describe", lambda name: BLOCKS[0].splitlines()[0].strip('"'))
     return algorithms.load("fedadam")
 
 
@@ -40,6 +45,14 @@ def test_the_example_method_agrees_on_both_engines(example):
     looped, vectorised = (play(example(), toy_task(engine=engine))["params"] for engine in ("loop", "vectorised"))
     for name in looped:
         torch.testing.assert_close(looped[name], vectorised[name], rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("check", [c for c in vars(test_contract) if c.startswith("test_")])
+def test_the_example_method_passes_the_contract(example, check, tmp_path):
+    function = getattr(test_contract, check)
+    fixtures = {"name": "fedadam", "method": example(), "tmp_path": tmp_path, "participation": 0.6}
+    fixtures |= {"model": "simple-cnn", "shape": (3, 16, 16), "dataset": "cifar10"}
+    function(**{key: fixtures[key] for key in inspect.signature(function).parameters})
 
 
 def test_first_step_of_the_example_by_hand(example):

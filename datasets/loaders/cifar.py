@@ -31,9 +31,7 @@ def find(dataset: str, data_dir: Path) -> Source | None:
 
     for folder in (data_dir / folder_name, data_dir / dataset / folder_name):
         if folder.is_dir():
-            *train_files, test_file, meta_file = files = require(
-                folder, [*train_names, test_name, meta_name], dataset
-            )
+            *train_files, test_file, meta_file = files = require(folder, [*train_names, test_name, meta_name], dataset)
             break
     else:
         return None

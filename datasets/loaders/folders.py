@@ -30,9 +30,7 @@ def find(dataset: str, folder: Path, channels: int) -> Source | None:
             f"{folder}/train and {folder}/test must have the same classes, but {odd[0]!r} is only in "
             f"{'train' if odd[0] in classes else 'test'}; add or remove its folder."
         )
-    return source(
-        dataset, folder, _listing(folder / "train", classes), _listing(folder / "test", classes), channels
-    )
+    return source(dataset, folder, _listing(folder / "train", classes), _listing(folder / "test", classes), channels)
 
 
 def source(
@@ -57,9 +55,7 @@ def source(
 def _classes(folder: Path) -> list[str]:
     names = [entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."]
     if not names:
-        raise DataError(
-            f"{folder} has no folder per class; image folders are {{train,test}}/<class>/<image>."
-        )
+        raise DataError(f"{folder} has no folder per class; image folders are {{train,test}}/<class>/<image>.")
     return sorted(names, key=natural_order)
 
 
@@ -67,9 +63,7 @@ def _listing(folder: Path, classes: list[str]) -> dict[str, list[str]]:
     listing = {name: list_images(str(folder / name)) for name in classes}
     for name, paths in listing.items():
         if not paths:
-            raise DataError(
-                f"{folder / name} has no images; add some, or remove the class from train and test."
-            )
+            raise DataError(f"{folder / name} has no images; add some, or remove the class from train and test.")
     return listing
 
 

@@ -18,9 +18,7 @@ def find(dataset: str, data_dir: Path) -> Source | None:
     for folder in (data_dir / "tiny-imagenet-200", data_dir / dataset):
         if (folder / "wnids.txt").is_file():
             train = _list_train(folder, dataset)
-            return folders.source(
-                dataset, folder, train, _list_validation(folder, list(train), dataset), channels=3
-            )
+            return folders.source(dataset, folder, train, _list_validation(folder, list(train), dataset), channels=3)
     return None
 
 
@@ -46,8 +44,6 @@ def _list_validation(folder: Path, classes: list[str], dataset: str) -> dict[str
             listing[fields[1]].append(str(folder / "val" / "images" / fields[0]))
     for wnid, paths in listing.items():
         if not paths:
-            raise DataError(
-                f"{annotations} names no image of class {wnid}, which has training images; restore it."
-            )
+            raise DataError(f"{annotations} names no image of class {wnid}, which has training images; restore it.")
         paths.sort(key=natural_order)
     return listing

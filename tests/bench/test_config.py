@@ -9,7 +9,7 @@ import pytest
 import algorithms
 import datasets
 from algorithms.base import Algorithm
-from bench.config import RunConfig, resolve, run_id
+from bench.config import RunConfig, base_of, resolve, run_id
 from bench.mistakes import ConfigError
 
 FEDPROX = {"algorithm": "fedprox", "mu": 0.1, "dataset": "digits", "partition": "label-2", "clients": 20}
@@ -203,3 +203,18 @@ def test_a_wrapper_takes_its_base_as_a_nested_method(wrap):
         assert said in str(caught.value)
     with pytest.raises(ConfigError, match="wrap: base is missing"):
         resolve(wrap)
+
+
+def test_the_run_of_a_wrappers_base_is_the_run_that_the_base_alone_would_be(wrap):
+    wrapped = resolve(wrap | {"base": {"name": "fedprox", "mu": 0.3}, "rounds": 7})
+    alone = resolve(FEDPROX | {"mu": 0.3, "rounds": 7})
+    assert run_id(base_of(wrapped)) == run_id(alone)
+    assert base_of(alone) is None
+
+
+def test_a_model_that_cannot_take_the_images_is_refused_before_any_work():
+    with pytest.raises(ConfigError) as error:
+        resolve(FEDPROX | {"dataset": "digits", "model": "simple-cnn"})
+    assert str(error.value) == (
+        "SimpleCnn needs images of at least 16x16 pixels, but got 8x8; use the model mlp for smaller ones."
+    )

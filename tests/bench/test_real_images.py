@@ -22,7 +22,9 @@ def test_table_1_at_its_smallest_budget_on_real_cifar10(real_data, tmp_path):
     done = subprocess.run([*command, *cells, *where], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     table = (tmp_path / "reports" / "paper_table1@smoke.md").read_text()
-    cifar10, fmnist = (next(line for line in table.splitlines() if f"| {name} " in line) for name in ("cifar10", "fmnist"))
+    cifar10, fmnist = (
+        next(line for line in table.splitlines() if f"| {name} " in line) for name in ("cifar10", "fmnist")
+    )
     assert cifar10.count("(53.") >= 3 and cifar10.count("±") >= 5  # published values beside the measured ones
     assert fmnist.count("no data: fmnist") == 6
     assert "Budget smoke is not the paper's" in table and "Data: cifar10 from image folders" in table

@@ -85,9 +85,7 @@ def test_a_failed_download_is_one_sentence(tmp_path, monkeypatch):
         raise RuntimeError("no route to host")
 
     monkeypatch.setattr(torchvision.datasets, "MNIST", fail)
-    with pytest.raises(
-        DataError, match=r"Could not download mnist to .* \(no route to host\); check the connection"
-    ):
+    with pytest.raises(DataError, match=r"Could not download mnist to .* \(no route to host\); check the connection"):
         prepare("mnist", tmp_path)
 
 

@@ -67,9 +67,7 @@ def write_cifar100(folder):
 
 
 def idx_bytes(array):
-    return (
-        struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
-    )
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 
 
 def write_idx(folder, zipped):
@@ -234,9 +232,7 @@ def test_image_size_resizes_image_files_of_any_size(tmp_path, read):
 def test_image_size_resizes_arrays_like_image_files(tmp_path, read):
     images, _ = write_cifar10(tmp_path / "cifar-10-batches-py")
     resized = Image.fromarray(images[0].transpose(1, 2, 0)).resize((16, 16), Image.Resampling.BILINEAR)
-    assert np.array_equal(
-        read("cifar10", image_size=16).train.images[0], np.asarray(resized).transpose(2, 0, 1)
-    )
+    assert np.array_equal(read("cifar10", image_size=16).train.images[0], np.asarray(resized).transpose(2, 0, 1))
 
 
 def test_digits_are_split_80_to_20_by_class(tmp_path):
@@ -279,9 +275,7 @@ def test_a_truncated_image_is_named(tmp_path, read, suffix, keep):
     image = tmp_path / "cifar10" / "test" / "b" / f"7.{suffix}"
     write_png(image, random_images(1, 3, 32)[0])
     truncate(image, keep)
-    with pytest.raises(
-        DataError, match=rf"7\.{suffix} is truncated or corrupt \(.*\); delete it and run 'python -m b"
-    ):
+    with pytest.raises(DataError, match=rf"7\.{suffix} is truncated or corrupt \(.*\); delete it and run 'python -m b"):
         read("cifar10")
 
 
@@ -306,9 +300,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path, read):
     assert not (tmp_path / "harm").exists()
 
 
-@pytest.mark.parametrize(
-    "content", [["no dict"], {"labels": [0]}, {"data": np.zeros((2, 3072)), "labels": [1]}]
-)
+@pytest.mark.parametrize("content", [["no dict"], {"labels": [0]}, {"data": np.zeros((2, 3072)), "labels": [1]}])
 def test_a_pickle_of_something_else_is_named(tmp_path, read, content):
     write_cifar10(tmp_path / "cifar-10-batches-py")
     write_pickle(tmp_path / "cifar-10-batches-py" / "data_batch_2", content)
@@ -329,9 +321,7 @@ def test_a_truncated_idx_file_is_named(tmp_path, read, part, zipped, keep):
 def test_images_and_labels_of_different_length_are_refused(tmp_path, read):
     write_idx(tmp_path / "MNIST" / "raw", zipped=False)
     (tmp_path / "MNIST" / "raw" / "train-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(3)))
-    with pytest.raises(
-        DataError, match=r"train-images-idx3-ubyte is .*\(10, 28, 28\) beside labels of shape \(3,\)"
-    ):
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte is .*\(10, 28, 28\) beside labels of shape \(3,\)"):
         read("mnist")
 
 
@@ -435,7 +425,5 @@ def test_missing_data_is_one_sentence_with_the_expected_files(tmp_path, read, na
 
 @pytest.mark.parametrize("call", [load, datasets.check, datasets.prepare])
 def test_an_unknown_dataset_gets_the_nearest_name(tmp_path, call):
-    with pytest.raises(
-        ValueError, match=r"Unknown dataset 'cifar01'\. Did you mean 'cifar10'\? Known: digits, "
-    ):
+    with pytest.raises(ValueError, match=r"Unknown dataset 'cifar01'\. Did you mean 'cifar10'\? Known: digits, "):
         call("cifar01", tmp_path)
