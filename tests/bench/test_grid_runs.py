@@ -31,8 +31,19 @@ def write_grid(folder: Path, **changes) -> Path:
 def start(*arguments: object) -> subprocess.Popen:
     command = [sys.executable, "-m", "bench", "run", *map(str, arguments)]
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_hear_interrupts,
     )
+
+
+def _hear_interrupts() -> None:
+    """Tests that run in the background of a script inherit that Ctrl-C is ignored; drivers of these tests must hear it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(*arguments: object) -> tuple[int, str]:
