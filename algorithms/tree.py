@@ -62,11 +62,6 @@ def row(tree: Tree, index: int | Tensor) -> Tree:
     return map(lambda leaf: leaf[index], tree)
 
 
-def repeat(tree: Tree, count: int) -> Tree:
-    """The same tree count times, leaves [count, ...]; no memory is copied."""
-    return map(lambda leaf: leaf.expand(count, *leaf.shape), tree)
-
-
 def weighted_mean(stacked: Tree, weights: Tensor) -> Tree:
     """Mean over the leading axis.
 
