@@ -37,6 +37,8 @@ class RunConfig(BaseModel):
         last_batch: whether a client's last, partial batch trains (`keep`) or not if it has a full one as well.
         evaluate_every: rounds between evaluations; None is 1 for shared models, the last round for per-client ones.
         train_examples: size of the stratified subset of the training data that is used; None is all of it.
+        trace_local_models: true adds to evaluated rounds how each local model of the cohort got on, epoch by epoch; this
+            trains them (local_epochs + 1) / 2 times more.
         dirichlet_seed_override: draws a Dirichlet partition with this seed whatever the run's seed is.
         versions: the `version` of everything whose change may change the numbers.
     """
@@ -67,6 +69,7 @@ class RunConfig(BaseModel):
     test_examples: int | None = Field(None, gt=0)
     dirichlet_seed_override: int | None = Field(None, ge=0, le=MAX_SEED)
     first_clients: int | None = Field(None, gt=0)
+    trace_local_models: Literal[True] | None = None
 
     @property
     def population(self) -> int:
@@ -122,7 +125,7 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
     except ValidationError as error:
         raise ConfigError(mistakes + sentences(error)) from error
     if not mistakes:
-        mistakes = [*impossible(config, facts), *method.mistakes(config)]
+        mistakes = [*impossible(config, facts), *method.mistakes(config), *_untraceable(config, method)]
     if mistakes:
         raise ConfigError(mistakes)
     # Methods with rounds of their own do not read the setting: without this, one run would have many names.
@@ -153,6 +156,24 @@ def _method(flat: dict, mistakes: list[str]):
     except ConfigError as error:
         mistakes += error.mistakes
     return None, options
+
+
+def _untraceable(config: RunConfig, method) -> list[str]:
+    """Why the local models of a run cannot be traced."""
+    if not config.trace_local_models:
+        return []
+    from algorithms.base import RoundBased  # imports torch, which only a method needs
+
+    mistakes = []
+    if not isinstance(method, RoundBased):
+        name = config.algorithm["name"]
+        mistakes.append(f"{name} trains in stages, so trace_local_models has no local models of a round; leave it out.")
+    if config.local_epochs is None:
+        mistakes.append(
+            f"trace_local_models looks at models after every local epoch: set local_epochs, not local_steps "
+            f"({config.local_steps})."
+        )
+    return mistakes
 
 
 def _check_names(settings: dict, mistakes: list[str]) -> dict[str, int]:

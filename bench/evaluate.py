@@ -21,18 +21,27 @@ def evaluate(task, deployed: Deployed) -> dict[str, float]:
     """
     if not deployed.per_client:
         return _evaluate_shared(task, deployed)
+    overall, own = evaluate_clients(task, deployed, torch.arange(task.population))
+    return {"global_accuracy": overall.mean().item(), "local_accuracy": own.mean().item()}
+
+
+def evaluate_clients(task, deployed: Deployed, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Accuracies in [0, 1] of the models of some clients, each [K].
+
+    Args:
+        deployed: one model per client of ids.
+        ids: [K], of the task.
+
+    Returns:
+        Accuracy on the whole test set, and on test data with the label shares of the client (see `local_accuracy`).
+    """
     overall, own = [], []
-    for client in range(task.population):
-        params, buffers = tree.row(deployed.params, client), tree.row(deployed.buffers, client)
+    for position, (client, counts) in enumerate(zip(ids.tolist(), task.cohort(ids).label_counts, strict=True)):
+        params, buffers = tree.row(deployed.params, position), tree.row(deployed.buffers, position)
         correct, _ = _score(task, BoundModel(deployed.model, buffers), params, _noise_of(task, client))
         overall.append(correct.double().mean())
-        own.append(
-            local_accuracy(correct, task.federation.test_labels, task.cohort(torch.tensor([client])).label_counts[0])
-        )
-    return {
-        "global_accuracy": torch.stack(overall).mean().item(),
-        "local_accuracy": torch.stack(own).mean().item(),
-    }
+        own.append(local_accuracy(correct, task.federation.test_labels, counts))
+    return torch.stack(overall), torch.stack(own)
 
 
 def local_accuracy(correct: Tensor, labels: Tensor, label_counts: Tensor) -> Tensor:

@@ -183,6 +183,12 @@ class Distributions(Part):
     client: int = Field(0, ge=0)
 
 
+class LocalModels(Part):
+    """A figure: accuracy of each client's model, epoch by epoch, for runs that trace their local models."""
+
+    kind: Literal["local-models"]
+
+
 def _has_known_kind(figure: Any) -> Any:
     if isinstance(figure, dict) and figure.get("kind") not in FIGURES:
         if "kind" not in figure:
@@ -192,7 +198,8 @@ def _has_known_kind(figure: Any) -> Any:
 
 
 Figure = Annotated[
-    Annotated[Curves | BySetting | Distributions, Field(discriminator="kind")], BeforeValidator(_has_known_kind)
+    Annotated[Curves | BySetting | Distributions | LocalModels, Field(discriminator="kind")],
+    BeforeValidator(_has_known_kind),
 ]
 
 
@@ -350,6 +357,7 @@ def _keys_beside(location: tuple) -> list[str]:
         "curves": Curves,
         "by-setting": BySetting,
         "distributions": Distributions,
+        "local-models": LocalModels,
     }
     for key in location[:-1]:
         part = nested.get(key, part)

@@ -22,6 +22,7 @@ from bench import models
 from bench.client import Settings
 from bench.engine import refuse_loop_only
 from bench.evaluate import evaluate
+from bench.local_models import local_models, trace
 from bench.seeds import seed_for
 from bench.task import Task
 from datasets import partitions, transforms
@@ -89,8 +90,9 @@ class Run:
         self.task = build_task(config, dataset, device=device, engine=engine)
         self.state = self.algorithm.init(self.task)
         self.num_rounds = self.algorithm.num_rounds(self.task.settings)
-        self.rows: list[dict[str, float]] = []
+        self.rows: list[dict[str, Any]] = []
         self._evaluate_every = config.evaluate_every or (self.num_rounds if self.algorithm.personal else 1)
+        self._trace_local_models = config.trace_local_models
         self._folder, self._keep = folder, keep or Keep(final=False)
         self._data = {"kind": dataset.kind, "digest": dataset.digest}
         self._data_note = dataset.note
@@ -106,13 +108,14 @@ class Run:
     def finished(self) -> bool:
         return bool(self._diverged) or self.round >= self.num_rounds
 
-    def step(self) -> dict[str, float]:
+    def step(self) -> dict[str, Any]:
         """Plays one round and returns its row.
 
         Returns:
             "round" (from 1), accuracies in [0, 1] if the round is evaluated and there is a model, and so far:
             "bytes_down", "bytes_up" (mean per client of the population), "examples" trained on, "seconds" of training and
-            evaluation; and "examples_per_second" of this round's training.
+            evaluation; "examples_per_second" of this round's training; and "local_models", if they are traced in an
+            evaluated round (see `bench.local_models.trace`).
         """
         begin, before = time.perf_counter(), self.state["spent"]["examples"]
         previous, self.state = self.state, self.algorithm.step(self.task, self.state)
@@ -134,6 +137,8 @@ class Run:
             scores = evaluate(self.task, deployed) if deployed else {}
             if all(map(math.isfinite, scores.values())):
                 row |= scores
+                if self._trace_local_models:
+                    row["local_models"] = trace(self.task, self.algorithm, previous, self.state)
             else:
                 self._diverged = f"the test loss was not finite after round {self.round}"
         self._seconds += time.perf_counter() - begin
@@ -173,16 +178,10 @@ class Run:
         if self.round in self._keep.rounds:
             save(self._folder / f"round-{self.round:04d}.pt", self.state)
         if self.round in self._keep.local_models:
-            save(self._folder / f"local-models-{self.round:04d}.pt", self._local_models(previous))
+            kept = local_models(self.task, self.algorithm, previous)
+            save(self._folder / f"local-models-{self.round:04d}.pt", kept)
         if self._keep.final and self.finished:
             save(self._folder / "final.pt", self.state)
-
-    def _local_models(self, previous: dict[str, Any]) -> dict[str, Any]:
-        """The cohort's models at the end of the local training that followed a state, trained once more: training is a
-        function of the state, so these are the models that were aggregated."""
-        cohort = self.task.sample_cohort(previous["round"])
-        mapped = self.algorithm.map_clients(self.task, self.algorithm.local_update, cohort, previous)
-        return {"ids": cohort.ids, **self.algorithm.local_models(previous, mapped)}
 
 
 def build_algorithm(spec: dict[str, Any]) -> Algorithm:

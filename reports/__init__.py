@@ -8,7 +8,7 @@ from pathlib import Path
 
 FORMATS = ("md", "tex", "csv")
 VALUES = ("last", "best", "last10")
-FIGURES = ("curves", "by-setting", "distributions")
+FIGURES = ("curves", "by-setting", "distributions", "local-models")
 CURVES = ("rounds", "communication", "time", "examples")
 
 

@@ -57,7 +57,12 @@ def draw(series: Series):
     rows = -(-len(panels) // columns)
     width = _COLUMN if columns == 1 else _PAGE
     height = min(max(0.65 * width / columns, 1.6), 2.2) * rows
-    drawers = {"curves": _draw_curves, "by-setting": _draw_values, "distributions": _draw_bars}
+    drawers = {
+        "curves": _draw_curves,
+        "by-setting": _draw_values,
+        "distributions": _draw_bars,
+        "local-models": _draw_curves,
+    }
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(width, height + 0.6), layout="constrained")
         figure.supxlabel(series.x_label, fontsize=_STYLE["axes.labelsize"])
@@ -68,7 +73,7 @@ def draw(series: Series):
             of_panel = series.points[series.points["panel"] == panel]
             for line, points in of_panel.groupby("line", sort=False):
                 handles[line] = drawers[series.kind](axes, points, series, line)
-            if series.kind == "curves":
+            if series.kind in ("curves", "local-models"):
                 _scale_x(axes, of_panel["x"].dropna().to_numpy(float))
             if remarks := series.remarks.get(panel):
                 _write_remarks(axes, remarks)

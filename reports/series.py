@@ -62,6 +62,8 @@ def figure_name(figure: dict) -> str:
             return f"by-{figure['setting']}"
         case "distributions":
             return f"distributions-client{figure['client']}"
+        case "local-models":
+            return "local-models"
     raise ValueError(unknown("kind of figure", figure["kind"], FIGURES))
 
 
@@ -84,6 +86,7 @@ def collect(figure: dict, grid: dict, records: dict, rows_of: Callable, value: s
         "curves": lambda table: _curves(figure["x"], report, table, grid, records, rows_of),
         "by-setting": lambda table: _by_setting(figure["setting"], report, table, grid),
         "distributions": lambda table: _distributions(figure["client"], report, table, grid, records),
+        "local-models": lambda table: _local_models(report, table, grid, records, rows_of),
     }
     found = {table.metric: makers[figure["kind"]](table) for table in report.tables}
     return {metric: series for metric, series in found.items() if len(series.points)}
@@ -175,6 +178,28 @@ def _distributions(client: int, report: Report, table: Table, grid: dict, record
     points = _points(frames)
     drawn = tuple(dict.fromkeys(points["line"]))
     return Series("distributions", "Class", f"Label share of client {client} (%)", drawn, points, remarks=remarks)
+
+
+def _local_models(report: Report, table: Table, grid: dict, records: dict, rows_of: Callable) -> Series:
+    """A line per client, a panel per method: accuracy on test data with the client's label shares, after every local epoch
+    and, at the same place, after the models have been averaged. Seeds draw other clients, so the first one is shown."""
+    frames, lines, x_label = [], {}, "Local epoch"
+    for panel, cells in _panels(report, table, grid):
+        for method, (cell,) in cells.items():
+            run_id = next(run_id for run_id in cell.run_ids.split() if _is_done(run_id, records))
+            for row in rows_of(run_id):
+                traced = row.get("local_models", {"clients": (), "accuracies": ()})
+                for client, accuracies in zip(traced["clients"], traced["accuracies"], strict=True):
+                    lines[f"client {client}"] = client
+                    epochs = len(accuracies) - 1
+                    x_label = f"Local epoch (models are averaged after every {epochs})"
+                    x = [(row["round"] - 1) * epochs + epoch for epoch in (*range(1, epochs + 1), epochs)]
+                    points = pd.DataFrame({"x": x, "mean": accuracies, "std": float("nan")})
+                    points["mean"] *= 100
+                    frames.append(points.assign(panel=f"{panel}, {method}", line=f"client {client}"))
+    points = _points(frames)
+    y_label = "Test accuracy on the\nclient's own classes (%)"
+    return Series("local-models", x_label, y_label, tuple(sorted(lines, key=lines.get)), points)
 
 
 def _panels(report: Report, table: Table, grid: dict, over: str | None = None) -> Iterator[tuple[str, dict[str, list]]]:

@@ -9,10 +9,13 @@ import torch
 
 import datasets
 from algorithms import tree
+from algorithms.base import Deployed
 from bench.config import resolve
 from bench.cost import bytes_per_client
+from bench.evaluate import evaluate_clients
 from bench.grid import expand
 from bench.grid_spec import load_grid
+from bench.local_models import local_models
 from bench.mistakes import ConfigError
 from bench.run import Keep, Run, build_algorithm, choose_engine, stratified_subset, summarise
 
@@ -204,7 +207,8 @@ def test_a_run_imports_neither_ray_nor_pydantic_nor_torchvision():
         "c = N(algorithm={'name': 'fedavg'}, dataset='digits', partition='iid', clients=5, model='mlp', model_width=1.0,\n"
         "      transform='fedconcat', rounds=1, local_epochs=1, local_steps=None, batch_size=16, lr=0.1, momentum=0.0,\n"
         "      weight_decay=0.0, participation=1.0, last_batch='keep', evaluate_every=None, seed=0, train_examples=None,\n"
-        "      test_examples=None, dirichlet_seed_override=None, first_clients=None)\n"
+        "      test_examples=None, dirichlet_seed_override=None, first_clients=None,\n"
+        "      trace_local_models=None)\n"
         "Run(c, datasets.load('digits', None)).step(); import bench.speed\n"
         "print([m for m in ('ray', 'pydantic', 'torchvision', 'optuna', 'sklearn', 'matplotlib') if m in sys.modules])"
     )
@@ -229,3 +233,52 @@ def test_the_quickstart_exchanges_no_more_with_fedconcat_than_with_fedavg():
     found = {cell.setting("algorithm"): bytes_per_client(cell.config) for cell in cells}
     for name in ("fedconcat", "fedconcat-id"):
         assert 0.95 * found["fedavg"] <= found[name] <= found["fedavg"]
+
+
+def test_local_models_are_traced_from_epoch_to_epoch_up_to_what_is_averaged(digits):
+    flat = {
+        "algorithm": "fedavg",
+        **DIGITS,
+        "local_epochs": 3,
+        "trace_local_models": True,
+        "participation": 0.4,
+        "lr": 0.1,
+    }
+    run = Run(resolve(flat), digits)
+    before, row = run.state, run.step()
+    ids = run.task.sample_cohort(0).ids
+    assert row["local_models"]["clients"] == ids.tolist()
+    traced = torch.tensor(row["local_models"]["accuracies"], dtype=torch.double)
+    assert traced.shape == (4, 3 + 1)
+    trained = local_models(run.task, run.algorithm, before)
+    own = Deployed(run.task.model, trained["params"], trained["buffers"], True)
+    shared = run.algorithm.deploy(run.task, run.state, ids)
+    stacked = tree.map(lambda leaf: torch.stack([leaf] * 4), shared.params)
+    torch.testing.assert_close(traced[:, 2], evaluate_clients(run.task, own, ids)[1])
+    averaged = Deployed(run.task.model, stacked, {}, True)
+    torch.testing.assert_close(traced[:, 3], evaluate_clients(run.task, averaged, ids)[1])
+    one_epoch = Run(resolve(flat | {"local_epochs": 1}), digits)
+    one_epoch.step()
+    assert traced[:, 0].tolist() == [curve[0] for curve in one_epoch.rows[0]["local_models"]["accuracies"]]
+    assert (traced[:, 2] > 0.7).all() and traced[:, 3].mean() < traced[:, 2].mean()  # averaging forgets classes
+    untraced = Run(resolve(flat | {"trace_local_models": None}), digits)
+    assert "local_models" not in untraced.step() and untraced.rows[0]["accuracy"] == row["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (
+            {"algorithm": "fedconcat"},
+            "fedconcat trains in stages, so trace_local_models has no local models of a round",
+        ),
+        ({"local_steps": 5}, r"set local_epochs, not local_steps \(5\)"),
+        ({"trace_local_models": False}, "trace_local_models"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused(more, said):
+    flat = {"algorithm": "fedavg", **DIGITS, "trace_local_models": True}
+    if "local_steps" in more:
+        del flat["local_epochs"]
+    with pytest.raises(ConfigError, match=said):
+        resolve(flat | more)

@@ -26,7 +26,16 @@ def played(store):
     """Like `store.add`, and the runs have rounds: the score is reached in the last of three, each 10 s, 1 MB per
     direction and 1,000,000 examples longer than the one before; `silent` is the number of rounds without accuracy."""
 
-    def add(row: str, algorithm: str, scores: list, silent: int = 0, slower: float = 0, findings=None, **options):
+    def add(
+        row: str,
+        algorithm: str,
+        scores: list,
+        silent: int = 0,
+        slower: float = 0,
+        findings=None,
+        traced=None,
+        **options,
+    ):
         first = len(store.cells)
         store.add(row, algorithm, scores, **options)
         for cell, score in zip(store.cells[first:], scores, strict=True):
@@ -37,7 +46,8 @@ def played(store):
                 spent = {"bytes_down": done * 1e6, "bytes_up": done * 1e6, "examples": done * 10**6}
                 accuracy = {} if done <= silent else {"accuracy": score - 0.1 * (3 - done)}
                 seconds = done * (10 + slower * cell["seed"])
-                lines.append({"round": done, **spent, **accuracy, "seconds": seconds})
+                locals_ = {"local_models": {"clients": [3, 11], "accuracies": traced}} if traced else {}
+                lines.append({"round": done, **spent, **accuracy, "seconds": seconds, **locals_})
             folder = store.folder / "runs" / cell["run"]
             (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             record = json.loads((folder / "record.json").read_text())
@@ -69,6 +79,18 @@ def legend(figure) -> list[str]:
 
 def curves(x: str) -> dict:
     return {"kind": "curves", "x": x}
+
+
+def test_local_models_rise_by_epochs_and_fall_where_they_are_averaged(store, played):
+    played("cifar10 label-2", "fedavg", [0.5, 0.6], traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
+    played("cifar10 label-2", "moon", [0.5])
+    found = numbers(store, {"kind": "local-models"})
+    assert found.lines == ("client 3", "client 11") and list(found.points["panel"].unique()) == [
+        "cifar10, label-2, fedavg"
+    ]
+    drawn = line(found, "cifar10, label-2, fedavg", "client 11")
+    assert drawn == [(x, y, None) for x, y in zip((1, 2, 2, 3, 4, 4, 5, 6, 6), (70, 80, 20) * 3, strict=True)]
+    assert legend(figures.draw(found)) == ["client 3", "client 11"]
 
 
 @pytest.mark.parametrize(
@@ -327,7 +349,7 @@ def test_the_figures_of_a_grid_are_stored_with_it(tmp_path):
     ("drawn", "said"),
     [
         ([{"kind": "curve"}], "Unknown kind of figure 'curve'. Did you mean 'curves'?"),
-        ([{"x": "time"}], "The kind of a figure is missing. Known: curves, by-setting, distributions."),
+        ([{"x": "time"}], "The kind of a figure is missing. Known: curves, by-setting, distributions, local-models."),
         ([{"kind": "curves"}], "report.figures.0.curves.x is missing."),
         ([curves("tiem")], "Unknown x of curves 'tiem'. Did you mean 'time'?"),
         ([curves("time") | {"clinet": 1}], "report.figures.0.curves: Unknown key 'clinet'. Known: kind, x."),
@@ -345,9 +367,9 @@ def test_a_mistake_in_the_figures_of_a_grid_is_explained(tmp_path, drawn, said):
 
 
 def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, played):
-    played("cifar10 label-2", "fedconcat", [0.5], findings=shares(0))
+    played("cifar10 label-2", "fedconcat", [0.5], findings=shares(0), traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
     wanted = [*map(curves, reports.CURVES), {"kind": "by-setting", "setting": "clients"}]
-    wanted.append({"kind": "distributions", "client": 0})
+    wanted += [{"kind": "distributions", "client": 0}, {"kind": "local-models"}]
     assert {figure["kind"] for figure in wanted} == set(reports.FIGURES)
     for figure in wanted:
         found = numbers(store, figure)

@@ -1,0 +1,53 @@
+"""Models between two averages: what a cohort's clients have trained when a round ends, or after some of its epochs."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from algorithms import tree
+from algorithms.base import Deployed, RoundBased
+from bench.evaluate import evaluate_clients
+
+
+def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | None = None) -> dict[str, Any]:
+    """The cohort's models at the end of the local training that follows a state, or after some epochs of it, trained
+    once more: training is a function of the state, so these are the models that the round averages.
+
+    Returns:
+        "ids" of the cohort [K], "params" and "buffers", leaves [K, *p].
+    """
+
+    def update(data, plan, view):
+        # Only engine "loop" gives a client a plan without padding, of which an epoch is a fixed part.
+        steps = len(plan) if epochs is None else epochs * (len(plan) // task.settings.local_epochs)
+        return algorithm.local_update(data, plan[:steps], view)
+
+    cohort = task.sample_cohort(state["round"])
+    engine = task.engine if epochs is None else "loop"
+    mapped = algorithm.map_clients(replace(task, engine=engine), update, cohort, state)
+    return {"ids": cohort.ids, **algorithm.local_models(state, mapped)}
+
+
+def trace(task: Any, algorithm: RoundBased, before: dict, after: dict) -> dict[str, list]:
+    """How the models of a cohort get on during a round, on test data with the label shares of their clients.
+
+    Args:
+        before, after: the states around the round.
+
+    Returns:
+        "clients": ids [K]; "accuracies": for each of them, in [0, 1], after every local epoch, then of what it has when
+        the models have been averaged: [K][local_epochs + 1].
+    """
+    curves = []
+    for epoch in range(1, task.settings.local_epochs + 1):
+        models = local_models(task, algorithm, before, epoch)
+        deployed = Deployed(task.model, models["params"], models["buffers"], True)
+        curves.append(evaluate_clients(task, deployed, models["ids"])[1])
+    ids = models["ids"]
+    deployed = algorithm.deploy(task, after, ids)
+    if not deployed.per_client:
+        everybody = [tree.map(lambda leaf: leaf.expand(len(ids), *leaf.shape), part) for part in deployed[1:3]]
+        deployed = Deployed(deployed.model, *everybody, True)
+    curves.append(evaluate_clients(task, deployed, ids)[1])
+    return {"clients": ids.tolist(), "accuracies": torch.stack(curves, 1).tolist()}
