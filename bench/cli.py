@@ -102,6 +102,10 @@ def report(
     from bench.store import Store
 
     with explained():
+        if grid in ANALYSES:
+            raise ValueError(
+                f"{grid} is an analysis, not a grid of runs; `run --grid {grid}` prints it again from what is finished."
+            )
         store = Store(results_dir)
         stored = [tuple(name.split("@", 1)) for name in store.grids()]
         chosen = [(name, of) for name, of in stored if grid in (None, name) and budget in (None, of)]

@@ -129,6 +129,12 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["run", "--grid", "paper_table1", "--data-dir", "nowhere"], "nowhere does not exist"),
         (["list", "algoritms"], "Did you mean 'algorithms'?"),
         (["report", "--grid", "quickstart"], "holds no results of quickstart@any budget, only: nothing yet."),
+        (
+            ["run", "--grid", "paper_table6", "--dry-run"],
+            "paper_table6 is an analysis, not a grid of runs; it takes no --dry-",
+        ),
+        (["report", "--grid", "paper_table6"], "`run --grid paper_table6` prints it again from what is finished."),
+        (["describe", "--grid", "paper_table8"], "paper_table8 is an analysis, not a grid of trials"),
         (["data", "show", "digits", "lable-2"], "Did you mean 'label-k'?"),
         (["data", "check", "cifer10"], "Did you mean 'cifar10'?"),
     ],
