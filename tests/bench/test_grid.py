@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import yaml
 
@@ -13,6 +14,7 @@ from bench.grid import budget_label, expand, select, to_json
 from bench.grid_spec import load_grid, make_grid, single
 from bench.mistakes import ConfigError
 from bench.overview import chosen
+from datasets import partitions
 
 SMALL = {
     "axes": {
@@ -80,6 +82,15 @@ def test_every_grid_expands_at_every_budget(name, budget):
     assert len(described["cells"]) == len(cells) > 0
     assert json.loads(json.dumps(described)) == described
     assert all(run_id(cell["config"]) == cell["run"] for cell in described["cells"])
+
+
+def test_every_dirichlet_partition_of_the_smoke_budget_can_be_drawn():
+    cells = [cell for name in grid_files.names() for cell in expand(load_grid(name), "smoke")]
+    configs = [cell.config for cell in cells if cell.config.partition.startswith("dir-") and cell.config.train_examples]
+    drawn = {(c.dataset, c.partition, c.clients, c.train_examples, c.seed) for c in configs}
+    for dataset, partition, clients, examples, seed in sorted(drawn):
+        classes = datasets.INFO[dataset].num_classes
+        assert len(partitions.parse(partition).split(np.arange(examples) % classes, clients, classes, seed)) == clients
 
 
 def test_a_single_setting_is_the_same_run_as_the_cell_of_a_grid():
