@@ -25,7 +25,7 @@ def is_comparable(grid: dict, value: str) -> bool:
 def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.DataFrame:
     """Cells with three more columns: published (or None), difference (points, or NaN), verdict ("" if none).
 
-    Cells on substituted or incomplete data, and unmeasured ones, have no published counterpart. A verdict needs all seeds,
+    Cells on substituted or incomplete data have no published counterpart, and unmeasured ones no difference. A verdict needs all seeds,
     the paper's own budget, settings and rounds, and a published number for the same clients, participation and model.
     """
     counterparts = [_counterpart(cell, grid, metric) for cell in cells.to_dict("records")]
@@ -43,7 +43,7 @@ def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.Data
 
 
 def _counterpart(cell: dict, grid: dict, metric: str) -> Published | None:
-    if not grid["mirrors"] or not cell["done"] or cell["substitute"] or cell["data_note"]:
+    if not grid["mirrors"] or cell["substitute"] or cell["data_note"]:
         return None
     for published_metric in _PUBLISHED_METRICS.get(metric, ()):
         found = find(

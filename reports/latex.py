@@ -67,10 +67,9 @@ def _body(rows: tuple[Row, ...]) -> list[str]:
         if not opens_block:
             labels[0] = ""
         lines.append(_line([*labels, *map(_measured, row.cells)]))
-        if any(cell and cell.published for cell in row.cells):
-            blank = [""] * len(labels)
-            lines.append(_line([*blank, *(_small(cell, slice(0, 1)) for cell in row.cells)]))
-            lines.append(_line([*blank, *(_small(cell, slice(1, None)) for cell in row.cells)]))
+        for part in (slice(0, 1), slice(1, None)):
+            if any(cell and cell.published[part] for cell in row.cells):
+                lines.append(_line([*[""] * len(labels), *(_small(cell, part) for cell in row.cells)]))
     return lines
 
 
@@ -89,7 +88,7 @@ def _measured(cell: Cell | None) -> str:
 
 def _small(cell: Cell | None, part: slice) -> str:
     """Part of what is published: the value itself or what the comparison says, minus signs as such."""
-    if cell is None or not cell.published:
+    if cell is None or not cell.published[part]:
         return ""
     texts = (escape(text).replace("-", "$-$") for text in cell.published[part])
     return rf"{{\scriptsize ({', '.join(texts)})}}"

@@ -91,8 +91,10 @@ def _show(cell) -> Cell:
     spread = "" if pd.isna(cell.std) else f"±{percent(cell.std)}"
     published = ()
     if cell.published:
-        difference = round(cell.difference, 1) + 0.0  # no "-0.0"
-        published = (str(cell.published), f"{difference:+.1f}", *filter(None, [cell.verdict]))
+        published = (str(cell.published),)
+        if cell.done:
+            difference = round(cell.difference, 1) + 0.0  # no "-0.0"
+            published += (f"{difference:+.1f}", *filter(None, [cell.verdict]))
     return Cell(
         measured=f"{percent(cell.mean)}{spread}" if cell.done else "",
         remarks=tuple(_remarks(cell)),

@@ -86,6 +86,9 @@ def _published(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
         return
     source = f"{grid['mirrors']['paper']}, Table {grid['mirrors']['table']}"
     yield f"In parentheses: published value ({source}) and difference, measured minus published, in points."
+    compared = compared[compared["done"] > 0]
+    if compared.empty:
+        return
     if grid["budget"] != "paper":
         yield f"Budget {grid['budget']} is not the paper's, so not comparable: differences carry no verdict."
     if value != own_value(grid):

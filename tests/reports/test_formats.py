@@ -123,10 +123,15 @@ def test_latex_groups_rows_by_dataset_and_puts_published_values_below(small_tabl
         r" &  & {\scriptsize ($-$0.4, inside)} & {\scriptsize (+6.6, outside)} "
         r"& {\scriptsize (+0.0, inside)} \\",
         r" & dir-0.1 & 53.0$\pm$2.0, 2/3 seeds & diverged &  \\",
-        r" &  & {\scriptsize (53.0$\pm$1.0)} &  &  \\",
+        r" &  & {\scriptsize (53.0$\pm$1.0)} & {\scriptsize (53.1$\pm$3.5)} &  \\",
         r" &  & {\scriptsize (+0.0)} &  &  \\",
     ]
-    assert body[6:9] == [r"\midrule", r"svhn & label-2 & no data: svhn &  &  \\", r"\midrule"]
+    assert body[6:10] == [
+        r"\midrule",
+        r"svhn & label-2 & no data: svhn &  &  \\",
+        r" &  & {\scriptsize (82.8$\pm$0.5)} &  &  \\",
+        r"\midrule",
+    ]
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")

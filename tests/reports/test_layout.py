@@ -115,9 +115,12 @@ def test_settings_that_have_not_ended_are_named(store):
     assert any(note.startswith("n/m seeds, n/m settings") for note in notes(store))
 
 
-def test_absent_data_is_named_and_has_no_published_value(store):
+def test_absent_data_is_named_beside_the_published_value(store):
     store.add("svhn label-2", "fedavg", [None] * 3, missing="no data: svhn")
-    assert list(table(store).values()) == ["no data: svhn"]
+    assert list(table(store).values()) == ["no data: svhn (82.8±0.5)"]
+    assert [note for note in notes(store) if "ublished" in note] == [
+        "In parentheses: published value (fedconcat, Table 1) and difference, measured minus published, in points."
+    ]
 
 
 def test_substitutes_are_named_and_have_no_published_value(store):
