@@ -25,8 +25,9 @@ def is_comparable(grid: dict, value: str) -> bool:
 def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.DataFrame:
     """Cells with three more columns: published (or None), difference (points, or NaN), verdict ("" if none).
 
-    Cells on substituted or incomplete data have no published counterpart, and unmeasured ones no difference. A verdict needs all seeds,
-    the paper's own budget, settings and rounds, and a published number for the same clients, participation and model.
+    Cells on substituted or incomplete data have no published counterpart, and unmeasured ones no difference. A verdict
+    needs all seeds, the paper's own budget, settings and rounds, and a published number for the same clients, participation
+    and model.
     """
     counterparts = [_counterpart(cell, grid, metric) for cell in cells.to_dict("records")]
     cells = cells.assign(
