@@ -33,7 +33,7 @@ def escape(text: str) -> str:
 
 def _float(table: Table, report: Report) -> str:
     caption = report.title if len(report.tables) == 1 else f"{report.title} ({table.metric})"
-    header = [escape(name) for name in (*table.row_keys, *table.columns)]
+    header = [escape(name) for name in (*table.row_keys, *table.titles)]
     lines = [
         r"% Needs \usepackage{booktabs}.",
         r"\begin{table*}",

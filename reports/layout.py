@@ -38,12 +38,26 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One metric's table: names of the row labels, names of the columns, and the rows from top to bottom."""
+    """One metric's table.
+
+    Attributes:
+        row_keys: names of the row labels.
+        columns: values of what differs from column to column.
+        rows: from top to bottom.
+        column_key: what differs from column to column.
+    """
 
     metric: str
     row_keys: tuple[str, ...]
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    column_key: str = "algorithm"
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Of the columns: a method's name says what it is, another value does not."""
+        named = self.column_key == "algorithm"
+        return tuple(name if named else f"{self.column_key}={name}" for name in self.columns)
 
 
 def percent(number: float) -> str:
@@ -84,7 +98,7 @@ def arrange(cells: pd.DataFrame, grid: dict, metric: str) -> Table:
         Row(labels, tuple(placed.get((labels, column)) for column in columns))
         for labels in dict.fromkeys(hosts.values())
     )
-    return Table(metric, tuple(keys), tuple(columns), tuple(rows))
+    return Table(metric, tuple(keys), tuple(columns), tuple(rows), column_key)
 
 
 def _show(cell) -> Cell:

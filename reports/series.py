@@ -140,7 +140,7 @@ def _by_setting(setting: str, report: Report, table: Table, grid: dict) -> Serie
             points = [(None if x == "-" else x, cell.mean, cell.std) for x, cell in zip(values, found, strict=True)]
             frames.append(pd.DataFrame(points, columns=["x", "mean", "std"]).assign(panel=panel, line=line))
     y_label = f"{_NAMES[table.metric]} (%),\n{_MOMENTS[value]}"
-    x_label = setting.replace("num_", "number of ").replace("_", " ")
+    x_label = setting.replace("num_", "number of ").replace("_", " ").capitalize()
     return _series("by-setting", x_label, y_label, report, table, _points(frames), over=setting)
 
 
@@ -234,11 +234,13 @@ def _series(
     remarks = defaultdict(list)
     for row in table.rows:
         at = "".join(f" at {name}" for key, name in zip(table.row_keys, row.labels, strict=True) if key == over)
-        for line, cell in zip(table.columns, row.cells, strict=True):
+        for line, cell in zip(table.titles, row.cells, strict=True):
             if cell and cell.measured and cell.remarks:
                 remarks[_title(_panel(row.labels, table, over))].append(f"{line}{at}: {', '.join(cell.remarks)}")
     seeds = int(report.cells.loc[report.cells["metric"] == table.metric, "done"].max())
-    return Series(kind, x_label, y_label, table.columns, points, seeds, dict(remarks))
+    named = dict(zip(table.columns, table.titles, strict=True))
+    points = points.assign(line=points["line"].replace(named))
+    return Series(kind, x_label, y_label, table.titles, points, seeds, dict(remarks))
 
 
 def _points(frames: list[pd.DataFrame]) -> pd.DataFrame:

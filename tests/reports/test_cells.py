@@ -108,7 +108,7 @@ def test_seeds_may_be_columns(store):
     store.mirrors = None
     store.report |= {"columns": "seed"}
     lines = reports.render(store.add("cifar10 label-2", "fedavg", [0.5, 0.4]).save(), "small_table", "paper")
-    assert "| 0        | 1    |" in lines and "| **50.0** | 40.0 |" in lines
+    assert "| seed=0   | seed=1   |" in lines and "| **50.0** | 40.0     |" in lines
 
 
 def test_cells_that_differ_in_an_axis_the_report_does_not_show_are_refused(store):

@@ -198,7 +198,7 @@ def test_by_setting_shows_the_values_in_the_order_of_the_grid_and_others_as_a_le
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "10", "elbow", "5", "20"]
     assert legend(figure) == ["fedavg", "fedconcat"]
     assert figure.legends[0].get_title().get_text() == "mean ± std over 2 seeds"
-    assert figure.get_supxlabel() == "number of clusters" and "last round" in figure.get_supylabel()
+    assert figure.get_supxlabel() == "Number of clusters" and "last round" in figure.get_supylabel()
     best = numbers(store, {"kind": "by-setting", "setting": "num_clusters"}, value="best")
     assert line(best, "cifar10, label-2", "fedavg") == [(None, 43.0, 1.0)]
 

@@ -163,24 +163,3 @@ def test_a_report_imports_neither_torch_nor_ray_and_the_package_alone_not_even_p
     assert run_python(f"import sys, reports; {heavy}") == "[]\n"
     code = f"import sys, reports; reports.write({folder!r}, 'small_table', 'paper'); {heavy}"
     assert run_python(code) == "['pandas']\n"
-
-
-def test_2500_runs_become_markdown_in_two_seconds_with_python_start_and_imports(store):
-    for dataset in ("cifar10", "svhn", "fmnist", "cifar100", "tinyimagenet"):
-        for partition in ("label-2", "label-3", "dir-0.1", "dir-0.5", "iid"):
-            for algorithm in ("fedavg", "fedprox", "moon", "fedrs", "fedlc"):
-                for mu in range(4):
-                    store.add(f"{dataset} {partition}", algorithm, [0.5] * 5, choice={"mu": mu})
-    folder = str(store.save())
-    assert len(store.cells) == 2500
-    code = f"import reports; print(reports.render({folder!r}, 'small_table', 'paper'))"
-    assert run_python(code).count("50.0±0.0") == 125
-    assert any(processor_seconds(code) < 2 for _ in range(3))  # again where others slowed it down
-
-
-def processor_seconds(code: str) -> float:
-    """What a Python process costs; unlike the clock it leaves out most of what others do on the machine."""
-    before = os.times()
-    run_python(code)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
