@@ -1,6 +1,7 @@
 """Draws the numbers of `series` with matplotlib, in the size and type of a two-column paper."""
 
 import os
+import textwrap
 from pathlib import Path
 
 import pandas as pd
@@ -76,7 +77,7 @@ def draw(series: Series):
             if series.kind in ("curves", "local-models"):
                 _scale_x(axes, of_panel["x"].dropna().to_numpy(float))
             if remarks := series.remarks.get(panel):
-                _write_remarks(axes, remarks)
+                _write_remarks(axes, remarks, width / columns)
         for axes in figure.axes[len(panels) :]:
             axes.remove()
         _write_legend(figure, handles, series, width)
@@ -169,10 +170,13 @@ def _draw_bars(axes, points: pd.DataFrame, series: Series, line: str):
     )
 
 
-def _write_remarks(axes, remarks: list[str]) -> None:
+def _write_remarks(axes, remarks: list[str], width: float) -> None:
+    """In the lower right corner, in lines that fit into a panel of so many inches, its y axis left out."""
+    letters = max(20, int((width - 0.6) / 0.045))
     box = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
     place = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
-    axes.text(0.98, 0.03, "\n".join(remarks), fontsize=6, bbox=box, **place)
+    text = "\n".join(textwrap.fill(remark, letters, subsequent_indent="  ") for remark in remarks)
+    axes.text(0.98, 0.03, text, fontsize=6, bbox=box, **place)
 
 
 def _write_legend(figure, handles: dict, series: Series, width: float) -> None:

@@ -40,7 +40,8 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     for dataset, substitute in substituted[["dataset", "substitute"]].drop_duplicates().to_numpy():
         yield f"{dataset} was replaced by {substitute}: these cells check the mechanics, not {dataset}."
     partial = cells[cells["data_note"] != ""]
-    for dataset, note in partial[["dataset", "data_note"]].drop_duplicates().to_numpy():
+    partial = partial.assign(images=partial["substitute"].where(partial["substitute"] != "", partial["dataset"]))
+    for dataset, note in partial[["images", "data_note"]].drop_duplicates().to_numpy():
         yield f"{dataset} was incomplete ({note}): these cells have no published counterpart."
     waiting = (cells["missing"] == "") & (cells["diverged"] < cells["seeds"]) & (cells["failed"] < cells["seeds"])
     if (waiting & ~cells["complete"]).any():

@@ -231,16 +231,24 @@ def _panels(report: Report, table: Table, grid: dict, over: str | None = None) -
 def _series(
     kind: str, x_label: str, y_label: str, report: Report, table: Table, points: pd.DataFrame, over: str | None = None
 ) -> Series:
-    remarks = defaultdict(list)
+    found = defaultdict(dict)
     for row in table.rows:
         at = "".join(f" at {name}" for key, name in zip(table.row_keys, row.labels, strict=True) if key == over)
         for line, cell in zip(table.titles, row.cells, strict=True):
-            if cell and cell.measured and cell.remarks:
-                remarks[_title(_panel(row.labels, table, over))].append(f"{line}{at}: {', '.join(cell.remarks)}")
+            if cell and cell.measured:
+                found[_title(_panel(row.labels, table, over))][f"{line}{at}"] = ", ".join(cell.remarks)
+    remarks = {panel: _said_once(of_line) for panel, of_line in found.items() if any(of_line.values())}
     seeds = int(report.cells.loc[report.cells["metric"] == table.metric, "done"].max())
     named = dict(zip(table.columns, table.titles, strict=True))
     points = points.assign(line=points["line"].replace(named))
-    return Series(kind, x_label, y_label, table.titles, points, seeds, dict(remarks))
+    return Series(kind, x_label, y_label, table.titles, points, seeds, remarks)
+
+
+def _said_once(remarks: dict[str, str]) -> list[str]:
+    """Remarks with the lines that they are about; what holds for all lines needs no names."""
+    if len(set(remarks.values())) == 1:
+        return [next(iter(remarks.values()))]
+    return [f"{line}: {remark}" for line, remark in remarks.items() if remark]
 
 
 def _points(frames: list[pd.DataFrame]) -> pd.DataFrame:

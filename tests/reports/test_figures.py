@@ -375,3 +375,13 @@ def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, pla
         found = numbers(store, figure)
         assert len(found.points) and figures.draw(found).axes
         assert isinstance(found.points, pd.DataFrame) and found.kind == figure["kind"]
+
+
+def test_what_holds_for_all_lines_of_a_panel_is_said_once(store, played):
+    for algorithm in ("fedavg", "moon"):
+        played("svhn label-2", algorithm, [0.5], substitute="cifar10")
+    assert numbers(store, curves("rounds")).remarks == {"svhn, label-2": ["on cifar10"]}
+    played("svhn label-2", "fedrs", [0.5, None], substitute="cifar10")
+    assert numbers(store, curves("rounds")).remarks == {
+        "svhn, label-2": ["fedavg: on cifar10", "moon: on cifar10", "fedrs: 1/2 seeds, on cifar10"]
+    }
