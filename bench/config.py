@@ -38,7 +38,7 @@ class RunConfig(BaseModel):
         evaluate_every: rounds between evaluations; None is 1 for shared models, the last round for per-client ones.
         train_examples: size of the stratified subset of the training data that is used; None is all of it.
         trace_local_models: true adds to evaluated rounds how each local model of the cohort got on, epoch by epoch; this
-            trains them (local_epochs + 1) / 2 times more.
+            trains them (local_epochs + 1) / 2 times more, outside of the run's seconds and examples.
         dirichlet_seed_override: draws a Dirichlet partition with this seed whatever the run's seed is.
         versions: the `version` of everything whose change may change the numbers.
     """

@@ -47,7 +47,10 @@ def trace(task: Any, algorithm: RoundBased, before: dict, after: dict) -> dict[s
     ids = models["ids"]
     deployed = algorithm.deploy(task, after, ids)
     if not deployed.per_client:
-        everybody = [tree.map(lambda leaf: leaf.expand(len(ids), *leaf.shape), part) for part in deployed[1:3]]
-        deployed = Deployed(deployed.model, *everybody, True)
+        params, buffers = (
+            tree.map(lambda leaf: leaf.expand(len(ids), *leaf.shape), part)
+            for part in (deployed.params, deployed.buffers)
+        )
+        deployed = Deployed(deployed.model, params, buffers, True)
     curves.append(evaluate_clients(task, deployed, ids)[1])
     return {"clients": ids.tolist(), "accuracies": torch.stack(curves, 1).tolist()}

@@ -137,12 +137,12 @@ class Run:
             scores = evaluate(self.task, deployed) if deployed else {}
             if all(map(math.isfinite, scores.values())):
                 row |= scores
-                if self._trace_local_models:
-                    row["local_models"] = trace(self.task, self.algorithm, previous, self.state)
             else:
                 self._diverged = f"the test loss was not finite after round {self.round}"
         self._seconds += time.perf_counter() - begin
         row["seconds"] = self._seconds
+        if self._trace_local_models and not self._diverged and any("accuracy" in key for key in row):
+            row["local_models"] = trace(self.task, self.algorithm, previous, self.state)
         self.rows.append(row)
         self._save(previous)
         return row

@@ -183,10 +183,14 @@ def _distributions(client: int, report: Report, table: Table, grid: dict, record
 def _local_models(report: Report, table: Table, grid: dict, records: dict, rows_of: Callable) -> Series:
     """A line per client, a panel per method: accuracy on test data with the client's label shares, after every local epoch
     and, at the same place, after the models have been averaged. Seeds draw other clients, so the first one is shown."""
-    frames, lines, x_label = [], {}, "Local epoch"
+    seeds = {cell["run"]: cell["seed"] for cell in grid["cells"]}
+    frames, lines, remarks, x_label = [], {}, {}, "Local epoch"
     for panel, cells in _panels(report, table, grid):
         for method, (cell,) in cells.items():
             run_id = next(run_id for run_id in cell.run_ids.split() if _is_done(run_id, records))
+            title = f"{panel}, {method}, seed {seeds[run_id]}"
+            if said := [f"on {cell.substitute}"] * bool(cell.substitute) + ["incomplete data"] * bool(cell.data_note):
+                remarks[title] = said
             for row in rows_of(run_id):
                 traced = row.get("local_models", {"clients": (), "accuracies": ()})
                 for client, accuracies in zip(traced["clients"], traced["accuracies"], strict=True):
@@ -196,10 +200,10 @@ def _local_models(report: Report, table: Table, grid: dict, records: dict, rows_
                     x = [(row["round"] - 1) * epochs + epoch for epoch in (*range(1, epochs + 1), epochs)]
                     points = pd.DataFrame({"x": x, "mean": accuracies, "std": float("nan")})
                     points["mean"] *= 100
-                    frames.append(points.assign(panel=f"{panel}, {method}", line=f"client {client}"))
+                    frames.append(points.assign(panel=title, line=f"client {client}"))
     points = _points(frames)
-    y_label = "Test accuracy on the\nclient's own classes (%)"
-    return Series("local-models", x_label, y_label, tuple(sorted(lines, key=lines.get)), points)
+    y_label = "Accuracy on test data with\nthe client's label shares (%)"
+    return Series("local-models", x_label, y_label, tuple(sorted(lines, key=lines.get)), points, remarks=remarks)
 
 
 def _panels(report: Report, table: Table, grid: dict, over: str | None = None) -> Iterator[tuple[str, dict[str, list]]]:

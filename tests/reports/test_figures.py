@@ -85,12 +85,14 @@ def test_local_models_rise_by_epochs_and_fall_where_they_are_averaged(store, pla
     played("cifar10 label-2", "fedavg", [0.5, 0.6], traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
     played("cifar10 label-2", "moon", [0.5])
     found = numbers(store, {"kind": "local-models"})
-    assert found.lines == ("client 3", "client 11") and list(found.points["panel"].unique()) == [
-        "cifar10, label-2, fedavg"
-    ]
-    drawn = line(found, "cifar10, label-2, fedavg", "client 11")
+    panel = "cifar10, label-2, fedavg, seed 0"
+    assert found.lines == ("client 3", "client 11") and list(found.points["panel"].unique()) == [panel]
+    drawn = line(found, panel, "client 11")
     assert drawn == [(x, y, None) for x, y in zip((1, 2, 2, 3, 4, 4, 5, 6, 6), (70, 80, 20) * 3, strict=True)]
-    assert legend(figures.draw(found)) == ["client 3", "client 11"]
+    assert legend(figures.draw(found)) == ["client 3", "client 11"] and not found.remarks
+    played("svhn label-2", "fedavg", [0.5], traced=[[0.8, 0.1], [0.7, 0.2]], substitute="cifar10")
+    found = numbers(store, {"kind": "local-models"})
+    assert found.remarks == {"svhn, label-2, fedavg, seed 0": ["on cifar10"]}
 
 
 @pytest.mark.parametrize(
