@@ -75,7 +75,7 @@ def run(
             budget=budget,
             only=given.read_only(only),
             overrides=given.read_set(set_),
-            seeds=given.read_seeds(seeds) if grid else None,
+            seeds=given.read_seeds(seeds),
             substitutes=dict(given.read_pairs("--substitute", substitute)),
             data_dir=data_dir,
             rerun=rerun,
@@ -106,6 +106,7 @@ def report(
             raise ValueError(
                 f"{grid} is an analysis, not a grid of runs; `run --grid {grid}` prints it again from what is finished."
             )
+        grid = Path(grid).stem if grid and grid.endswith((".yaml", ".yml")) else grid  # as it is called in the store
         store = Store(results_dir)
         stored = [tuple(name.split("@", 1)) for name in store.grids()]
         chosen = [(name, of) for name, of in stored if grid in (None, name) and budget in (None, of)]

@@ -16,7 +16,7 @@ from bench.config import SETTINGS, RunConfig, resolve, run_id
 from bench.grid_spec import GridSpec, is_method, matches
 from bench.methods import options_of
 from bench.mistakes import ConfigError
-from bench.names import file_name, unknown
+from bench.names import file_name, shown, unknown
 from datasets import DatasetInfo
 
 
@@ -169,7 +169,7 @@ def ordered(described: Mapping[str, Any], cells: list[dict]) -> dict:
 
 def value_at(cell: Mapping[str, Any], key: str) -> Any:
     """A stored cell's value of an axis, a setting or a method option; None if it has none of that name."""
-    return (cell["config"]["algorithm"] | cell["config"] | dict(cell)).get(key)
+    return shown((cell["config"]["algorithm"] | cell["config"] | dict(cell)).get(key))
 
 
 def place(layout: Mapping[str, Any], cell: Mapping[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 import difflib
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 def unknown(kind: str, got: object, known: Iterable[str]) -> str:
@@ -25,3 +26,11 @@ def file_name(text: str, longest: int = 100) -> str:
     if len(text) <= longest:
         return text
     return f"{text[: longest - 9]}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def shown(value: Any) -> Any:
+    """A setting's value as a label of a table: a method with options as "fedprox mu=0.1", all others as they are."""
+    if not (isinstance(value, Mapping) and "name" in value):
+        return value
+    options = (f"{key}={shown(option)}" for key, option in value.items() if key != "name")
+    return " ".join([value["name"], *options])

@@ -8,6 +8,8 @@ import json
 
 import pandas as pd
 
+from bench.names import shown
+
 # What identifies the published counterpart of a cell; the same for all runs of the cell.
 SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participation", "variant"]
 
@@ -26,7 +28,7 @@ def label(cell: dict, key: str) -> str:
     """A cell of the grid on an axis: a field of its own, a setting or a method option; "-" if it has none."""
     for place in (cell, cell["config"], cell["config"]["algorithm"]):
         if place.get(key) not in (None, ""):
-            return str(place[key])
+            return str(shown(place[key]))
     return "-"
 
 

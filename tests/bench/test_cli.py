@@ -179,3 +179,15 @@ def test_only_takes_several_values_in_both_spellings():
 @pytest.mark.parametrize(("text", "value"), [("3", 3), ("0.5", 0.5), ("1e-3", 0.001), ("true", True), ("iid", "iid")])
 def test_values_on_the_command_line_are_read_like_yaml(text, value):
     assert options.scalar(text) == value and type(options.scalar(text)) is type(value)
+
+
+def test_seeds_of_one_setting_win_over_those_of_the_budget(bench):
+    code, text = bench("run", *ALGORITHM, "--budget", "smoke", "--seeds", "0,1,2", "--dry-run")
+    assert (code, "0 finished, 3 to run" in text) == (0, True)
+
+
+def test_a_report_names_a_grid_by_its_file_as_well(bench, tmp_path):
+    grid = load_grid("quickstart")
+    with Store(tmp_path / "results").locked() as store:
+        store.write_grid("mine@paper", to_json(grid, "paper", {}, expand(grid, "paper")))
+    assert bench("report", "--grid", "elsewhere/mine.yaml")[0] == 0

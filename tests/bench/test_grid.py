@@ -391,3 +391,14 @@ def test_select_matches_settings_and_method_options(grid_of):
 def test_a_cell_has_the_run_id_of_its_settings(grid_of):
     flat = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 20, "rounds": 3, "seed": 1}
     assert run_id(resolve(flat)) in {cell.id for cell in expand(grid_of(), "paper")}
+
+
+def test_a_base_may_be_an_axis_and_is_called_by_its_name_and_options(grid_of):
+    grid = grid_of(
+        axes={"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedconcat"], "seed": [0]}
+        | {"base": ["fedavg", {"name": "fedprox", "mu": 0.1}]},
+        report={"columns": "base"},
+        tuning=[],
+    )
+    described = to_json(grid, "paper", {}, expand(grid, "paper"))
+    assert described["column_order"] == ["fedavg", "fedprox mu=0.1"]
