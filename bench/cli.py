@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer

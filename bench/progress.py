@@ -53,7 +53,9 @@ class Display:
         self._running.pop(job.id, None)
         self.ended_by[record["status"]] += 1
         position = f"[{sum(self.ended_by.values())}/{len(self._jobs)}]"
-        self._console.print(f"{position} {self._jobs[job.id][0]}: {outcome(record)}", highlight=False, markup=False, soft_wrap=True)
+        self._console.print(
+            f"{position} {self._jobs[job.id][0]}: {outcome(record)}", highlight=False, markup=False, soft_wrap=True
+        )
         self._update()
 
     def _advance(self, job: Job, share: float) -> None:
