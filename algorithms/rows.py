@@ -39,11 +39,16 @@ def read_rows(clients: dict, ids: Tensor) -> Tree:
 def write_rows(clients: dict, ids: Tensor, new: Tree) -> dict:
     """Client states in which those of ids are replaced by new, leaves [len(ids), ...]. Pure: other rows are shared."""
     on_host = tree.map(lambda leaf: leaf.cpu(), new)
-    written = {client: _own(tree.row(on_host, position)) for position, client in enumerate(ids.tolist())}
+    written = {client: own(tree.row(on_host, position)) for position, client in enumerate(ids.tolist())}
     return {**clients, "rows": dict(sorted((clients["rows"] | written).items()))}
 
 
-def _own(row: Tree) -> Tree:
+def are_client_rows(content: dict) -> bool:
+    """Whether a part of a state is client states."""
+    return content.keys() == {"fresh", "rows"}
+
+
+def own(row: Tree) -> Tree:
     """A private copy of a row; of a large one in files that the system frees with their last tensor."""
     if tree.num_bytes(row) < MAPPED_BYTES:
         return tree.map(torch.Tensor.clone, row)

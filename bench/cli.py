@@ -46,6 +46,9 @@ def run(
     max_concurrent: Annotated[int, typer.Option(min=0, help="Trials at once; 0: as many as there are cores.")] = 0,
     address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
     keep_state: Annotated[str, typer.Option(help="final or none: whether a run keeps its last state.")] = "final",
+    checkpoint_seconds: Annotated[
+        float, typer.Option(min=0, help="Least time between checkpoints of a run; 0: one after every round.")
+    ] = 60.0,
     rerun: Annotated[bool, typer.Option("--rerun", help="Repeat finished runs; their old results are kept.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")] = False,
 ) -> None:
@@ -60,6 +63,7 @@ def run(
                 "--dry-run": dry_run,
                 "--address": address,
                 "--keep-state": keep_state != "final",
+                "--checkpoint-seconds": checkpoint_seconds != 60,
                 "--cpus-per-trial": cpus_per_trial != 1,
                 "--gpus-per-trial": gpus_per_trial != "0",
                 "--max-concurrent": max_concurrent,
@@ -81,6 +85,7 @@ def run(
             data_dir=data_dir,
             rerun=rerun,
             keep_final=keep_state == "final",
+            checkpoint_seconds=checkpoint_seconds,
         )
         ended_well = _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
     if not ended_well:

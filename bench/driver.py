@@ -31,7 +31,13 @@ def play(
     from bench.progress import Display
 
     jobs = [
-        tune.Job(cell.id, cell.config, store.playing_folder(cell.id), keep_of(request, cell.id, store))
+        tune.Job(
+            cell.id,
+            cell.config,
+            store.playing_folder(cell.id),
+            keep_of(request, cell.id, store),
+            request.checkpoint_seconds,
+        )
         for cell in plan.todo
     ]
     shown = {cell.id: (name_of(cell), examples_to_train(cell.config)) for cell in plan.todo}

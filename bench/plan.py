@@ -33,6 +33,7 @@ class Request:
         rerun: play finished runs again; each takes the place of the earlier one when it has finished, and the earlier
             results go to `superseded`. Killed in between, the earlier results stand, and the same command starts over.
         keep_final: keep each run's last state.
+        checkpoint_seconds: least time between checkpoints of an unfinished run.
     """
 
     grid: GridSpec
@@ -44,6 +45,7 @@ class Request:
     data_dir: Path | None
     rerun: bool = False
     keep_final: bool = True
+    checkpoint_seconds: float = 60.0
 
     @property
     def label(self) -> str:

@@ -45,6 +45,9 @@ class Display:
         self._running[job.id] = 0.0
         self._update()
 
+    def noted(self, job: Job, note: str) -> None:
+        self._console.print(f"{self._jobs[job.id][0]} {note}", highlight=False, markup=False)
+
     def advanced(self, job: Job, rounds: int) -> None:
         self._advance(job, min(1.0, rounds / job.config.rounds))
 

@@ -19,6 +19,7 @@ import bench
 from algorithms import tree
 from algorithms.base import Algorithm, RoundBased
 from bench import models
+from bench.checkpoint import UnusableCheckpoint
 from bench.client import Settings
 from bench.engine import refuse_loop_only
 from bench.evaluate import evaluate
@@ -45,13 +46,12 @@ class Keep:
     rounds: tuple[int, ...] = ()
     local_models: tuple[int, ...] = ()
 
-    def files(self) -> list[str]:
-        """Names of the files that a finished run has."""
-        return [
-            *(["final.pt"] if self.final else []),
-            *(f"round-{number:04d}.pt" for number in self.rounds),
-            *(f"local-models-{number:04d}.pt" for number in self.local_models),
-        ]
+    def files(self, until: int | None = None) -> list[str]:
+        """Names of the files that a finished run has, or one that goes on after so many rounds."""
+        wanted = [("round", number) for number in self.rounds]
+        wanted += [("local-models", number) for number in self.local_models]
+        found = [f"{kind}-{number:04d}.pt" for kind, number in wanted if until is None or number <= until]
+        return [*(["final.pt"] if self.final and until is None else []), *found]
 
 
 class Run:
@@ -107,6 +107,23 @@ class Run:
     @property
     def finished(self) -> bool:
         return bool(self._diverged) or self.round >= self.num_rounds
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Everything that `restore` needs in order to go on as if nothing had happened."""
+        return {"state": self.state, "rows": self.rows, "seconds": self._seconds, "diverged": self._diverged}
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Goes on from a checkpoint of a run with the same config, engine and kind of device.
+
+        Raises:
+            UnusableCheckpoint: if states of earlier rounds are to be kept, but are not there.
+        """
+        done = checkpoint["state"]["round"]
+        lacking = [name for name in self._keep.files(until=done) if not (self._folder / name).exists()]
+        if lacking:
+            raise UnusableCheckpoint(f"its checkpoint is of round {done}, but {', '.join(lacking)} is to be kept too")
+        self.state, self.rows = checkpoint["state"], checkpoint["rows"]
+        self._seconds, self._diverged = checkpoint["seconds"], checkpoint["diverged"]
 
     def step(self) -> dict[str, Any]:
         """Plays one round and returns its row.

@@ -4,12 +4,13 @@
     runs/<id>/config.json         resolved config; written when the run starts
               rounds.jsonl        metrics, one line per round, appended as they arrive
               record.json         how the run ended; exists only then
+              checkpoint/         where a run that has not ended goes on (see `bench.checkpoint`)
               *.pt                states the grid asked for
     repeating/<id>/               a finished run that is being played again
     superseded/<id>-<n>/          earlier results of a repeated run
 
 A file is replaced in one step, so a reader and a kill -9 meet either the old or the new one. A run without a record has
-not ended and is played again. A repeated run takes the place of the earlier one when it has finished: killed or failed
+not ended and is played on. A repeated run takes the place of the earlier one when it has finished: killed or failed
 before that, the earlier results stand.
 """
 
@@ -105,6 +106,8 @@ class Store:
         folder = self.playing_folder(run_id)
         write_file(folder / "rounds.jsonl", _lines(rows))
         write_file(folder / "record.json", _json(record))
+        if record["status"] != "failed":
+            shutil.rmtree(folder / "checkpoint", ignore_errors=True)
         if folder != self.run_folder(run_id) and record["status"] != "failed":
             self._supersede(run_id)
             os.replace(folder, self.run_folder(run_id))

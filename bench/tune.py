@@ -3,6 +3,7 @@
 Tune is a disposable scheduler here. What a run is, what was finished and what it reached stand in the store only.
 """
 
+import errno
 import logging
 import os
 import re
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Protocol
 
 from bench import images
+from bench.checkpoint import Checkpoints, UnusableCheckpoint
 from bench.config import RunConfig
 from bench.resources import Resources
 from bench.run import Keep, Run
-from bench.store import Store
+from bench.store import Store, StoreError
 
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -36,6 +38,8 @@ import torch  # noqa: E402
 from ray import tune  # noqa: E402
 
 REPORT_SECONDS = 1.0  # a trial reports at most this often; shorter rounds are sent together
+RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
+_STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True)
@@ -46,18 +50,21 @@ class Job:
         id: its run id.
         folder: where it writes its states; absolute.
         keep: which states.
+        checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
     """
 
     id: str
     config: RunConfig
     folder: Path
     keep: Keep
+    checkpoint_seconds: float = 60.0
 
 
 class Watcher(Protocol):
     """Who is told how it goes."""
 
     def started(self, job: Job) -> None: ...
+    def noted(self, job: Job, note: str) -> None: ...
     def advanced(self, job: Job, rounds: int) -> None: ...
     def ended(self, job: Job, record: dict) -> None: ...
 
@@ -75,22 +82,41 @@ class Trial(tune.Trainable):
         return True
 
     def step(self):
-        rows, until = [], time.monotonic() + REPORT_SECONDS
+        until, ended, broken = time.monotonic() + REPORT_SECONDS, None, ""
         try:
             run = self._run = self._run or self._begin()
             while not run.finished and time.monotonic() < until:
-                rows.append(run.step())
+                run.step()
+                if self._checkpoints.due and not run.finished:
+                    self._checkpoints.save(run.checkpoint())
             ended = run.result() if run.finished else None
         except Exception as error:
-            ended = _failure(error)
-        if ended:
+            broken = storage_trouble(error, self._job.folder)
+            ended = None if broken else _failure(error)
+        first, rows = self._reported, self._run.rows[self._reported :] if self._run else []
+        self._reported += len(rows)
+        if ended or broken:
             self._run = None
-        return {"rows": rows, "ended": ended, "done": ended is not None}
+        report = {"first": first, "rows": rows, "ended": ended, "note": self._note, "broken": broken}
+        self._note = ""
+        return report | {"done": bool(ended or broken)}
 
     def _begin(self):
-        job = self._job
+        """The run, from its checkpoint if there is one; rounds are reported from the first one on."""
+        job, self._reported, self._run, self._note = self._job, 0, None, ""
         dataset = images.load(job.config.dataset, job.config.transform, self._data_dir)
-        return Run(job.config, dataset, device=self._device, folder=job.folder, keep=job.keep)
+        run = Run(job.config, dataset, device=self._device, folder=job.folder, keep=job.keep)
+        of = {"run": job.id, "engine": run.task.engine, "device": run.task.device.type}
+        self._checkpoints = Checkpoints(f"{job.folder}/checkpoint", of, job.checkpoint_seconds)
+        try:
+            checkpoint = self._checkpoints.load(run.task.device)
+            if checkpoint:
+                run.restore(checkpoint)
+                self._note = f"goes on after round {run.round}"
+        except UnusableCheckpoint as error:
+            self._note = f"starts over: {error}"
+            self._checkpoints.remove()
+        return run
 
 
 class _Recorder(tune.Callback):
@@ -112,12 +138,17 @@ class _Recorder(tune.Callback):
 
     def on_trial_result(self, iteration, trials, trial, result, **info):
         job, rows = self._job(trial), result["rows"]
-        self._rows[job.id] += rows
+        if result["broken"]:
+            raise StoreError(result["broken"])
+        if result["note"]:
+            self._watcher.noted(job, result["note"])
+        known = self._rows[job.id]
+        known[result["first"] :] = rows
         if result["ended"]:
             self._end(job, result["ended"])
         elif rows:
             self._store.append(job.id, rows)
-            self._watcher.advanced(job, len(self._rows[job.id]))
+            self._watcher.advanced(job, len(known))
 
     def on_trial_error(self, iteration, trials, trial, **info):
         job = self._job(trial)
@@ -166,6 +197,7 @@ def play(
 
     Raises:
         KeyboardInterrupt: on Ctrl-C, after the workers have been stopped.
+        StoreError: if results or checkpoints cannot be written any more.
     """
     scratch = store.scratch()
     earlier_handler = signal.getsignal(signal.SIGTERM)
@@ -182,11 +214,16 @@ def play(
                 storage_path=str(scratch),
                 verbose=0,
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                failure_config=tune.FailureConfig(max_failures=RETRIES),
                 callbacks=[_Recorder(jobs, store, watcher, facts or {})],
             ),
         )
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a failed trial is in its record
         tuner.fit()
+    except OSError as error:
+        if trouble := storage_trouble(error, store.folder):
+            raise StoreError(trouble) from error
+        raise
     finally:
         signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
         ray.shutdown()
@@ -209,6 +246,16 @@ def _start_ray(address: str | None, resources: Resources) -> None:
 def python_path(inherited: str | None) -> str:
     """Where workers find this code, before what they inherit; an empty part would be their working directory."""
     return os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), inherited]))
+
+
+def storage_trouble(error: BaseException | None, folder: Path) -> str:
+    """What to do if an error says that nothing can be written any more, in one sentence; "" for other errors."""
+    while error and not (isinstance(error, OSError) and error.errno in _STORAGE_ERRORS):
+        error = error.__cause__ or error.__context__
+    if not error:
+        return ""
+    why = os.strerror(error.errno)
+    return f"Cannot write to {folder}: {why}. What was finished is kept; mend this, and the same command goes on."
 
 
 def reason_of(text: str) -> str:

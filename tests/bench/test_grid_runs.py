@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -123,23 +124,70 @@ def workers_of(driver: subprocess.Popen) -> list[int]:
     return [int(pid) for pid, _, name in processes if int(pid) in family and name.startswith("ray::ResourceTrainable")]
 
 
-def test_a_dead_worker_is_recorded_and_ctrl_c_stops_cleanly(tmp_path):
+def wait_for_rounds(results: Path, count: int, driver: subprocess.Popen) -> None:
+    """Until a run that has not ended has reported so many rounds since it went on."""
+    deadline = time.monotonic() + 200
+    while not any(
+        len(path.read_text().splitlines()) >= count
+        for path in results.glob("runs/*/rounds.jsonl")
+        if not path.with_name("record.json").exists()
+    ):
+        assert driver.poll() is None, driver.stdout.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_runs_go_on_from_their_checkpoints_after_a_dead_driver_a_dead_worker_and_ctrl_c(tmp_path):
+    """Each of them in the middle of a run; at the end everything is as if nothing had happened."""
+    long = {"axes": GRID["axes"] | {"seed": [0]}, "settings": GRID["settings"] | {"rounds": 60, "local_epochs": 5}}
+    grid = write_grid(tmp_path, **long)
+    code, output = run("--grid", grid, "--results-dir", tmp_path / "whole")
+    assert code == 0, output
+
     results = tmp_path / "results"
-    driver = start("--grid", write_grid(tmp_path), "--results-dir", results, "--set", "rounds=5000")
-    deadline = time.monotonic() + 120
-    while not list(results.glob("runs/*/rounds.jsonl")):
-        assert driver.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
+    command = ("--grid", grid, "--results-dir", results, "--checkpoint-seconds", 0)
+    driver = start(*command)
+    wait_for_rounds(results, 5, driver)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.communicate()
+    assert not records(results), "killed in the middle of its first runs"
+
+    driver = start(*command)
+    wait_for_rounds(results, 15, driver)
     os.kill(workers_of(driver)[0], signal.SIGKILL)
-    wait_for_records(results, 1, driver)
+    wait_for_rounds(results, 30, driver)
     os.killpg(driver.pid, signal.SIGINT)
-    output, _ = driver.communicate(timeout=60)
+    stopped, _ = driver.communicate(timeout=60)
     assert driver.returncode == 130
-    assert "the same command continues with the rest" in output
-    assert "Traceback" not in output
+    assert "the same command continues with the rest" in stopped and "Traceback" not in stopped
+    assert len(re.findall(r"goes on after round \d+", stopped)) >= 2, "both runs, and one again after its worker died"
+
+    code, output = run(*command)
+    assert code == 0, output
+    assert "goes on after round" in output
+    assert metrics(results) == metrics(tmp_path / "whole")
+    assert not list(results.glob("runs/*/checkpoint")), "nothing is left of them"
+
+
+def test_a_worker_that_dies_again_and_again_is_recorded(tmp_path):
+    results = tmp_path / "results"
+    only = ("--only", "algorithm=fedavg,seed=0")
+    driver = start("--grid", write_grid(tmp_path), "--results-dir", results, "--set", "rounds=5000", *only)
+    killed = set()
+    deadline = time.monotonic() + 200
+    while not records(results):
+        assert driver.poll() is None or records(results), driver.stdout.read()
+        assert time.monotonic() < deadline
+        for worker in set(workers_of(driver)) - killed if list(results.glob("runs/*/rounds.jsonl")) else ():
+            os.kill(worker, signal.SIGKILL)
+            killed.add(worker)
+        time.sleep(0.1)
+    output, _ = driver.communicate(timeout=60)
     (record,) = records(results).values()
+    assert driver.returncode == 1 and "Traceback" not in output
     assert (record["status"], record["reason"]) == ("failed", "the worker process died")
     assert f"failed: {record['reason']}" in output
+    assert len(killed) == 3, "the run was tried three times"
 
 
 def test_failing_and_diverging_runs_are_recorded_and_the_others_go_on(tmp_path):
