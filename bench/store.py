@@ -15,6 +15,7 @@ before that, the earlier results stand.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -125,8 +126,10 @@ class Store:
         write_file(self.folder / "grids" / f"{name}.json", _json(grid))
 
     def scratch(self) -> Path:
-        """An empty folder for the scheduler's own files, which mean nothing once it has ended."""
-        folder = self.folder / ".scratch"
+        """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the
+        results, whose end is no matter of the scheduler."""
+        of = hashlib.sha256(str(self.folder).encode()).hexdigest()[:16]
+        folder = Path(tempfile.gettempdir()) / f"skewbench-{of}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder

@@ -220,8 +220,9 @@ def play(
         )
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a failed trial is in its record
         tuner.fit()
-    except OSError as error:
-        if trouble := storage_trouble(error, store.folder):
+    except tune.TuneError as error:  # what a callback raises comes wrapped
+        trouble = storage_trouble(error, store.folder)
+        if trouble:
             raise StoreError(trouble) from error
         raise
     finally:
@@ -249,13 +250,15 @@ def python_path(inherited: str | None) -> str:
 
 
 def storage_trouble(error: BaseException | None, folder: Path) -> str:
-    """What to do if an error says that nothing can be written any more, in one sentence; "" for other errors."""
-    while error and not (isinstance(error, OSError) and error.errno in _STORAGE_ERRORS):
+    """What to do if an error, or what led to it, says that nothing can be written any more; "" for other errors."""
+    while error:
+        if isinstance(error, StoreError):
+            return str(error)
+        if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
+            why = os.strerror(error.errno)
+            return f"Cannot write to {folder}: {why}. What was finished is kept; mend this, and the same command goes on."
         error = error.__cause__ or error.__context__
-    if not error:
-        return ""
-    why = os.strerror(error.errno)
-    return f"Cannot write to {folder}: {why}. What was finished is kept; mend this, and the same command goes on."
+    return ""
 
 
 def reason_of(text: str) -> str:

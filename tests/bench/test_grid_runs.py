@@ -1,5 +1,6 @@
 """Whole grids on digits, through the command line: killed, failing, repeated, contested."""
 
+import contextlib
 import json
 import os
 import re
@@ -92,7 +93,6 @@ def test_a_grid_ends_with_a_record_and_a_state_for_every_run_and_a_table(uninter
         assert record["id"] == run_id and record["versions"]["ray"]
         assert record["started"] <= record["finished"]
     assert "| digits" in (uninterrupted / "reports" / "six@paper.md").read_text()
-    assert not (uninterrupted / ".scratch").exists()
 
 
 def test_a_killed_driver_repeats_nothing_and_ends_in_the_same_table(uninterrupted, tmp_path):
@@ -188,6 +188,40 @@ def test_a_worker_that_dies_again_and_again_is_recorded(tmp_path):
     assert (record["status"], record["reason"]) == ("failed", "the worker process died")
     assert f"failed: {record['reason']}" in output
     assert len(killed) == 3, "the run was tried three times"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 16 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a tmpfs cannot be mounted here: only root may")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_stops_the_grid_with_one_sentence_and_nothing_is_lost(uninterrupted, tmp_path, small_disk):
+    results = small_disk / "results"
+    command = ("--grid", write_grid(tmp_path), "--results-dir", results, "--checkpoint-seconds", 0)
+    driver = start(*command)
+    wait_for_records(results, 2, driver)
+    with contextlib.suppress(OSError), open(small_disk / "ballast", "wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(4096))
+    output, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 2
+    assert "No space left on device. What was finished is kept; mend this, and the same command goes on." in output
+    assert "Traceback" not in output
+    before = records(results)
+    assert 2 <= len(before) < 6
+
+    (small_disk / "ballast").unlink()
+    code, output = run(*command)
+    assert code == 0, output
+    assert {run_id: records(results)[run_id] for run_id in before} == before
+    assert metrics(results) == metrics(uninterrupted)
 
 
 def test_failing_and_diverging_runs_are_recorded_and_the_others_go_on(tmp_path):
