@@ -7,17 +7,15 @@
 checkpoint is there: the newest, or the one before. `torch.load(weights_only=True)` reads every file.
 """
 
-import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-import fsspec
 import torch
-from fsspec.implementations.local import LocalFileSystem
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from algorithms import rows, tree
+from bench.folders import Folder, compact
 
 FORMAT = 1
 LARGEST_SHARE = 0.02  # of a run's time that its checkpoints take
@@ -37,14 +35,12 @@ class Checkpoints:
         written_bytes: size of the files that the last `save` wrote.
     """
 
-    def __init__(self, folder: str, of: dict[str, Any], seconds: float = 60.0):
+    def __init__(self, folder: Folder, of: dict[str, Any], seconds: float = 60.0):
         """
         Args:
-            folder: a path, or a URI that fsspec knows.
             of: what a checkpoint must agree in with the run that reads it (its id, engine, device).
         """
-        self._fs, self._folder = fsspec.url_to_fs(str(folder))
-        self._of = {"format": FORMAT} | of
+        self._folder, self._of = folder, {"format": FORMAT} | of
         self._names = WeakTensorKeyDictionary()  # first tensor of a row -> the file that holds the row
         self._count = 0
         self.seconds, self.written_bytes = seconds, 0
@@ -63,7 +59,7 @@ class Checkpoints:
                 those are written that are not the same objects as last time.
 
         Raises:
-            OSError: if it cannot be written; the one before stands.
+            bench.folders.Unwritable: if it cannot be written; the one before stands.
         """
         begin = time.monotonic()
         self.written_bytes, named = 0, set()
@@ -75,13 +71,13 @@ class Checkpoints:
             if first not in self._names:
                 name = f"row-{self._count}.pt"
                 self._count += 1
-                self._write(name, row)
+                self.written_bytes += self._folder.save(name, row)
                 self._names[first] = name
             named.add(self._names[first])
             return self._names[first]
 
-        self._fs.makedirs(self._folder, exist_ok=True)
-        self._write(_MAIN, {"of": self._of, "content": _walk(content, name_of, _compact)})
+        main = {"of": self._of, "content": _walk(content, name_of, compact)}
+        self.written_bytes += self._folder.save(_MAIN, main)
         self._remove_all_but(named)
         spent = time.monotonic() - begin
         self._next = time.monotonic() + (max(self.seconds, spent / LARGEST_SHARE) if self.seconds else 0)
@@ -92,10 +88,10 @@ class Checkpoints:
         Raises:
             UnusableCheckpoint: if it belongs to another run, or cannot be read.
         """
-        if not self._fs.exists(f"{self._folder}/{_MAIN}"):
+        if _MAIN not in self._folder.names():
             return None
         try:
-            main = self._read(_MAIN, device)
+            main = self._folder.load(_MAIN, device)
             of = dict(main["of"])
         except Exception as error:  # torch raises many kinds for a damaged file
             raise UnusableCheckpoint(f"its checkpoint cannot be read ({type(error).__name__})") from error
@@ -107,7 +103,7 @@ class Checkpoints:
         def row_of(name: Any) -> Any:
             if not isinstance(name, str):
                 return name
-            row = rows.own(self._read(name, torch.device("cpu")))
+            row = rows.own(self._folder.load(name, torch.device("cpu")))
             self._names[tree.leaves(row)[0]] = name
             return row
 
@@ -122,31 +118,11 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Deletes it."""
-        if self._fs.exists(self._folder):
-            self._fs.rm(self._folder, recursive=True)
+        self._folder.remove()
 
-    def _write(self, name: str, content: Any) -> None:
-        path = f"{self._folder}/{name}"
-        local = isinstance(self._fs, LocalFileSystem)  # elsewhere a file appears when it is complete
-        partial = f"{self._folder}/.{name}.partial" if local else path
-        with self._fs.open(partial, "wb") as file:
-            torch.save(content, file)
-            self.written_bytes += file.tell()
-            if local:
-                file.flush()
-                os.fsync(file.fileno())
-        if local:
-            os.replace(partial, path)
-
-    def _read(self, name: str, device: torch.device) -> Any:
-        with self._fs.open(f"{self._folder}/{name}", "rb") as file:
-            return torch.load(file, weights_only=True, map_location=lambda leaf, place: _placed(leaf, place, device))
-
-    def _remove_all_but(self, named: Iterable[str]) -> None:
+    def _remove_all_but(self, named: set[str]) -> None:
         """Removes rows that no checkpoint names any more, and what an interrupted `save` has left."""
-        for path in self._fs.ls(self._folder, detail=False):
-            if os.path.basename(path) not in {*named, _MAIN}:
-                self._fs.rm(path)
+        self._folder.remove(name for name in self._folder.names() if name not in {*named, _MAIN})
 
 
 def _walk(content: Any, on_row: Callable, on_tensor: Callable) -> Any:
@@ -159,12 +135,3 @@ def _walk(content: Any, on_row: Callable, on_tensor: Callable) -> Any:
     if isinstance(content, list):
         return [_walk(part, on_row, on_tensor) for part in content]
     return on_tensor(content) if isinstance(content, torch.Tensor) else content
-
-
-def _compact(leaf: torch.Tensor) -> torch.Tensor:
-    """A tensor alone: a view would take along everything that it is a view of."""
-    return leaf if leaf.untyped_storage().nbytes() == leaf.numel() * leaf.element_size() else leaf.clone()
-
-
-def _placed(storage, place: str, device: torch.device):
-    return storage if place == "cpu" else storage.to(device)

@@ -49,6 +49,12 @@ def run(
     checkpoint_seconds: Annotated[
         float, typer.Option(min=0, help="Least time between checkpoints of a run; 0: one after every round.")
     ] = 60.0,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the machines of a cluster write checkpoints and states: a shared path, or a URI as s3://..."
+        ),
+    ] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Repeat finished runs; their old results are kept.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")] = False,
 ) -> None:
@@ -64,6 +70,7 @@ def run(
                 "--address": address,
                 "--keep-state": keep_state != "final",
                 "--checkpoint-seconds": checkpoint_seconds != 60,
+                "--storage": storage,
                 "--cpus-per-trial": cpus_per_trial != 1,
                 "--gpus-per-trial": gpus_per_trial != "0",
                 "--max-concurrent": max_concurrent,
@@ -86,6 +93,7 @@ def run(
             rerun=rerun,
             keep_final=keep_state == "final",
             checkpoint_seconds=checkpoint_seconds,
+            storage=_storage(storage),
         )
         ended_well = _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
     if not ended_well:
@@ -228,6 +236,28 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
     if failed:
         errors.print(f"{failed} runs failed; their records say why, and the same command tries them again.")
     return not failed
+
+
+def _storage(uri: str | None) -> str | None:
+    """Where workers write, once it has been seen that something can be written there; None for the results directory.
+
+    Raises:
+        ValueError: if nothing can be.
+    """
+    if uri is None:
+        return None
+    import torch
+
+    from bench.folders import Folder, Unwritable
+
+    uri = uri if "://" in uri else str(Path(uri).absolute())
+    try:
+        probe = Folder(uri) / "probe"
+        probe.save("probe.pt", {"probe": torch.zeros(1)})
+        probe.remove()
+    except (ValueError, Unwritable) as error:
+        raise ValueError(f"--storage: {error}") from error
+    return uri
 
 
 def _print_saved(paths: list, sentences: list[str]) -> None:

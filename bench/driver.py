@@ -34,7 +34,7 @@ def play(
         tune.Job(
             cell.id,
             cell.config,
-            store.playing_folder(cell.id),
+            _folder_of(cell.id, request, store),
             keep_of(request, cell.id, store),
             request.checkpoint_seconds,
         )
@@ -53,6 +53,13 @@ def play(
             facts={"commit": commit()},
         )
     return display.ended_by
+
+
+def _folder_of(run_id: str, request: Request, store: Store) -> str:
+    """Where the worker of a run writes."""
+    if request.storage is None:
+        return str(store.playing_folder(run_id))
+    return f"{request.storage.rstrip('/')}/{run_id}"
 
 
 def name_of(cell: Cell) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from algorithms.tree import Tree
-from bench.run import save
+from bench.folders import Folder, on_host
 from bench.store import StoreError, write_file
 
 
@@ -66,7 +66,7 @@ class Parts:
         path = self.path.with_name(f"{key}.pt")
         if not path.exists():
             begin = time.perf_counter()
-            save(path, train())
+            Folder(path.parent).save(path.name, on_host(train()))
             seconds = time.perf_counter() - begin
             self._finish(key, name, of, {"file": path.name, "seconds": seconds})
             self._say(f"{name}: trained ({seconds:.1f} s)")

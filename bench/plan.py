@@ -34,6 +34,7 @@ class Request:
             results go to `superseded`. Killed in between, the earlier results stand, and the same command starts over.
         keep_final: keep each run's last state.
         checkpoint_seconds: least time between checkpoints of an unfinished run.
+        storage: where workers write checkpoints and states, a shared path or a URI; None for the results directory.
     """
 
     grid: GridSpec
@@ -46,6 +47,7 @@ class Request:
     rerun: bool = False
     keep_final: bool = True
     checkpoint_seconds: float = 60.0
+    storage: str | None = None
 
     @property
     def label(self) -> str:

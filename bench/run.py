@@ -2,10 +2,8 @@
 
 import contextlib
 import math
-import os
 import platform
 import resource
-import tempfile
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -23,6 +21,7 @@ from bench.checkpoint import UnusableCheckpoint
 from bench.client import Settings
 from bench.engine import refuse_loop_only
 from bench.evaluate import evaluate
+from bench.folders import Folder, on_host
 from bench.local_models import local_models, trace
 from bench.seeds import seed_for
 from bench.task import Task
@@ -64,7 +63,7 @@ class Run:
         *,
         device: str = "cpu",
         engine: str = "auto",
-        folder: Path | None = None,
+        folder: Folder | None = None,
         keep: Keep | None = None,
     ):
         """Prepares everything up to the first round.
@@ -119,7 +118,8 @@ class Run:
             UnusableCheckpoint: if states of earlier rounds are to be kept, but are not there.
         """
         done = checkpoint["state"]["round"]
-        lacking = [name for name in self._keep.files(until=done) if not (self._folder / name).exists()]
+        there = self._folder.names() if self._folder else []
+        lacking = [name for name in self._keep.files(until=done) if name not in there]
         if lacking:
             raise UnusableCheckpoint(f"its checkpoint is of round {done}, but {', '.join(lacking)} is to be kept too")
         self.state, self.rows = checkpoint["state"], checkpoint["rows"]
@@ -193,12 +193,12 @@ class Run:
         if self._folder is None:
             return
         if self.round in self._keep.rounds:
-            save(self._folder / f"round-{self.round:04d}.pt", self.state)
+            self._folder.save(f"round-{self.round:04d}.pt", on_host(self.state))
         if self.round in self._keep.local_models:
             kept = local_models(self.task, self.algorithm, previous)
-            save(self._folder / f"local-models-{self.round:04d}.pt", kept)
+            self._folder.save(f"local-models-{self.round:04d}.pt", on_host(kept))
         if self._keep.final and self.finished:
-            save(self._folder / "final.pt", self.state)
+            self._folder.save("final.pt", on_host(self.state))
 
 
 def build_algorithm(spec: dict[str, Any]) -> Algorithm:
@@ -287,19 +287,6 @@ def summarise(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
         "last10": {key: sum(row[key] for row in recent) / len(recent) for key in keys},
         "last10_std": {key: float(np.std([row[key] for row in recent])) for key in keys},
     }
-
-
-def save(path: Path, state: dict[str, Any]) -> None:
-    """Writes a state atomically and durably; `torch.load(path, weights_only=True)` reads it."""
-    on_host = tree.map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, state)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as partial:
-        torch.save(on_host, partial)
-        partial.flush()
-        os.fsync(partial.fileno())
-    umask = os.umask(0)
-    os.umask(umask)
-    os.chmod(partial.name, 0o666 & ~umask)  # temporary files are private, results need not be
-    os.replace(partial.name, path)
 
 
 def reset_peak_memory(device: torch.device) -> None:

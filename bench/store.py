@@ -66,6 +66,8 @@ class Store:
                     f"Another run is writing to {self.folder}; wait until it ends or choose another --results-dir."
                 ) from error
             self._finish_repeats()
+            for checkpoint in (self.folder / "runs").glob("*/checkpoint"):
+                _forget_checkpoint(checkpoint.parent, self.record(checkpoint.parent.name))
             yield self
 
     def run_folder(self, run_id: str) -> Path:
@@ -107,8 +109,7 @@ class Store:
         folder = self.playing_folder(run_id)
         write_file(folder / "rounds.jsonl", _lines(rows))
         write_file(folder / "record.json", _json(record))
-        if record["status"] != "failed":
-            shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+        _forget_checkpoint(folder, record)
         if folder != self.run_folder(run_id) and record["status"] != "failed":
             self._supersede(run_id)
             os.replace(folder, self.run_folder(run_id))
@@ -152,6 +153,12 @@ class Store:
         while (aside / f"{run_id}-{number}").exists():
             number += 1
         os.replace(self.run_folder(run_id), aside / f"{run_id}-{number}")
+
+
+def _forget_checkpoint(folder: Path, record: dict | None) -> None:
+    """Removes where a run would go on if it has ended; one that failed is tried again from there."""
+    if record and record["status"] != "failed":
+        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
 
 def write_file(path: Path, text: str) -> None:

@@ -18,6 +18,7 @@ from typing import Protocol
 from bench import images
 from bench.checkpoint import Checkpoints, UnusableCheckpoint
 from bench.config import RunConfig
+from bench.folders import Folder, Unwritable
 from bench.resources import Resources
 from bench.run import Keep, Run
 from bench.store import Store, StoreError
@@ -39,6 +40,7 @@ from ray import tune  # noqa: E402
 
 REPORT_SECONDS = 1.0  # a trial reports at most this often; shorter rounds are sent together
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
+_GO_ON = "What was finished is kept; mend this, and the same command goes on."
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
 
@@ -48,14 +50,14 @@ class Job:
 
     Attributes:
         id: its run id.
-        folder: where it writes its states; absolute.
+        folder: where its worker writes checkpoints and states: an absolute path, or a URI that fsspec knows.
         keep: which states.
         checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
     """
 
     id: str
     config: RunConfig
-    folder: Path
+    folder: str
     keep: Keep
     checkpoint_seconds: float = 60.0
 
@@ -105,9 +107,10 @@ class Trial(tune.Trainable):
         """The run, from its checkpoint if there is one; rounds are reported from the first one on."""
         job, self._reported, self._run, self._note = self._job, 0, None, ""
         dataset = images.load(job.config.dataset, job.config.transform, self._data_dir)
-        run = Run(job.config, dataset, device=self._device, folder=job.folder, keep=job.keep)
+        folder = Folder(job.folder)
+        run = Run(job.config, dataset, device=self._device, folder=folder, keep=job.keep)
         of = {"run": job.id, "engine": run.task.engine, "device": run.task.device.type}
-        self._checkpoints = Checkpoints(f"{job.folder}/checkpoint", of, job.checkpoint_seconds)
+        self._checkpoints = Checkpoints(folder / "checkpoint", of, job.checkpoint_seconds)
         try:
             checkpoint = self._checkpoints.load(run.task.device)
             if checkpoint:
@@ -172,7 +175,13 @@ class _Recorder(tune.Callback):
         }
         record["versions"] = record.get("versions", {}) | {"ray": ray.__version__}
         record |= self._facts | {"started": self._started.get(job.id), "finished": _now()}
+        own = self._store.playing_folder(job.id)
+        elsewhere = None if job.folder == str(own) else Folder(job.folder)
+        if elsewhere:
+            elsewhere.copy_to(own)
         self._store.finish(job.id, rows, record)
+        if elsewhere and record["status"] != "failed":
+            elsewhere.remove()
         self._watcher.ended(job, record)
 
 
@@ -249,14 +258,15 @@ def python_path(inherited: str | None) -> str:
     return os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), inherited]))
 
 
-def storage_trouble(error: BaseException | None, folder: Path) -> str:
+def storage_trouble(error: BaseException | None, folder: Path | str) -> str:
     """What to do if an error, or what led to it, says that nothing can be written any more; "" for other errors."""
     while error:
         if isinstance(error, StoreError):
             return str(error)
+        if isinstance(error, Unwritable):
+            return f"{error} {_GO_ON}"
         if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
-            why = os.strerror(error.errno)
-            return f"Cannot write to {folder}: {why}. What was finished is kept; mend this, and the same command goes on."
+            return f"Cannot write to {folder}: {os.strerror(error.errno)}. {_GO_ON}"
         error = error.__cause__ or error.__context__
     return ""
 

@@ -13,8 +13,8 @@ from algorithms.fesem import FeSEM
 from algorithms.ifca import IFCA
 from bench.client import ClientView
 from bench.evaluate import evaluate
+from bench.folders import Folder, on_host
 from bench.models.resnet import ResNet50
-from bench.run import save
 from bench.task import Cohort
 from tests.toy import assert_equal, play, toy_task
 
@@ -62,7 +62,7 @@ def test_engines_agree(method, how):
 @pytest.mark.parametrize("method", VARIANTS, ids=str)
 def test_resumed_equals_uninterrupted_and_leaves_its_inputs_alone(method, tmp_path):
     task = toy_task(participation=0.6, rounds=4)
-    save(tmp_path / "state.pt", play(method, task, rounds=2))
+    Folder(tmp_path).save("state.pt", on_host(play(method, task, rounds=2)))
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     method.deploy(task, state, everyone(task))
     method.step(task, state)

@@ -11,7 +11,7 @@ import algorithms
 from algorithms import tree
 from algorithms.fedprox import FedProx
 from bench.evaluate import evaluate
-from bench.run import save
+from bench.folders import Folder, on_host
 from tests.toy import assert_equal, play, toy_method, toy_task
 
 METHODS = list(algorithms.REGISTRY)
@@ -56,7 +56,7 @@ def test_engines_agree_on_augmented_images_and_convolutions(name, method, model,
 def test_saved_and_resumed_equals_uninterrupted(name, method, tmp_path):
     task = toy_task(participation=0.6, rounds=4, **sizes_for(name))
     for interrupted in (1, 2, 3):
-        save(tmp_path / "state.pt", play(method, task, interrupted))
+        Folder(tmp_path).save("state.pt", on_host(play(method, task, interrupted)))
         state = torch.load(tmp_path / "state.pt", weights_only=True)
         for _ in range(method.num_rounds(task.settings) - interrupted):
             state = method.step(task, state)

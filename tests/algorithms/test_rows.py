@@ -8,7 +8,7 @@ import torch
 from algorithms import rows, tree
 from algorithms.moon import Moon
 from algorithms.rows import no_rows, read_rows, write_rows
-from bench.run import save
+from bench.folders import Folder, on_host
 from tests.toy import play, toy_task
 
 FRESH = {"a": torch.zeros(3), "b": {"c": torch.ones((), dtype=torch.long)}}
@@ -60,7 +60,7 @@ def test_a_run_with_rows_in_files_equals_one_in_memory_and_can_be_saved(monkeypa
     task = toy_task(participation=0.6, rounds=4)
     expected = play(Moon(), task)
     monkeypatch.setattr(rows, "MAPPED_BYTES", 0)
-    save(tmp_path / "state.pt", play(Moon(), task, rounds=2))
+    Folder(tmp_path).save("state.pt", on_host(play(Moon(), task, rounds=2)))
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     for _ in range(2):
         state = Moon().step(task, state)
@@ -77,7 +77,7 @@ def test_large_leaves_keep_their_values_types_and_shapes(monkeypatch, tmp_path):
         "z": torch.zeros(2, 0),
     }
     state = write_rows(no_rows(tree.row(leaves, 0)), torch.tensor([0, 1]), leaves)
-    save(tmp_path / "state.pt", state)
+    Folder(tmp_path).save("state.pt", on_host(state))
     for found in (state, torch.load(tmp_path / "state.pt", weights_only=True)):
         read = read_rows(found, torch.tensor([0, 1]))
         assert all(torch.equal(read[key], leaf) and read[key].dtype == leaf.dtype for key, leaf in leaves.items())

@@ -9,6 +9,7 @@ from algorithms import tree
 from algorithms.rows import no_rows, write_rows
 from bench.checkpoint import LARGEST_SHARE, Checkpoints, UnusableCheckpoint
 from bench.config import resolve
+from bench.folders import Folder, Unwritable
 from bench.methods import options_of
 from bench.run import Keep, Run
 
@@ -46,12 +47,12 @@ def test_a_run_that_goes_on_from_a_checkpoint_ends_as_if_nothing_had_happened(na
     whole = played(Run(settings, digits))
     for stop in (1, 4):
         folder = tmp_path / str(stop)
-        first, saved = Run(settings, digits), Checkpoints(folder, {"run": "a"}, seconds=0)
+        first, saved = Run(settings, digits), Checkpoints(Folder(folder), {"run": "a"}, seconds=0)
         for _ in range(stop):
             first.step()
             saved.save(first.checkpoint())
         second = Run(settings, digits)
-        second.restore(Checkpoints(folder, {"run": "a"}).load(CPU))
+        second.restore(Checkpoints(Folder(folder), {"run": "a"}).load(CPU))
         assert second.round == stop
         played(second)
         assert without_times(second.rows) == without_times(whole.rows)
@@ -70,7 +71,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_ends_as_if_nothing_had_happened(na
 def test_every_file_is_read_by_torch_with_weights_only(digits, tmp_path):
     run = Run(config("scaffold"), digits)
     run.step()
-    Checkpoints(tmp_path, {"run": "a"}).save(run.checkpoint())
+    Checkpoints(Folder(tmp_path), {"run": "a"}).save(run.checkpoint())
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files == ["checkpoint.pt", *(f"row-{number}.pt" for number in range(4))]
     assert all(torch.load(path, weights_only=True) for path in tmp_path.iterdir())
@@ -81,7 +82,7 @@ def test_only_rows_that_changed_are_written_and_rows_that_nothing_names_are_remo
         return {"model": torch.full((1, 1000), value)}
 
     clients = no_rows({"model": torch.zeros(1000)})
-    saved = Checkpoints(tmp_path, {})
+    saved = Checkpoints(Folder(tmp_path), {})
     clients = write_rows(clients, torch.tensor([0, 1, 2]), tree.map(lambda leaf: leaf.repeat(3, 1), row(1.0)))
     saved.save({"clients": clients})
     all_of_them = saved.written_bytes
@@ -89,7 +90,7 @@ def test_only_rows_that_changed_are_written_and_rows_that_nothing_names_are_remo
     saved.save({"clients": clients})
     assert saved.written_bytes < all_of_them - 4000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "row-0.pt", "row-2.pt", "row-3.pt"]
-    again = Checkpoints(tmp_path, {})
+    again = Checkpoints(Folder(tmp_path), {})
     (tmp_path / "row-9.pt").touch()  # of a checkpoint that was not finished
     read = again.load(CPU)["clients"]
     assert [read["rows"][client]["model"][0].item() for client in range(3)] == [1, 2, 1]
@@ -99,7 +100,7 @@ def test_only_rows_that_changed_are_written_and_rows_that_nothing_names_are_remo
 
 def test_moon_with_200_clients_writes_the_models_of_its_cohort_only(digits, tmp_path):
     settings = config("moon", clients=200, participation=0.025, partition="iid", rounds=100)
-    run, saved = Run(settings, digits), Checkpoints(tmp_path, {})
+    run, saved = Run(settings, digits), Checkpoints(Folder(tmp_path), {})
     model = tree.num_bytes(run.state["params"])
     for _ in range(4):
         run.step()
@@ -111,68 +112,70 @@ def test_moon_with_200_clients_writes_the_models_of_its_cohort_only(digits, tmp_
 def test_checkpoints_are_as_far_apart_as_asked_for_and_become_rarer_where_they_take_long(tmp_path, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("bench.checkpoint.time.monotonic", lambda: now[0])
-    saved = Checkpoints(tmp_path, {}, seconds=60)
+    saved = Checkpoints(Folder(tmp_path), {}, seconds=60)
     assert not saved.due
     now[0] += 60
     assert saved.due
-    write = saved._write
+    write = saved._folder.save
 
     def slowly(name, content):
         now[0] += 3
-        write(name, content)
+        return write(name, content)
 
-    monkeypatch.setattr(saved, "_write", slowly)
+    monkeypatch.setattr(saved._folder, "save", slowly)
     saved.save({"state": 1})
     now[0] += 3 / LARGEST_SHARE - 0.01
     assert not saved.due
     now[0] += 0.02
     assert saved.due
-    always = Checkpoints(tmp_path, {}, seconds=0)
+    always = Checkpoints(Folder(tmp_path), {}, seconds=0)
     always.save({"state": 1})
     assert always.due
 
 
 def test_a_checkpoint_that_does_not_belong_to_the_run_is_never_read(tmp_path, monkeypatch):
-    Checkpoints(tmp_path, {"run": "a", "engine": "loop"}).save({"state": 1})
-    assert Checkpoints(tmp_path, {"run": "a", "engine": "loop"}).load(CPU) == {"state": 1}
-    with pytest.raises(UnusableCheckpoint, match="its checkpoint was written with engine 'loop' instead of 'vectorised'"):
-        Checkpoints(tmp_path, {"run": "a", "engine": "vectorised"}).load(CPU)
+    Checkpoints(Folder(tmp_path), {"run": "a", "engine": "loop"}).save({"state": 1})
+    assert Checkpoints(Folder(tmp_path), {"run": "a", "engine": "loop"}).load(CPU) == {"state": 1}
+    with pytest.raises(
+        UnusableCheckpoint, match="its checkpoint was written with engine 'loop' instead of 'vectorised'"
+    ):
+        Checkpoints(Folder(tmp_path), {"run": "a", "engine": "vectorised"}).load(CPU)
     monkeypatch.setattr("bench.checkpoint.FORMAT", 0)
     with pytest.raises(UnusableCheckpoint, match="written with format 1 instead of 0"):
-        Checkpoints(tmp_path, {"run": "a", "engine": "loop"}).load(CPU)
-    assert Checkpoints(tmp_path / "nothing", {}).load(CPU) is None
+        Checkpoints(Folder(tmp_path), {"run": "a", "engine": "loop"}).load(CPU)
+    assert Checkpoints(Folder(tmp_path / "nothing"), {}).load(CPU) is None
 
 
 @pytest.mark.parametrize("damaged", ["checkpoint.pt", "row-0.pt"])
 def test_a_damaged_checkpoint_is_not_read(tmp_path, damaged):
     clients = write_rows(no_rows({"model": torch.zeros(9)}), torch.tensor([4]), {"model": torch.ones(1, 9)})
-    Checkpoints(tmp_path, {}).save({"clients": clients})
+    Checkpoints(Folder(tmp_path), {}).save({"clients": clients})
     (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:100])
     with pytest.raises(UnusableCheckpoint, match="its checkpoint cannot be read"):
-        Checkpoints(tmp_path, {}).load(CPU)
+        Checkpoints(Folder(tmp_path), {}).load(CPU)
 
 
 def test_a_checkpoint_that_cannot_be_completed_leaves_the_one_before(tmp_path, monkeypatch):
-    saved = Checkpoints(tmp_path, {})
+    saved = Checkpoints(Folder(tmp_path), {})
     saved.save({"state": 1})
 
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bench.checkpoint.os.replace", full)
-    with pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr("bench.folders.os.replace", full)
+    with pytest.raises(Unwritable, match=f"Cannot write to {tmp_path}: No space left on device."):
         saved.save({"state": 2})
-    assert Checkpoints(tmp_path, {}).load(CPU) == {"state": 1}
+    assert Checkpoints(Folder(tmp_path), {}).load(CPU) == {"state": 1}
 
 
 def test_a_place_that_is_no_local_disk_does_as_well():
-    saved = Checkpoints("memory://runs/a/checkpoint", {})
+    saved = Checkpoints(Folder("memory://runs/a/checkpoint"), {})
     clients = write_rows(no_rows({"model": torch.zeros(9)}), torch.tensor([4]), {"model": torch.ones(1, 9)})
     saved.save({"clients": clients})
-    read = Checkpoints("memory://runs/a/checkpoint", {}).load(CPU)["clients"]
+    read = Checkpoints(Folder("memory://runs/a/checkpoint"), {}).load(CPU)["clients"]
     assert read["rows"][4]["model"].sum() == 9
     saved.remove()
-    assert Checkpoints("memory://runs/a/checkpoint", {}).load(CPU) is None
+    assert Checkpoints(Folder("memory://runs/a/checkpoint"), {}).load(CPU) is None
 
 
 def test_a_run_starts_over_if_states_of_earlier_rounds_are_to_be_kept_too(digits, tmp_path):
@@ -180,13 +183,13 @@ def test_a_run_starts_over_if_states_of_earlier_rounds_are_to_be_kept_too(digits
     first = Run(settings, digits)
     first.step()
     first.step()
-    later = Run(settings, digits, folder=tmp_path, keep=Keep(rounds=(1, 5)))
+    later = Run(settings, digits, folder=Folder(tmp_path), keep=Keep(rounds=(1, 5)))
     with pytest.raises(UnusableCheckpoint, match="its checkpoint is of round 2, but round-0001.pt is to be kept too"):
         later.restore(first.checkpoint())
-    Run(settings, digits, folder=tmp_path, keep=Keep(rounds=(5,))).restore(first.checkpoint())
+    Run(settings, digits, folder=Folder(tmp_path), keep=Keep(rounds=(5,))).restore(first.checkpoint())
 
 
 def test_views_do_not_take_along_what_they_are_views_of(tmp_path):
-    saved = Checkpoints(tmp_path, {})
+    saved = Checkpoints(Folder(tmp_path), {})
     saved.save({"params": torch.zeros(100_000)[:10]})
     assert saved.written_bytes < 3000

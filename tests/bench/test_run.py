@@ -14,6 +14,7 @@ from algorithms.base import Deployed
 from bench.config import resolve
 from bench.cost import bytes_per_client
 from bench.evaluate import evaluate_clients
+from bench.folders import Folder
 from bench.grid import expand
 from bench.grid_spec import load_grid
 from bench.local_models import local_models
@@ -29,6 +30,7 @@ def digits():
 
 
 def play(digits, folder=None, keep=None, engine="auto", **settings):
+    folder = folder and Folder(folder)
     run = Run(resolve({"algorithm": "fedavg", **DIGITS, **settings}), digits, folder=folder, keep=keep, engine=engine)
     while not run.finished:
         run.step()

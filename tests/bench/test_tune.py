@@ -54,7 +54,7 @@ def test_a_worker_that_dies_before_it_begins_leaves_a_record(tmp_path):
     trial = SimpleNamespace(config={"job": 0}, error_file=str(tmp_path / "error.txt"))
     watcher = Watcher()
     with Store(tmp_path / "results").locked() as store:
-        job = Job("a1", config, store.playing_folder("a1"), Keep())
+        job = Job("a1", config, str(store.playing_folder("a1")), Keep())
         _Recorder([job], store, watcher, {}).on_trial_error(0, [trial], trial)
         record = store.record("a1")
     assert (record["status"], record["reason"], record["rounds"]) == ("failed", "ValueError: boom in setup", 0)
