@@ -38,6 +38,8 @@ import ray  # noqa: E402  (reads the variables above)
 import torch  # noqa: E402
 from ray import tune  # noqa: E402
 
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("algorithms", "bench", "datasets", "reports")
 REPORT_SECONDS = 1.0  # a trial reports at most this often; shorter rounds are sent together
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
 _GO_ON = "What was finished is kept; mend this, and the same command goes on."
@@ -241,13 +243,18 @@ def play(
 
 
 def _start_ray(address: str | None, resources: Resources) -> None:
-    # Workers inherit these; one thread per core of a trial, whatever library starts them.
-    os.environ["OMP_NUM_THREADS"] = str(resources.threads)
-    os.environ["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    threads = {"OMP_NUM_THREADS": str(resources.threads)}  # whatever library starts them
     if address:
-        ray.init(address=address, **quiet)
+        # The code goes to the machines of the cluster; images and torch must be there.
+        code = {"py_modules": [str(ROOT / name) for name in PACKAGES], "excludes": ["__pycache__", "examples"]}
+        try:
+            ray.init(address=address, runtime_env={**code, "env_vars": threads}, **quiet)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise ValueError(f"No Ray cluster answers at --address {address} ({why}).") from error
         return
+    os.environ |= threads | {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}  # workers inherit them
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # everything stays on the loopback device
     memory = 256 * 2**20  # datasets are memory-mapped files, so next to nothing goes through Ray's object store
     ray.init(address="local", include_dashboard=False, object_store_memory=memory, **quiet)
@@ -255,7 +262,7 @@ def _start_ray(address: str | None, resources: Resources) -> None:
 
 def python_path(inherited: str | None) -> str:
     """Where workers find this code, before what they inherit; an empty part would be their working directory."""
-    return os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), inherited]))
+    return os.pathsep.join(filter(None, [str(ROOT), inherited]))
 
 
 def storage_trouble(error: BaseException | None, folder: Path | str) -> str:
