@@ -29,9 +29,10 @@ def play(
     """
     from bench import tune  # Ray takes seconds to import
     from bench.progress import Display
+    from bench.worker import Job
 
     jobs = [
-        tune.Job(
+        Job(
             cell.id,
             cell.config,
             _folder_of(cell.id, request, store),

@@ -67,7 +67,7 @@ def run_vectorised(
         return Mapped(fn(data, plan, ClientView(model=model, **given)), model.buffers)
 
     planned = [task.batch_indices(client, shared["round"]) for client in clients]
-    blocks = _blocks([len(sizes) for _, _, sizes in planned])
+    blocks = _blocks([len(sizes) for _, _, sizes in planned], task.block)
     outcomes = []
     for block in blocks:
         given = tree.map(lambda leaf, block=block: leaf[block], per_client)
@@ -94,12 +94,13 @@ def _dropout_generator(task: "Task", round: int, client: int):
     return generator_for(task.seed, "dropout", round, client)
 
 
-def _blocks(num_steps: list[int]) -> list[list[int]]:
-    """Positions of clients, longest first, cut where padding would exceed the limit."""
+def _blocks(num_steps: list[int], largest: int | None = None) -> list[list[int]]:
+    """Positions of clients, longest first, cut where padding would exceed the limit or a block would be too large."""
     order = sorted(range(len(num_steps)), key=lambda position: -num_steps[position])
     blocks: list[list[int]] = []
     for position in order:
-        if not blocks or num_steps[position] < _LEAST_FILL * num_steps[blocks[-1][0]]:
+        full = blocks and largest is not None and len(blocks[-1]) >= largest
+        if not blocks or full or num_steps[position] < _LEAST_FILL * num_steps[blocks[-1][0]]:
             blocks.append([])
         blocks[-1].append(position)
     return blocks

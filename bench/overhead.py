@@ -10,6 +10,7 @@ from bench import resources, tune
 from bench.config import resolve, run_id
 from bench.run import Keep
 from bench.store import Store
+from bench.worker import Job
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def _play(
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         configs = [resolve(flat) for flat in settings]
-        jobs = [tune.Job(run_id(c), c, str(store.run_folder(run_id(c))), Keep(final=False)) for c in configs]
+        jobs = [Job(run_id(c), c, str(store.run_folder(run_id(c))), Keep(final=False)) for c in configs]
         with store.locked():
             share = resources.choose(1.0, "0", None)
             tune.play(jobs, store, clock, data_dir=data_dir, resources=share, max_concurrent=max_concurrent)
@@ -74,6 +75,12 @@ class _Clock:
         self.ended_at: list[tuple[float, dict]] = []
 
     def started(self, job) -> None:
+        pass
+
+    def said(self, text) -> None:
+        pass
+
+    def postponed(self, job) -> None:
         pass
 
     def noted(self, job, note) -> None:

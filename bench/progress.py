@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from bench.tune import Job
+from bench.worker import Job
 
 
 class Display:
@@ -40,6 +40,13 @@ class Display:
         self._update()
         with self._bar:
             yield self
+
+    def said(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+    def postponed(self, job: Job) -> None:
+        self._running.pop(job.id, None)
+        self._update()
 
     def started(self, job: Job) -> None:
         self._running[job.id] = 0.0

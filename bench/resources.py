@@ -3,9 +3,6 @@
 import os
 from dataclasses import dataclass
 
-AUTO_TRIALS_PER_GPU = 8  # a small CNN leaves a GPU idle most of the time; memory is checked against this many as well
-AUTO_GIB_PER_TRIAL = 4.0
-
 
 @dataclass(frozen=True)
 class Resources:
@@ -14,18 +11,18 @@ class Resources:
     Attributes:
         cpus: cores; also the number of torch threads (at least 1).
         gpus: share of one GPU, or a whole number of them; 0 trains on the CPU.
+        device: where torch trains, "cpu" or "cuda".
+        auto: whether the share is to be found out (see `bench.shares`).
     """
 
     cpus: float = 1.0
     gpus: float = 0.0
+    device: str = "cpu"
+    auto: bool = False
 
     @property
     def threads(self) -> int:
         return max(1, int(self.cpus))
-
-    @property
-    def device(self) -> str:
-        return "cuda" if self.gpus else "cpu"
 
 
 def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = None) -> Resources:
@@ -33,8 +30,7 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
 
     Args:
         cpus_per_trial: cores of a trial.
-        gpus_per_trial: a number, or `auto`: as many trials on a GPU as 80 % of its memory holds at 4 GiB each, at most
-            one per core and eight; 0 where there is no GPU.
+        gpus_per_trial: a number, or `auto`: found out by a short profile of every kind of trial; 0 where there is no GPU.
 
     Raises:
         ValueError: if it is not a number, out of range, or more than there is, or the address is a Ray Client's.
@@ -47,7 +43,7 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
     if cpus_per_trial <= 0 or (cpus_per_trial > cores and not address):
         raise ValueError(f"--cpus-per-trial must be above 0 and at most {cores} here, but got {cpus_per_trial:g}.")
     if gpus_per_trial == "auto":
-        return Resources(cpus_per_trial, _auto_share(cores))
+        return Resources(cpus_per_trial, 1.0, "cuda", auto=True) if address or _has_gpu() else Resources(cpus_per_trial)
     try:
         gpus = float(gpus_per_trial)
     except ValueError:
@@ -62,13 +58,10 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
                 f"--gpus-per-trial {gpus:g} was asked for, but torch finds {torch.cuda.device_count()} GPUs on this "
                 "machine; leave the option out to train on the CPU."
             )
-    return Resources(cpus_per_trial, gpus)
+    return Resources(cpus_per_trial, gpus, "cuda" if gpus else "cpu")
 
 
-def _auto_share(cores: int) -> float:
+def _has_gpu() -> bool:
     import torch
 
-    if not torch.cuda.device_count():
-        return 0.0
-    memory = torch.cuda.get_device_properties(0).total_memory / 2**30
-    return 1 / max(1, min(AUTO_TRIALS_PER_GPU, cores, int(0.8 * memory / AUTO_GIB_PER_TRIAL)))
+    return torch.cuda.device_count() > 0

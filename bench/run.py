@@ -5,7 +5,7 @@ import math
 import platform
 import resource
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ class Run:
         engine: str = "auto",
         folder: Folder | None = None,
         keep: Keep | None = None,
+        block: int | None = None,
     ):
         """Prepares everything up to the first round.
 
@@ -75,6 +76,7 @@ class Run:
             engine: "loop", "vectorised", or "auto" for the faster one.
             folder: where kept states are written.
             keep: which states to keep; none without a folder.
+            block: clients that train at once on the vectorised engine, at most; None for no bound.
 
         Raises:
             ValueError: if the parts of the config do not fit together.
@@ -86,7 +88,7 @@ class Run:
             raise ValueError(
                 f"{name} trains in stages: it has no local models of a round to keep; leave out save_local_models."
             )
-        self.task = build_task(config, dataset, device=device, engine=engine)
+        self.task = replace(build_task(config, dataset, device=device, engine=engine), block=block)
         self.state = self.algorithm.init(self.task)
         self.num_rounds = self.algorithm.num_rounds(self.task.settings)
         self.rows: list[dict[str, Any]] = []

@@ -47,6 +47,7 @@ class Task:
         dtype: of params and inputs.
         members: client ids of the federation that belong to the task, ascending; None for all.
         initial_model: which of the seed's independent initial models `initial_params` draws; 0 is everybody's.
+        block: clients that train at once on the vectorised engine, at most; None for no bound.
     """
 
     model: Model
@@ -57,6 +58,7 @@ class Task:
     dtype: torch.dtype = torch.float32
     members: Tensor | None = None
     initial_model: int = 0
+    block: int | None = None
 
     @property
     def population(self) -> int:

@@ -3,25 +3,22 @@
 Tune is a disposable scheduler here. What a run is, what was finished and what it reached stand in the store only.
 """
 
-import errno
 import logging
 import os
 import re
 import shutil
 import signal
 import time
-import traceback
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from bench import images
-from bench.checkpoint import Checkpoints, UnusableCheckpoint
-from bench.config import RunConfig
-from bench.folders import Folder, Unwritable
+from bench import shares
+from bench.folders import Folder
 from bench.resources import Resources
-from bench.run import Keep, Run
+from bench.shares import Shares
 from bench.store import Store, StoreError
+from bench.worker import Job, Worker, storage_trouble
 
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -40,97 +37,54 @@ from ray import tune  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("algorithms", "bench", "datasets", "reports")
-REPORT_SECONDS = 1.0  # a trial reports at most this often; shorter rounds are sent together
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
-_GO_ON = "What was finished is kept; mend this, and the same command goes on."
-_STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run to play.
-
-    Attributes:
-        id: its run id.
-        folder: where its worker writes checkpoints and states: an absolute path, or a URI that fsspec knows.
-        keep: which states.
-        checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
-    """
-
-    id: str
-    config: RunConfig
-    folder: str
-    keep: Keep
-    checkpoint_seconds: float = 60.0
 
 
 class Watcher(Protocol):
     """Who is told how it goes."""
 
+    def said(self, text: str) -> None: ...
     def started(self, job: Job) -> None: ...
+    def postponed(self, job: Job) -> None: ...
     def noted(self, job: Job, note: str) -> None: ...
     def advanced(self, job: Job, rounds: int) -> None: ...
     def ended(self, job: Job, record: dict) -> None: ...
 
 
 class Trial(tune.Trainable):
-    """A worker: plays one run after another, about a second per step."""
+    """A worker in a process of Ray's."""
 
     def setup(self, config, jobs, data_dir, resources):
         torch.set_num_threads(resources.threads)
-        self._jobs, self._data_dir, self._device = jobs, data_dir, resources.device
+        self._jobs, self._worker = jobs, Worker(data_dir, resources.device)
         self.reset_config(config)
 
     def reset_config(self, new_config):
-        self._job, self._run = self._jobs[new_config["job"]], None
+        self._worker.take(self._jobs[new_config["job"]])
         return True
 
     def step(self):
-        until, ended, broken = time.monotonic() + REPORT_SECONDS, None, ""
-        try:
-            run = self._run = self._run or self._begin()
-            while not run.finished and time.monotonic() < until:
-                run.step()
-                if self._checkpoints.due and not run.finished:
-                    self._checkpoints.save(run.checkpoint())
-            ended = run.result() if run.finished else None
-        except Exception as error:
-            broken = storage_trouble(error, self._job.folder)
-            ended = None if broken else _failure(error)
-        first, rows = self._reported, self._run.rows[self._reported :] if self._run else []
-        self._reported += len(rows)
-        if ended or broken:
-            self._run = None
-        report = {"first": first, "rows": rows, "ended": ended, "note": self._note, "broken": broken}
-        self._note = ""
-        return report | {"done": bool(ended or broken)}
-
-    def _begin(self):
-        """The run, from its checkpoint if there is one; rounds are reported from the first one on."""
-        job, self._reported, self._run, self._note = self._job, 0, None, ""
-        dataset = images.load(job.config.dataset, job.config.transform, self._data_dir)
-        folder = Folder(job.folder)
-        run = Run(job.config, dataset, device=self._device, folder=folder, keep=job.keep)
-        of = {"run": job.id, "engine": run.task.engine, "device": run.task.device.type}
-        self._checkpoints = Checkpoints(folder / "checkpoint", of, job.checkpoint_seconds)
-        try:
-            checkpoint = self._checkpoints.load(run.task.device)
-            if checkpoint:
-                run.restore(checkpoint)
-                self._note = f"goes on after round {run.round}"
-        except UnusableCheckpoint as error:
-            self._note = f"starts over: {error}"
-            self._checkpoints.remove()
-        return run
+        said = self._worker.step()
+        return said | {"done": bool(said["ended"] or said["crowded"] or said["broken"])}
 
 
 class _Recorder(tune.Callback):
     """Writes what the workers report into the store."""
 
-    def __init__(self, jobs: list[Job], store: Store, watcher: Watcher, facts: dict):
-        self._jobs, self._store, self._watcher, self._facts = jobs, store, watcher, facts
+    def __init__(self, store: Store, watcher: Watcher, facts: dict, shares: Shares):
+        self._store, self._watcher, self._facts, self._shares = store, watcher, facts, shares
         self._rows: dict[str, list[dict]] = {}
         self._started: dict[str, str] = {}
+        self._crowded: list[Job] = []
+
+    def begin(self, jobs: list[Job], share: Resources) -> None:
+        """Other jobs from now on; trials name them by their position."""
+        self._jobs, self._share = jobs, share
+
+    def take_crowded(self) -> list[Job]:
+        """The jobs that need fewer neighbours, and forgets them."""
+        crowded, self._crowded = self._crowded, []
+        return crowded
 
     def __getstate__(self):
         return {}  # Tune pickles its callbacks in order to restore them, which this project never does
@@ -147,10 +101,14 @@ class _Recorder(tune.Callback):
             raise StoreError(result["broken"])
         if result["note"]:
             self._watcher.noted(job, result["note"])
+        if result["block"]:
+            self._shares.shrank(job, result["block"])
         known = self._rows[job.id]
         known[result["first"] :] = rows
         if result["ended"]:
             self._end(job, result["ended"])
+        elif result["crowded"]:
+            self._make_room(job)
         elif rows:
             self._store.append(job.id, rows)
             self._watcher.advanced(job, len(known))
@@ -164,6 +122,13 @@ class _Recorder(tune.Callback):
 
     def _job(self, trial) -> Job:
         return self._jobs[trial.config["job"]]
+
+    def _make_room(self, job: Job) -> None:
+        if self._shares.crowded(job, self._share):
+            self._crowded.append(job)
+            self._watcher.postponed(job)
+        else:
+            self._end(job, {"reason": "out of memory, with a whole GPU for itself", "traceback": ""})
 
     def _end(self, job: Job, result: dict) -> None:
         rows = self._rows.pop(job.id, [])
@@ -210,27 +175,20 @@ def play(
         KeyboardInterrupt: on Ctrl-C, after the workers have been stopped.
         StoreError: if results or checkpoints cannot be written any more.
     """
-    scratch = store.scratch()
     earlier_handler = signal.getsignal(signal.SIGTERM)
     try:
         _start_ray(address, resources)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
-        trainable = tune.with_parameters(Trial, jobs=jobs, data_dir=data_dir, resources=resources)
-        tuner = tune.Tuner(
-            tune.with_resources(trainable, {"cpu": resources.cpus, "gpu": resources.gpus}),
-            param_space={"job": tune.grid_search(list(range(len(jobs))))},
-            tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=max_concurrent or None),
-            run_config=tune.RunConfig(
-                name="trials",
-                storage_path=str(scratch),
-                verbose=0,
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-                failure_config=tune.FailureConfig(max_failures=RETRIES),
-                callbacks=[_Recorder(jobs, store, watcher, facts or {})],
-            ),
-        )
-        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a failed trial is in its record
-        tuner.fit()
+        known = _shares(store, resources, watcher, data_dir)
+        recorder = _Recorder(store, watcher, facts or {}, known)
+        while jobs:
+            groups: dict[Resources, list[Job]] = {}
+            for job in jobs:
+                groups.setdefault(known.of(job), []).append(replace(job, block=known.block_of(job)))
+            for share, members in groups.items():
+                recorder.begin(members, share)
+                _fit(members, share, recorder, store, data_dir, max_concurrent)
+            jobs = recorder.take_crowded()
     except tune.TuneError as error:  # what a callback raises comes wrapped
         trouble = storage_trouble(error, store.folder)
         if trouble:
@@ -239,7 +197,57 @@ def play(
     finally:
         signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
         ray.shutdown()
+
+
+def _fit(
+    jobs: list[Job], share: Resources, recorder: _Recorder, store: Store, data_dir: Path | None, max_concurrent: int
+) -> None:
+    """Plays jobs that get the same share of a machine: only those can take turns on one worker."""
+    scratch = store.scratch()
+    trainable = tune.with_parameters(Trial, jobs=jobs, data_dir=data_dir, resources=share)
+    tuner = tune.Tuner(
+        tune.with_resources(trainable, {"cpu": share.cpus, "gpu": share.gpus}),
+        param_space={"job": tune.grid_search(list(range(len(jobs))))},
+        tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=max_concurrent or None),
+        run_config=tune.RunConfig(
+            name="trials",
+            storage_path=str(scratch),
+            verbose=0,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            failure_config=tune.FailureConfig(max_failures=RETRIES),
+            callbacks=[recorder],
+        ),
+    )
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a failed trial is in its record
+    try:
+        tuner.fit()
+    finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _shares(store: Store, resources: Resources, watcher: Watcher, data_dir: Path | None) -> Shares:
+    """What jobs get of the machines that Ray has found."""
+    found = ray.cluster_resources()
+    gpus = found.get("GPU", 0)
+    if resources.auto and not gpus:
+        resources = Resources(resources.cpus)
+
+    def profile(job: Job) -> shares.Profile:
+        measure = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(shares.measure)
+        try:
+            return ray.get(measure.remote(job.config, data_dir))
+        except ray.exceptions.RayTaskError as error:
+            raise ValueError(
+                f"--gpus-per-trial auto could not try {shares.kind_of(job.config)} ({error.cause}); give a number instead."
+            ) from error
+
+    return Shares(
+        store.folder / "shares.json",
+        resources,
+        trials_by_cores=max(1, int(found.get("CPU", 1) / max(1, gpus) / resources.cpus)),
+        profile=profile,
+        say=watcher.said,
+    )
 
 
 def _start_ray(address: str | None, resources: Resources) -> None:
@@ -265,29 +273,10 @@ def python_path(inherited: str | None) -> str:
     return os.pathsep.join(filter(None, [str(ROOT), inherited]))
 
 
-def storage_trouble(error: BaseException | None, folder: Path | str) -> str:
-    """What to do if an error, or what led to it, says that nothing can be written any more; "" for other errors."""
-    while error:
-        if isinstance(error, StoreError):
-            return str(error)
-        if isinstance(error, Unwritable):
-            return f"{error} {_GO_ON}"
-        if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
-            return f"Cannot write to {folder}: {os.strerror(error.errno)}. {_GO_ON}"
-        error = error.__cause__ or error.__context__
-    return ""
-
-
 def reason_of(text: str) -> str:
     """The error at the end of a traceback, in one line; without any, the process was killed from outside."""
     errors = re.findall(r"^(?:\w+\.)*(\w+: .+)$", text, re.MULTILINE)
     return errors[-1] if errors else "the worker process died"
-
-
-def _failure(error: Exception) -> dict:
-    text = traceback.format_exc()
-    reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    return {"status": "failed", "reason": reason, "traceback": text}
 
 
 def _now() -> str:

@@ -1,7 +1,5 @@
 """How much of the machine a trial may ask for."""
 
-import os
-
 import pytest
 import torch
 
@@ -10,7 +8,7 @@ from bench.resources import Resources, choose
 
 def test_a_trial_gets_a_core_and_no_gpu_unless_asked_otherwise():
     assert choose(1, "0") == Resources(1, 0)
-    assert (Resources(1, 0).device, Resources(1, 0.25).device) == ("cpu", "cuda")
+    assert Resources(1, 0).device == "cpu"
     assert [Resources(cpus).threads for cpus in (0.5, 1, 2, 3.5)] == [1, 1, 2, 3]
 
 
@@ -29,16 +27,14 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch):
 
 def test_gpus_of_a_cluster_are_not_looked_for_here(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert choose(1, "0.5", "10.0.0.1:6379") == Resources(1, 0.5)
+    assert choose(1, "0.5", "10.0.0.1:6379") == Resources(1, 0.5, "cuda")
+    assert choose(1, "auto", "10.0.0.1:6379") == Resources(1, 1.0, "cuda", auto=True)
 
 
-@pytest.mark.parametrize(("gib", "cores", "trials"), [(141, 16, 8), (141, 2, 2), (16, 16, 3), (2, 16, 1)])
-def test_auto_packs_as_many_trials_as_memory_and_cores_allow(monkeypatch, gib, cores, trials):
-    card = type("Card", (), {"total_memory": gib * 2**30})
+def test_auto_is_found_out_where_there_is_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    assert choose(1, "auto").gpus == 1 / trials
+    assert choose(1, "auto") == Resources(1, 1.0, "cuda", auto=True)
+    assert choose(1, "0.25") == Resources(1, 0.25, "cuda")
 
 
 @pytest.mark.parametrize("cpus", [0, -1, 10_000])

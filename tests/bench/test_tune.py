@@ -11,7 +11,8 @@ from bench.config import resolve
 from bench.resources import Resources
 from bench.run import Keep
 from bench.store import Store
-from bench.tune import Job, _Recorder, python_path, reason_of
+from bench.tune import _Recorder, python_path, reason_of
+from bench.worker import Job
 
 KILLED = """Failure # 1 (occurred at 2026-11-21_07-17-04)
 The actor died unexpectedly before finishing this task.
@@ -55,7 +56,9 @@ def test_a_worker_that_dies_before_it_begins_leaves_a_record(tmp_path):
     watcher = Watcher()
     with Store(tmp_path / "results").locked() as store:
         job = Job("a1", config, str(store.playing_folder("a1")), Keep())
-        _Recorder([job], store, watcher, {}).on_trial_error(0, [trial], trial)
+        recorder = _Recorder(store, watcher, {}, shares=None)
+        recorder.begin([job], Resources())
+        recorder.on_trial_error(0, [trial], trial)
         record = store.record("a1")
     assert (record["status"], record["reason"], record["rounds"]) == ("failed", "ValueError: boom in setup", 0)
     assert watcher.calls == ["started", "failed"]
@@ -75,7 +78,7 @@ def test_how_a_polite_kill_is_answered_is_restored_afterwards(tmp_path, monkeypa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(scheduler, "_start_ray", lambda address, resources: None)
-    monkeypatch.setattr(scheduler.tune, "with_parameters", stop)
+    monkeypatch.setattr(scheduler, "_shares", stop)
     before = signal.getsignal(signal.SIGTERM)
     with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
         scheduler.play([], store, None, data_dir=None, resources=Resources())

@@ -1,0 +1,101 @@
+"""How trials share a GPU; no GPU is needed to choose."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from bench.config import resolve
+from bench.resources import Resources
+from bench.shares import Profile, Shares, kind_of, trials_per_gpu
+from bench.store import StoreError
+
+AUTO = Resources(1, 1.0, "cuda", auto=True)
+
+
+def job(**settings):
+    flat = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "label-2"}
+    return SimpleNamespace(config=resolve(flat | settings))
+
+
+@pytest.fixture
+def shares(tmp_path):
+    """Makes shares whose profiler needs a GPU of 100 GB; notes what was profiled and said."""
+
+    def make(resources=AUTO, cores=16, used_mb=2000, busy=0.1):
+        def profile(of):
+            made.profiled.append(kind_of(of.config))
+            return Profile(used_mb, 100_000, busy)
+
+        said = []
+        made = Shares(tmp_path / "shares.json", resources, trials_by_cores=cores, profile=profile, say=said.append)
+        made.profiled, made.said = [], said
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("used_mb", "busy", "cores", "trials", "by"),
+    [
+        (2000, 0.1, 16, 9, "its time"),
+        (2000, 0.1, 4, 4, "the cores"),
+        (30_000, 0.1, 16, 2, "its memory"),
+        (99_000, 0.99, 16, 1, "its memory"),
+        (2000, 0.0, 16, 16, "the cores"),
+    ],
+)
+def test_memory_time_and_cores_bound_how_many_trials_share_a_gpu(used_mb, busy, cores, trials, by):
+    assert trials_per_gpu(Profile(used_mb, 100_000, busy), cores) == (trials, by)
+
+
+def test_runs_of_a_kind_are_profiled_once_and_what_was_found_is_remembered(shares):
+    first = shares()
+    assert first.of(job()) == first.of(job(seed=5, partition="dir-0.1")) == Resources(1, 1 / 9, "cuda")
+    assert first.of(job(algorithm="moon")).gpus == 1 / 9
+    assert len(first.profiled) == 2
+    assert first.said[0] == (
+        "cifar10 fedconcat, simple-cnn, fedavg, 40 clients per round, batch 64: one trial needs 2,000 MB and 10 % of a "
+        "GPU's time, so 9 at once (bounded by its time)"
+    )
+    assert shares().of(job()).gpus == 1 / 9
+    assert shares().profiled == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"clients": 20}, {"batch_size": 32}, {"model": "mlp"}, {"algorithm": "moon"}, {"dataset": "svhn"}]
+)
+def test_another_cohort_batch_model_method_or_dataset_is_another_kind(change):
+    assert kind_of(job(**change).config) != kind_of(job().config)
+
+
+def test_a_trial_that_did_not_fit_gets_twice_as_much_until_it_has_a_gpu_for_itself(shares):
+    found = shares()
+    share = found.of(job())
+    for expected in (2 / 9, 4 / 9, 8 / 9, 1.0):
+        assert found.crowded(job(), share)
+        share = found.of(job())
+        assert share.gpus == pytest.approx(expected)
+    assert not found.crowded(job(), share)
+    assert shares().of(job()).gpus == 1.0, "remembered"
+    assert "out of GPU memory, so 4 at once instead of 9" in found.said[1]
+
+
+def test_a_bound_on_clients_at_once_is_remembered_for_the_kind(shares):
+    shares().shrank(job(), 10)
+    assert shares().block_of(job(seed=3)) == 10
+    assert shares().block_of(job(algorithm="moon")) is None
+
+
+def test_without_a_gpu_and_with_a_given_share_nothing_is_profiled(shares):
+    assert shares(Resources(1)).of(job()) == Resources(1)
+    given = shares(Resources(1, 0.5, "cuda"))
+    assert given.of(job()) == Resources(1, 0.5, "cuda")
+    assert given.profiled == []
+    assert given.crowded(job(), given.of(job())) and given.of(job()).gpus == 1.0
+
+
+def test_a_damaged_file_is_named(shares, tmp_path):
+    (tmp_path / "shares.json").write_text(json.dumps({})[:1])
+    with pytest.raises(StoreError, match="shares.json is not readable JSON; remove it."):
+        shares()

@@ -1,0 +1,115 @@
+"""A worker without a scheduler: what it says while it plays, goes on, or cannot."""
+
+import errno
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bench import worker as workers
+from bench.config import resolve
+from bench.run import Keep, Run
+from bench.worker import Job, Worker, storage_trouble
+
+DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 6, "local_epochs": 1, "batch_size": 16}
+
+
+@pytest.fixture
+def job(tmp_path):
+    config = resolve({"algorithm": "fedavg", **DIGITS})
+    return Job("a1", config, str(tmp_path), Keep(final=False), checkpoint_seconds=0)
+
+
+def play(job: Job, steps: int = 50) -> list[dict]:
+    """What a new worker says until the job ends."""
+    worker, said = Worker(None, "cpu"), []
+    worker.take(job)
+    while len(said) < steps:
+        said.append(worker.step())
+        if said[-1]["ended"] or said[-1]["broken"] or said[-1]["crowded"]:
+            break
+    return said
+
+
+def rows(said: list[dict]) -> list[dict]:
+    """Rounds as a driver puts them together, without times."""
+    known = []
+    for report in said:
+        known[report["first"] :] = report["rows"]
+    return [{key: value for key, value in row.items() if "second" not in key} for row in known]
+
+
+def test_rounds_are_reported_once_and_in_order_whatever_the_rhythm(job, monkeypatch):
+    together = play(replace(job, checkpoint_seconds=60))
+    monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
+    one_by_one = play(job)
+    assert [len(report["rows"]) for report in one_by_one] == [1] * 6
+    assert [report["first"] for report in one_by_one] == list(range(6))
+    assert rows(one_by_one) == rows(together)
+    assert one_by_one[-1]["ended"]["status"] == "done"
+
+
+def test_another_worker_goes_on_from_the_checkpoint_and_reports_everything(job, monkeypatch):
+    whole = play(replace(job, checkpoint_seconds=60))
+    monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
+    play(job, steps=4)
+    later = play(job)
+    assert later[0]["note"] == "goes on after round 4"
+    assert (later[0]["first"], len(later[0]["rows"])) == (0, 5)
+    assert rows(later) == rows(whole)
+
+
+def test_a_checkpoint_of_another_run_is_ignored_with_a_sentence(job, monkeypatch):
+    monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
+    play(job, steps=2)
+    other = Job("b2", job.config, job.folder, job.keep)
+    (first, *_) = play(other, steps=1)
+    assert first["note"] == "starts over: its checkpoint was written with run 'a1' instead of 'b2'"
+    assert len(first["rows"]) == 1
+
+
+def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_asks_for_room(job, monkeypatch):
+    blocks, step = [], Run.step
+
+    def crowded(run):
+        blocks.append(run.task.block)
+        if run.task.block is None or run.task.block > fitting:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(run)
+
+    monkeypatch.setattr(Run, "step", crowded)
+    fitting = 3
+    said = play(job)
+    assert dict.fromkeys(blocks) == {None: None, 5: None, 2: None}
+    assert [report["block"] for report in said[:3]] == [5, 2, None]
+    assert "out of GPU memory, goes on with 5 clients at once" in said[0]["note"]
+    assert said[-1]["ended"]["status"] == "done" and len(rows(said)) == 6
+    fitting = 0
+    assert play(job)[-1]["crowded"]
+
+
+def test_blocks_change_no_number_beyond_rounding(job):
+    def accuracy(block):
+        run = Run(job.config, workers.images.load("digits", "fedconcat", None), engine="vectorised", block=block)
+        return torch.cat([leaf.flatten() for leaf in (run.step(), run.state)[1]["params"].values()])
+
+    torch.testing.assert_close(accuracy(None), accuracy(3), rtol=1e-4, atol=1e-6)
+
+
+def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monkeypatch):
+    def fail(run):
+        raise error
+
+    monkeypatch.setattr(Run, "step", fail)
+    error = KeyError("wrong")
+    (said,) = play(job)
+    assert (said["ended"]["status"], said["ended"]["reason"], said["broken"]) == ("failed", "KeyError: 'wrong'", "")
+    assert "in fail" in said["ended"]["traceback"]
+    error = OSError(errno.ENOSPC, "No space left on device")
+    (said,) = play(job)
+    assert said["ended"] is None
+    assert said["broken"] == (
+        f"Cannot write to {job.folder}: No space left on device. What was finished is kept; mend this, and the same "
+        "command goes on."
+    )
+    assert storage_trouble(FileNotFoundError(errno.ENOENT, "No such file"), "here") == ""
