@@ -47,6 +47,8 @@ class Worker:
 
     def __init__(self, data_dir: Path | None, device: str):
         self._data_dir, self._device = data_dir, device
+        if device == "cuda":
+            make_deterministic()
 
     def take(self, job: Job) -> None:
         """Another job, instead of the one before."""
@@ -116,6 +118,13 @@ class Worker:
         self._block = most // 2
         self._note = f"out of GPU memory, goes on with {self._block} clients at once"
         return {"block": self._block}
+
+
+def make_deterministic() -> None:
+    """Asks torch for kernels that give the same numbers in every run; before this process touches a GPU."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
 
 
 def storage_trouble(error: BaseException | None, folder: Path | str) -> str:

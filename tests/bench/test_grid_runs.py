@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from algorithms import tree
 from bench.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +95,16 @@ def test_a_grid_ends_with_a_record_and_a_state_for_every_run_and_a_table(uninter
         assert record["id"] == run_id and record["versions"]["ray"]
         assert record["started"] <= record["finished"]
     assert "| digits" in (uninterrupted / "reports" / "six@paper.md").read_text()
+
+
+def test_one_trial_at_a_time_gives_the_same_numbers_as_several_at_once(uninterrupted, tmp_path):
+    results = tmp_path / "results"
+    code, output = run("--grid", write_grid(tmp_path), "--results-dir", results, "--max-concurrent", 1)
+    assert code == 0, output
+    assert metrics(results) == metrics(uninterrupted)
+    for run_id in records(results):
+        states = [torch.load(Store(one).run_folder(run_id) / "final.pt") for one in (results, uninterrupted)]
+        assert all(torch.equal(*pair) for pair in zip(*(tree.leaves(state["params"]) for state in states), strict=True))
 
 
 def test_a_killed_driver_repeats_nothing_and_ends_in_the_same_table(uninterrupted, tmp_path):
