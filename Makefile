@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup quickstart test format clean
+.PHONY: setup quickstart test torture format clean
 
 setup: .venv/ready
 
@@ -22,7 +22,11 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python -m pytest -m "not slow"
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not torture"
+
+# Kills the driver of a grid ten times; a few minutes.
+torture: setup
+	$(BIN)/python -m pytest -m torture
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -147,6 +148,39 @@ def wait_for_rounds(results: Path, count: int, driver: subprocess.Popen) -> None
         assert driver.poll() is None, driver.stdout.read()
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("kills", "seeds"), [(3, 1), pytest.param(10, 4, marks=pytest.mark.torture)], ids=["three-kills", "ten-kills"]
+)
+def test_whenever_a_driver_is_killed_nothing_is_repeated_or_lost(tmp_path, kills, seeds):
+    """At moments drawn from a fixed seed, most of them in the middle of runs."""
+    axes = {**GRID["axes"], "algorithm": ["fedavg", "moon", "scaffold", "fedconcat"], "seed": list(range(seeds))}
+    short = {"rounds": 40, "local_epochs": 5, "num_clusters": 2, "encoder_rounds": 30, "classifier_rounds": 10}
+    grid = write_grid(tmp_path, axes=axes, settings=GRID["settings"] | short)
+    whole, results = tmp_path / "whole", tmp_path / "results"
+    code, output = run("--grid", grid, "--results-dir", whole)
+    assert code == 0, output
+
+    command = ("--grid", grid, "--results-dir", results, "--checkpoint-seconds", 0)
+    moments, before, continued = random.Random(0), {}, 0
+    for _ in range(kills):
+        driver = start(*command)
+        wait_for_rounds(results, 1, driver)
+        time.sleep(moments.uniform(0, 2))
+        assert driver.poll() is None, "there must be something left to kill: " + driver.stdout.read()
+        os.kill(driver.pid, signal.SIGKILL)
+        printed, _ = driver.communicate()
+        continued += printed.count("goes on after round")
+        after = records(results)
+        assert {run_id: after[run_id] for run_id in before} == before, "what was finished stays as it was"
+        before = after
+    code, output = run(*command)
+    assert code == 0, output
+    assert continued + output.count("goes on after round") >= kills
+    assert metrics(results) == metrics(whole)
+    for name in ("six@paper.md", "six@paper.csv", "six@paper.tex"):
+        assert (results / "reports" / name).read_bytes() == (whole / "reports" / name).read_bytes()
 
 
 def test_runs_go_on_from_their_checkpoints_after_a_dead_driver_a_dead_worker_and_ctrl_c(tmp_path):
