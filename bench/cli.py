@@ -1,6 +1,7 @@
 """The command line. A command imports what it needs when it runs: `--help`, `list` and `report` start in a moment."""
 
 import contextlib
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -211,10 +212,10 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
                 console.print(f"{cell.id}  {driver.name_of(cell)}", highlight=False, markup=False)
             return True
         store_grid(request, plan, store)
-        failed = 0
+        ended = None
         if plan.todo:
             try:
-                failed = driver.play(
+                ended = driver.play(
                     request,
                     plan,
                     store,
@@ -222,7 +223,7 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
                     resources=share,
                     max_concurrent=max_concurrent,
                     address=address,
-                )["failed"]
+                )
             except KeyboardInterrupt:
                 errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
                 raise typer.Exit(INTERRUPTED) from None
@@ -233,9 +234,14 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
     console.print(f"Results: {store.folder}", highlight=False, soft_wrap=True)
     if plan.no_data:
         errors.print(plan.no_data, markup=False)
-    if failed:
-        errors.print(f"{failed} runs failed; their records say why, and the same command tries them again.")
-    return not failed
+    if ended:
+        console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
+        for line in driver.failures(plan, store):
+            errors.print(line, markup=False, highlight=False, soft_wrap=True)
+    if ended and ended["failed"]:
+        command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
+        errors.print(f"What failed is tried again by: {command}", markup=False, highlight=False, soft_wrap=True)
+    return not (ended and ended["failed"])
 
 
 def _storage(uri: str | None) -> str | None:

@@ -56,6 +56,22 @@ def play(
     return display.ended_by
 
 
+def failures(plan: Plan, store: Store) -> list[str]:
+    """A line for each reason for which runs of a plan have failed, with the names of the runs."""
+    names: dict[str, list[str]] = {}
+    for cell in plan.todo:
+        record = store.record(cell.id)
+        if record and record["status"] == "failed":
+            names.setdefault(record["reason"], []).append(name_of(cell))
+    shown = 3
+    return [
+        f"failed: {reason} ({len(runs)} runs: {'; '.join(runs[:shown])}{'; ...' if len(runs) > shown else ''})"
+        if len(runs) > 1
+        else f"failed: {reason} ({runs[0]})"
+        for reason, runs in names.items()
+    ]
+
+
 def _folder_of(run_id: str, request: Request, store: Store) -> str:
     """Where the worker of a run writes."""
     if request.storage is None:

@@ -276,7 +276,11 @@ def test_failing_and_diverging_runs_are_recorded_and_the_others_go_on(tmp_path):
     results = tmp_path / "results"
     code, output = run("--grid", grid, "--results-dir", results, "--set", "clients=100,rounds=2")
     assert code == 1
-    assert "2 runs failed; their records say why, and the same command tries them again." in output
+    assert "1 done, 1 diverged, 2 failed." in output
+    assert re.search(
+        r"failed: ValueError: dir-0.001 found no split .* \(2 runs: digits dir-0.001 fedavg seed 0; ", output
+    )
+    assert "What failed is tried again by: python -m bench run --grid " in output
     by_status = {record["status"]: record for record in records(results).values()}
     assert sorted(record["status"] for record in records(results).values()) == ["diverged", "done", "failed", "failed"]
     assert "dir-0.001" in by_status["failed"]["reason"] and "Traceback" in by_status["failed"]["traceback"]
