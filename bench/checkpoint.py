@@ -1,12 +1,13 @@
 """The state of an unfinished run on disk: written every so often, read when the run goes on.
 
     <folder>/checkpoint.pt      everything but client rows, and the names of the files that hold these
-             row-<n>.pt         one client's row; a row that did not change is not written again
+             row-<name>.pt      one client's row; a row that did not change is not written again
 
 `checkpoint.pt` is replaced in one step after the rows that it names were written, so whenever a process dies a complete
 checkpoint is there: the newest, or the one before. `torch.load(weights_only=True)` reads every file.
 """
 
+import secrets
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from algorithms import rows, tree
 from bench.folders import Folder, compact
+from bench.store import StoreError
 
 FORMAT = 1
 LARGEST_SHARE = 0.02  # of a run's time that its checkpoints take
@@ -38,11 +40,11 @@ class Checkpoints:
     def __init__(self, folder: Folder, of: dict[str, Any], seconds: float = 60.0):
         """
         Args:
-            of: what a checkpoint must agree in with the run that reads it (its id, engine, device).
+            of: what a checkpoint must agree in with the run that reads it (its id, images, engine, device, code).
         """
         self._folder, self._of = folder, {"format": FORMAT} | of
         self._names = WeakTensorKeyDictionary()  # first tensor of a row -> the file that holds the row
-        self._count = 0
+        self._token, self._count = secrets.token_hex(4), 0  # no file of an earlier checkpoint is written again
         self.seconds, self.written_bytes = seconds, 0
         self._next = time.monotonic() + seconds
 
@@ -59,7 +61,7 @@ class Checkpoints:
                 those are written that are not the same objects as last time.
 
         Raises:
-            bench.folders.Unwritable: if it cannot be written; the one before stands.
+            bench.store.StoreError: if it cannot be written; the one before stands.
         """
         begin = time.monotonic()
         self.written_bytes, named = 0, set()
@@ -69,7 +71,7 @@ class Checkpoints:
             if first is None:
                 return row
             if first not in self._names:
-                name = f"row-{self._count}.pt"
+                name = f"row-{self._token}-{self._count}.pt"
                 self._count += 1
                 self.written_bytes += self._folder.save(name, row)
                 self._names[first] = name
@@ -86,39 +88,31 @@ class Checkpoints:
         """The content of the checkpoint, or None if there is none; tensors of a GPU come to this device.
 
         Raises:
-            UnusableCheckpoint: if it belongs to another run, or cannot be read.
+            UnusableCheckpoint: if it belongs to another run, or is damaged. It stands until the next `save`.
+            bench.store.StoreError: if the place does not answer.
         """
-        if _MAIN not in self._folder.names():
-            return None
         try:
+            if _MAIN not in self._folder.names():
+                return None
             main = self._folder.load(_MAIN, device)
             of = dict(main["of"])
-        except Exception as error:  # torch raises many kinds for a damaged file
-            raise UnusableCheckpoint(f"its checkpoint cannot be read ({type(error).__name__})") from error
-        differing = [key for key in self._of if of.get(key) != self._of[key]]
-        if differing:
-            told = ", ".join(f"{key} {of.get(key)!r} instead of {self._of[key]!r}" for key in differing)
-            raise UnusableCheckpoint(f"its checkpoint was written with {told}")
-
-        def row_of(name: Any) -> Any:
-            if not isinstance(name, str):
-                return name
-            row = rows.own(self._folder.load(name, torch.device("cpu")))
-            self._names[tree.leaves(row)[0]] = name
-            return row
-
-        try:
-            content = _walk(main["content"], row_of, lambda leaf: leaf)
+            if differing := [key for key in self._of if of.get(key) != self._of[key]]:
+                told = ", ".join(f"{key} {of.get(key)!r} instead of {self._of[key]!r}" for key in differing)
+                raise UnusableCheckpoint(f"its checkpoint was written with {told}")
+            return _walk(main["content"], self._row_of, lambda leaf: leaf)
+        except (StoreError, UnusableCheckpoint, MemoryError, torch.OutOfMemoryError):
+            raise
         except Exception as error:
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                raise  # a client row finds no room on this machine
             raise UnusableCheckpoint(f"its checkpoint cannot be read ({type(error).__name__})") from error
-        named = set(self._names.values())
-        self._count = 1 + max((int(name[4:-3]) for name in named), default=-1)
-        self._remove_all_but(named)
-        return content
 
-    def remove(self) -> None:
-        """Deletes it."""
-        self._folder.remove()
+    def _row_of(self, name: Any) -> Any:
+        if not isinstance(name, str):
+            return name
+        row = rows.own(self._folder.load(name, torch.device("cpu")))
+        self._names[tree.leaves(row)[0]] = name
+        return row
 
     def _remove_all_but(self, named: set[str]) -> None:
         """Removes rows that no checkpoint names any more, and what an interrupted `save` has left."""

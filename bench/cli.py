@@ -1,6 +1,7 @@
 """The command line. A command imports what it needs when it runs: `--help`, `list` and `report` start in a moment."""
 
 import contextlib
+import secrets
 import shlex
 import sys
 from pathlib import Path
@@ -90,11 +91,11 @@ def run(
             overrides=given.read_set(set_),
             seeds=given.read_seeds(seeds),
             substitutes=dict(given.read_pairs("--substitute", substitute)),
-            data_dir=data_dir,
+            data_dir=data_dir and data_dir.absolute(),  # workers have working directories of their own
             rerun=rerun,
             keep_final=keep_state == "final",
             checkpoint_seconds=checkpoint_seconds,
-            storage=_storage(storage),
+            storage=None if dry_run else _storage(storage),
         )
         ended_well = _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
     if not ended_well:
@@ -239,7 +240,7 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
         for line in driver.failures(plan, store):
             errors.print(line, markup=False, highlight=False, soft_wrap=True)
     if ended and ended["failed"]:
-        command = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
+        command = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])
         errors.print(f"What failed is tried again by: {command}", markup=False, highlight=False, soft_wrap=True)
     return not (ended and ended["failed"])
 
@@ -254,14 +255,15 @@ def _storage(uri: str | None) -> str | None:
         return None
     import torch
 
-    from bench.folders import Folder, Unwritable
+    from bench.folders import Folder
+    from bench.store import StoreError
 
     uri = uri if "://" in uri else str(Path(uri).absolute())
     try:
-        probe = Folder(uri) / "probe"
-        probe.save("probe.pt", {"probe": torch.zeros(1)})
-        probe.remove()
-    except (ValueError, Unwritable) as error:
+        place, probe = Folder(uri), f"probe-{secrets.token_hex(8)}.pt"
+        place.save(probe, {"probe": torch.zeros(1)})
+        place.remove([probe])
+    except (ValueError, StoreError) as error:
         raise ValueError(f"--storage: {error}") from error
     return uri
 

@@ -51,32 +51,32 @@ def play(
             resources=resources,
             max_concurrent=max_concurrent,
             address=address,
+            storage=request.storage,
             facts={"commit": commit()},
         )
     return display.ended_by
 
 
 def failures(plan: Plan, store: Store) -> list[str]:
-    """A line for each reason for which runs of a plan have failed, with the names of the runs."""
+    """A line for each reason for which runs of a plan have failed, with the names of some of them."""
     names: dict[str, list[str]] = {}
     for cell in plan.todo:
-        record = store.record(cell.id)
+        record = store.outcome(cell.id)
         if record and record["status"] == "failed":
             names.setdefault(record["reason"], []).append(name_of(cell))
-    shown = 3
-    return [
-        f"failed: {reason} ({len(runs)} runs: {'; '.join(runs[:shown])}{'; ...' if len(runs) > shown else ''})"
-        if len(runs) > 1
-        else f"failed: {reason} ({runs[0]})"
-        for reason, runs in names.items()
-    ]
+    return [f"failed: {reason} ({_some(runs)})" for reason, runs in names.items()]
+
+
+def _some(names: list[str], shown: int = 3) -> str:
+    if len(names) == 1:
+        return names[0]
+    return f"{len(names)} runs: {'; '.join([*names[:shown], *['...'] * (len(names) > shown)])}"
 
 
 def _folder_of(run_id: str, request: Request, store: Store) -> str:
-    """Where the worker of a run writes."""
-    if request.storage is None:
-        return str(store.playing_folder(run_id))
-    return f"{request.storage.rstrip('/')}/{run_id}"
+    """Where the worker of a run writes. In a storage each results directory has a place of its own."""
+    own = store.playing_folder(run_id)
+    return str(own) if request.storage is None else f"{request.storage.rstrip('/')}/{store.key}/{run_id}"
 
 
 def name_of(cell: Cell) -> str:

@@ -1,10 +1,10 @@
-"""A folder of files that torch writes: on this machine's disk, or anywhere that fsspec reaches (s3://, gs://, ...)."""
+"""A folder of files that torch writes: on this machine's disk, or in an object store that fsspec reaches (s3://, gs://)."""
 
 import contextlib
 import os
 import posixpath
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,11 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 
 from algorithms import rows
-
-
-class Unwritable(RuntimeError):
-    """Nothing can be written to a folder; one sentence."""
+from bench.store import StoreError
 
 
 class Folder:
-    """A folder; it is made when something is written.
+    """A folder; it is made when something is written. Its methods raise `StoreError` where the place does not answer.
 
     Attributes:
         uri: a path, or what fsspec calls one.
@@ -36,7 +33,7 @@ class Folder:
             self._fs, self._path = fsspec.url_to_fs(self.uri)
         except (ValueError, ImportError) as error:
             raise ValueError(f"{self.uri} is no place to write to: {error}") from error
-        self._local = isinstance(self._fs, LocalFileSystem)  # elsewhere a file appears when it is complete
+        self._local = isinstance(self._fs, LocalFileSystem)
 
     def __truediv__(self, name: str) -> "Folder":
         return Folder(posixpath.join(self.uri, name))
@@ -49,65 +46,104 @@ class Folder:
 
         Returns:
             Its size in bytes.
-
-        Raises:
-            Unwritable: if it cannot be written; an earlier file of that name stands.
         """
-        path = posixpath.join(self._path, name)
-        partial = posixpath.join(self._path, f".{name}.partial") if self._local else path
-        try:
+        with self._reached("write to"):
             self._fs.makedirs(self._path, exist_ok=True)
-            with self._fs.open(partial, "wb") as file:
-                torch.save(content, file)
-                size = file.tell()
+            # In an object store a file appears when it is complete; there the first copy is made on this machine.
+            partial = tempfile.NamedTemporaryFile(
+                dir=self._path if self._local else None, prefix=".partial-", delete=False
+            )
+        try:
+            with partial:
+                torch.save(content, partial)
+                partial.flush()
+                os.fsync(partial.fileno())
+                size = partial.tell()
+            with self._reached("write to"):
                 if self._local:
-                    file.flush()
-                    os.fsync(file.fileno())
-            if self._local:
-                os.replace(partial, path)
-        except Exception as error:  # every file system has errors of its own
-            with contextlib.suppress(Exception):
-                self._fs.rm(partial)
-            raise Unwritable(f"Cannot write to {self.uri}: {_why(error)}.") from error
+                    _open_to_all(partial.name)
+                    os.replace(partial.name, self._file(name))
+                else:
+                    self._fs.put_file(partial.name, self._file(name))
+        except OSError as error:
+            raise self._trouble("write to", error) from error
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial.name)
         return size
 
     def load(self, name: str, device: torch.device) -> Any:
         """What `save` was given; tensors of a GPU come to this device.
 
         Raises:
-            Exception: of many kinds, if the file is not there or damaged.
+            FileNotFoundError: if there is no such file.
+            torch.OutOfMemoryError: if the device has no room.
+            Exception: of other kinds, if the file is damaged.
         """
-        with self._fs.open(posixpath.join(self._path, name), "rb") as file:
-            return torch.load(file, weights_only=True, map_location=lambda leaf, place: _placed(leaf, place, device))
+        with tempfile.TemporaryDirectory() as workspace:
+            path = self._file(name)
+            if not self._local:
+                path = posixpath.join(workspace, name)
+                with self._reached("read from"):
+                    self._fs.get_file(self._file(name), path)
+            try:
+                return torch.load(
+                    path, weights_only=True, map_location=lambda leaf, place: _placed(leaf, place, device)
+                )
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise self._trouble("read from", error) from error
 
     def names(self) -> list[str]:
-        """Names of the files in it, those of an interrupted `save` included; [] if there is no such folder."""
-        self._fs.invalidate_cache()
-        if not self._fs.isdir(self._path):
-            return []
-        return sorted(posixpath.basename(path) for path in self._fs.find(self._path, maxdepth=1))
+        """Names of the files in it; [] if there is no such folder. Hidden ones are of an interrupted `save`."""
+        with self._reached("read from"):
+            self._fs.invalidate_cache()
+            if not self._fs.isdir(self._path):
+                return []
+            return sorted(posixpath.basename(path) for path in self._fs.find(self._path, maxdepth=1))
 
     def remove(self, names: Iterable[str] | None = None) -> None:
         """Removes files, or the folder with everything in it."""
-        if names is not None:
-            for name in names:
-                self._fs.rm(posixpath.join(self._path, name))
-        elif self._fs.exists(self._path):
-            self._fs.rm(self._path, recursive=True)
+        with self._reached("remove from"):
+            if names is not None:
+                for name in names:
+                    self._fs.rm_file(self._file(name))
+            elif self._fs.exists(self._path):
+                self._fs.rm(self._path, recursive=True)
 
     def copy_to(self, folder: Path) -> None:
-        """Copies its files into a folder on this machine, each in one step."""
-        for name in self.names():
-            with tempfile.TemporaryDirectory(dir=folder, prefix=".") as workspace:
-                self._fs.get(posixpath.join(self._path, name), f"{workspace}/{name}")
-                os.replace(f"{workspace}/{name}", folder / name)
+        """Copies its files into a folder on this machine, each in one step that survives a power cut."""
+        for name in (name for name in self.names() if not name.startswith(".")):
+            partial = folder / f".partial-{name}"
+            with self._reached("read from"):
+                self._fs.get_file(self._file(name), str(partial))
+            with open(partial, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(partial, folder / name)
+
+    def _file(self, name: str) -> str:
+        return posixpath.join(self._path, name)
+
+    @contextlib.contextmanager
+    def _reached(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except Exception as error:  # every file system has errors of its own
+            raise self._trouble(doing, error) from error
+
+    def _trouble(self, doing: str, error: Exception) -> StoreError:
+        why = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        return StoreError(f"Cannot {doing} {self.uri}: {why}. {GO_ON}")
+
+
+GO_ON = "What was finished is kept; mend this, and the same command goes on."
 
 
 def on_host(state: Any) -> Any:
-    """A state whose tensors are on the host and take no more room in a file than their own numbers.
-
-    A view would take along everything that it is a view of.
-    """
+    """A state whose tensors are on the host and take no more room in a file than their own numbers."""
     if isinstance(state, dict):
         if rows.are_client_rows(state):  # on the host already, and perhaps larger than memory
             return {"fresh": on_host(state["fresh"]), "rows": state["rows"]}
@@ -116,13 +152,16 @@ def on_host(state: Any) -> Any:
 
 
 def compact(leaf: torch.Tensor) -> torch.Tensor:
-    """A tensor that shares its memory with no larger one."""
+    """A tensor that shares its memory with no larger one: a view would take along all that it is a view of."""
     return leaf if leaf.untyped_storage().nbytes() == leaf.numel() * leaf.element_size() else leaf.clone()
 
 
 def _placed(storage, place: str, device: torch.device):
-    return storage if place == "cpu" else storage.to(device)
+    return storage if place == "cpu" else storage.to(device=device)
 
 
-def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+def _open_to_all(path: str) -> None:
+    """Temporary files are private, results need not be."""
+    umask = os.umask(0)
+    os.umask(umask)
+    os.chmod(path, 0o666 & ~umask)

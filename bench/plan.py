@@ -31,7 +31,7 @@ class Request:
         seeds: replaces the grid's seeds, or None.
         substitutes: dataset without images -> dataset that stands in.
         rerun: play finished runs again; each takes the place of the earlier one when it has finished, and the earlier
-            results go to `superseded`. Killed in between, the earlier results stand, and the same command starts over.
+            results go to `superseded`. Killed in between, the earlier results stand, and the same command goes on.
         keep_final: keep each run's last state.
         checkpoint_seconds: least time between checkpoints of an unfinished run.
         storage: where workers write checkpoints and states, a shared path or a URI; None for the results directory.

@@ -45,11 +45,12 @@ class Display:
         self._console.print(text, highlight=False, markup=False)
 
     def postponed(self, job: Job) -> None:
+        self._advance(job, 0.0)
         self._running.pop(job.id, None)
         self._update()
 
     def started(self, job: Job) -> None:
-        self._running[job.id] = 0.0
+        self._advance(job, 0.0)  # a run that is tried again reports all its rounds once more
         self._update()
 
     def noted(self, job: Job, note: str) -> None:

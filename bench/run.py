@@ -111,7 +111,7 @@ class Run:
 
     def checkpoint(self) -> dict[str, Any]:
         """Everything that `restore` needs in order to go on as if nothing had happened."""
-        return {"state": self.state, "rows": self.rows, "seconds": self._seconds, "diverged": self._diverged}
+        return {"state": self.state, "rows": self.rows, "seconds": self._seconds}
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Goes on from a checkpoint of a run with the same config, engine and kind of device.
@@ -124,11 +124,20 @@ class Run:
         lacking = [name for name in self._keep.files(until=done) if name not in there]
         if lacking:
             raise UnusableCheckpoint(f"its checkpoint is of round {done}, but {', '.join(lacking)} is to be kept too")
-        self.state, self.rows = checkpoint["state"], checkpoint["rows"]
-        self._seconds, self._diverged = checkpoint["seconds"], checkpoint["diverged"]
+        self.state, self.rows, self._seconds = checkpoint["state"], checkpoint["rows"], checkpoint["seconds"]
+
+    def halve_block(self) -> int | None:
+        """Trains half as many clients at once from now on; returns how many, or None if it cannot be fewer."""
+        if self.task.engine != "vectorised":
+            return None
+        most = min(self.task.block or self.task.population, len(self.task.sample_cohort(self.round).ids))
+        if most < 2:
+            return None
+        self.task = replace(self.task, block=most // 2)
+        return self.task.block
 
     def step(self) -> dict[str, Any]:
-        """Plays one round and returns its row.
+        """Plays one round and returns its row; if that fails, the run is as before.
 
         Returns:
             "round" (from 1), accuracies in [0, 1] if the round is evaluated and there is a model, and so far:
@@ -136,6 +145,14 @@ class Run:
             evaluation; "examples_per_second" of this round's training; and "local_models", if they are traced in an
             evaluated round (see `bench.local_models.trace`).
         """
+        known = self.state, list(self.rows), self._seconds, self._diverged
+        try:
+            return self._step()
+        except BaseException:
+            self.state, self.rows, self._seconds, self._diverged = known
+            raise
+
+    def _step(self) -> dict[str, Any]:
         begin, before = time.perf_counter(), self.state["spent"]["examples"]
         previous, self.state = self.state, self.algorithm.step(self.task, self.state)
         if self.task.device.type == "cuda":
@@ -180,6 +197,8 @@ class Run:
             "remarks": self.algorithm.remarks(self.task),
             "findings": self.algorithm.findings(self.state),
             "engine": self.task.engine,
+            "block": self.task.block,
+            "threads": torch.get_num_threads(),
             "device": _device_name(self.task.device),
             "peak_memory_mb": peak_memory_mb(self.task.device),
             "unique_memory_mb": unique_memory_mb(),

@@ -8,6 +8,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from bench.store import StoreError, write_file
 MEMORY_SHARE = 0.85  # of a GPU's memory that is given away; fragments and libraries need the rest
 BUSY_SHARE = 0.95  # of a GPU's time: more trials than that would only wait for each other
 _STEPS = 8  # local steps of a profiled round
+_CONTEXT_MB = 600  # what a process holds of a GPU before it computes anything
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Profile:
     """What one trial does to a GPU that it has for itself.
 
     Attributes:
-        used_mb, total_mb: memory, 10^6 bytes; used counts everything that the process holds.
+        used_mb, total_mb: memory, 10^6 bytes.
         busy: share of the time in which the GPU works, in [0, 1].
     """
 
@@ -37,32 +39,32 @@ class Profile:
 def kind_of(config: Any) -> str:
     """The kind of a run: runs of one kind need the same of a GPU."""
     model = config.model + (f" x{config.model_width:g}" if config.model_width != 1 else "")
+    method = json.dumps(config.algorithm, sort_keys=True)
     return (
-        f"{config.dataset} {config.transform}, {model}, {config.algorithm['name']}, {config.cohort_size} clients per round, "
-        f"batch {config.batch_size}"
+        f"{config.dataset} {config.transform}, {model}, {method}, {config.cohort_size} clients per round, batch "
+        f"{config.batch_size}"
     )
 
 
-def trials_per_gpu(profile: Profile, most: int) -> tuple[int, str]:
+def trials_per_gpu(profile: Profile, by_cores: int) -> tuple[int, str]:
     """How many trials share a GPU, and why.
 
     Args:
-        most: trials that the cores of a GPU's machine can serve.
+        by_cores: trials that the cores of a GPU's machine can serve.
     """
     bounds = {
         "its memory": int(MEMORY_SHARE * profile.total_mb / max(profile.used_mb, 1)),
         "its time": int(BUSY_SHARE / max(profile.busy, 0.01)),
-        "the cores": most,
+        "the cores": by_cores,
     }
     by = min(bounds, key=bounds.get)
     return max(1, bounds[by]), by
 
 
 class Shares:
-    """Resources of jobs by their kind.
+    """Resources of jobs by their kind, as far as anything is known about it.
 
-    Attributes:
-        resources: of kinds that nothing else is known about.
+    A profile sees a run's first rounds. Where a later stage needs more, trials run out of memory, and make room.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Shares:
         path: Path,
         resources: Resources,
         *,
+        hardware: str,
         trials_by_cores: int,
         profile: Callable[[Any], Profile],
         say: Callable[[str], None],
@@ -77,6 +80,8 @@ class Shares:
         """
         Args:
             path: JSON file of what was found.
+            resources: of jobs that nothing else is known about.
+            hardware: name of the GPUs; what is found holds for them only.
             trials_by_cores: trials that the cores of a GPU's machine can serve.
             profile: job -> its profile; called once per kind, if `resources.auto`.
             say: told what was chosen, and why.
@@ -84,30 +89,28 @@ class Shares:
         Raises:
             StoreError: if the file cannot be read.
         """
-        self._path, self.resources = path, resources
-        self._most, self._profile, self._say = trials_by_cores, profile, say
+        self._path, self._resources, self._hardware = path, resources, hardware
+        self._by_cores, self._profile, self._say = trials_by_cores, profile, say
         try:
             self._known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         except ValueError as error:
             raise StoreError(f"{path} is not readable JSON; remove it.") from error
+        self._chosen: dict[str, float] = {}
 
     def of(self, job: Any) -> Resources:
         """What a job gets."""
-        if not self.resources.gpus:
-            return self.resources
-        known = self._known.get(kind_of(job.config), {})
-        if self.resources.auto and "trials" not in known:
-            known = self._choose(job)
-        most = self.resources.gpus if not self.resources.auto else 1 / known["trials"]
-        return replace(self.resources, gpus=max(most, known.get("at_least", 0)), auto=False)
+        if not self._resources.gpus:
+            return self._resources
+        gpus = self._choose(job) if self._resources.auto else self._resources.gpus
+        return replace(self._resources, gpus=max(gpus, self._of_kind(job).get("at_least", 0)), auto=False)
 
     def block_of(self, job: Any) -> int | None:
         """Clients that a job may train at once; None for no bound."""
-        return self._known.get(kind_of(job.config), {}).get("block")
+        return self._of_kind(job).get("block")
 
     def shrank(self, job: Any, block: int) -> None:
         """Remembers that only so many clients at once fit."""
-        self._remember(job, block=block)
+        self._remember(job, block=min(block, self.block_of(job) or block))
 
     def crowded(self, job: Any, had: Resources) -> bool:
         """Remembers that a job did not fit beside its neighbours; False if it had none."""
@@ -120,46 +123,73 @@ class Shares:
         )
         return True
 
-    def _choose(self, job: Any) -> dict:
-        profile = self._profile(job)
-        trials, by = trials_per_gpu(profile, self._most)
-        self._say(
-            f"{kind_of(job.config)}: one trial needs {profile.used_mb:,.0f} MB and {100 * profile.busy:.0f} % of a GPU's "
-            f"time, so {trials} at once (bounded by {by})"
-        )
-        return self._remember(job, trials=trials, profile=asdict(profile))
-
-    def _remember(self, job: Any, **found: Any) -> dict:
+    def _choose(self, job: Any) -> float:
         kind = kind_of(job.config)
-        self._known[kind] = self._known.get(kind, {}) | found
+        if kind not in self._chosen:
+            self._chosen[kind] = 1 / self._trials(job, kind)
+        return self._chosen[kind]
+
+    def _trials(self, job: Any, kind: str) -> int:
+        known = self._of_kind(job)
+        try:
+            profile = Profile(**known["profile"]) if "profile" in known else self._profile(job)
+        except Unprofiled as error:  # the run itself will say more, and may be one of those that fail
+            self._say(f"{kind}: could not be tried ({error}), so it gets a whole GPU")
+            return 1
+        self._remember(job, profile=asdict(profile))
+        trials, by = trials_per_gpu(profile, self._by_cores)
+        self._say(
+            f"{kind}: one trial needs {profile.used_mb:,.0f} MB and {100 * profile.busy:.0f} % of a GPU's time, so {trials} "
+            f"at once (bounded by {by})"
+        )
+        return trials
+
+    def _of_kind(self, job: Any) -> dict:
+        return self._known.get(self._hardware, {}).get(kind_of(job.config), {})
+
+    def _remember(self, job: Any, **found: Any) -> None:
+        kind, kinds = kind_of(job.config), self._known.setdefault(self._hardware, {})
+        kinds[kind] = kinds.get(kind, {}) | found
         write_file(self._path, json.dumps(self._known, indent=1) + "\n")
-        return self._known[kind]
+
+
+class Unprofiled(RuntimeError):
+    """A kind of trial could not be tried; says why."""
 
 
 def measure(config: Any, data_dir: Path | None) -> Profile:
-    """Plays two short rounds on this process's GPU: the first loads and tunes kernels, the second is measured."""
+    """Plays two short rounds on this process's GPU: the first loads and tunes kernels, the second is measured.
+
+    Raises:
+        OSError, subprocess.CalledProcessError: if `nvidia-smi` does not tell how busy the GPU is.
+    """
     import torch
 
     from bench import images
     from bench.run import Run
 
-    short = config.model_copy(update={"local_epochs": None, "local_steps": _STEPS, "evaluate_every": 1})
+    changes = {"local_epochs": None, "local_steps": _STEPS, "evaluate_every": 1, "trace_local_models": None}
+    short = config.model_copy(update=changes)
     run = Run(short, images.load(config.dataset, config.transform, data_dir), device="cuda")
+    before, total = torch.cuda.mem_get_info()
+    before += torch.cuda.memory_reserved()  # what the run holds already
     run.step()
-    samples, done = [], threading.Event()
-    sampler = threading.Thread(target=_sample, args=(samples, done))
-    sampler.start()
-    if not run.finished:
-        run.step()
-    done.set()
-    sampler.join()
-    free, total = torch.cuda.mem_get_info()
-    return Profile((total - free) / 1e6, total / 1e6, sum(samples) / len(samples))
+    gpu = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    with ThreadPoolExecutor(1) as sampler:
+        done = threading.Event()
+        samples = sampler.submit(_sample, gpu, done)
+        if not run.finished:
+            run.step()
+        done.set()
+        busy = samples.result()
+    free, _ = torch.cuda.mem_get_info()
+    return Profile((before - free) / 1e6 + _CONTEXT_MB, total / 1e6, sum(busy) / len(busy))
 
 
-def _sample(samples: list[float], done: threading.Event) -> None:
-    """Appends the share of time in which the GPU worked, until it is done, at least once."""
-    command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+def _sample(gpu: str, done: threading.Event) -> list[float]:
+    """Shares of time in which a GPU worked, sampled until it is done, at least once."""
+    command = ["nvidia-smi", f"--id={gpu}", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    samples = []
     while not samples or not done.wait(0.2):
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        samples.append(max(float(line) for line in printed.split()) / 100)
+        samples.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) / 100)
+    return samples

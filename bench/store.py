@@ -18,6 +18,7 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -38,6 +39,11 @@ class Store:
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder).absolute()
+
+    @property
+    def key(self) -> str:
+        """A name for this directory where things of several ones lie."""
+        return hashlib.sha256(f"{platform.node()}:{self.folder}".encode()).hexdigest()[:16]
 
     @contextmanager
     def locked(self) -> Iterator["Store"]:
@@ -81,6 +87,10 @@ class Store:
     def record(self, run_id: str) -> dict | None:
         """How a run ended, or None if it has not."""
         return _read(self.run_folder(run_id) / "record.json")
+
+    def outcome(self, run_id: str) -> dict | None:
+        """How a run ended that was just played: the record of a repeated one that failed is not the run's own."""
+        return _read(self.playing_folder(run_id) / "record.json") or self.record(run_id)
 
     def rows(self, run_id: str) -> list[dict]:
         """The rounds of a run that has ended, in order."""
@@ -129,8 +139,7 @@ class Store:
     def scratch(self) -> Path:
         """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the
         results, whose end is no matter of the scheduler."""
-        of = hashlib.sha256(str(self.folder).encode()).hexdigest()[:16]
-        folder = Path(tempfile.gettempdir()) / f"skewbench-{of}"
+        folder = Path(tempfile.gettempdir()) / f"skewbench-{self.key}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder

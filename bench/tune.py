@@ -91,7 +91,8 @@ class _Recorder(tune.Callback):
 
     def on_trial_start(self, iteration, trials, trial, **info):
         job = self._job(trial)
-        self._rows[job.id], self._started[job.id] = [], _now()
+        self._rows[job.id] = []
+        self._started.setdefault(job.id, _now())  # of a run that is tried again, the first time
         self._store.start(job.id, job.config.canonical())
         self._watcher.started(job)
 
@@ -128,7 +129,7 @@ class _Recorder(tune.Callback):
             self._crowded.append(job)
             self._watcher.postponed(job)
         else:
-            self._end(job, {"reason": "out of memory, with a whole GPU for itself", "traceback": ""})
+            self._end(job, {"reason": "out of memory, with a whole GPU for itself"})
 
     def _end(self, job: Job, result: dict) -> None:
         rows = self._rows.pop(job.id, [])
@@ -161,6 +162,7 @@ def play(
     resources: Resources,
     max_concurrent: int = 0,
     address: str | None = None,
+    storage: str | None = None,
     facts: dict | None = None,
 ) -> None:
     """Plays jobs in their order, as many at once as the resources allow; every one ends with a record.
@@ -169,16 +171,19 @@ def play(
         data_dir: where workers find the datasets.
         max_concurrent: bound on the trials at once, 0 for none.
         address: a running Ray cluster; None starts one on this machine.
+        storage: where workers of several machines write; only to be checked, jobs name their folders themselves.
         facts: goes into every record (commit).
 
     Raises:
         KeyboardInterrupt: on Ctrl-C, after the workers have been stopped.
+        ValueError: if the cluster cannot play them.
         StoreError: if results or checkpoints cannot be written any more.
     """
     earlier_handler = signal.getsignal(signal.SIGTERM)
     try:
         _start_ray(address, resources)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
+        _check_machines(resources, address, storage)
         known = _shares(store, resources, watcher, data_dir)
         recorder = _Recorder(store, watcher, facts or {}, known)
         while jobs:
@@ -236,14 +241,13 @@ def _shares(store: Store, resources: Resources, watcher: Watcher, data_dir: Path
         measure = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(shares.measure)
         try:
             return ray.get(measure.remote(job.config, data_dir))
-        except ray.exceptions.RayTaskError as error:
-            raise ValueError(
-                f"--gpus-per-trial auto could not try {shares.kind_of(job.config)} ({error.cause}); give a number instead."
-            ) from error
+        except ray.exceptions.RayError as error:
+            raise shares.Unprofiled(reason_of(str(error))) from error
 
     return Shares(
         store.folder / "shares.json",
         resources,
+        hardware=", ".join(sorted(key for key in found if key.startswith("accelerator_type:"))),
         trials_by_cores=max(1, int(found.get("CPU", 1) / max(1, gpus) / resources.cpus)),
         profile=profile,
         say=watcher.said,
@@ -266,6 +270,23 @@ def _start_ray(address: str | None, resources: Resources) -> None:
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # everything stays on the loopback device
     memory = 256 * 2**20  # datasets are memory-mapped files, so next to nothing goes through Ray's object store
     ray.init(address="local", include_dashboard=False, object_store_memory=memory, **quiet)
+
+
+def _check_machines(resources: Resources, address: str | None, storage: str | None) -> None:
+    """Raises ValueError if no machine has what a trial needs, which Ray would wait for without end, or if several machines
+    have no place that all of them see."""
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    needed = {"CPU": resources.cpus, "GPU": 0 if resources.auto else resources.gpus}
+    if not any(all(machine.get(key, 0) >= amount for key, amount in needed.items()) for machine in machines):
+        raise ValueError(
+            f"A trial needs {needed['CPU']:g} CPUs and {needed['GPU']:g} GPUs of one machine, but none of the {len(machines)} "
+            "machines of the cluster has them; ask for less."
+        )
+    if address and len(machines) > 1 and storage is None:
+        raise ValueError(
+            f"The cluster has {len(machines)} machines: name by --storage where all of them can write, a shared folder or "
+            "an object store."
+        )
 
 
 def python_path(inherited: str | None) -> str:

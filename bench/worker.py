@@ -1,6 +1,8 @@
 """A worker: plays one run after another, from its checkpoint where there is one, and says how it goes. Needs no scheduler."""
 
 import errno
+import functools
+import hashlib
 import os
 import time
 import traceback
@@ -13,12 +15,16 @@ import torch
 from bench import images
 from bench.checkpoint import Checkpoints, UnusableCheckpoint
 from bench.config import RunConfig
-from bench.folders import Folder, Unwritable
+from bench.folders import GO_ON, Folder
 from bench.run import Keep, Run
 from bench.store import StoreError
 
 REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are sent together
-_GO_ON = "What was finished is kept; mend this, and the same command goes on."
+_ROOT = Path(__file__).parents[1]
+_NUMBERS = (
+    *("algorithms", "datasets", "bench/models"),
+    *(f"bench/{name}.py" for name in ("client", "engine", "evaluate", "participation", "run", "seeds", "task")),
+)
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
 
@@ -53,7 +59,7 @@ class Worker:
     def take(self, job: Job) -> None:
         """Another job, instead of the one before."""
         self._job, self._run = job, None
-        self._block, self._reported, self._note = job.block, 0, ""
+        self._reported, self._note = 0, ""
 
     def step(self) -> dict[str, Any]:
         """Plays on for a while.
@@ -75,11 +81,15 @@ class Worker:
                 if time.monotonic() >= until:
                     break
             said["ended"] = run.result() if run.finished else None
-        except torch.OutOfMemoryError as error:
-            said |= self._with_less_memory(error)
         except Exception as error:
-            broken = storage_trouble(error, self._job.folder)
-            said |= {"broken": broken} if broken else {"ended": failure(error)}
+            short = is_out_of_memory(error)
+            broken = "" if short else storage_trouble(error, self._job.folder)
+            if not short:
+                said |= {"broken": broken} if broken else {"ended": failure(error)}
+        else:
+            short = False
+        if short:  # here, because until now the error has held what did not fit
+            said |= self._with_less_memory()
         rows, first = self._run.rows[self._reported :] if self._run else [], self._reported
         note, self._note, self._reported = self._note, "", first + len(rows)
         if said["ended"] or said["broken"] or said["crowded"]:
@@ -91,33 +101,49 @@ class Worker:
         job, self._reported = self._job, 0
         dataset = images.load(job.config.dataset, job.config.transform, self._data_dir)
         folder = Folder(job.folder)
-        run = Run(job.config, dataset, device=self._device, folder=folder, keep=job.keep, block=self._block)
-        of = {"run": job.id, "engine": run.task.engine, "device": run.task.device.type}
+        run = Run(job.config, dataset, device=self._device, folder=folder, keep=job.keep, block=job.block)
+        of = {"run": job.id, "images": dataset.digest, "engine": run.task.engine, "device": run.task.device.type}
+        of |= {"torch": str(torch.__version__), "code": code_version()}
         self._checkpoints = Checkpoints(folder / "checkpoint", of, job.checkpoint_seconds)
         try:
             checkpoint = self._checkpoints.load(run.task.device)
             if checkpoint:
                 run.restore(checkpoint)
-                self._note = self._note or f"goes on after round {run.round}"
+                self._note = f"goes on after round {run.round}"
         except UnusableCheckpoint as error:
             self._note = f"starts over: {error}"
-            self._checkpoints.remove()
         return run
 
-    def _with_less_memory(self, error: Exception) -> dict[str, Any]:
-        """What to do after a GPU has run out of memory: train half as many clients at once, from the last checkpoint on, or
-        have fewer neighbours."""
-        task = self._run.task if self._run else None
-        self._run = None  # what it holds must go before the next attempt
+    def _with_less_memory(self) -> dict[str, Any]:
+        """What to do after a GPU has run out of memory: train half as many clients at once, or have fewer neighbours."""
+        run = self._run
+        block = run.halve_block() if run else None
+        if block is None:
+            self._run = run = None
         torch.cuda.empty_cache()
-        if task is None or task.engine != "vectorised":
+        if block is None:
             return {"crowded": True}
-        most = min(self._block or task.population, len(task.sample_cohort(0).ids))
-        if most == 1:
-            return {"crowded": True}
-        self._block = most // 2
-        self._note = f"out of GPU memory, goes on with {self._block} clients at once"
-        return {"block": self._block}
+        self._note = f"out of GPU memory, goes on with {block} clients at once"
+        return {"block": block}
+
+
+@functools.cache
+def code_version() -> str:
+    """Hash of the code that numbers depend on: a checkpoint of other code is not gone on from."""
+    digest = hashlib.sha256()
+    for part in _NUMBERS:
+        place = _ROOT / part
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a GPU, or a library on it, has no memory left."""
+    told = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and any(text in str(error) for text in told)
+    )
 
 
 def make_deterministic() -> None:
@@ -128,14 +154,12 @@ def make_deterministic() -> None:
 
 
 def storage_trouble(error: BaseException | None, folder: Path | str) -> str:
-    """What to do if an error, or what led to it, says that nothing can be written any more; "" for other errors."""
+    """What to do if an error, or what led to it, says that files cannot be used any more; "" for other errors."""
     while error:
         if isinstance(error, StoreError):
             return str(error)
-        if isinstance(error, Unwritable):
-            return f"{error} {_GO_ON}"
         if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
-            return f"Cannot write to {folder}: {os.strerror(error.errno)}. {_GO_ON}"
+            return f"Cannot use {error.filename or folder}: {os.strerror(error.errno)}. {GO_ON}"
         error = error.__cause__ or error.__context__
     return ""
 

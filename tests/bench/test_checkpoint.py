@@ -1,5 +1,7 @@
 """Checkpoints of unfinished runs: complete, small, and never misread."""
 
+import re
+
 import pytest
 import torch
 
@@ -9,9 +11,10 @@ from algorithms import tree
 from algorithms.rows import no_rows, write_rows
 from bench.checkpoint import LARGEST_SHARE, Checkpoints, UnusableCheckpoint
 from bench.config import resolve
-from bench.folders import Folder, Unwritable
+from bench.folders import Folder
 from bench.methods import options_of
 from bench.run import Keep, Run
+from bench.store import StoreError
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "local_epochs": 1, "batch_size": 16}
 OPTIONS = {"num_clusters": 2, "encoder_rounds": 3, "classifier_rounds": 3, "inference_images": 100}
@@ -35,6 +38,11 @@ def played(run: Run) -> Run:
     while not run.finished:
         run.step()
     return run
+
+
+def names(folder) -> list[str]:
+    """Files of a checkpoint, without the tokens that tell those of different processes apart."""
+    return sorted(re.sub(r"row-\w+-", "row-", path.name) for path in folder.iterdir())
 
 
 def without_times(rows):
@@ -72,8 +80,7 @@ def test_every_file_is_read_by_torch_with_weights_only(digits, tmp_path):
     run = Run(config("scaffold"), digits)
     run.step()
     Checkpoints(Folder(tmp_path), {"run": "a"}).save(run.checkpoint())
-    files = sorted(path.name for path in tmp_path.iterdir())
-    assert files == ["checkpoint.pt", *(f"row-{number}.pt" for number in range(4))]
+    assert names(tmp_path) == ["checkpoint.pt", *(f"row-{number}.pt" for number in range(4))]
     assert all(torch.load(path, weights_only=True) for path in tmp_path.iterdir())
 
 
@@ -89,13 +96,15 @@ def test_only_rows_that_changed_are_written_and_rows_that_nothing_names_are_remo
     clients = write_rows(clients, torch.tensor([1]), row(2.0))
     saved.save({"clients": clients})
     assert saved.written_bytes < all_of_them - 4000
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "row-0.pt", "row-2.pt", "row-3.pt"]
+    assert names(tmp_path) == ["checkpoint.pt", "row-0.pt", "row-2.pt", "row-3.pt"]
     again = Checkpoints(Folder(tmp_path), {})
-    (tmp_path / "row-9.pt").touch()  # of a checkpoint that was not finished
+    (tmp_path / "row-other-9.pt").touch()  # of a checkpoint that was not finished
     read = again.load(CPU)["clients"]
     assert [read["rows"][client]["model"][0].item() for client in range(3)] == [1, 2, 1]
     again.save({"clients": write_rows(read, torch.tensor([0]), row(3.0))})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.pt", "row-2.pt", "row-3.pt", "row-4.pt"]
+    assert names(tmp_path) == ["checkpoint.pt", "row-0.pt", "row-2.pt", "row-3.pt"], (
+        "one of the second, two of the first"
+    )
 
 
 def test_moon_with_200_clients_writes_the_models_of_its_cohort_only(digits, tmp_path):
@@ -146,13 +155,60 @@ def test_a_checkpoint_that_does_not_belong_to_the_run_is_never_read(tmp_path, mo
     assert Checkpoints(Folder(tmp_path / "nothing"), {}).load(CPU) is None
 
 
-@pytest.mark.parametrize("damaged", ["checkpoint.pt", "row-0.pt"])
+@pytest.mark.parametrize("damaged", ["checkpoint.pt", "row-*.pt"])
 def test_a_damaged_checkpoint_is_not_read(tmp_path, damaged):
     clients = write_rows(no_rows({"model": torch.zeros(9)}), torch.tensor([4]), {"model": torch.ones(1, 9)})
     Checkpoints(Folder(tmp_path), {}).save({"clients": clients})
-    (tmp_path / damaged).write_bytes((tmp_path / damaged).read_bytes()[:100])
+    (path,) = tmp_path.glob(damaged)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
     with pytest.raises(UnusableCheckpoint, match="its checkpoint cannot be read"):
         Checkpoints(Folder(tmp_path), {}).load(CPU)
+    path.unlink()
+    if damaged != "checkpoint.pt":
+        with pytest.raises(UnusableCheckpoint, match="FileNotFoundError"):
+            Checkpoints(Folder(tmp_path), {}).load(CPU)
+    path.write_bytes(whole)
+    assert Checkpoints(Folder(tmp_path), {}).load(CPU), "it was left alone"
+
+
+@pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), torch.OutOfMemoryError("CUDA"), TimeoutError()])
+def test_a_checkpoint_that_cannot_be_reached_now_is_no_damaged_one(tmp_path, monkeypatch, error):
+    Checkpoints(Folder(tmp_path), {}).save({"state": 1})
+
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("bench.folders.torch.load", fail)
+    with pytest.raises((StoreError, torch.OutOfMemoryError)):
+        Checkpoints(Folder(tmp_path), {}).load(CPU)
+
+
+def test_tensors_of_a_gpu_come_to_the_device_of_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.serialization.location_tag", lambda storage: "cuda:0")
+    Checkpoints(Folder(tmp_path), {}).save({"params": torch.ones(3)})
+    monkeypatch.undo()
+    assert torch.equal(Checkpoints(Folder(tmp_path), {}).load(CPU)["params"], torch.ones(3))
+
+
+def test_a_failed_save_elsewhere_leaves_the_checkpoint_before(monkeypatch):
+    saved = Checkpoints(Folder("memory://runs/b"), {})
+    saved.save({"state": 1})
+
+    def unreachable(*arguments, **options):
+        raise RuntimeError("no route to host")
+
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.put_file", unreachable)
+    with pytest.raises(
+        StoreError, match="Cannot write to memory://runs/b: no route to host. What was finished is kept"
+    ):
+        saved.save({"state": 2})
+    assert Checkpoints(Folder("memory://runs/b"), {}).load(CPU) == {"state": 1}
+
+
+def test_what_torch_cannot_write_is_no_trouble_of_the_disk(tmp_path):
+    with pytest.raises(AttributeError, match="pickle"):
+        Checkpoints(Folder(tmp_path), {}).save({"state": lambda: None})
 
 
 def test_a_checkpoint_that_cannot_be_completed_leaves_the_one_before(tmp_path, monkeypatch):
@@ -163,7 +219,7 @@ def test_a_checkpoint_that_cannot_be_completed_leaves_the_one_before(tmp_path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("bench.folders.os.replace", full)
-    with pytest.raises(Unwritable, match=f"Cannot write to {tmp_path}: No space left on device."):
+    with pytest.raises(StoreError, match=f"Cannot write to {tmp_path}: No space left on device."):
         saved.save({"state": 2})
     assert Checkpoints(Folder(tmp_path), {}).load(CPU) == {"state": 1}
 
@@ -174,7 +230,7 @@ def test_a_place_that_is_no_local_disk_does_as_well():
     saved.save({"clients": clients})
     read = Checkpoints(Folder("memory://runs/a/checkpoint"), {}).load(CPU)["clients"]
     assert read["rows"][4]["model"].sum() == 9
-    saved.remove()
+    Folder("memory://runs/a").remove()
     assert Checkpoints(Folder("memory://runs/a/checkpoint"), {}).load(CPU) is None
 
 

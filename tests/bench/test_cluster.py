@@ -59,7 +59,7 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
     command = ("--grid", write_grid(tmp_path, **LONG), "--results-dir", results, *options)
     driver = start(*command)
     wait_for_rounds(results, 15, driver)
-    assert list(shared.glob("*/checkpoint/checkpoint.pt")) and not list(results.glob("runs/*/checkpoint"))
+    assert list(shared.glob("*/*/checkpoint/checkpoint.pt")) and not list(results.glob("runs/*/checkpoint"))
     kill_a_node()
     output, _ = driver.communicate(timeout=240)
     assert driver.returncode == 0, output
@@ -68,4 +68,4 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
     for run_id_, record in records(results).items():
         assert record["status"] == "done"
         assert (results / "runs" / run_id_ / "final.pt").exists(), "states came back"
-    assert not list(shared.iterdir()), "nothing is left in the storage"
+    assert not list(shared.glob("*/*")), "nothing is left in the storage"

@@ -7,7 +7,7 @@ import pytest
 
 from bench.config import resolve
 from bench.resources import Resources
-from bench.shares import Profile, Shares, kind_of, trials_per_gpu
+from bench.shares import Profile, Shares, Unprofiled, kind_of, trials_per_gpu
 from bench.store import StoreError
 
 AUTO = Resources(1, 1.0, "cuda", auto=True)
@@ -22,13 +22,17 @@ def job(**settings):
 def shares(tmp_path):
     """Makes shares whose profiler needs a GPU of 100 GB; notes what was profiled and said."""
 
-    def make(resources=AUTO, cores=16, used_mb=2000, busy=0.1):
+    def make(resources=AUTO, cores=16, used_mb=2000, busy=0.1, gpu="H200", fails=False):
         def profile(of):
             made.profiled.append(kind_of(of.config))
+            if fails:
+                raise Unprofiled("no split found")
             return Profile(used_mb, 100_000, busy)
 
         said = []
-        made = Shares(tmp_path / "shares.json", resources, trials_by_cores=cores, profile=profile, say=said.append)
+        made = Shares(
+            tmp_path / "shares.json", resources, hardware=gpu, trials_by_cores=cores, profile=profile, say=said.append
+        )
         made.profiled, made.said = [], said
         return made
 
@@ -55,15 +59,33 @@ def test_runs_of_a_kind_are_profiled_once_and_what_was_found_is_remembered(share
     assert first.of(job(algorithm="moon")).gpus == 1 / 9
     assert len(first.profiled) == 2
     assert first.said[0] == (
-        "cifar10 fedconcat, simple-cnn, fedavg, 40 clients per round, batch 64: one trial needs 2,000 MB and 10 % of a "
-        "GPU's time, so 9 at once (bounded by its time)"
+        'cifar10 fedconcat, simple-cnn, {"name": "fedavg"}, 40 clients per round, batch 64: one trial needs 2,000 MB and '
+        "10 % of a GPU's time, so 9 at once (bounded by its time)"
     )
-    assert shares().of(job()).gpus == 1 / 9
-    assert shares().profiled == []
+    later = shares(cores=4)
+    assert later.of(job()).gpus == 1 / 4, "the profile is remembered, not what followed from it"
+    assert later.profiled == []
+    other = shares(gpu="T4")
+    other.of(job())
+    assert len(other.profiled) == 1
+
+
+def test_a_kind_that_cannot_be_tried_gets_a_whole_gpu(shares):
+    found = shares(fails=True)
+    assert found.of(job()).gpus == 1.0
+    assert found.said[0].endswith("could not be tried (no split found), so it gets a whole GPU")
 
 
 @pytest.mark.parametrize(
-    "change", [{"clients": 20}, {"batch_size": 32}, {"model": "mlp"}, {"algorithm": "moon"}, {"dataset": "svhn"}]
+    "change",
+    [
+        {"clients": 20},
+        {"batch_size": 32},
+        {"model": "mlp"},
+        {"algorithm": "moon"},
+        {"algorithm": "fedprox", "mu": 0.5},
+        {"dataset": "svhn"},
+    ],
 )
 def test_another_cohort_batch_model_method_or_dataset_is_another_kind(change):
     assert kind_of(job(**change).config) != kind_of(job().config)
@@ -83,6 +105,7 @@ def test_a_trial_that_did_not_fit_gets_twice_as_much_until_it_has_a_gpu_for_itse
 
 def test_a_bound_on_clients_at_once_is_remembered_for_the_kind(shares):
     shares().shrank(job(), 10)
+    shares().shrank(job(), 20)
     assert shares().block_of(job(seed=3)) == 10
     assert shares().block_of(job(algorithm="moon")) is None
 

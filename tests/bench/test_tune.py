@@ -78,7 +78,7 @@ def test_how_a_polite_kill_is_answered_is_restored_afterwards(tmp_path, monkeypa
         raise KeyboardInterrupt
 
     monkeypatch.setattr(scheduler, "_start_ray", lambda address, resources: None)
-    monkeypatch.setattr(scheduler, "_shares", stop)
+    monkeypatch.setattr(scheduler, "_check_machines", stop)
     before = signal.getsignal(signal.SIGTERM)
     with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
         scheduler.play([], store, None, data_dir=None, resources=Resources())

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import bench.run
 from bench import worker as workers
 from bench.config import resolve
 from bench.run import Keep, Run
@@ -65,16 +66,17 @@ def test_a_checkpoint_of_another_run_is_ignored_with_a_sentence(job, monkeypatch
     other = Job("b2", job.config, job.folder, job.keep)
     (first, *_) = play(other, steps=1)
     assert first["note"] == "starts over: its checkpoint was written with run 'a1' instead of 'b2'"
+    assert play(job, steps=1)[0]["note"] == "goes on after round 2", "and left alone until there is another"
     assert len(first["rows"]) == 1
 
 
 def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_asks_for_room(job, monkeypatch):
-    blocks, step = [], Run.step
+    blocks, step, error = [], Run.step, torch.OutOfMemoryError("CUDA out of memory")
 
     def crowded(run):
         blocks.append(run.task.block)
         if run.task.block is None or run.task.block > fitting:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise error
         return step(run)
 
     monkeypatch.setattr(Run, "step", crowded)
@@ -82,18 +84,33 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
     said = play(job)
     assert dict.fromkeys(blocks) == {None: None, 5: None, 2: None}
     assert [report["block"] for report in said[:3]] == [5, 2, None]
-    assert "out of GPU memory, goes on with 5 clients at once" in said[0]["note"]
+    assert said[0]["note"] == "out of GPU memory, goes on with 5 clients at once"
     assert said[-1]["ended"]["status"] == "done" and len(rows(said)) == 6
-    fitting = 0
-    assert play(job)[-1]["crowded"]
+    fitting, error = 0, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
+    assert play(replace(job, checkpoint_seconds=60))[-1]["crowded"]
+
+
+def test_a_round_that_fails_leaves_the_run_as_before(job, monkeypatch):
+    run, evaluate = Run(job.config, workers.images.load("digits", "fedconcat", None)), bench.run.evaluate
+    run.step()
+
+    def fail(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("bench.run.evaluate", fail)
+    with pytest.raises(torch.OutOfMemoryError):
+        run.step()
+    assert (run.round, len(run.rows)) == (1, 1)
+    monkeypatch.setattr("bench.run.evaluate", evaluate)
+    assert run.step()["round"] == 2
 
 
 def test_blocks_change_no_number_beyond_rounding(job):
-    def accuracy(block):
+    def params(block):
         run = Run(job.config, workers.images.load("digits", "fedconcat", None), engine="vectorised", block=block)
         return torch.cat([leaf.flatten() for leaf in (run.step(), run.state)[1]["params"].values()])
 
-    torch.testing.assert_close(accuracy(None), accuracy(3), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(params(None), params(3), rtol=1e-4, atol=1e-6)
 
 
 def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monkeypatch):
@@ -109,7 +126,7 @@ def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monk
     (said,) = play(job)
     assert said["ended"] is None
     assert said["broken"] == (
-        f"Cannot write to {job.folder}: No space left on device. What was finished is kept; mend this, and the same "
+        f"Cannot use {job.folder}: No space left on device. What was finished is kept; mend this, and the same "
         "command goes on."
     )
     assert storage_trouble(FileNotFoundError(errno.ENOENT, "No such file"), "here") == ""
