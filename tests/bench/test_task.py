@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +11,8 @@ from algorithms import tree
 from algorithms.base import RoundBased, average_buffers
 from algorithms.fedavg import FedAvg
 from algorithms.fednova import FedNova
-from bench.engine import _blocks
+from bench.engine import _blocks, _pad, padding_share
+from datasets import partitions
 from tests.toy import SETTINGS, SIZES, play, toy_method, toy_task
 
 
@@ -116,8 +118,34 @@ def test_noise_has_the_stated_spread_and_spares_the_first_client():
 
 
 def test_blocks_hold_clients_of_similar_length_and_every_client_once():
-    blocks = _blocks([10, 100, 95, 9, 50, 49])
+    blocks = _blocks([10, 100, 95, 9, 75, 74])
     assert blocks == [[1, 2, 4], [5], [0, 3]]
+
+
+def test_padding_share_by_hand():
+    """Blocks of clients with 4 and 3 steps of up to 6 rows, and with 1 step of 5: 4 * 6 * 2 + 5 rows are computed."""
+    sizes = [[6, 6, 6, 2], [5], [6, 6, 1]]
+    assert padding_share(sizes) == pytest.approx(1 - (20 + 5 + 13) / (48 + 5))
+    assert padding_share([[6], [6]]) == 0
+
+
+def test_padding_share_is_that_of_the_plans_that_the_engine_pads():
+    task = toy_task()
+    planned = [task.batch_indices(client, 0) for client in range(task.population)]
+    masks = []
+    for block in _blocks([len(sizes) for _, _, sizes in planned]):
+        masks.append(_pad([planned[position] for position in block])[0]["mask"].flatten())
+    assert padding_share([sizes for _, _, sizes in planned]) == pytest.approx(
+        1 - torch.cat(masks).double().mean().item()
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("local_epochs", [1, 10])
+def test_less_than_a_fifth_is_padding_under_strong_skew(seed, local_epochs):
+    clients = partitions.parse("dir-0.1").split(np.arange(50_000) % 10, 100, 10, seed)
+    settings = replace(SETTINGS, batch_size=64, local_epochs=local_epochs)
+    assert padding_share([sum(settings.passes(len(rows)), []) for rows in clients]) < 0.2
 
 
 def test_the_vectorised_engine_refuses_batch_norm_in_one_sentence():
