@@ -180,20 +180,15 @@ def describe(
         console.print(cost_table(title, cells, Store(results_dir)))
 
 
-@app.command()
-def speed(
-    data_dir: given.DataOption = None,
-    share: Annotated[float, typer.Option(help="Part of the 40 clients that trains in a round, in (0, 1].")] = 0.5,
-    repeats: Annotated[int, typer.Option(min=1, help="Measurements of each case; the median counts.")] = 3,
-) -> None:
-    """Measure how fast this machine trains, as ratios to a bare training loop."""
-    from bench import speed
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+def speed(context: typer.Context) -> None:
+    """Measure how fast this machine trains: examples per second, memory, and what the scheduler costs."""
+    from bench import speed  # reads its options itself: it must also run where there is no typer
 
-    with explained():
-        if not 0 < share <= 1:
-            raise ValueError(f"--share must be above 0 and at most 1, but got {share:g}.")
-        rows = speed.measure(data_dir, share=share, repeats=repeats, say=lambda line: errors.print(line, markup=False))
-        sys.stdout.write(speed.markdown(rows))
+    speed.main(context.args, prog="python -m bench speed")
 
 
 def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:

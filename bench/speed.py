@@ -1,258 +1,122 @@
-"""How fast the harness is, as ratios within one run: engines against the yardstick, two trials against one.
+"""How fast the harness is on this machine: named cases, each a few rows; what cannot be measured here says so.
 
-The workload is W1: CIFAR-10, 40 clients, label-2, simple CNN, batch 64, SGD 0.01 / 0.9, one local epoch per round, the
-global test after each round. Every figure is the median of repeats that take turns, so that a machine whose speed drifts
-treats all cases alike. Needs neither Ray nor pydantic; what cannot be measured here says so.
+Figures of one case take turns and are compared within one run, so that a machine whose speed drifts treats all alike. It
+runs on the GPU if there is one, else on one thread of the CPU. Needs neither Ray nor pydantic, and not even the libraries
+of the command line: `python -m bench.speed` is the same as `python -m bench speed`.
 """
 
+import argparse
+import importlib
 import os
-import pickle
-import statistics
+import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import torch
-
 import datasets
-from algorithms import load
-from bench import yardstick
-from bench.client import Settings
-from bench.evaluate import evaluate
-from bench.models.cnn import SimpleCnn
-from bench.run import peak_memory_mb, reset_peak_memory
-from bench.task import Task
-from datasets import partitions, transforms
-from datasets.federation import federate
+from bench.names import unknown
+from bench.speed_rows import Row, markdown, not_measured, read_json, write_json
 
-W1 = Settings(
-    rounds=2,
-    local_epochs=1,
-    local_steps=None,
-    batch_size=64,
-    lr=0.01,
-    momentum=0.9,
-    weight_decay=1e-5,
-    participation=1.0,
-    last_batch="keep",
-)
-NUM_CLIENTS = 40
-METHODS = ("fedavg", "fedprox", "fedrs", "fedlc", "scaffold", "fednova", "fedavgm", "moon")
-ROUND = 1  # which round is played: not the first, in which MOON has no contrastive term
+CASES = {
+    "w1": "speed_w1:w1",
+    "methods": "speed_engines:methods",
+    "engines": "speed_engines:engines",
+    "models": "speed_engines:models",
+    "fedconcat": "speed_concat:fedconcat",
+    "trials": "speed_scheduler:trials",
+    "population": "speed_population:population",
+    "scheduler": "speed_scheduler:scheduler",
+}
+LONG = ("population", "scheduler")  # only measured when they are named
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of the table.
-
-    Attributes:
-        case: what was measured.
-        value: a number with its unit, or "not measured (why)".
-        ratio: to what, as text; empty for absolute figures.
-    """
-
-    case: str
-    value: str
-    ratio: str = ""
+def main(arguments: list[str], prog: str = "python -m bench.speed") -> None:
+    """The command: prints the table, and ends with a sentence and exit code 2 where an option makes no sense."""
+    parser = _parser(prog)
+    given = parser.parse_args(arguments)
+    try:
+        cases = _chosen(given.cases)
+        _check(given)
+        earlier = read_json(given.compare) if given.compare else None
+        options = {key: getattr(given, key) for key in ("share", "repeats", "processes")}
+        rows = measure(cases, given.data_dir, say=lambda line: print(line, file=sys.stderr), **options)
+        if given.json:
+            write_json(given.json, rows)
+    except (ValueError, OSError, datasets.DataError) as error:
+        parser.exit(2, f"error: {error}\n")
+    sys.stdout.write(markdown(rows, earlier))
 
 
 def measure(
-    data_dir: Path | None = None,
-    *,
-    share: float = 0.5,
-    repeats: int = 3,
-    say: Callable[[str], None] = lambda line: None,
+    cases: list[str], data_dir: Path | None = None, *, say: Callable[[str], None] = lambda line: None, **options
 ) -> list[Row]:
-    """The whole table.
+    """The rows of some cases, and for a case that cannot be measured here one row that says why.
 
     Args:
         data_dir: where CIFAR-10 is; random images of its shape and class counts if it is not there.
-        share: part of the 40 clients that trains in a round, in (0, 1].
-        repeats: measurements of each case.
-        say: told which part is being measured.
+        say: told which case is being measured.
+        options: of `bench.speed_workload.Setting`.
     """
-    with tempfile.TemporaryDirectory() as scratch, _one_thread(), _images(data_dir, Path(scratch)) as (folder, source):
-        rows = [Row("images", source)]
-        for part in (_on_cpu, _fedconcat, _on_gpu, _trials):
-            say(part.__doc__.splitlines()[0])
-            rows += part(folder, replace(W1, participation=share), repeats)
+    from bench.speed_clock import GpuUse
+    from bench.speed_workload import Setting, images, one_thread
+
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        one_thread(),
+        GpuUse() as gpu,
+        images(data_dir, Path(scratch)) as (folder, source),
+    ):
+        setting = Setting(folder, data_dir, gpu, **options)
+        rows = [Row("images", None, note=source)]
+        for name in cases:
+            case = _load(name)
+            say(case.__doc__.splitlines()[0])
+            try:
+                rows += case(setting)
+            except (ModuleNotFoundError, datasets.MissingData) as error:
+                rows.append(not_measured(name, str(error).rstrip(".")))
     return rows
 
 
-def markdown(rows: list[Row]) -> str:
-    """The table, and what it was measured on."""
-    from tabulate import tabulate
-
-    table = tabulate([(row.case, row.value, row.ratio) for row in rows], ("case", "value", "ratio"), "github")
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{table}\n\ntorch {torch.__version__}, {os.cpu_count()} cores, {device}; one thread per process.\n"
-
-
-def _on_cpu(folder: Path, settings: Settings, repeats: int) -> list[Row]:
-    """Methods on the loop engine against the yardstick, one thread."""
-    task, plain = task_on(folder, settings), task_on(folder, settings, transform="none")
-    cases = {
-        "yardstick, without augmentation": lambda: _yardstick_round(plain, augment=False),
-        "yardstick": lambda: _yardstick_round(task, augment=True),
-        **{f"loop, {name}": _method_round(task, name) for name in METHODS},
-    }
-    rates = take_turns(cases, repeats)
-    rows = []
-    for case, rate in rates.items():
-        ratio = f"{rate / rates['yardstick']:.2f} of the yardstick" if case.startswith("loop") else ""
-        rows.append(Row(case, f"{rate:,.0f} examples per core-second", ratio))
-    return rows
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__.splitlines()[0], allow_abbrev=False)
+    add = parser.add_argument
+    add("--data-dir", type=Path, default=os.environ.get("SKEWBENCH_DATA"), help="Where the images are.")
+    add("--cases", help=f"NAME,... of {', '.join(CASES)}; all but {' and '.join(LONG)} if left out.")
+    add("--share", type=float, default=0.5, help="Part of the 40 clients that trains in a round; in W1 all do.")
+    add("--repeats", type=int, default=3, help="Measurements of each case; the median counts.")
+    add("--processes", type=int, default=min(2, os.cpu_count() or 1), help="Plain processes that play W1 side by side.")
+    add("--json", type=Path, help="Also write the rows to this file.")
+    add("--compare", type=Path, help="Set an earlier --json file's values beside the rows.")
+    return parser
 
 
-def _fedconcat(folder: Path, settings: Settings, repeats: int) -> list[Row]:
-    """FedConcat against FedAvg, one thread."""
-    from bench.speed_concat import cases
-
-    return [
-        Row(*case) for case in cases(task_on(folder, settings), lambda: task_on(folder, settings, "mnist"), repeats)
-    ]
-
-
-def _on_gpu(folder: Path, settings: Settings, repeats: int) -> list[Row]:
-    """Both engines on a GPU."""
-    if not torch.cuda.is_available():
-        return [Row("vectorised on a GPU", "not measured (no GPU here)")]
-    everyone = replace(settings, participation=1.0)
-    tasks = {engine: task_on(folder, everyone, device="cuda", engine=engine) for engine in ("loop", "vectorised")}
-    cases = {engine: _method_round(task, "fedavg") for engine, task in tasks.items()}
-    for play in cases.values():  # kernels are loaded and tuned at their first use
-        play()
-    reset_peak_memory(torch.device("cuda"))
-    rates = take_turns(cases, repeats)
-    return [
-        Row("loop on a GPU, fedavg", f"{rates['loop']:,.0f} examples per second"),
-        Row(
-            "vectorised on a GPU, fedavg",
-            f"{rates['vectorised']:,.0f} examples per second",
-            f"{rates['vectorised'] / rates['loop']:.1f} of loop",
-        ),
-        Row("peak memory on the GPU", f"{peak_memory_mb(torch.device('cuda')):,.0f} MB"),
-    ]
+def _chosen(text: str | None) -> list[str]:
+    """Cases by name, in the order in which they are named; all that are not long if none is."""
+    if text is None:
+        return [name for name in CASES if name not in LONG]
+    names = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    mistakes = [unknown("case", name, CASES) for name in names if name not in CASES]
+    if mistakes:
+        raise ValueError(" ".join(mistakes))
+    return names
 
 
-def _trials(folder: Path, settings: Settings, repeats: int) -> list[Row]:
-    """One and two trials of Ray Tune, and what Tune costs per trial once its workers are warm."""
-    try:
-        from bench import overhead
-    except ImportError:
-        return [Row("trials", "not measured (Ray is not installed)")]
-    overhead_row = Row("scheduler overhead, warm workers", f"{overhead.seconds_per_trial():.3f} s per trial")
-    if os.cpu_count() < 2:
-        return [overhead_row, Row("two trials at once", "not measured (one core)")]
-    one, two = (overhead.side_by_side(folder, count) for count in (1, 2))
-    together, alone = (sum(trial.rate for trial in trials) for trials in (two, one))
-    memory = two[-1].unique_memory_mb
-    return [
-        overhead_row,
-        Row("one trial, one core", f"{alone:,.0f} examples per second"),
-        Row("two trials, two cores", f"{together:,.0f} examples per second", f"{together / alone:.2f} of one trial"),
-        Row(
-            "memory that a second trial adds (unique set size)",
-            "not measured (needs /proc)" if memory is None else f"{memory:,.0f} MB",
-        ),
-    ]
+def _check(given: argparse.Namespace) -> None:
+    """Raises ValueError for a value out of its range, before anything is measured."""
+    if not 0 < given.share <= 1:
+        raise ValueError(f"--share must be above 0 and at most 1, but got {given.share:g}.")
+    for option in ("repeats", "processes"):
+        if getattr(given, option) < 1:
+            raise ValueError(f"--{option} must be at least 1, but got {getattr(given, option)}.")
+    if given.json and not given.json.absolute().parent.is_dir():
+        raise ValueError(f"--json: there is no folder {given.json.absolute().parent}.")
 
 
-def task_on(
-    folder: Path,
-    settings: Settings,
-    dataset: str = "cifar10",
-    *,
-    transform: str = "fedconcat",
-    device: str = "cpu",
-    engine: str = "loop",
-) -> Task:
-    """The workload on the CIFAR-10, or another dataset of ten classes, in a folder."""
-    found = datasets.load(dataset, folder)
-    images, labels, test_images, test_labels = (
-        found.train.images,
-        found.train.labels,
-        found.test.images,
-        found.test.labels,
-    )
-    clients = partitions.parse("label-2").split(labels, NUM_CLIENTS, 10, seed=0)
-    prepared = transforms.build(transform, dataset, found.input_shape, device)
-    federation = federate(images, labels, test_images, test_labels, clients, 10, prepared, device=device)
-    return Task(SimpleCnn(found.input_shape, 10), settings, federation, seed=0, engine=engine)
+def _load(name: str) -> Callable[..., list[Row]]:
+    module, function = CASES[name].split(":")
+    return getattr(importlib.import_module(f"bench.{module}"), function)
 
 
-def take_turns(cases: dict[str, Callable[[], int]], repeats: int) -> dict[str, float]:
-    """Median examples per second of each case; a case returns the examples that it trained on."""
-    rates = {case: [] for case in cases}
-    for _ in range(repeats):
-        for case, play in cases.items():
-            begin = time.perf_counter()
-            examples = play()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            rates[case].append(examples / (time.perf_counter() - begin))
-    return {case: statistics.median(values) for case, values in rates.items()}
-
-
-def _yardstick_round(task: Task, augment: bool) -> int:
-    clients = task.sample_cohort(ROUND).ids.tolist()
-    return yardstick.play_round(yardstick.SimpleCnn(), task.federation, clients, task.settings, augment)
-
-
-def _method_round(task: Task, name: str) -> Callable[[], int]:
-    method = load(name)()
-    start = {**method.init(task), "round": ROUND}
-
-    def play() -> int:
-        state = method.step(task, start)
-        evaluate(task, method.deploy(task, state, torch.arange(task.population)))
-        return state["spent"]["examples"]
-
-    return play
-
-
-@contextmanager
-def _images(data_dir: Path | None, scratch: Path) -> Iterator[tuple[Path, str]]:
-    """A folder with CIFAR-10, and what it is: the images of data_dir, or random ones that leave nothing behind."""
-    try:
-        yield data_dir, datasets.load("cifar10", data_dir).kind
-        return
-    except datasets.MissingData:
-        pass
-    write_random_cifar10(scratch / "cifar-10-batches-py")
-    previous = os.environ.get("SKEWBENCH_CACHE")
-    os.environ["SKEWBENCH_CACHE"] = str(scratch / "cache")
-    try:
-        yield scratch, "random, in the shape of CIFAR-10"
-    finally:
-        if previous is None:
-            del os.environ["SKEWBENCH_CACHE"]
-        else:
-            os.environ["SKEWBENCH_CACHE"] = previous
-
-
-def write_random_cifar10(folder: Path, batch_size: int = 10_000) -> None:
-    """Five training files and a test file of random images with CIFAR-10's layout and balanced labels."""
-    folder.mkdir(parents=True)
-    rng = np.random.default_rng(0)
-    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        batch = {
-            "data": rng.integers(0, 256, (batch_size, 3072), np.uint8),
-            "labels": [i % 10 for i in range(batch_size)],
-        }
-        (folder / name).write_bytes(pickle.dumps(batch))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(label) for label in range(10)]}))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+if __name__ == "__main__":
+    main(sys.argv[1:])

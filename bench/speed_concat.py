@@ -1,5 +1,6 @@
 """What FedConcat costs beside FedAvg, and its inference of labels and clusters alone; needs neither Ray nor pydantic."""
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -16,14 +17,23 @@ from algorithms.fedconcat import FedConcat
 from algorithms.label_inference import IMAGES_PER_BATCH, answers_to_noise
 from bench.evaluate import evaluate
 from bench.models.base import BoundModel
+from bench.speed_rows import Row, not_measured
+from bench.speed_workload import Setting, task_on
 from bench.task import Task
 
 _FEDAVG_ROUNDS, _LOCAL_EPOCHS = 50, 10  # of Table 1 of the paper; FedConcat's own are its defaults
 _INFERRED_CLIENTS, _IMAGES = 4, 10_000
 
 
-def cases(task: Task, mnist: Callable[[], Task], repeats: int) -> list[tuple[str, str, str]]:
-    """(case, value, ratio) of all figures.
+def fedconcat(setting: Setting) -> list[Row]:
+    """FedConcat against FedAvg, one thread of the CPU."""
+    changes = {"participation": setting.share}
+    mnist = functools.partial(task_on, setting.data_dir, dataset="mnist", **changes)
+    return cases(task_on(setting.folder, **changes), mnist, setting.repeats)
+
+
+def cases(task: Task, mnist: Callable[[], Task], repeats: int) -> list[Row]:
+    """Rows of all figures.
 
     Args:
         task: the workload on CIFAR-10, one local epoch.
@@ -38,15 +48,15 @@ def cases(task: Task, mnist: Callable[[], Task], repeats: int) -> list[tuple[str
     ]
 
 
-def _cached_trial(mnist: Callable[[], Task], repeats: int) -> tuple[str, str, str]:
+def _cached_trial(mnist: Callable[[], Task], repeats: int) -> Row:
     case = "FedConcat trial of Table 1 on MNIST (features cached)"
     try:
         return _trial(case, mnist(), repeats)
     except datasets.MissingData:
-        return case, "not measured (no MNIST here)", ""
+        return not_measured(case, "no MNIST here")
 
 
-def _trial(case: str, task: Task, repeats: int) -> tuple[str, str, str]:
+def _trial(case: str, task: Task, repeats: int) -> Row:
     """Seconds of a trial, put together from those of its kinds of rounds, with all clients in each."""
     task = replace(task, settings=replace(task.settings, participation=1.0, local_epochs=1))
     fedavg, concat = FedAvg(), FedConcat()
@@ -67,10 +77,10 @@ def _trial(case: str, task: Task, repeats: int) -> tuple[str, str, str]:
     of_fedavg = _FEDAVG_ROUNDS * (_LOCAL_EPOCHS * seconds["epoch"] + seconds["test"])
     encoders = concat.encoder_rounds * _LOCAL_EPOCHS * seconds["epoch"]
     of_concat = encoders + once + (concat.classifier_rounds - 1) * seconds["classifier"]
-    return case, f"{of_concat:,.0f} s", f"{of_concat / of_fedavg:.2f} of FedAvg ({of_fedavg:,.0f} s)"
+    return Row(case, of_concat, "s", f"{of_concat / of_fedavg:.2f} of FedAvg ({of_fedavg:,.0f} s)")
 
 
-def _inference(task: Task, repeats: int) -> list[tuple[str, str, str]]:
+def _inference(task: Task, repeats: int) -> list[Row]:
     """FedConcat-ID's inference of some clients against the forward passes alone."""
     few = task.restrict(torch.arange(_INFERRED_CLIENTS))
     params = task.initial_params()
@@ -86,22 +96,19 @@ def _inference(task: Task, repeats: int) -> list[tuple[str, str, str]]:
     answering = _seconds(lambda: answers_to_noise(few, models, _IMAGES), repeats)
     alone = _seconds(passes, repeats)
     scale = task.population / _INFERRED_CLIENTS
+    case = "FedConcat-ID's inference of 40 clients"
     return [
-        ("40 x 10,000 forward passes", f"{alone * scale:.1f} s", ""),
-        (
-            "FedConcat-ID's inference of 40 clients",
-            f"{answering * scale:.1f} s",
-            f"{answering / alone:.2f} of the passes",
-        ),
+        Row("40 x 10,000 forward passes", alone * scale, "s"),
+        Row(case, answering * scale, "s", f"{answering / alone:.2f} of the passes"),
     ]
 
 
-def _clusters(repeats: int) -> tuple[str, str, str]:
+def _clusters(repeats: int) -> Row:
     points = np.random.default_rng(0).dirichlet([0.1] * 100, 200)
     k_means(points, 2, 0)  # imports scikit-learn
     plain = _seconds(lambda: k_means(points, 5, 0), repeats)
     balanced = _seconds(lambda: balanced_k_means(points, 2, 0), repeats)
-    return "clusters of 200 clients, 100 classes", f"{plain:.2f} s (balanced: {balanced:.2f} s)", ""
+    return Row("clusters of 200 clients, 100 classes", plain, "s", f"balanced: {balanced:.2f} s")
 
 
 def _seconds(play: Callable[[], object], repeats: int) -> float:

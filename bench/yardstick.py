@@ -48,8 +48,8 @@ def _train(model: nn.Module, federation, rows: Tensor, settings, augment: bool) 
         model.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay, foreach=True
     )
     for _ in range(settings.local_epochs):
-        order = rows[torch.randperm(len(rows))]
-        codes = transform.draw(len(rows), torch.default_generator).get("crop") if augment else order
+        order = rows[torch.randperm(len(rows))].to(federation.device)
+        codes = transform.draw(len(rows), torch.default_generator)["crop"].to(order.device) if augment else order
         for batch, code in zip(order.split(settings.batch_size), codes.split(settings.batch_size), strict=True):
             images = federation.images[batch]
             if augment:
