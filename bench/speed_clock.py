@@ -47,7 +47,8 @@ class GpuUse:
             command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=100"]
             command.append(f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}")
             self._sampler = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            threading.Thread(target=self._read, daemon=True).start()
+            self._reader = threading.Thread(target=self._read, daemon=True)
+            self._reader.start()
         return self
 
     def __exit__(self, *exception) -> None:

@@ -57,7 +57,7 @@ def population(setting: Setting, rounds: int = 20, populations: tuple[int, int] 
             ("memory beyond the data", "MB", "added_mb"),
         ):
             before, after = getattr(small, key), getattr(large, key)
-            note = f"{after / before:.2f} of {populations[0]:,} clients; {TARGET}"
+            note = f"{after / before:.2f} of {populations[0]:,} clients; {TARGET}" if before else ""
             rows += [Row(f"{what}, {few}", before, unit), Row(f"{what}, {many}", after, unit, note)]
         if large.states_mb:
             note = f"{large.num_states:,} states; {large.num_trained:,} clients have taken part"

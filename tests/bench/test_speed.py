@@ -1,13 +1,27 @@
 """The benchmark measures what it says; how fast things are is not tested."""
 
+import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 import datasets
-from bench import speed
-from bench.speed import W1, Row, markdown, take_turns, task_on, write_random_cifar10
+from bench import overhead, speed, speed_concat, speed_engines, speed_population, speed_scheduler, speed_w1
+from bench.config import RunConfig
+from bench.speed_clock import GpuUse, Pace, take_turns
+from bench.speed_rows import Row, markdown, read_json, write_json
+from bench.speed_workload import W1, Setting, apart, images, task_on, write_random_cifar10
+from tests.datasets.test_loaders import idx_bytes
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -18,27 +32,52 @@ def small(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def setting(small):
+    return Setting(small, small, GpuUse(), share=0.1, repeats=1, processes=2)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Sets the moments that the clock of the benchmark will tell."""
+
+    def tells(*moments: float) -> None:
+        wall, cpu = iter(moments), iter(moments)
+        fake = SimpleNamespace(perf_counter=lambda: next(wall), process_time=lambda: 2 * next(cpu))
+        monkeypatch.setattr("bench.speed_clock.time", fake)
+
+    return tells
+
+
+# The workload and the yardstick
+
+
 def test_random_images_have_the_layout_of_cifar10(small):
     found = datasets.load("cifar10", small)
     assert found.train.images.shape == (250, 3, 32, 32) and found.test.images.shape == (50, 3, 32, 32)
     assert len(set(found.train.labels.tolist())) == 10
 
 
+def test_the_workload_has_every_setting_of_a_run_and_its_defaults():
+    fields = {name: field for name, field in RunConfig.model_fields.items() if name not in ("versions", "split")}
+    assert W1.keys() == fields.keys()
+    own = ("algorithm", "dataset", "partition", "model", "rounds", "local_epochs")
+    assert [key for key in W1 if key not in own and W1[key] != fields[key].default] == []
+
+
 def test_yardstick_and_methods_train_on_the_same_clients_and_examples(small):
-    task = task_on(small, replace(W1, participation=0.5))
-    examples = {speed._yardstick_round(task, augment) for augment in (False, True)}
-    examples |= {speed._method_round(task, name)() for name in speed.METHODS}
-    assert examples == {task.num_trained(task.sample_cohort(speed.ROUND))}
+    task = task_on(small, participation=0.5)
+    examples = {speed_engines.yardstick_round(task, augment) for augment in (False, True)}
+    examples |= {speed_engines.method_round(task, name)() for name in speed_engines.METHODS}
+    assert examples == {task.num_trained(task.sample_cohort(speed_engines.ROUND))}
 
 
 def test_the_yardstick_is_fedavg(small):
     """With one full batch per client the order of examples does not matter, so one round must give FedAvg's model."""
-    import torch
-
     from algorithms.fedavg import FedAvg
     from bench import yardstick
 
-    task = task_on(small, replace(W1, batch_size=64), transform="none")
+    task = task_on(small, transform="none")
     module = yardstick.SimpleCnn()
     module.load_state_dict(task.initial_params())
     yardstick.play_round(module, task.federation, list(range(40)), task.settings, augment=False)
@@ -47,25 +86,313 @@ def test_the_yardstick_is_fedavg(small):
         torch.testing.assert_close(params[name], leaf, rtol=1e-4, atol=1e-6)
 
 
-def test_cases_take_turns_and_the_median_counts(monkeypatch):
-    clock = iter([0.0, 1.0, 1.0, 3.0, 3.0, 7.0, 7.0, 8.0, 8.0, 9.0, 9.0, 10.0])  # seconds 1, 2 | 4, 1 | 1, 1
-    monkeypatch.setattr("bench.speed.time.perf_counter", lambda: next(clock))
-    order = []
-    cases = {name: lambda name=name: order.append(name) or 8 for name in "ab"}
-    assert take_turns(cases, 3) == {"a": 8.0, "b": 8.0}
-    assert order == ["a", "b"] * 3
-
-
 def test_missing_data_is_replaced_by_random_images_that_leave_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "own"))
-    monkeypatch.setattr(speed, "write_random_cifar10", lambda folder: write_random_cifar10(folder, batch_size=50))
+    few = lambda folder: write_random_cifar10(folder, batch_size=50)  # noqa: E731
+    monkeypatch.setattr("bench.speed_workload.write_random_cifar10", few)
     (tmp_path / "scratch").mkdir()
-    with speed._images(tmp_path, tmp_path / "scratch") as (folder, source):
+    with images(tmp_path, tmp_path / "scratch") as (folder, source):
         assert source == "random, in the shape of CIFAR-10" and datasets.load("cifar10", folder).num_classes == 10
     assert os.environ["SKEWBENCH_CACHE"] == str(tmp_path / "own") and not (tmp_path / "own").exists()
 
 
-def test_the_table_names_cases_values_and_ratios():
-    table = markdown([Row("loop, fedavg", "8,000 examples per core-second", "0.95 of the yardstick")])
-    assert "| loop, fedavg | 8,000 examples per core-second | 0.95 of the yardstick |" in table
+# Clocks
+
+
+def test_cases_take_turns_and_the_median_counts(clock):
+    clock(0.0, 1.0, 1.0, 3.0, 3.0, 7.0, 7.0, 8.0, 8.0, 9.0, 9.0, 10.0)  # seconds 1, 2 | 4, 1 | 1, 1
+    order = []
+    cases = {name: lambda name=name: order.append(name) or 8 for name in "ab"}
+    paces = take_turns(cases, 3, CPU, GpuUse())
+    assert {case: (pace.rate, pace.per_core) for case, pace in paces.items()} == {"a": (8.0, 4.0), "b": (8.0, 4.0)}
+    assert all(pace.peak_mb > 0 and pace.gpu_use is None for pace in paces.values())
+    assert order == ["a", "b"] * 3
+
+
+def test_use_of_a_gpu_is_the_mean_of_the_samples_meanwhile(tmp_path, monkeypatch):
+    said = tmp_path / "said"
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\necho "$@" >{said}\nprintf "40\\n[N/A]\\n80\\n"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="12-34"))
+    with GpuUse() as gpu:
+        gpu._reader.join(30)
+    assert "--query-gpu=utilization.gpu" in said.read_text() and "--id=GPU-12-34" in said.read_text()
+    assert gpu.between(0, float("inf")) == pytest.approx(0.6)
+    assert gpu.between(-2, -1) is None
+
+
+def test_without_a_gpu_its_use_is_unknown(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with GpuUse() as gpu:
+        assert gpu.between(0, float("inf")) is None
+
+
+# Rows
+
+
+def test_the_table_names_cases_values_and_notes_and_leaves_empty_columns_out():
+    pace = Pace(rate=8000.4, per_core=7900, peak_mb=512, gpu_use=0.375)
+    table = markdown([Row("images", None, note="random"), pace.row("loop, fedavg", "0.95 of the yardstick")])
+    assert "| case | value | unit | per core-second | peak MB | GPU use | note |" in table
+    assert "| loop, fedavg | 8,000 | examples per second | 7,900 | 512 | 38 % | 0.95 of the yardstick |" in table
+    assert "padding" not in table and "| images |  |  |  |  |  | random |" in table
     assert "one thread per process" in table
+    assert "| a | 0.0310 | s | 12 % |" in markdown([Row("a", 0.031, "s", padding=0.12)])
+
+
+def test_rows_come_back_from_json(tmp_path):
+    rows = [Row("a", 2.0, "s", "why", 1.0, 3.0, 0.5, 0.1), Row("b", None, note="not measured (no GPU)")]
+    write_json(tmp_path / "rows.json", rows)
+    assert list(read_json(tmp_path / "rows.json").values()) == rows
+    assert json.loads((tmp_path / "rows.json").read_text())["cores"] == os.cpu_count()
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.json"]
+
+
+def test_earlier_values_and_ratios_stand_beside_rows_of_the_same_case_and_unit():
+    rows = [Row("a", 3.0, "s"), Row("b", 3.0, "s"), Row("c", 3.0, "s"), Row("d", None, note="no GPU")]
+    earlier = {"a": Row("a", 2.0, "s"), "b": Row("b", 2.0, "MB"), "d": Row("d", 1.0)}
+    lines = markdown(rows, earlier).splitlines()
+    assert lines[0] == "| case | value | unit | earlier | now / earlier | note |"
+    assert lines[2:6] == [
+        "| a | 3.00 | s | 2.00 | 1.50 |  |",
+        "| b | 3.00 | s |  |  |  |",
+        "| c | 3.00 | s |  |  |  |",
+        "| d |  |  |  |  | no GPU |",
+    ]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"rows": [1]}', '{"rows": [{"value": 1}]}'])
+def test_a_file_of_something_else_is_refused(tmp_path, content):
+    (tmp_path / "other.json").write_text(content)
+    with pytest.raises(ValueError, match=r"other\.json does not hold the rows of an earlier measurement"):
+        read_json(tmp_path / "other.json")
+
+
+# The command
+
+
+@pytest.fixture
+def only_told(monkeypatch):
+    """Measures nothing; returns what it would have measured with."""
+    told = []
+    monkeypatch.setattr(
+        speed, "measure", lambda *given, say, **options: told.append((*given, options)) or [Row("a", 3.0)]
+    )
+    return told
+
+
+def test_options_reach_the_measurement_and_its_rows_the_files(only_told, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SKEWBENCH_DATA", str(tmp_path))
+    before, after = tmp_path / "before.json", tmp_path / "after.json"
+    write_json(before, [Row("a", 2.0)])
+    options = ["--share", "0.2", "--repeats", "2", "--processes", "4", "--json", str(after), "--compare", str(before)]
+    speed.main(["--cases", "models, w1,w1", *options])
+    assert only_told == [(["models", "w1"], tmp_path, {"share": 0.2, "repeats": 2, "processes": 4})]
+    assert read_json(after) == {"a": Row("a", 3.0)}
+    assert "| a | 3.00 | 2.00 | 1.50 |" in capsys.readouterr().out
+
+
+def test_long_cases_are_only_measured_when_they_are_named(only_told):
+    speed.main([])
+    speed.main(["--cases", "scheduler"])
+    cases = [given[0] for given in only_told]
+    assert cases == [["w1", "methods", "engines", "models", "fedconcat", "trials"], ["scheduler"]]
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--cases", "w1,modls"], "Unknown case 'modls'. Did you mean 'models'? Known: w1, methods,"),
+        (["--share", "0"], "--share must be above 0 and at most 1, but got 0."),
+        (["--repeats", "0"], "--repeats must be at least 1, but got 0."),
+        (["--processes", "0"], "--processes must be at least 1, but got 0."),
+        (["--json", "no/such/rows.json"], "--json: there is no folder"),
+        (["--compare", "no.json"], "No such file or directory: 'no.json'"),
+    ],
+)
+def test_options_that_make_no_sense_end_with_one_sentence(only_told, capsys, arguments, sentence):
+    with pytest.raises(SystemExit) as ended:
+        speed.main(arguments)
+    assert ended.value.code == 2 and not only_told
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and sentence in error and error.count("\n") == 1
+
+
+def test_every_case_exists_and_says_what_it_measures():
+    assert all(speed._load(name).__doc__.strip() for name in speed.CASES)
+    assert set(speed.LONG) < set(speed.CASES)
+
+
+def test_a_case_without_its_libraries_or_images_says_why(small, monkeypatch):
+    def trials(setting):
+        """Trials of a library that is not there."""
+        import no_such_scheduler  # noqa: F401
+
+    monkeypatch.setattr(speed_scheduler, "trials", trials)
+    said = []
+    rows = speed.measure(["trials", "population"], small, say=said.append)
+    assert [row.case for row in rows] == ["images", "trials", "population"]
+    assert rows[1].note == "not measured (No module named 'no_such_scheduler')"
+    assert rows[2].note.startswith(f"not measured (No mnist in {small}")
+    assert (
+        said[0] == "Trials of a library that is not there."
+        and said[1] == "Rounds of a small cohort in a small and a large population of MNIST clients."
+    )
+
+
+def test_it_runs_without_ray_pydantic_and_the_libraries_of_the_command_line(small):
+    absent = "ray", "pydantic", "optuna", "typer", "rich", "tabulate", "pandas", "yaml"
+    script = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
+        "from bench import speed; speed.main(['--cases', 'methods,trials', '--share', '0.1', '--repeats', '1'])"
+    )
+    environment = os.environ | {"SKEWBENCH_DATA": str(small)}
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert "| loop, moon |" in ended.stdout and "| trials |" in ended.stdout
+    assert "not measured (import of" in ended.stdout
+
+
+@pytest.mark.parametrize("program", [["bench", "speed"], ["bench.speed"]])
+def test_both_commands_explain_themselves(program):
+    ended = subprocess.run([sys.executable, "-m", *program, "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0 and ended.stdout.startswith(f"usage: python -m {' '.join(program)} ")
+    assert "--compare" in ended.stdout
+
+
+# Cases
+
+
+def test_methods_are_compared_with_the_yardstick(setting):
+    rows = {row.case: row for row in speed_engines.methods(setting)}
+    assert list(rows) == [
+        "yardstick, without augmentation",
+        "yardstick",
+        *(f"loop, {m}" for m in speed_engines.METHODS),
+    ]
+    ratio = rows["loop, moon"].value / rows["yardstick"].value
+    assert rows["loop, moon"].note == f"{ratio:.2f} of the yardstick" and rows["yardstick"].note == ""
+
+
+def test_engines_are_compared_on_every_partition_with_the_padding_of_one(setting, monkeypatch):
+    monkeypatch.setattr(speed_engines, "PARTITIONS", ("label-2", "iid"))  # too few images for dir-0.1
+    rows = {row.case: row for row in speed_engines.engines(setting)}
+    assert list(rows)[1:] == [f"{e}, {p}" for p in speed_engines.PARTITIONS for e in ("loop", "vectorised")]
+    assert rows["vectorised, iid"].padding == 0 and rows["loop, iid"].padding is None
+    task = task_on(setting.folder, engine="vectorised", partition="label-2", batch_size=4)
+    assert 0 < speed_engines.padding_of(task) < 0.5
+
+
+def test_models_are_measured_on_the_engines_that_can_run_them(setting, monkeypatch):
+    monkeypatch.setattr(speed_engines, "MODELS", ("mlp", "vgg9"))
+    rows = speed_engines.models(setting)
+    assert [row.case for row in rows] == ["mlp, loop", "mlp, vectorised", "vgg9, loop"]
+    assert all(row.value > 0 and row.per_core_second > 0 for row in rows)
+
+
+def test_fedconcat_is_measured_where_mnist_is_missing(setting, monkeypatch):
+    monkeypatch.setattr(speed_concat, "_IMAGES", 200)
+    monkeypatch.setattr(speed_concat, "_clusters", lambda repeats: Row("clusters", 1.0))
+    rows = speed_concat.fedconcat(setting)
+    assert [row.note for row in rows if row.value is None] == ["not measured (no MNIST here)"]
+    assert "of FedAvg" in rows[0].note and rows[0].unit == "s"
+
+
+def test_w1_counts_the_examples_of_whole_runs(small):
+    played = speed_w1.play(small, "cpu", 0.0, {"participation": 0.5})
+    task = task_on(small, participation=0.5)
+    assert played.examples == sum(task.num_trained(task.sample_cohort(round)) for round in range(2))
+    assert 0 < played.ready <= played.begin < played.end and played.last_rate > 0
+
+
+def test_trials_side_by_side_count_from_the_first_beginning_to_the_last_end():
+    one = speed_w1.Played(0, 1, 2, 6, cpu=3, examples=100, last_rate=1, peak_mb=5)
+    other = replace(one, begin=3, end=7, cpu=5, peak_mb=6)
+    row = speed_w1._pace("two", [one, other], GpuUse())
+    assert (row.value, row.per_core_second, row.peak_mb) == (40, 25, 6)
+
+
+@pytest.mark.slow
+def test_w1_is_played_alone_and_by_processes_at_once(setting):
+    rows = speed_w1.w1(setting)
+    assert [row.case for row in rows] == [
+        "W1, one trial: start to first round",
+        "W1, one trial",
+        "W1, 2 trials at once: start to first round",
+        "W1, 2 trials at once",
+    ]
+    assert rows[3].note == f"{rows[3].value / rows[1].value:.2f} of one trial"
+
+
+@pytest.mark.slow
+def test_every_call_apart_has_a_process_of_its_own():
+    ids = apart(2, os.getpid)
+    assert len({*ids, os.getpid()}) == 3
+
+
+def test_a_population_leaves_states_of_those_that_took_part_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(speed_population, "apart", lambda count, fn, *given: [fn(*given)])
+    folder = tmp_path / "MNIST" / "raw"
+    folder.mkdir(parents=True)
+    for split, count in (("train", 360), ("t10k", 20)):
+        pixels = np.random.default_rng(0).integers(0, 256, (count, 28, 28))
+        (folder / f"{split}-images-idx3-ubyte").write_bytes(idx_bytes(pixels))
+        (folder / f"{split}-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(count) % 10))
+    threads = torch.get_num_threads()
+    rows = {r.case: r for r in speed_population.population(Setting(tmp_path, tmp_path, GpuUse()), 2, (20, 60))}
+    torch.set_num_threads(threads)
+    played = rows["client states, scaffold, 60 clients"].note.split()
+    assert played[0] == played[2] and 10 < int(played[0]) <= 20  # 2 rounds of 10 clients
+    assert "client states, moon, 60 clients" in rows and "client states, fedavg, 60 clients" not in rows
+    ratio = rows["round, fedavg, 60 clients"].value / rows["round, fedavg, 20 clients"].value
+    assert rows["round, fedavg, 60 clients"].note.startswith(f"{ratio:.2f} of 20 clients")
+    assert all(rows[f"training of a round, {m}, 60 clients"].value > 0 for m in speed_population.METHODS)
+
+
+# The scheduler
+
+
+def test_growth_of_the_driver_is_counted_between_two_trials(monkeypatch):
+    memory = iter([100.0, 107.0])  # MB
+
+    def play(settings, count, *, read, look):
+        for number in range(1, count + 1):
+            look(number)
+        return overhead._Played([(0.0, {"status": "done"})] * count, [])
+
+    monkeypatch.setattr(overhead, "_play", play)
+    monkeypatch.setattr(overhead, "unique_memory_mb", lambda: next(memory))
+    assert overhead.memory_per_trial(10, 80) == pytest.approx(100_000)
+
+
+def test_failing_runs_are_not_timed(monkeypatch):
+    failed = overhead._Played([(0.0, {"status": "failed", "reason": "boom"})], [])
+    monkeypatch.setattr(overhead, "_play", lambda *given, **options: failed)
+    with pytest.raises(RuntimeError, match="1 of 1 runs were not done; the first: boom"):
+        overhead.wall_of_many(1)
+
+
+def test_the_store_that_a_report_is_timed_on_is_a_full_table(tmp_path):
+    import reports
+
+    assert overhead.write_store(tmp_path, 2, rounds=3) == 50
+    table = reports.render(tmp_path, "many", "paper")
+    assert "dir-0.1" in table and "fedlc" in table and "2 seeds (0, 1)" in table
+    assert "missing" not in table and "/2" not in table  # seeds that are not there
+
+
+@pytest.mark.slow
+def test_the_scheduler_is_measured_on_few_runs(setting, monkeypatch):
+    monkeypatch.setattr(overhead, "seconds_per_trial", lambda: 0.03)
+    rows = speed_scheduler.scheduler(setting, count=4, growth=(2, 5), seeds=1)
+    assert [row.case for row in rows] == [
+        "scheduler overhead, warm workers",
+        "4 trivial runs",
+        "driver's memory per trial, from 2 to 5",
+        "report over 25 stored runs",
+    ]
+    assert rows[1].value > 0 and rows[3].value > 0
