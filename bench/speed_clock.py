@@ -55,6 +55,8 @@ class GpuUse:
         if self._sampler:
             self._sampler.kill()
             self._sampler.wait()
+            self._reader.join()
+            self._sampler.stdout.close()
 
     def between(self, begin: float, end: float) -> float | None:
         """Mean share of busy time between two moments of `time.perf_counter`; None without a sample."""

@@ -10,6 +10,7 @@ import torch
 import datasets
 from bench.run import Run, peak_memory_mb
 from bench.speed_clock import EXAMPLES, GpuUse
+from bench.speed_engines import padding_of
 from bench.speed_rows import Row
 from bench.speed_workload import Setting, apart, config
 
@@ -29,6 +30,7 @@ class Played:
         examples: trained on.
         last_rate: examples per second of wall time in its last round, when everything is warm.
         peak_mb: largest memory.
+        padding: share of padded batch rows; None on the loop engine.
     """
 
     launched: float
@@ -39,6 +41,7 @@ class Played:
     examples: int
     last_rate: float
     peak_mb: float
+    padding: float | None = None
 
 
 def w1(setting: Setting, **changes) -> list[Row]:
@@ -50,7 +53,7 @@ def w1(setting: Setting, **changes) -> list[Row]:
         Row(f"{case}: start to first round", one.ready - one.launched, "s", "in this process, images decoded before"),
         _pace(case, [one], setting.gpu, f"{one.last_rate:,.0f} in the last round"),
     ]
-    count, case = setting.processes, f"W1, {setting.processes} trials at once"
+    count, case = setting.processes, f"W1, {setting.processes} processes at once"
     start_together = {"initializer": _set_barrier, "initargs": (get_context("spawn").Barrier(count),)}
     together = apart(count, play, setting.folder, device, time.perf_counter(), changes, **start_together)
     pace = _pace(case, together, setting.gpu)
@@ -76,12 +79,12 @@ def play(folder: Path, device: str, launched: float, changes: dict) -> Played:
     cpu, begin = time.process_time(), time.perf_counter()
     while not run.finished:
         run.step()
-    end = time.perf_counter()
+    end, cpu = time.perf_counter(), time.process_time() - cpu
     rows = [{"examples": 0, "seconds": 0.0}, *run.rows]
     (examples, seconds), (all_examples, all_seconds) = ((row["examples"], row["seconds"]) for row in rows[-2:])
     last_rate = (all_examples - examples) / (all_seconds - seconds)
     peak = peak_memory_mb(torch.device(device))
-    return Played(launched, ready, begin, end, time.process_time() - cpu, all_examples, last_rate, peak)
+    return Played(launched, ready, begin, end, cpu, all_examples, last_rate, peak, padding_of(run.task))
 
 
 def _set_barrier(barrier) -> None:
@@ -95,4 +98,5 @@ def _pace(case: str, trials: list[Played], gpu: GpuUse, note: str = "") -> Row:
     examples = sum(trial.examples for trial in trials)
     per_core = examples / sum(trial.cpu for trial in trials)
     peak = max(trial.peak_mb for trial in trials)
-    return Row(case, examples / (end - begin), EXAMPLES, note, per_core, peak, gpu.between(begin, end))
+    use, padding = gpu.between(begin, end), trials[0].padding
+    return Row(case, examples / (end - begin), EXAMPLES, note, per_core, peak, use, padding)

@@ -321,8 +321,8 @@ def test_w1_is_played_alone_and_by_processes_at_once(setting):
     assert [row.case for row in rows] == [
         "W1, one trial: start to first round",
         "W1, one trial",
-        "W1, 2 trials at once: start to first round",
-        "W1, 2 trials at once",
+        "W1, 2 processes at once: start to first round",
+        "W1, 2 processes at once",
     ]
     assert rows[3].note == f"{rows[3].value / rows[1].value:.2f} of one trial"
 
