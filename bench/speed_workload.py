@@ -88,14 +88,15 @@ def task_on(folder: Path, *, device: str = "cpu", engine: str = "loop", **change
 
 
 def apart(count: int, fn: Callable, *args: Any, **pool: Any) -> list:
-    """What fn(*args) returns in each of so many new processes, which share nothing with this one.
+    """What so many calls of fn(*args) return in as many new processes, which share nothing with this one.
+
+    A process that is done early may take the next call, too: calls that must run at once wait for each other.
 
     Args:
         pool: passed to the pool: initializer, initargs.
     """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context, **pool) as processes:
-        # Each of them is busy when the next call is submitted, so every call gets a process of its own.
         return [future.result() for future in [processes.submit(fn, *args) for _ in range(count)]]
 
 
