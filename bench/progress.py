@@ -42,7 +42,7 @@ class Display:
             yield self
 
     def said(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def postponed(self, job: Job) -> None:
         self._advance(job, 0.0)
@@ -54,7 +54,7 @@ class Display:
         self._update()
 
     def noted(self, job: Job, note: str) -> None:
-        self._console.print(f"{self._jobs[job.id][0]} {note}", highlight=False, markup=False)
+        self._console.print(f"{self._jobs[job.id][0]} {note}", highlight=False, markup=False, soft_wrap=True)
 
     def advanced(self, job: Job, rounds: int) -> None:
         self._advance(job, min(1.0, rounds / job.config.rounds))
