@@ -10,7 +10,7 @@ import pytest
 import datasets
 from bench.config import resolve, run_id
 from bench.run import Run
-from tests.bench.test_grid_runs import GRID, metrics, records, start, wait_for_rounds, write_grid
+from tests.bench.test_grid_runs import GRID, Driver, metrics, records, wait_for_rounds, write_grid
 
 pytestmark = pytest.mark.slow
 LONG = {"axes": GRID["axes"] | {"seed": [0]}, "settings": GRID["settings"] | {"rounds": 60, "local_epochs": 5}}
@@ -57,7 +57,7 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
     results, shared = tmp_path / "results", tmp_path / "shared"
     options = ("--address", address, "--storage", shared, "--checkpoint-seconds", 0)
     command = ("--grid", write_grid(tmp_path, **LONG), "--results-dir", results, *options)
-    driver = start(*command)
+    driver = Driver(*command)
     wait_for_rounds(results, 15, driver)
     assert list(shared.glob("*/*/checkpoint/checkpoint.pt")) and not list(results.glob("runs/*/checkpoint"))
     kill_a_node()

@@ -33,17 +33,20 @@ def write_grid(folder: Path, **changes) -> Path:
     return path
 
 
-def start(*arguments: object) -> subprocess.Popen:
-    command = [sys.executable, "-m", "bench", "run", *map(str, arguments)]
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_hear_interrupts,
-    )
+class Driver(subprocess.Popen):
+    """`python -m bench run` in a process of its own."""
+
+    def __init__(self, *arguments: object):
+        self.started = time.time()
+        super().__init__(
+            [sys.executable, "-m", "bench", "run", *map(str, arguments)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            preexec_fn=_hear_interrupts,
+        )
 
 
 def _hear_interrupts() -> None:
@@ -52,7 +55,7 @@ def _hear_interrupts() -> None:
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    driver = start(*arguments)
+    driver = Driver(*arguments)
     output, _ = driver.communicate(timeout=240)
     return driver.returncode, output
 
@@ -68,7 +71,7 @@ def metrics(results: Path) -> dict[str, list]:
     return {run_id: [{k: v for k, v in row.items() if k not in timed} for row in run] for run_id, run in rows.items()}
 
 
-def wait_for_records(results: Path, count: int, driver: subprocess.Popen) -> None:
+def wait_for_records(results: Path, count: int, driver: Driver) -> None:
     deadline = time.monotonic() + 200
     while len(records(results)) < count:
         assert driver.poll() is None, driver.stdout.read()
@@ -111,7 +114,7 @@ def test_one_trial_at_a_time_gives_the_same_numbers_as_several_at_once(uninterru
 def test_a_killed_driver_repeats_nothing_and_ends_in_the_same_table(uninterrupted, tmp_path):
     results = tmp_path / "results"
     command = ("--grid", write_grid(tmp_path), "--results-dir", results)
-    driver = start(*command)
+    driver = Driver(*command)
     wait_for_records(results, 2, driver)
     os.kill(driver.pid, signal.SIGKILL)
     driver.communicate()
@@ -127,7 +130,7 @@ def test_a_killed_driver_repeats_nothing_and_ends_in_the_same_table(uninterrupte
         assert (results / "reports" / name).read_bytes() == (uninterrupted / "reports" / name).read_bytes()
 
 
-def workers_of(driver: subprocess.Popen) -> list[int]:
+def workers_of(driver: Driver) -> list[int]:
     """Ids of the processes that play the driver's runs."""
     listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     processes = [line.split(maxsplit=2) for line in listed.splitlines()[1:]]
@@ -137,17 +140,21 @@ def workers_of(driver: subprocess.Popen) -> list[int]:
     return [int(pid) for pid, _, name in processes if int(pid) in family and name.startswith("ray::ResourceTrainable")]
 
 
-def wait_for_rounds(results: Path, count: int, driver: subprocess.Popen) -> None:
-    """Until a run that has not ended has reported so many rounds since it went on."""
+def wait_for_rounds(results: Path, count: int, driver: Driver) -> None:
+    """Until a run that has not ended has so many rounds, and this driver has written them, not one before it."""
     deadline = time.monotonic() + 200
-    while not any(
-        len(path.read_text().splitlines()) >= count
-        for path in results.glob("runs/*/rounds.jsonl")
-        if not path.with_name("record.json").exists()
-    ):
+    while not any(_rounds(path, driver) >= count for path in results.glob("runs/*/rounds.jsonl")):
         assert driver.poll() is None, driver.stdout.read()
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def _rounds(path: Path, driver: Driver) -> int:
+    try:
+        fresh = path.stat().st_mtime >= driver.started and not path.with_name("record.json").exists()
+        return len(path.read_text().splitlines()) if fresh else 0
+    except FileNotFoundError:  # the driver has just started the run anew
+        return 0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +172,7 @@ def test_whenever_a_driver_is_killed_nothing_is_repeated_or_lost(tmp_path, kills
     command = ("--grid", grid, "--results-dir", results, "--checkpoint-seconds", 0)
     moments, before, continued = random.Random(0), {}, 0
     for _ in range(kills):
-        driver = start(*command)
+        driver = Driver(*command)
         wait_for_rounds(results, 1, driver)
         time.sleep(moments.uniform(0, 2))
         assert driver.poll() is None, "there must be something left to kill: " + driver.stdout.read()
@@ -192,13 +199,13 @@ def test_runs_go_on_from_their_checkpoints_after_a_dead_driver_a_dead_worker_and
 
     results = tmp_path / "results"
     command = ("--grid", grid, "--results-dir", results, "--checkpoint-seconds", 0)
-    driver = start(*command)
+    driver = Driver(*command)
     wait_for_rounds(results, 5, driver)
     os.kill(driver.pid, signal.SIGKILL)
     driver.communicate()
     assert not records(results), "killed in the middle of its first runs"
 
-    driver = start(*command)
+    driver = Driver(*command)
     wait_for_rounds(results, 15, driver)
     os.kill(workers_of(driver)[0], signal.SIGKILL)
     wait_for_rounds(results, 30, driver)
@@ -218,7 +225,7 @@ def test_runs_go_on_from_their_checkpoints_after_a_dead_driver_a_dead_worker_and
 def test_a_worker_that_dies_again_and_again_is_recorded(tmp_path):
     results = tmp_path / "results"
     only = ("--only", "algorithm=fedavg,seed=0")
-    driver = start("--grid", write_grid(tmp_path), "--results-dir", results, "--set", "rounds=5000", *only)
+    driver = Driver("--grid", write_grid(tmp_path), "--results-dir", results, "--set", "rounds=5000", *only)
     killed = set()
     deadline = time.monotonic() + 200
     while not records(results):
@@ -251,7 +258,7 @@ def small_disk(tmp_path):
 def test_a_full_disk_stops_the_grid_with_one_sentence_and_nothing_is_lost(uninterrupted, tmp_path, small_disk):
     results = small_disk / "results"
     command = ("--grid", write_grid(tmp_path), "--results-dir", results, "--checkpoint-seconds", 0)
-    driver = start(*command)
+    driver = Driver(*command)
     wait_for_records(results, 2, driver)
     with contextlib.suppress(OSError), open(small_disk / "ballast", "wb", buffering=0) as ballast:
         while True:
