@@ -24,15 +24,18 @@ def cluster():
     process = subprocess.Popen(
         [sys.executable, script, "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     )
-    address = process.stdout.readline().strip()
-    assert address, "the cluster did not start"
+
+    def hear(what: str) -> str:
+        said = next((line for line in process.stdout if line.startswith(what)), None)
+        assert said, f"the cluster has ended without saying: {what}"
+        return said.removeprefix(what).strip()
 
     def kill_a_node():
         process.stdin.write("\n")
         process.stdin.flush()
-        assert process.stdout.readline().strip() == "killed"
+        hear("killed")
 
-    yield address, kill_a_node
+    yield hear("address "), kill_a_node
     process.stdin.close()
     process.wait(timeout=60)
 
@@ -61,7 +64,7 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
     wait_for_rounds(results, 15, driver)
     assert list(shared.glob("*/*/checkpoint/checkpoint.pt")) and not list(results.glob("runs/*/checkpoint"))
     kill_a_node()
-    output, _ = driver.communicate(timeout=240)
+    output, _ = driver.communicate(timeout=400)
     assert driver.returncode == 0, output
     assert "goes on after round" in output, "one run was on the node that died"
     assert metrics(results) == expected()
