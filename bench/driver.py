@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -10,6 +11,9 @@ from bench.grid import Cell
 from bench.plan import Plan, Request, keep_of
 from bench.resources import Resources
 from bench.store import Store
+
+if TYPE_CHECKING:
+    from bench.folders import Folder
 
 
 def play(
@@ -28,9 +32,12 @@ def play(
         Status -> number of runs.
     """
     from bench import tune  # Ray takes seconds to import
+    from bench.folders import Folder
     from bench.progress import Display
     from bench.worker import Job
 
+    if request.storage is not None:
+        tidy(Folder(_storage_of(request, store)), store)
     jobs = [
         Job(
             cell.id,
@@ -74,9 +81,22 @@ def _some(names: list[str], shown: int = 3) -> str:
 
 
 def _folder_of(run_id: str, request: Request, store: Store) -> str:
-    """Where the worker of a run writes. In a storage each results directory has a place of its own."""
+    """Where the worker of a run writes."""
     own = store.playing_folder(run_id)
-    return str(own) if request.storage is None else f"{request.storage.rstrip('/')}/{store.key}/{run_id}"
+    return str(own) if request.storage is None else f"{_storage_of(request, store)}/{run_id}"
+
+
+def _storage_of(request: Request, store: Store) -> str:
+    """In a storage each results directory has a place of its own."""
+    return f"{request.storage.rstrip('/')}/{store.key}"
+
+
+def tidy(storage: "Folder", store: Store) -> None:
+    """Removes from a storage what belongs to no run that goes on: a driver that is killed after a run's record was written,
+    and before its folder was removed, leaves it there, and a repetition of the run would take it for its own."""
+    for run_id in storage.folders():
+        if not store.playing_folder(run_id).exists():
+            (storage / run_id).remove()
 
 
 def name_of(cell: Cell) -> str:

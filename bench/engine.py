@@ -85,6 +85,14 @@ def run_vectorised(
 ENGINES = {"loop": run_loop, "vectorised": run_vectorised}
 
 
+@functools.cache
+def warm_up(engine: str) -> None:
+    """What an engine does once in a process, done before a clock runs: at its first gradient torch.func imports a compiler,
+    which takes seconds."""
+    if engine == "vectorised":
+        torch.func.grad(torch.sum)(torch.zeros(1))
+
+
 def refuse_loop_only(model) -> None:
     """Raises ValueError if a model can only be run by the loop engine."""
     if model.loop_only:

@@ -103,6 +103,15 @@ class Folder:
                 return []
             return sorted(posixpath.basename(path) for path in self._fs.find(self._path, maxdepth=1))
 
+    def folders(self) -> list[str]:
+        """Names of the folders in it; [] if there is no such folder."""
+        with self._reached("read from"):
+            self._fs.invalidate_cache()
+            if not self._fs.isdir(self._path):
+                return []
+            listed = self._fs.ls(self._path, detail=True)
+            return sorted(posixpath.basename(one["name"]) for one in listed if one["type"] == "directory")
+
     def remove(self, names: Iterable[str] | None = None) -> None:
         """Removes files, or the folder with everything in it."""
         with self._reached("remove from"):

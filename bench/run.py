@@ -19,7 +19,7 @@ from algorithms.base import Algorithm, RoundBased
 from bench import models
 from bench.checkpoint import UnusableCheckpoint
 from bench.client import Settings
-from bench.engine import refuse_loop_only
+from bench.engine import refuse_loop_only, warm_up
 from bench.evaluate import evaluate
 from bench.folders import Folder, on_host
 from bench.local_models import local_models, trace
@@ -89,6 +89,7 @@ class Run:
                 f"{name} trains in stages: it has no local models of a round to keep; leave out save_local_models."
             )
         self.task = replace(build_task(config, dataset, device=device, engine=engine), block=block)
+        warm_up(self.task.engine)
         self.state = self.algorithm.init(self.task)
         self.num_rounds = self.algorithm.num_rounds(self.task.settings)
         self.rows: list[dict[str, Any]] = []
