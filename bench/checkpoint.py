@@ -7,6 +7,7 @@
 checkpoint is there: the newest, or the one before. `torch.load(weights_only=True)` reads every file.
 """
 
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -22,6 +23,9 @@ from bench.store import StoreError
 FORMAT = 1
 LARGEST_SHARE = 0.02  # of a run's time that its checkpoints take
 _MAIN = "checkpoint.pt"
+_DAMAGED = re.compile(
+    "PytorchStreamReader|corrupt|magic number|EOF|storage has wrong", re.IGNORECASE
+)  # as torch says it
 
 
 class UnusableCheckpoint(ValueError):
@@ -45,6 +49,7 @@ class Checkpoints:
         self._folder, self._of = folder, {"format": FORMAT} | of
         self._names = WeakTensorKeyDictionary()  # first tensor of a row -> the file that holds the row
         self._token, self._count = secrets.token_hex(4), 0  # no file of an earlier checkpoint is written again
+        self._files: set[str] = set()  # of rows that this process knows: another one may still be at work, on its own
         self.seconds, self.written_bytes = seconds, 0
         self._next = time.monotonic() + seconds
 
@@ -73,6 +78,7 @@ class Checkpoints:
             if first not in self._names:
                 name = f"row-{self._token}-{self._count}.pt"
                 self._count += 1
+                self._files.add(name)
                 self.written_bytes += self._folder.save(name, row)
                 self._names[first] = name
             named.add(self._names[first])
@@ -105,6 +111,8 @@ class Checkpoints:
         except Exception as error:
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 raise  # a client row finds no room on this machine
+            if isinstance(error, RuntimeError) and not _DAMAGED.search(str(error)):
+                raise  # torch found no memory, or no GPU
             raise UnusableCheckpoint(f"its checkpoint cannot be read ({type(error).__name__})") from error
 
     def _row_of(self, name: Any) -> Any:
@@ -112,11 +120,13 @@ class Checkpoints:
             return name
         row = rows.own(self._folder.load(name, torch.device("cpu")))
         self._names[tree.leaves(row)[0]] = name
+        self._files.add(name)
         return row
 
     def _remove_all_but(self, named: set[str]) -> None:
-        """Removes rows that no checkpoint names any more, and what an interrupted `save` has left."""
-        self._folder.remove(name for name in self._folder.names() if name not in {*named, _MAIN})
+        """Removes rows that no checkpoint names any more. What an interrupted `save` has left goes with the folder."""
+        self._folder.remove(self._files - named)
+        self._files &= named
 
 
 def _walk(content: Any, on_row: Callable, on_tensor: Callable) -> Any:

@@ -15,6 +15,8 @@ from bench.store import Store
 if TYPE_CHECKING:
     from bench.folders import Folder
 
+_MARK = "driver.pt"  # by which the machines of a cluster know that they see the storage
+
 
 def play(
     request: Request,
@@ -36,8 +38,12 @@ def play(
     from bench.progress import Display
     from bench.worker import Job
 
+    mark = str(store.mark) if address else ""
     if request.storage is not None:
-        tidy(Folder(_storage_of(request, store)), store)
+        place = Folder(_storage_of(request, store))
+        place.save(_MARK, {"results": str(store.folder)})
+        tidy(place, store)
+        mark = f"{place.uri}/{_MARK}"
     jobs = [
         Job(
             cell.id,
@@ -45,6 +51,7 @@ def play(
             _folder_of(cell.id, request, store),
             keep_of(request, cell.id, store),
             request.checkpoint_seconds,
+            mark=mark,
         )
         for cell in plan.todo
     ]

@@ -39,7 +39,7 @@ class Folder:
         return Folder(posixpath.join(self.uri, name))
 
     def save(self, name: str, content: Any) -> int:
-        """Replaces a file in one step that survives a power cut; `torch.load(weights_only=True)` reads it.
+        """Replaces a file in one step; `torch.load(weights_only=True)` reads it.
 
         Args:
             content: nested dicts and lists of tensors, numbers and texts.
@@ -80,9 +80,9 @@ class Folder:
             torch.OutOfMemoryError: if the device has no room.
             Exception: of other kinds, if the file is damaged.
         """
-        with tempfile.TemporaryDirectory() as workspace:
+        with contextlib.nullcontext() if self._local else tempfile.TemporaryDirectory() as workspace:
             path = self._file(name)
-            if not self._local:
+            if workspace:
                 path = posixpath.join(workspace, name)
                 with self._reached("read from"):
                     self._fs.get_file(self._file(name), path)
@@ -117,7 +117,8 @@ class Folder:
         with self._reached("remove from"):
             if names is not None:
                 for name in names:
-                    self._fs.rm_file(self._file(name))
+                    with contextlib.suppress(FileNotFoundError):
+                        self._fs.rm_file(self._file(name))
             elif self._fs.exists(self._path):
                 self._fs.rm(self._path, recursive=True)
 

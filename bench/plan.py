@@ -224,6 +224,8 @@ def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> st
         return ""
     if record["status"] == "failed":
         return "it failed before"
+    if store.outcome(cell.id)["status"] == "failed":
+        return "its repetition failed"
     if request.rerun:
         return "asked for; its earlier results will be in superseded/"
     before = record.get("data_note", "")

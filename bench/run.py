@@ -98,7 +98,7 @@ class Run:
         self._folder, self._keep = folder, keep or Keep(final=False)
         self._data = {"kind": dataset.kind, "digest": dataset.digest}
         self._data_note = dataset.note
-        self._seconds = 0.0
+        self._seconds, self._peak_mb = 0.0, 0.0  # of the part before the checkpoint from which the run goes on
         self._diverged = ""
 
     @property
@@ -112,7 +112,13 @@ class Run:
 
     def checkpoint(self) -> dict[str, Any]:
         """Everything that `restore` needs in order to go on as if nothing had happened."""
-        return {"state": self.state, "rows": self.rows, "seconds": self._seconds}
+        peak = peak_memory_mb(self.task.device)
+        return {
+            "state": self.state,
+            "rows": self.rows,
+            "seconds": self._seconds,
+            "peak_memory_mb": max(peak, self._peak_mb),
+        }
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Goes on from a checkpoint of a run with the same config, engine and kind of device.
@@ -126,6 +132,7 @@ class Run:
         if lacking:
             raise UnusableCheckpoint(f"its checkpoint is of round {done}, but {', '.join(lacking)} is to be kept too")
         self.state, self.rows, self._seconds = checkpoint["state"], checkpoint["rows"], checkpoint["seconds"]
+        self._peak_mb = checkpoint["peak_memory_mb"]
 
     def halve_block(self) -> int | None:
         """Trains half as many clients at once from now on; returns how many, or None if it cannot be fewer."""
@@ -200,8 +207,8 @@ class Run:
             "engine": self.task.engine,
             "block": self.task.block,
             "threads": torch.get_num_threads(),
-            "device": _device_name(self.task.device),
-            "peak_memory_mb": peak_memory_mb(self.task.device),
+            "device": device_name(self.task.device),
+            "peak_memory_mb": max(peak_memory_mb(self.task.device), self._peak_mb),
             "unique_memory_mb": unique_memory_mb(),
             "versions": {
                 "python": platform.python_version(),
@@ -344,5 +351,6 @@ def _take(split: Any, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     return (split.images, split.labels) if rows is None else (split.images[rows], split.labels[rows])
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """The model of a GPU, or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

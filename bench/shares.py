@@ -5,10 +5,8 @@ was found is remembered in the results directory.
 """
 
 import json
-import subprocess
-import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ from bench.store import StoreError, write_file
 
 MEMORY_SHARE = 0.85  # of a GPU's memory that is given away; fragments and libraries need the rest
 BUSY_SHARE = 0.95  # of a GPU's time: more trials than that would only wait for each other
-_STEPS = 8  # local steps of a profiled round
+_STEPS = 40  # local steps of a profiled round, at most
+_SECONDS = 3.0  # how long a profile watches the GPU
 _CONTEXT_MB = 600  # what a process holds of a GPU before it computes anything
 
 
@@ -39,11 +38,20 @@ class Profile:
 def kind_of(config: Any) -> str:
     """The kind of a run: runs of one kind need the same of a GPU."""
     model = config.model + (f" x{config.model_width:g}" if config.model_width != 1 else "")
-    method = json.dumps(config.algorithm, sort_keys=True)
+    method = json.dumps(_shape(config.algorithm), sort_keys=True)
     return (
         f"{config.dataset} {config.transform}, {model}, {method}, {config.cohort_size} clients per round, batch "
         f"{config.batch_size}"
     )
+
+
+def _shape(algorithm: dict[str, Any]) -> dict[str, Any]:
+    """A method without its options that are fractions, such as mu: no size depends on them."""
+    return {
+        key: _shape(value) if isinstance(value, dict) else value
+        for key, value in algorithm.items()
+        if not isinstance(value, float)
+    }
 
 
 def trials_per_gpu(profile: Profile, by_cores: int) -> tuple[int, str]:
@@ -74,7 +82,7 @@ class Shares:
         *,
         hardware: str,
         trials_by_cores: int,
-        profile: Callable[[Any], Profile],
+        profile: Callable[[Any, int | None], Profile],
         say: Callable[[str], None],
     ):
         """
@@ -83,7 +91,7 @@ class Shares:
             resources: of jobs that nothing else is known about.
             hardware: name of the GPUs; what is found holds for them only.
             trials_by_cores: trials that the cores of a GPU's machine can serve.
-            profile: job -> its profile; called once per kind, if `resources.auto`.
+            profile: job and bound on its clients at once -> its profile; called once per kind, if `resources.auto`.
             say: told what was chosen, and why.
 
         Raises:
@@ -117,7 +125,7 @@ class Shares:
         if had.gpus >= 1:
             return False
         more = min(1.0, 2 * had.gpus)
-        self._remember(job, at_least=more)
+        self._remember(job, at_least=more, block=None)  # with fewer neighbours all clients may fit again
         self._say(
             f"{kind_of(job.config)}: out of GPU memory, so {int(1 / more)} at once instead of {int(1 / had.gpus)}"
         )
@@ -132,7 +140,7 @@ class Shares:
     def _trials(self, job: Any, kind: str) -> int:
         known = self._of_kind(job)
         try:
-            profile = Profile(**known["profile"]) if "profile" in known else self._profile(job)
+            profile = Profile(**known["profile"]) if "profile" in known else self._profile(job, self.block_of(job))
         except Unprofiled as error:  # the run itself will say more, and may be one of those that fail
             self._say(f"{kind}: could not be tried ({error}), so it gets a whole GPU")
             return 1
@@ -157,39 +165,37 @@ class Unprofiled(RuntimeError):
     """A kind of trial could not be tried; says why."""
 
 
-def measure(config: Any, data_dir: Path | None) -> Profile:
-    """Plays two short rounds on this process's GPU: the first loads and tunes kernels, the second is measured.
+def measure(config: Any, data_dir: Path | None, block: int | None = None) -> Profile:
+    """Plays short rounds on this process's GPU: the first loads and tunes kernels, the others are watched.
+
+    Args:
+        block: clients that train at once, at most; None for no bound.
 
     Raises:
-        OSError, subprocess.CalledProcessError: if `nvidia-smi` does not tell how busy the GPU is.
+        RuntimeError: if `nvidia-smi` does not tell how busy the GPU is.
     """
     import torch
 
     from bench import images
     from bench.run import Run
+    from bench.speed_clock import GpuUse
+    from bench.worker import make_deterministic
 
-    changes = {"local_epochs": None, "local_steps": _STEPS, "evaluate_every": 1, "trace_local_models": None}
+    make_deterministic()
+    steps = min(config.local_steps or _STEPS, _STEPS)
+    changes = {"rounds": 10**6, "local_epochs": None, "local_steps": steps, "trace_local_models": None}
     short = config.model_copy(update=changes)
-    run = Run(short, images.load(config.dataset, config.transform, data_dir), device="cuda")
+    run = Run(short, images.load(config.dataset, config.transform, data_dir), device="cuda", block=block)
     before, total = torch.cuda.mem_get_info()
     before += torch.cuda.memory_reserved()  # what the run holds already
     run.step()
-    gpu = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-    with ThreadPoolExecutor(1) as sampler:
-        done = threading.Event()
-        samples = sampler.submit(_sample, gpu, done)
-        if not run.finished:
+    with GpuUse() as gpu:
+        begin = end = time.perf_counter()
+        while not run.finished and end < begin + _SECONDS:
             run.step()
-        done.set()
-        busy = samples.result()
+            end = time.perf_counter()
+        busy = gpu.between(begin, end)
+    if busy is None:
+        raise RuntimeError("nvidia-smi does not tell how busy the GPU is")
     free, _ = torch.cuda.mem_get_info()
-    return Profile((before - free) / 1e6 + _CONTEXT_MB, total / 1e6, sum(busy) / len(busy))
-
-
-def _sample(gpu: str, done: threading.Event) -> list[float]:
-    """Shares of time in which a GPU worked, sampled until it is done, at least once."""
-    command = ["nvidia-smi", f"--id={gpu}", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-    samples = []
-    while not samples or not done.wait(0.2):
-        samples.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) / 100)
-    return samples
+    return Profile((before - free) / 1e6 + _CONTEXT_MB, total / 1e6, busy)

@@ -19,6 +19,7 @@ import hashlib
 import json
 import os
 import platform
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -42,8 +43,14 @@ class Store:
 
     @property
     def key(self) -> str:
-        """A name for this directory where things of several ones lie."""
-        return hashlib.sha256(f"{platform.node()}:{self.folder}".encode()).hexdigest()[:16]
+        """A name for this directory where things of several ones lie: the same on every machine that sees it, another one
+        for its copies. Known once it has been locked."""
+        return hashlib.sha256(f"{self.mark.read_text()}:{self.folder}".encode()).hexdigest()[:16]
+
+    @property
+    def mark(self) -> Path:
+        """A file by which a machine knows that it sees this directory."""
+        return self.folder / ".id"
 
     @contextmanager
     def locked(self) -> Iterator["Store"]:
@@ -71,6 +78,8 @@ class Store:
                 raise StoreError(
                     f"Another run is writing to {self.folder}; wait until it ends or choose another --results-dir."
                 ) from error
+            if not self.mark.exists():
+                write_file(self.mark, secrets.token_hex(8))
             self._finish_repeats()
             for checkpoint in (self.folder / "runs").glob("*/checkpoint"):
                 _forget_checkpoint(checkpoint.parent, self.record(checkpoint.parent.name))
@@ -139,7 +148,7 @@ class Store:
     def scratch(self) -> Path:
         """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the
         results, whose end is no matter of the scheduler."""
-        folder = Path(tempfile.gettempdir()) / f"skewbench-{self.key}"
+        folder = Path(tempfile.gettempdir()) / f"skewbench-{platform.node()}-{self.key}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -75,16 +76,17 @@ class _Recorder(tune.Callback):
         self._store, self._watcher, self._facts, self._shares = store, watcher, facts, shares
         self._rows: dict[str, list[dict]] = {}
         self._started: dict[str, str] = {}
-        self._crowded: list[Job] = []
+        self._postponed: list[Job] = []
+        self._deaths: Counter[str] = Counter()
 
     def begin(self, jobs: list[Job], share: Resources) -> None:
         """Other jobs from now on; trials name them by their position."""
         self._jobs, self._share = jobs, share
 
-    def take_crowded(self) -> list[Job]:
-        """The jobs that need fewer neighbours, and forgets them."""
-        crowded, self._crowded = self._crowded, []
-        return crowded
+    def take_postponed(self) -> list[Job]:
+        """The jobs that are to be played once more, and forgets them."""
+        postponed, self._postponed = self._postponed, []
+        return postponed
 
     def __getstate__(self):
         return {}  # Tune pickles its callbacks in order to restore them, which this project never does
@@ -119,17 +121,24 @@ class _Recorder(tune.Callback):
         if job.id not in self._started:  # its worker died before it could begin
             self.on_trial_start(iteration, trials, trial)
         text = Path(trial.error_file).read_text() if trial.error_file else ""
-        self._end(job, {"reason": reason_of(text), "traceback": text})
+        self._deaths[job.id] += max(1, text.count("Failure # "))
+        if self._deaths[job.id] <= RETRIES:  # Tune gives up at once where a worker dies while it takes over a job
+            self._postpone(job)
+        else:
+            self._end(job, {"reason": reason_of(text), "traceback": text})
 
     def _job(self, trial) -> Job:
         return self._jobs[trial.config["job"]]
 
     def _make_room(self, job: Job) -> None:
         if self._shares.crowded(job, self._share):
-            self._crowded.append(job)
-            self._watcher.postponed(job)
+            self._postpone(job)
         else:
             self._end(job, {"reason": "out of memory, with a whole GPU for itself"})
+
+    def _postpone(self, job: Job) -> None:
+        self._postponed.append(job)
+        self._watcher.postponed(job)
 
     def _end(self, job: Job, result: dict) -> None:
         rows = self._rows.pop(job.id, [])
@@ -193,8 +202,8 @@ def play(
             for share, members in groups.items():
                 recorder.begin(members, share)
                 _fit(members, share, recorder, store, data_dir, max_concurrent)
-            jobs = recorder.take_crowded()
-    except tune.TuneError as error:  # what a callback raises comes wrapped
+            jobs = recorder.take_postponed()
+    except (tune.TuneError, OSError) as error:  # what a callback raises comes wrapped, most of the time
         trouble = storage_trouble(error, store.folder)
         if trouble:
             raise StoreError(trouble) from error
@@ -237,10 +246,10 @@ def _shares(store: Store, resources: Resources, watcher: Watcher, data_dir: Path
     if resources.auto and not gpus:
         resources = Resources(resources.cpus)
 
-    def profile(job: Job) -> shares.Profile:
+    def profile(job: Job, block: int | None) -> shares.Profile:
         measure = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(shares.measure)
         try:
-            return ray.get(measure.remote(job.config, data_dir))
+            return ray.get(measure.remote(job.config, data_dir, block))
         except ray.exceptions.RayError as error:
             raise shares.Unprofiled(reason_of(str(error))) from error
 
@@ -276,7 +285,8 @@ def _check_machines(resources: Resources, address: str | None, storage: str | No
     """Raises ValueError if no machine has what a trial needs, which Ray would wait for without end, or if several machines
     have no place that all of them see."""
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    needed = {"CPU": resources.cpus, "GPU": 0 if resources.auto else resources.gpus}
+    has_gpus = any(machine.get("GPU", 0) for machine in machines)
+    needed = {"CPU": resources.cpus, "GPU": has_gpus if resources.auto else resources.gpus}
     if not any(all(machine.get(key, 0) >= amount for key, amount in needed.items()) for machine in machines):
         raise ValueError(
             f"A trial needs {needed['CPU']:g} CPUs and {needed['GPU']:g} GPUs of one machine, but none of the {len(machines)} "

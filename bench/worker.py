@@ -4,6 +4,7 @@ import errno
 import functools
 import hashlib
 import os
+import platform
 import time
 import traceback
 from dataclasses import dataclass
@@ -12,18 +13,21 @@ from typing import Any
 
 import torch
 
+import algorithms
+import datasets
 from bench import images
 from bench.checkpoint import Checkpoints, UnusableCheckpoint
 from bench.config import RunConfig
 from bench.folders import GO_ON, Folder
-from bench.run import Keep, Run
+from bench.run import Keep, Run, device_name
 from bench.store import StoreError
 
 REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are sent together
-_ROOT = Path(__file__).parents[1]
-_NUMBERS = (
-    *("algorithms", "datasets", "bench/models"),
-    *(f"bench/{name}.py" for name in ("client", "engine", "evaluate", "participation", "run", "seeds", "task")),
+_BENCH = Path(__file__).parent
+_NUMBERS = (  # the packages need not lie side by side: a cluster unpacks each in a folder of its own
+    *(Path(package.__file__).parent for package in (algorithms, datasets)),
+    *(_BENCH / part for part in ("models", "client.py", "engine.py", "evaluate.py", "local_models.py")),
+    *(_BENCH / part for part in ("participation.py", "run.py", "seeds.py", "task.py")),
 )
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
@@ -38,6 +42,7 @@ class Job:
         keep: which states.
         checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
         block: clients that train at once on the vectorised engine, at most; None for no bound.
+        mark: a file of the driver at the place where folders are made, a path or a URI; "" if that need not be looked for.
     """
 
     id: str
@@ -46,6 +51,7 @@ class Job:
     keep: Keep
     checkpoint_seconds: float = 60.0
     block: int | None = None
+    mark: str = ""
 
 
 class Worker:
@@ -59,7 +65,7 @@ class Worker:
     def take(self, job: Job) -> None:
         """Another job, instead of the one before."""
         self._job, self._run = job, None
-        self._reported, self._note = 0, ""
+        self._reported, self._notes = 0, []
 
     def step(self) -> dict[str, Any]:
         """Plays on for a while.
@@ -69,6 +75,9 @@ class Worker:
             "ended": the record's content if the run has ended, else None; "note": what a person should know, or "";
             "block": the bound on clients at once that was found to be needed, or None; "crowded": whether the run does not
             fit beside its neighbours on the GPU; "broken": why nothing can be written any more, or "".
+
+        Raises:
+            RuntimeError: of CUDA; only another process gets a working GPU again.
         """
         until = time.monotonic() + REPORT_SECONDS
         said = {"ended": None, "block": None, "crowded": False, "broken": ""}
@@ -83,6 +92,8 @@ class Worker:
             said["ended"] = run.result() if run.finished else None
         except Exception as error:
             short = is_out_of_memory(error)
+            if not short and "CUDA error" in str(error):
+                raise
             broken = "" if short else storage_trouble(error, self._job.folder)
             if not short:
                 said |= {"broken": broken} if broken else {"ended": failure(error)}
@@ -91,7 +102,7 @@ class Worker:
         if short:  # here, because until now the error has held what did not fit
             said |= self._with_less_memory()
         rows, first = self._run.rows[self._reported :] if self._run else [], self._reported
-        note, self._note, self._reported = self._note, "", first + len(rows)
+        note, self._notes, self._reported = "; ".join(self._notes), [], first + len(rows)
         if said["ended"] or said["broken"] or said["crowded"]:
             self._run = None
         return {"first": first, "rows": rows, "note": note, **said}
@@ -99,19 +110,24 @@ class Worker:
     def _begin(self) -> Run:
         """The run, from its checkpoint if there is one; rounds are reported from the first one on."""
         job, self._reported = self._job, 0
+        require_shared(job.mark)
         dataset = images.load(job.config.dataset, job.config.transform, self._data_dir)
         folder = Folder(job.folder)
         run = Run(job.config, dataset, device=self._device, folder=folder, keep=job.keep, block=job.block)
-        of = {"run": job.id, "images": dataset.digest, "engine": run.task.engine, "device": run.task.device.type}
-        of |= {"torch": str(torch.__version__), "code": code_version()}
+        of = {"run": job.id, "images": dataset.digest, "engine": run.task.engine, "code": code_version()}
+        of |= {
+            "torch": str(torch.__version__),
+            "device": device_name(run.task.device),
+            "threads": torch.get_num_threads(),
+        }
         self._checkpoints = Checkpoints(folder / "checkpoint", of, job.checkpoint_seconds)
         try:
             checkpoint = self._checkpoints.load(run.task.device)
             if checkpoint:
                 run.restore(checkpoint)
-                self._note = f"goes on after round {run.round}"
+                self._notes.append(f"goes on after round {run.round}")
         except UnusableCheckpoint as error:
-            self._note = f"starts over: {error}"
+            self._notes.append(f"starts over: {error}")
         return run
 
     def _with_less_memory(self) -> dict[str, Any]:
@@ -123,16 +139,25 @@ class Worker:
         torch.cuda.empty_cache()
         if block is None:
             return {"crowded": True}
-        self._note = f"out of GPU memory, goes on with {block} clients at once"
+        self._notes.append(f"out of GPU memory, goes on with {block} clients at once")
         return {"block": block}
+
+
+def require_shared(mark: str) -> None:
+    """Raises StoreError if this machine does not see a file of the driver: what it writes would be lost."""
+    place, _, name = mark.rpartition("/")
+    if mark and name not in Folder(place).names():
+        raise StoreError(
+            f"The machine {platform.node()} does not see {mark}, which the driver has written: results and checkpoints need "
+            "a place that all machines of the cluster see; name it by --storage."
+        )
 
 
 @functools.cache
 def code_version() -> str:
     """Hash of the code that numbers depend on: a checkpoint of other code is not gone on from."""
     digest = hashlib.sha256()
-    for part in _NUMBERS:
-        place = _ROOT / part
+    for place in _NUMBERS:
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]

@@ -80,6 +80,15 @@ def test_grids_that_need_different_states_do_not_repeat_each_others_runs_for_eve
     assert "final.pt" in store.states(cell.id), "asked for by nobody now, but it was there"
 
 
+def test_a_repetition_that_failed_is_tried_again_without_asking_for_all_of_them(ask, store):
+    (cell,) = play(ask(only=ONE), store).todo
+    store.start(cell.id, {})
+    store.finish(cell.id, [], {"id": cell.id, "status": "failed"})
+    assert make_plan(ask(only=ONE), store).reasons == {cell.id: "its repetition failed"}
+    play(ask(only=ONE), store)
+    assert make_plan(ask(only=ONE), store).todo == []
+
+
 def test_seeds_asked_for_earlier_stay_in_the_stored_grid(ask, store):
     play(ask(seeds=[7], only={"algorithm": ["fedavg"]}), store)
     play(ask(only={"algorithm": ["fedprox"]}), store)

@@ -23,7 +23,7 @@ def shares(tmp_path):
     """Makes shares whose profiler needs a GPU of 100 GB; notes what was profiled and said."""
 
     def make(resources=AUTO, cores=16, used_mb=2000, busy=0.1, gpu="H200", fails=False):
-        def profile(of):
+        def profile(of, block):
             made.profiled.append(kind_of(of.config))
             if fails:
                 raise Unprofiled("no split found")
@@ -83,7 +83,7 @@ def test_a_kind_that_cannot_be_tried_gets_a_whole_gpu(shares):
         {"batch_size": 32},
         {"model": "mlp"},
         {"algorithm": "moon"},
-        {"algorithm": "fedprox", "mu": 0.5},
+        {"algorithm": "fedconcat", "num_clusters": 3},
         {"dataset": "svhn"},
     ],
 )

@@ -1,6 +1,7 @@
 """The result store: nothing half-written counts, nothing finished is lost, one driver at a time."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -76,6 +77,17 @@ def test_a_repeated_run_that_does_not_finish_leaves_the_old_results_in_place(sto
     store.finish("a1", ROWS[:1], RECORD | {"again": True})
     assert (store.record("a1")["again"], store.rows("a1")) == (True, ROWS[:1])
     assert not (store.folder / "repeating" / "a1").exists()
+
+
+def test_its_key_is_the_same_on_every_machine_and_another_one_for_a_copy(tmp_path, monkeypatch):
+    with Store(tmp_path / "a").locked() as store:
+        key = store.key
+    monkeypatch.setattr("platform.node", lambda: "another")
+    with Store(tmp_path / "a").locked() as store:
+        assert store.key == key
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with Store(tmp_path / "b").locked() as store:
+        assert store.key != key
 
 
 def test_a_kill_between_old_and_new_results_is_mended_by_the_next_driver(tmp_path):

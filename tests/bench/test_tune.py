@@ -39,13 +39,16 @@ def test_the_reason_is_the_error_or_that_the_process_was_killed():
     )
 
 
-def test_a_worker_that_dies_before_it_begins_leaves_a_record(tmp_path):
+def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_record(tmp_path):
     class Watcher:
         def __init__(self):
             self.calls = []
 
         def started(self, job):
             self.calls.append("started")
+
+        def postponed(self, job):
+            self.calls.append("postponed")
 
         def ended(self, job, record):
             self.calls.append(record["status"])
@@ -58,10 +61,14 @@ def test_a_worker_that_dies_before_it_begins_leaves_a_record(tmp_path):
         job = Job("a1", config, str(store.playing_folder("a1")), Keep())
         recorder = _Recorder(store, watcher, {}, shares=None)
         recorder.begin([job], Resources())
+        for _ in range(2):
+            recorder.on_trial_error(0, [trial], trial)
+            assert recorder.take_postponed() == [job] and store.record("a1") is None
         recorder.on_trial_error(0, [trial], trial)
+        assert recorder.take_postponed() == []
         record = store.record("a1")
     assert (record["status"], record["reason"], record["rounds"]) == ("failed", "ValueError: boom in setup", 0)
-    assert watcher.calls == ["started", "failed"]
+    assert watcher.calls == ["started", "postponed", "postponed", "failed"]
 
 
 @pytest.mark.parametrize("inherited", [None, ""])

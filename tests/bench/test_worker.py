@@ -1,6 +1,10 @@
 """A worker without a scheduler: what it says while it plays, goes on, or cannot."""
 
 import errno
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -10,6 +14,7 @@ import bench.run
 from bench import worker as workers
 from bench.config import resolve
 from bench.run import Keep, Run
+from bench.tune import PACKAGES, ROOT
 from bench.worker import Job, Worker, storage_trouble
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 6, "local_epochs": 1, "batch_size": 16}
@@ -111,6 +116,51 @@ def test_blocks_change_no_number_beyond_rounding(job):
         return torch.cat([leaf.flatten() for leaf in (run.step(), run.state)[1]["params"].values()])
 
     torch.testing.assert_close(params(None), params(3), rtol=1e-4, atol=1e-6)
+
+
+def test_a_gpu_that_needs_another_process_ends_this_one(job, monkeypatch):
+    def fail(run):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Run, "step", fail)
+    with pytest.raises(torch.AcceleratorError):
+        play(job)
+
+
+def test_a_machine_that_does_not_see_what_the_driver_has_written_is_told(job, tmp_path):
+    (tmp_path / "driver.pt").touch()
+    assert play(replace(job, mark=str(tmp_path / "driver.pt")))[-1]["ended"]["status"] == "done"
+    (said,) = play(replace(job, mark=str(tmp_path / "elsewhere" / "driver.pt")))
+    assert said["broken"].endswith(
+        "elsewhere/driver.pt, which the driver has written: results and checkpoints need a place that all machines of the "
+        "cluster see; name it by --storage."
+    )
+
+
+SCRIPT = """
+import sys, bench.worker, bench.config, bench.run
+config = bench.config.resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 1})
+worker = bench.worker.Worker(None, "cpu")
+worker.take(bench.worker.Job("a1", config, sys.argv[1], bench.run.Keep()))
+ended = None
+while not ended:
+    ended = worker.step()["ended"]
+print(ended["status"], bench.worker.code_version(), bench.worker.__file__)
+"""
+
+
+def test_packages_need_not_lie_side_by_side(tmp_path):
+    """A cluster unpacks each in a folder of its own."""
+    places = {name: tmp_path / f"unpacked-{name}" for name in PACKAGES}
+    for name, place in places.items():
+        shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "examples"))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places.values()))}
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "run")]
+    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    status, version, where = told.stdout.split()
+    assert (status, version) == ("done", workers.code_version())
+    assert where.startswith(str(places["bench"])), "this was the copy"
 
 
 def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monkeypatch):

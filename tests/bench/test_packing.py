@@ -1,0 +1,94 @@
+"""Trials that share GPUs: Ray with a pretended GPU, a pretended profile and workers that only pretend to train."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from bench import tune as scheduler
+from bench.config import resolve, run_id
+from bench.resources import Resources
+from bench.run import Keep
+from bench.shares import Profile
+from bench.store import Store
+from bench.worker import Job
+
+pytestmark = pytest.mark.slow
+FITS = 0.5  # share of a GPU that a run really needs
+
+
+def pretended_profile(config, data_dir, block) -> Profile:
+    return Profile(used_mb=1000, total_mb=100_000, busy=0.2)
+
+
+class PretendedWorker:
+    """Says that it is crowded with less than it needs; else leaves in the folder of its run when it was at work, and where."""
+
+    def __init__(self, share: Resources):
+        self._share = share
+
+    def take(self, job: Job) -> None:
+        self._job = job
+
+    def step(self) -> dict:
+        said = {"first": 0, "rows": [], "note": "", "ended": None, "block": None, "crowded": False, "broken": ""}
+        if self._share.gpus < FITS:
+            return said | {"crowded": True}
+        begin = time.time()
+        time.sleep(1)
+        seen = {"begin": begin, "end": time.time(), "share": self._share.gpus, "gpus": ray.get_gpu_ids()}
+        (Path(self._job.folder) / "seen.json").write_text(json.dumps(seen))
+        return said | {"ended": {"status": "done"}}
+
+
+class PretendedTrial(scheduler.Trial):
+    def setup(self, config, jobs, data_dir, resources):
+        self._jobs, self._worker = jobs, PretendedWorker(resources)
+        self.reset_config(config)
+
+
+class Watcher:
+    def __init__(self):
+        self.heard, self.waiting = [], 0
+
+    def said(self, text):
+        self.heard.append(text)
+
+    def postponed(self, job):
+        self.waiting += 1
+
+    def started(self, job): ...
+    def ended(self, job, record): ...
+
+
+def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_more_room(tmp_path, monkeypatch):
+    def start_ray(address, resources):
+        ray.init(num_cpus=4, num_gpus=1, include_dashboard=False, object_store_memory=2**27, log_to_driver=False)
+
+    monkeypatch.setenv("PYTHONPATH", scheduler.python_path(None))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setattr(scheduler, "_start_ray", start_ray)
+    monkeypatch.setattr(scheduler, "Trial", PretendedTrial)
+    monkeypatch.setattr(scheduler.shares, "measure", pretended_profile)
+    flat = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}
+    configs = [resolve(flat | {"seed": seed}) for seed in range(4)]
+    watcher = Watcher()
+    with Store(tmp_path).locked() as store:
+        jobs = [Job(run_id(one), one, str(store.playing_folder(run_id(one))), Keep()) for one in configs]
+        scheduler.play(
+            jobs, store, watcher, data_dir=None, resources=Resources(1, 1.0, "cuda", auto=True), max_concurrent=3
+        )
+        assert [store.record(job.id)["status"] for job in jobs] == ["done"] * 4
+    seen = [json.loads((Path(job.folder) / "seen.json").read_text()) for job in jobs]
+    assert {one["share"] for one in seen} == {FITS}
+    assert all(len(one["gpus"]) == 1 for one in seen)
+    at_once = [sum(one["begin"] <= moment["begin"] < one["end"] for one in seen) for moment in seen]
+    assert max(at_once) == 2, "two halves of a GPU"
+    assert watcher.waiting == 4
+    first, *later = watcher.heard
+    assert "one trial needs 1,000 MB and 20 % of a GPU's time, so 4 at once" in first
+    assert all("out of GPU memory, so 2 at once instead of 4" in text for text in later)
+    (kinds,) = json.loads((tmp_path / "shares.json").read_text()).values()
+    assert [kind["at_least"] for kind in kinds.values()] == [FITS]
