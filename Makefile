@@ -11,7 +11,7 @@ setup: .venv/ready
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "skewbench needs Python 3.11 or newer, but $(PYTHON) is %d.%d; set PYTHON=..." % sys.version_info[:2])'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.5"
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock
 	@touch $@
 
 quickstart: setup
