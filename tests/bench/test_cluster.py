@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +11,7 @@ from bench.config import resolve, run_id
 from bench.run import Run
 from tests.bench.test_grid_runs import (  # noqa: F401
     GRID,
+    ROOT,
     Driver,
     metrics,
     no_driver_outlives_its_test,
@@ -27,10 +27,14 @@ LONG = {"axes": GRID["axes"] | {"seed": [0]}, "settings": GRID["settings"] | {"r
 @pytest.fixture
 def cluster():
     """A running cluster of two nodes with a core each: (address, function that kills the node without the driver)."""
-    script = Path(__file__).with_name("ray_cluster.py")
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"}
     process = subprocess.Popen(
-        [sys.executable, script, "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-m", "tests.bench.ray_cluster", "2"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
 
     def hear(what: str) -> str:

@@ -20,6 +20,7 @@ import yaml
 
 from algorithms import tree
 from bench.store import Store
+from tests.bench.processes import family
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -151,12 +152,7 @@ def test_a_killed_driver_repeats_nothing_and_ends_in_the_same_table(uninterrupte
 
 def workers_of(driver: Driver) -> list[int]:
     """Ids of the processes that play the driver's runs."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
-    processes = [line.split(maxsplit=2) for line in listed.splitlines()[1:]]
-    family = {driver.pid}
-    while more := {int(pid) for pid, parent, _ in processes if int(parent) in family} - family:
-        family |= more
-    return [int(pid) for pid, _, name in processes if int(pid) in family and name.startswith("ray::ResourceTrainable")]
+    return [pid for pid, command in family(driver.pid).items() if command.startswith("ray::ResourceTrainable")]
 
 
 def wait_for_rounds(results: Path, count: int, driver: Driver, runs: int = 1) -> None:
