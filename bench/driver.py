@@ -1,6 +1,8 @@
 """Plays the runs of a plan and puts their results into the store."""
 
+import contextlib
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,7 @@ from bench.cost import examples_to_train
 from bench.grid import Cell
 from bench.plan import Plan, Request, keep_of
 from bench.resources import Resources
-from bench.store import Store
+from bench.store import Store, StoreError
 
 if TYPE_CHECKING:
     from bench.folders import Folder
@@ -34,29 +36,22 @@ def play(
         Status -> number of runs.
     """
     from bench import tune  # Ray takes seconds to import
-    from bench.folders import Folder
     from bench.progress import Display
     from bench.worker import Job
 
-    mark = str(store.mark) if address else ""
-    if request.storage is not None:
-        place = Folder(_storage_of(request, store))
-        place.save(_MARK, {"results": str(store.folder)})
-        tidy(place, store)
-        mark = f"{place.uri}/{_MARK}"
-    jobs = [
-        Job(
-            cell.id,
-            cell.config,
-            _folder_of(cell.id, request, store),
-            keep_of(request, cell.id, store),
-            request.checkpoint_seconds,
-            mark=mark,
-        )
-        for cell in plan.todo
-    ]
     shown = {cell.id: (name_of(cell), examples_to_train(cell.config)) for cell in plan.todo}
-    with Display(console, shown).shown() as display:
+    with _mark(request, store, address) as mark, Display(console, shown).shown() as display:
+        jobs = [
+            Job(
+                cell.id,
+                cell.config,
+                _folder_of(cell.id, request, store),
+                keep_of(request, cell.id, store),
+                request.checkpoint_seconds,
+                mark=mark,
+            )
+            for cell in plan.todo
+        ]
         tune.play(
             jobs,
             store,
@@ -96,6 +91,26 @@ def _folder_of(run_id: str, request: Request, store: Store) -> str:
 def _storage_of(request: Request, store: Store) -> str:
     """In a storage each results directory has a place of its own."""
     return f"{request.storage.rstrip('/')}/{store.key}"
+
+
+@contextlib.contextmanager
+def _mark(request: Request, store: Store, address: str | None) -> Iterator[str]:
+    """A file of this driver by which machines know that they see where runs write; "" where there is no other machine. A
+    storage is empty again when every run has ended."""
+    from bench.folders import Folder
+
+    if request.storage is None:
+        yield str(store.mark) if address else ""
+        return
+    place = Folder(_storage_of(request, store))
+    place.save(_MARK, {"results": str(store.folder)})
+    tidy(place, store)
+    try:
+        yield f"{place.uri}/{_MARK}"
+    finally:
+        with contextlib.suppress(StoreError):  # what has happened before says more
+            if not place.folders():
+                place.remove()
 
 
 def tidy(storage: "Folder", store: Store) -> None:
