@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import datasets
 from bench.config import resolve, run_id
@@ -52,6 +53,15 @@ def cluster():
     process.wait(timeout=60)
 
 
+@pytest.fixture
+def one_thread():
+    """As workers have: the number of threads changes how sums are rounded."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def expected() -> dict[str, list]:
     """What the runs of the grid measure, played one after another in this process."""
     found, images = {}, datasets.load("digits", None)
@@ -66,7 +76,9 @@ def expected() -> dict[str, list]:
     return found
 
 
-def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(cluster, tmp_path, monkeypatch):
+def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(
+    cluster, one_thread, tmp_path, monkeypatch
+):
     address, kill_a_node = cluster
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     results, shared = tmp_path / "results", tmp_path / "shared"
