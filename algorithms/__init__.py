@@ -27,6 +27,10 @@ REGISTRY = {
     "fesem": "fesem:FeSEM",
     "fedconcat-ifca": "fedconcat_ifca:FedConcatIFCA",
     "fedconcat-fedsoft": "fedconcat_fedsoft:FedConcatFedSoft",
+    "clsprox": "clsprox:ClsProx",
+    "clsnorm": "clsnorm:ClsNorm",
+    "ccvr": "ccvr:CCVR",
+    "oracle": "oracle:Oracle",
     "fedconcat-fesem": "fedconcat_fesem:FedConcatFeSEM",
 }
 

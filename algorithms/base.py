@@ -38,10 +38,12 @@ class Algorithm:
     Attributes:
         version: raised whenever the numbers of the method may change; part of the run id.
         personal: whether each client deploys a model of its own.
+        post_hoc: whether the method trains as its `base` does, state and all, and only changes what is deployed.
     """
 
     version: ClassVar[int] = 1
     personal: ClassVar[bool] = False
+    post_hoc: ClassVar[bool] = False
 
     def num_rounds(self, settings) -> int:
         """Communication rounds of a run: the setting `rounds`, unless the method has rounds of its own."""
@@ -62,6 +64,15 @@ class Algorithm:
     def watched(self, state: State) -> Tree:
         """What must stay finite: a run in which it does not has diverged."""
         raise NotImplementedError
+
+    def deployed_model(self, task) -> Any:
+        """The kind of model that is deployed, a `bench.models.base.Model`, before there is any."""
+        return task.model
+
+    def deployment(self, task) -> dict[str, int]:
+        """Bytes that all clients together receive ("bytes_down") and send ("bytes_up") in order to deploy, beside the
+        rounds."""
+        return {"bytes_down": 0, "bytes_up": 0}
 
     # What is known before a run, and told after it
 

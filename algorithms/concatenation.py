@@ -110,12 +110,15 @@ class Concatenation(Algorithm):
             features = _cached(_test_features, task, model, state, task.federation.test_images)
         return Deployed(model, state["params"], state["buffers"], False, features)
 
+    def deployed_model(self, task):
+        return concatenate(task.model, self._count(task))
+
     def watched(self, state: State) -> Tree:
         return self.first_stage().watched(state["first"]) if "first" in state else classifier_part(state["params"])
 
     def traffic(self, task) -> int:
         settings = replace(task.settings, rounds=self.encoder_rounds)
-        model = concatenate(task.model, self._count(task))
+        model = self.deployed_model(task)
         params = task.place(model.init(task.generator_for("init")))
         once = tree.num_bytes([encoder_part(params), model.init_buffers()]) if self.classifier_rounds else 0
         later = task.settings.participation * self.classifier_rounds * 2 * tree.num_bytes(classifier_part(params))

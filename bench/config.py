@@ -35,7 +35,8 @@ class RunConfig(BaseModel):
         rounds: communication rounds; for methods with rounds of their own (stages) their sum, whatever was asked for.
         participation: share of the population that trains in a round, in (0, 1].
         last_batch: whether a client's last, partial batch trains (`keep`) or not if it has a full one as well.
-        evaluate_every: rounds between evaluations; None is 1 for shared models, the last round for per-client ones.
+        evaluate_every: rounds between evaluations; None is 1 for shared models, the last round for per-client ones and
+            for methods that calibrate after training.
         train_examples: size of the stratified subset of the training data that is used; None is all of it.
         trace_local_models: true adds to evaluated rounds how each local model of the cohort got on, epoch by epoch; this
             trains them (local_epochs + 1) / 2 times more, outside of the run's seconds and examples.
@@ -138,7 +139,7 @@ def base_of(config: RunConfig) -> RunConfig | None:
     if not isinstance(base, Mapping):
         return None
     settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
-    return resolve(settings | {"algorithm": dict(base)})
+    return resolve(settings | {"algorithm": dict(base)}, facts=None)  # it fits where the wrapper does
 
 
 def _method(flat: dict, mistakes: list[str]):

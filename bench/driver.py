@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,18 +40,21 @@ def play(
     from bench.progress import Display
     from bench.worker import Job
 
-    shown = {cell.id: (name_of(cell), examples_to_train(cell.config)) for cell in plan.todo}
+    shown = {
+        cell.id: (name_of(cell), 0 if cell.id in plan.bases else examples_to_train(cell.config)) for cell in plan.todo
+    }
     with _mark(request, store, address) as mark, Display(console, shown).shown() as display:
         jobs = [
             Job(
                 cell.id,
                 cell.config,
                 _folder_of(cell.id, request, store),
-                keep_of(request, cell.id, store),
+                replace(keep, final=True) if cell.id in plan.bases.values() else keep,
                 request.checkpoint_seconds,
+                base=_base_of(plan.bases.get(cell.id), request, store),
                 mark=mark,
             )
-            for cell in plan.todo
+            for cell, keep in ((cell, keep_of(request, cell.id, store)) for cell in plan.todo)
         ]
         tune.play(
             jobs,
@@ -86,6 +90,13 @@ def _folder_of(run_id: str, request: Request, store: Store) -> str:
     """Where the worker of a run writes."""
     own = store.playing_folder(run_id)
     return str(own) if request.storage is None else f"{_storage_of(request, store)}/{run_id}"
+
+
+def _base_of(run_id: str | None, request: Request, store: Store) -> str:
+    """Where a worker finds the state of a finished run; "" without any."""
+    if run_id is None:
+        return ""
+    return str(store.run_folder(run_id)) if request.storage is None else f"{_storage_of(request, store)}/{run_id}"
 
 
 def _storage_of(request: Request, store: Store) -> str:

@@ -132,6 +132,14 @@ class Folder:
                 os.fsync(file.fileno())
             os.replace(partial, folder / name)
 
+    def copy_from(self, folder: Path, names: Iterable[str]) -> None:
+        """Copies files of a folder on this machine; those that are not there are left out."""
+        with self._reached("write to"):
+            self._fs.makedirs(self._path, exist_ok=True)
+            for name in names:
+                if (folder / name).exists():
+                    self._fs.put_file(str(folder / name), self._file(name))
+
     def _file(self, name: str) -> str:
         return posixpath.join(self._path, name)
 

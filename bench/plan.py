@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import algorithms
 import datasets
 from bench import grid as grids
 from bench import images
 from bench.asked import merge
+from bench.config import base_of, run_id
 from bench.cost import examples_to_train
 from bench.grid import Cell
 from bench.grid_spec import GridSpec
 from bench.mistakes import ConfigError
-from bench.run import Keep
+from bench.run import FINAL, Keep
 from bench.store import Store
 from datasets import Dataset, DatasetInfo
 
@@ -64,6 +66,7 @@ class Plan:
         selected: those that were asked for.
         todo: those to play, longest first, each run once.
         reasons: run id -> why a stored run is played again.
+        bases: id of a run of a method that is post-hoc -> id of the run that trains for it.
         no_data: what to do, if the images of no selected cell are there: the table then shows where they are missing.
     """
 
@@ -71,12 +74,14 @@ class Plan:
     selected: list[Cell]
     todo: list[Cell]
     reasons: dict[str, str]
+    bases: dict[str, str]
     no_data: str = ""
 
     @property
     def finished(self) -> int:
         """Selected runs that need not be played."""
-        return len({cell.id for cell in self.selected if not cell.missing}) - len(self.todo)
+        wanted = {cell.id for cell in self.selected if not cell.missing}
+        return len(wanted - {cell.id for cell in self.todo})
 
 
 def make_plan(request: Request, store: Store) -> Plan:
@@ -116,8 +121,28 @@ def make_plan(request: Request, store: Store) -> Plan:
                 todo[cell.id] = cell
                 if reason:
                     reasons[cell.id] = reason
-    longest_first = sorted(todo.values(), key=lambda cell: -examples_to_train(cell.config))
-    return Plan(cells, selected, longest_first, reasons, no_data)
+    bases = {}
+    for cell in list(todo.values()):
+        if base := _training_of(cell):
+            bases[cell.id] = base.id
+            if base.id not in todo and not _is_there(base.id, store):
+                todo[base.id] = base
+    order = sorted(todo.values(), key=lambda cell: (cell.id in bases, -examples_to_train(cell.config)))
+    return Plan(cells, selected, order, reasons, bases, no_data)
+
+
+def _training_of(cell: Cell) -> Cell | None:
+    """The run whose last state is all that a cell needs, if its method is post-hoc and only its end is evaluated."""
+    config = cell.config
+    if not (config.evaluate_every is None and algorithms.load(config.algorithm["name"]).post_hoc):
+        return None
+    trained = base_of(config)
+    return replace(cell, config=trained, id=run_id(trained), choice={}, variant="")
+
+
+def _is_there(base: str, store: Store) -> bool:
+    """Whether a run has left the state that it ended with."""
+    return (store.record(base) or {}).get("status") in ("done", "diverged") and FINAL in store.states(base)
 
 
 def keep_of(request: Request, run_id: str, store: Store) -> Keep:
@@ -128,7 +153,7 @@ def keep_of(request: Request, run_id: str, store: Store) -> Keep:
     def rounds(kind: str, wanted: list[int]) -> tuple[int, ...]:
         return tuple(sorted({*wanted, *map(int, re.findall(rf"\b{kind}-(\d+)\.pt", stored))}))
 
-    final = request.keep_final or ("final.pt" in stored and not request.rerun)
+    final = request.keep_final or (FINAL in stored and not request.rerun)
     return Keep(final, rounds("round", grid.save_rounds), rounds("local-models", grid.save_local_models))
 
 

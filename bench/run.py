@@ -28,6 +28,7 @@ from bench.task import Task
 from datasets import partitions, transforms
 from datasets.federation import federate
 
+FINAL = "final.pt"  # the state after the last round
 LAST_ROUNDS = 10  # over how many of the last evaluated rounds "last10" is the mean
 
 
@@ -50,7 +51,7 @@ class Keep:
         wanted = [("round", number) for number in self.rounds]
         wanted += [("local-models", number) for number in self.local_models]
         found = [f"{kind}-{number:04d}.pt" for kind, number in wanted if until is None or number <= until]
-        return [*(["final.pt"] if self.final and until is None else []), *found]
+        return [*([FINAL] if self.final and until is None else []), *found]
 
 
 class Run:
@@ -93,7 +94,9 @@ class Run:
         self.state = self.algorithm.init(self.task)
         self.num_rounds = self.algorithm.num_rounds(self.task.settings)
         self.rows: list[dict[str, Any]] = []
-        self._evaluate_every = config.evaluate_every or (self.num_rounds if self.algorithm.personal else 1)
+        self._evaluate_every = config.evaluate_every or (
+            self.num_rounds if self.algorithm.personal or self.algorithm.post_hoc else 1
+        )
         self._trace_local_models = config.trace_local_models
         self._folder, self._keep = folder, keep or Keep(final=False)
         self._data = {"kind": dataset.kind, "digest": dataset.digest}
@@ -160,29 +163,22 @@ class Run:
             self.state, self.rows, self._seconds, self._diverged = known
             raise
 
+    def take_over(self, state: dict[str, Any]) -> None:
+        """Instead of training, of a method that is `post_hoc`: the last state of a finished run of its base. What is measured
+        is one row; its seconds are those of deploying and testing alone."""
+        begin, self.state = time.perf_counter(), state
+        row = {**self._spent(), **self._scores(evaluated=True)}
+        self._seconds = row["seconds"] = time.perf_counter() - begin
+        self.rows.append(row)
+
     def _step(self) -> dict[str, Any]:
         begin, before = time.perf_counter(), self.state["spent"]["examples"]
         previous, self.state = self.state, self.algorithm.step(self.task, self.state)
         if self.task.device.type == "cuda":
             torch.cuda.synchronize(self.task.device)
         trained = time.perf_counter() - begin
-        spent = self.state["spent"]
-        row = {
-            "round": self.round,
-            "bytes_down": spent["bytes_down"] / self.task.population,
-            "bytes_up": spent["bytes_up"] / self.task.population,
-            "examples": spent["examples"],
-            "examples_per_second": (spent["examples"] - before) / trained,
-        }
-        if not tree.all_finite(self.algorithm.watched(self.state)):
-            self._diverged = f"not all params were finite after round {self.round}"
-        elif self.round % self._evaluate_every == 0 or self.round == self.num_rounds:
-            deployed = self.algorithm.deploy(self.task, self.state, torch.arange(self.task.population))
-            scores = evaluate(self.task, deployed) if deployed else {}
-            if all(map(math.isfinite, scores.values())):
-                row |= scores
-            else:
-                self._diverged = f"the test loss was not finite after round {self.round}"
+        row = {**self._spent(), "examples_per_second": (self.state["spent"]["examples"] - before) / trained}
+        row |= self._scores(self.round % self._evaluate_every == 0 or self.round == self.num_rounds)
         self._seconds += time.perf_counter() - begin
         row["seconds"] = self._seconds
         if self._trace_local_models and not self._diverged and any("accuracy" in key for key in row):
@@ -190,6 +186,24 @@ class Run:
         self.rows.append(row)
         self._save(previous)
         return row
+
+    def _spent(self) -> dict[str, float]:
+        """What has been exchanged and trained on so far, deploying included."""
+        spent, deploying = self.state["spent"], self.algorithm.deployment(self.task)
+        per_client = {key: (spent[key] + deploying[key]) / self.task.population for key in ("bytes_down", "bytes_up")}
+        return {"round": self.round, **per_client, "examples": spent["examples"]}
+
+    def _scores(self, evaluated: bool) -> dict[str, float]:
+        """Test metrics, if this round is evaluated and there is a model; the run has diverged if they are not finite."""
+        if not tree.all_finite(self.algorithm.watched(self.state)):
+            self._diverged = f"not all params were finite after round {self.round}"
+        elif evaluated:
+            deployed = self.algorithm.deploy(self.task, self.state, torch.arange(self.task.population))
+            scores = evaluate(self.task, deployed) if deployed else {}
+            if all(map(math.isfinite, scores.values())):
+                return scores
+            self._diverged = f"the test loss was not finite after round {self.round}"
+        return {}
 
     def result(self) -> dict[str, Any]:
         """What a finished run leaves in its record."""
@@ -227,7 +241,7 @@ class Run:
             kept = local_models(self.task, self.algorithm, previous)
             self._folder.save(f"local-models-{self.round:04d}.pt", on_host(kept))
         if self._keep.final and self.finished:
-            self._folder.save("final.pt", on_host(self.state))
+            self._folder.save(FINAL, on_host(self.state))
 
 
 def build_algorithm(spec: dict[str, Any]) -> Algorithm:

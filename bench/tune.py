@@ -3,6 +3,7 @@
 Tune is a disposable scheduler here. What a run is, what was finished and what it reached stand in the store only.
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -10,6 +11,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +19,7 @@ from typing import Protocol
 from bench import shares
 from bench.folders import Folder
 from bench.resources import Resources
+from bench.run import FINAL
 from bench.shares import Shares
 from bench.store import Store, StoreError
 from bench.worker import Job, Worker, storage_trouble
@@ -174,7 +177,8 @@ def play(
     storage: str | None = None,
     facts: dict | None = None,
 ) -> None:
-    """Plays jobs in their order, as many at once as the resources allow; every one ends with a record.
+    """Plays jobs in their order, as many at once as the resources allow, those that need the states of others after all
+    others; every one ends with a record.
 
     Args:
         data_dir: where workers find the datasets.
@@ -195,14 +199,16 @@ def play(
         _check_machines(resources, address, storage)
         known = _shares(store, resources, watcher, data_dir)
         recorder = _Recorder(store, watcher, facts or {}, known)
-        while jobs:
-            groups: dict[Resources, list[Job]] = {}
-            for job in jobs:
-                groups.setdefault(known.of(job), []).append(replace(job, block=known.block_of(job)))
-            for share, members in groups.items():
-                recorder.begin(members, share)
-                _fit(members, share, recorder, store, data_dir, max_concurrent)
-            jobs = recorder.take_postponed()
+        for waiting in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
+            with _lent(waiting, store):
+                while waiting:
+                    groups: dict[Resources, list[Job]] = {}
+                    for job in waiting:
+                        groups.setdefault(known.of(job), []).append(replace(job, block=known.block_of(job)))
+                    for share, members in groups.items():
+                        recorder.begin(members, share)
+                        _fit(members, share, recorder, store, data_dir, max_concurrent)
+                    waiting = recorder.take_postponed()
     except (tune.TuneError, OSError) as error:  # what a callback raises comes wrapped, most of the time
         trouble = storage_trouble(error, store.folder)
         if trouble:
@@ -211,6 +217,18 @@ def play(
     finally:
         signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _lent(jobs: list[Job], store: Store) -> Iterator[None]:
+    """Finished runs whose states these jobs need lie meanwhile where workers look for them: in the storage, if there is one."""
+    wanted = {job.base: store.run_folder(job.base.rpartition("/")[2]) for job in jobs if job.base}
+    lent = {place: own for place, own in wanted.items() if place != str(own)}
+    for place, own in lent.items():
+        Folder(place).copy_from(own, [FINAL])
+    yield
+    for place in lent:
+        Folder(place).remove()
 
 
 def _fit(

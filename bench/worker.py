@@ -19,7 +19,7 @@ from bench import images
 from bench.checkpoint import Checkpoints, UnusableCheckpoint
 from bench.config import RunConfig
 from bench.folders import GO_ON, Folder
-from bench.run import Keep, Run, device_name
+from bench.run import FINAL, Keep, Run, device_name
 from bench.store import StoreError
 
 REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are sent together
@@ -42,6 +42,7 @@ class Job:
         keep: which states.
         checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
         block: clients that train at once on the vectorised engine, at most; None for no bound.
+        base: of a method that is `post_hoc`, where the finished run of its base left its state; "" if it has to be trained.
         mark: a file of the driver at the place where folders are made, a path or a URI; "" if that need not be looked for.
     """
 
@@ -51,6 +52,7 @@ class Job:
     keep: Keep
     checkpoint_seconds: float = 60.0
     block: int | None = None
+    base: str = ""
     mark: str = ""
 
 
@@ -114,6 +116,8 @@ class Worker:
         dataset = images.load(job.config.dataset, job.config.transform, self._data_dir)
         folder = Folder(job.folder)
         run = Run(job.config, dataset, device=self._device, folder=folder, keep=job.keep, block=job.block)
+        if job.base:
+            run.take_over(Folder(job.base).load(FINAL, run.task.device))
         of = {"run": job.id, "images": dataset.digest, "engine": run.task.engine, "code": code_version()}
         of |= {
             "torch": str(torch.__version__),

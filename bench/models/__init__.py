@@ -14,6 +14,7 @@ REGISTRY = {
     "moon-cnn": "cnn:MoonCnn",
     "vgg9": "vgg:Vgg9",
     "resnet50": "resnet:ResNet50",
+    "mobilenetv2": "mobilenet:MobileNetV2",
 }
 
 

@@ -80,6 +80,17 @@ def uniform_init(layer: str, shape: tuple[int, ...], generator: torch.Generator)
     }
 
 
+def norm_buffers(layers: dict[str, tuple[int, ...]]) -> Params:
+    """Running statistics of a batch normalisation after every convolution of `Model.layers`."""
+    buffers = {}
+    for name, shape in layers.items():
+        if len(shape) == 4:
+            buffers[f"{name}.norm.running_mean"] = torch.zeros(shape[0])
+            buffers[f"{name}.norm.running_var"] = torch.ones(shape[0])
+            buffers[f"{name}.norm.num_batches_tracked"] = torch.zeros((), dtype=torch.long)
+    return buffers
+
+
 @dataclass(frozen=True)
 class BoundModel:
     """A model with one client's buffers, mode and dropout stream: what algorithms call.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from bench.models.base import Model, uniform_init
+from bench.models.base import Model, norm_buffers, uniform_init
 
 _BLOCKS = (3, 4, 6, 3)  # bottleneck blocks per stage
 _EXPANSION = 4
@@ -55,13 +55,7 @@ class ResNet50(Model):
         return params
 
     def init_buffers(self):
-        buffers = {}
-        for name, shape in self.layers().items():
-            if len(shape) == 4:
-                buffers[f"{name}.norm.running_mean"] = torch.zeros(shape[0])
-                buffers[f"{name}.norm.running_var"] = torch.ones(shape[0])
-                buffers[f"{name}.norm.num_batches_tracked"] = torch.zeros((), dtype=torch.long)
-        return buffers
+        return norm_buffers(self.layers())
 
     def features(self, params, x, bound):
         def conv(x, name, stride=1):

@@ -98,8 +98,9 @@ def test_clients_deploy_one_model_each_exactly_if_the_method_is_personal(name, m
 def test_what_a_run_costs_is_known_before_it_is_played(name, method, participation):
     # Equal clients, so that every cohort costs the same.
     task = toy_task(participation=participation, **(sizes_for(name) or {"sizes": (20,) * 5}))
-    spent = play(method, task)["spent"]
-    assert method.traffic(task) == pytest.approx((spent["bytes_down"] + spent["bytes_up"]) / task.population, abs=1)
+    spent, deploying = play(method, task)["spent"], method.deployment(task)
+    exchanged = sum(of[key] for of in (spent, deploying) for key in ("bytes_down", "bytes_up"))
+    assert method.traffic(task) == pytest.approx(exchanged / task.population, abs=1)
     share = len(task.sample_cohort(0).ids) / task.population
     whole = task.population * method.workload(task.settings, len(task.federation.clients[0]))
     extra = 0 if participation == 1 else examples_beyond_cohorts(name, task)
@@ -130,6 +131,8 @@ TESTED_ELSEWHERE = {
     "smallest_importance": "test_clustered.py: three clusters",
     "vote": "test_clustered.py: three clusters",
     "interval": "test_clustered.py: three rounds",
+    "calibration_batch_size": "test_ccvr.py: fewer features than a batch",
+    "calibration_epochs": "test_ccvr.py: fewer than make 1,000 steps",
 }
 
 

@@ -341,6 +341,25 @@ def test_a_finished_run_is_played_again_only_for_a_reason(uninterrupted, tmp_pat
     assert metrics(results) == metrics(uninterrupted)
 
 
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["results", "storage"])
+def test_calibrations_of_one_base_are_played_after_its_only_training(tmp_path, elsewhere):
+    axes = GRID["axes"] | {"algorithm": ["ccvr"], "virtual_per_class": [0, 20, 40], "seed": [0]}
+    grid = write_grid(tmp_path, axes=axes, report={"rows": ["partition"], "columns": "virtual_per_class"})
+    results, storage = tmp_path / "results", ["--storage", tmp_path / "shared"] if elsewhere else []
+    code, output = run("--grid", grid, "--results-dir", results, *storage)
+    assert code == 0, output
+    assert "0 finished, 4 to run" in output and output.index("[1/4] digits label-2 fedavg") < output.index("ccvr")
+    by_method = {}
+    for run_id, record in records(results).items():
+        config = json.loads((results / "runs" / run_id / "config.json").read_text())
+        by_method.setdefault(config["algorithm"]["name"], []).append((record, Store(results).rows(run_id)))
+    ((base, trained),) = by_method["fedavg"]
+    assert len(trained) == 12 and [len(rows) for _, rows in by_method["ccvr"]] == [1, 1, 1]
+    found = {record["summary"]["last"]["accuracy"] for record, _ in by_method["ccvr"]}
+    assert base["summary"]["last"]["accuracy"] in found, "without virtual features nothing changes"
+    assert not list((tmp_path / "shared").glob("*/*/")), "what was lent is gone"
+
+
 def test_a_substitute_is_played_and_named_in_the_table(tmp_path):
     axes = GRID["axes"] | {"dataset": ["svhn"], "algorithm": ["fedavg"], "seed": [0]}
     grid = write_grid(tmp_path, axes=axes, settings=GRID["settings"] | {"model": "mlp", "rounds": 1})

@@ -22,6 +22,8 @@ COLOUR, GREY = (3, 32, 32), (1, 28, 28)
         ("vgg9", COLOUR, 10, 3_491_530, 512),
         ("resnet50", COLOUR, 100, 23_705_252, 2048),
         ("resnet50", COLOUR, 200, 23_910_152, 2048),
+        ("mobilenetv2", COLOUR, 10, 2_236_682, 1280),
+        ("mobilenetv2", COLOUR, 100, 2_351_972, 1280),
         ("mlp", (1, 8, 8), 10, 64 * 64 + 64 + 64 * 64 + 64 + 64 * 10 + 10, 64),
     ],
 )
@@ -77,6 +79,20 @@ def test_resnet50_equals_torchvisions_with_the_stem_for_small_images(training):
     bound, params = initialised("resnet50", training=training)
     module = torchvision.models.resnet50(num_classes=10)
     module.conv1, module.maxpool = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.Identity()
+    for ours, theirs in zip(params.values(), module.parameters(), strict=True):
+        theirs.data = ours
+    x = torch.rand(4, *COLOUR)
+    torch.testing.assert_close(bound(params, x), module.train(training)(x), rtol=1e-4, atol=1e-4)
+    for ours, theirs in zip(bound.buffers.values(), module.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_mobilenetv2_equals_torchvisions_with_three_strides_instead_of_five(training):
+    torchvision = pytest.importorskip("torchvision")
+    bound, params = initialised("mobilenetv2", training=training)
+    module = torchvision.models.mobilenet_v2(num_classes=10, dropout=0.0)
+    module.features[0][0].stride = module.features[2].conv[1][0].stride = (1, 1)
     for ours, theirs in zip(params.values(), module.parameters(), strict=True):
         theirs.data = ours
     x = torch.rand(4, *COLOUR)

@@ -89,6 +89,33 @@ def test_a_repetition_that_failed_is_tried_again_without_asking_for_all_of_them(
     assert make_plan(ask(only=ONE), store).todo == []
 
 
+SWEEP = {
+    "axes": GRID["axes"] | {"algorithm": ["ccvr"], "virtual_per_class": [0, 50, 100], "seed": [0]},
+    "report": {"rows": ["partition"], "columns": "virtual_per_class"},
+}
+
+
+def test_what_a_post_hoc_method_needs_is_trained_once_and_never_again(ask, store):
+    made = make_plan(ask(**SWEEP), store)
+    base, *calibrated = made.todo
+    assert base.config.algorithm == {"name": "fedavg"} and len(calibrated) == 3, (
+        "trained first, although not in the grid"
+    )
+    assert made.bases == {cell.id: base.id for cell in calibrated}
+    assert base.id == make_plan(ask(only=ONE), store).todo[0].id, "the run that a grid of fedavg has"
+    play(ask(only=ONE), store)
+    made = make_plan(ask(**SWEEP), store)
+    assert made.todo == calibrated and set(made.bases.values()) == {base.id}
+    assert made.finished == 0
+    (store.run_folder(base.id) / "final.pt").unlink()
+    assert make_plan(ask(**SWEEP), store).todo[0].id == base.id, "its state is gone"
+
+
+def test_a_post_hoc_method_that_is_evaluated_on_the_way_trains_for_itself(ask, store):
+    made = make_plan(ask(**SWEEP, settings=GRID["settings"] | {"evaluate_every": 2}), store)
+    assert len(made.todo) == 3 and made.bases == {}
+
+
 def test_seeds_asked_for_earlier_stay_in_the_stored_grid(ask, store):
     play(ask(seeds=[7], only={"algorithm": ["fedavg"]}), store)
     play(ask(only={"algorithm": ["fedprox"]}), store)

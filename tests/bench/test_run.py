@@ -72,6 +72,36 @@ def test_traffic_is_per_client_of_the_population(digits):
     assert half.rows[0]["bytes_up"] == full.rows[0]["bytes_up"] / 2
 
 
+CALIBRATED = {"algorithm": "ccvr", "virtual_per_class": 20}
+
+
+def test_a_method_that_only_changes_what_is_deployed_needs_no_training_but_its_bases_last_state(digits):
+    trained, base = play(digits, **CALIBRATED), play(digits)
+    assert [row["round"] for row in trained.rows if "accuracy" in row] == [3], "calibrated once, at the end"
+    taken = Run(resolve({**DIGITS, **CALIBRATED}), digits)
+    taken.take_over(base.state)
+    assert taken.finished
+    (row,) = taken.rows
+    expected = {key: value for key, value in trained.rows[-1].items() if "second" not in key}
+    assert {key: value for key, value in row.items() if "second" not in key} == expected
+    assert taken.result()["summary"] == trained.result()["summary"]
+    assert row["bytes_up"] > base.rows[-1]["bytes_up"], "the statistics are sent, too"
+
+
+def test_it_is_calibrated_in_every_round_that_is_evaluated_if_that_is_asked_for(digits):
+    run = play(digits, **CALIBRATED, evaluate_every=1)
+    assert ["accuracy" in row for row in run.rows] == [True] * 3
+    assert torch.equal(run.state["params"]["classifier.weight"], play(digits).state["params"]["classifier.weight"])
+
+
+def test_the_state_of_a_base_that_diverged_has_diverged(digits):
+    state = play(digits).state
+    state = {**state, "params": {name: leaf / 0 for name, leaf in state["params"].items()}}
+    taken = Run(resolve({**DIGITS, **CALIBRATED}), digits)
+    taken.take_over(state)
+    assert taken.result()["status"] == "diverged"
+
+
 @pytest.mark.parametrize(
     "method, down, up",
     [("fedavg", 1, 1), ("fedprox", 1, 1), ("moon", 1, 1), ("fedrs", 1, 1), ("fedlc", 1, 1), ("fedavgm", 1, 1)]

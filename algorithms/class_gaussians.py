@@ -1,0 +1,101 @@
+"""Gaussians of the features of each class: at one client, of all clients together, and vectors drawn from them.
+
+Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Equations 2 to 4. Everything is float64.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bench.seeds import normal_from_keys
+
+_ROUNDING = 1e-6  # negative eigenvalues up to this share of the largest are rounding errors of a covariance
+
+
+class Gaussian(NamedTuple):
+    """Of the features of one class.
+
+    Attributes:
+        count: number of features, at least 1.
+        mean: [d].
+        covariance: [d, d], unbiased (divided by count - 1); zero for a single feature.
+    """
+
+    count: int
+    mean: Tensor
+    covariance: Tensor
+
+
+def gaussian_of(features: Tensor) -> Gaussian:
+    """Equation 2, of features [n, d], n >= 1."""
+    features = features.double()
+    mean = features.mean(0)
+    centred = features - mean
+    return Gaussian(len(features), mean, centred.T @ centred / max(len(features) - 1, 1))
+
+
+def pool(parts: Sequence[Gaussian]) -> Gaussian:
+    """The Gaussian of all clients' features of a class from those of the clients that hold it: exactly that of the features
+    put together.
+
+    Equations 3 and 4 in their centred form: no large products cancel, and the covariance is positive semidefinite.
+    """
+    count = sum(part.count for part in parts)
+    mean = sum(part.count / count * part.mean for part in parts)
+    scatter = torch.zeros_like(parts[0].covariance)
+    for part in parts:
+        shift = part.mean - mean
+        scatter += (part.count - 1) * part.covariance + part.count * torch.outer(shift, shift)
+    return Gaussian(count, mean, scatter / max(count - 1, 1))
+
+
+def pool_classes(held: Sequence[dict[int, Gaussian]]) -> dict[int, Gaussian]:
+    """The pooled Gaussian of each class that any client holds, in ascending order of classes.
+
+    A class with a single feature anywhere has no covariance; it gets the mean covariance of those that have one.
+
+    Args:
+        held: class -> Gaussian, for each client.
+    """
+    classes = sorted({label for client in held for label in client})
+    pooled = {label: pool([client[label] for client in held if label in client]) for label in classes}
+    known = [one.covariance for one in pooled.values() if one.count > 1]
+    if known:
+        usual = sum(known) / len(known)
+        pooled = {label: one if one.count > 1 else one._replace(covariance=usual) for label, one in pooled.items()}
+    return pooled
+
+
+def draw(gaussian: Gaussian, count: int, key: int) -> Tensor:
+    """Vectors [count, d]; a function of key and position, so that fewer of them are the first of more.
+
+    A covariance need not have full rank: where there are fewer features than dimensions it never has.
+
+    Raises:
+        ValueError: if the covariance has a negative eigenvalue that is no rounding error.
+    """
+    values, vectors = torch.linalg.eigh((gaussian.covariance + gaussian.covariance.T) / 2)
+    if values[0] < -_ROUNDING * values[-1].abs():
+        raise ValueError(f"A covariance has the eigenvalue {values[0]:.3g} beside {values[-1]:.3g}: it is none.")
+    keys = key + torch.arange(count, device=gaussian.mean.device)
+    noise = normal_from_keys(keys, len(gaussian.mean)).double()
+    return gaussian.mean + noise * values.clamp(min=0).sqrt() @ vectors.T
+
+
+def clipped(matrix: Tensor) -> Tensor:
+    """The nearest positive semidefinite matrix [d, d] to a symmetric one."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values.clamp(min=0)) @ vectors.T
+
+
+def allocate(class_counts: Sequence[int], total: int) -> list[int]:
+    """A total divided among classes in proportion to their counts: largest remainders first, ties to the lower class."""
+    whole = sum(class_counts)
+    shares = [divmod(total * count, whole) for count in class_counts]
+    given = [quotient for quotient, _ in shares]
+    by_remainder = sorted(range(len(shares)), key=lambda label: (-shares[label][1], label))
+    for label in by_remainder[: total - sum(given)]:
+        given[label] += 1
+    return given

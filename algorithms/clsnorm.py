@@ -1,0 +1,19 @@
+"""clsnorm: the classifier's weight vectors are normalised, in training and in evaluation.
+
+Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Section 3.3. https://arxiv.org/abs/2106.05001
+"""
+
+from dataclasses import dataclass, replace
+
+from algorithms.wrapper import Wrapper
+from bench.models.calibrated import NormalisedHead, around
+
+
+@dataclass(frozen=True)
+class ClsNorm(Wrapper):
+    """A method with logits w_c . z / |w_c| and no bias; the server averages the vectors w_c as they are."""
+
+    does = "normalises the classifier of"
+
+    def inside(self, task):
+        return replace(task, model=around(NormalisedHead, task.model))

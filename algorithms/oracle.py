@@ -1,0 +1,55 @@
+"""Calibration with real features: what one could reach with the data of all clients in one place.
+
+Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Section 3.3 and Figure 4. https://arxiv.org/abs/2106.05001
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from algorithms.calibration import Calibration, features_of
+from algorithms.checks import between
+
+_MOST_EPOCHS = 100
+
+
+@dataclass(frozen=True)
+class Oracle(Calibration):
+    """The classifier is trained again on features of the clients' training images, or of a stratified part of them.
+
+    No bytes are accounted for it: it is a bound that no federation reaches.
+
+    Attributes:
+        fraction: of the training images of each class, in [0, 1]; 0 leaves the classifier as it is. With fewer images
+            there are more epochs (calibration_epochs / fraction, at most 100), so that the number of steps stays alike.
+    """
+
+    fraction: float = 1.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        between("fraction", self.fraction, 0, 1)
+
+    def with_new_classifier(self, task, deployed):
+        if not self.fraction:
+            return deployed
+        rows = self._rows(task).to(task.federation.device)
+        features = features_of(task, deployed, task.federation.images[rows])
+        epochs = min(_MOST_EPOCHS, math.ceil(self.calibration_epochs / self.fraction))
+        params = self.retrain(
+            task, deployed, features, task.federation.labels[rows], max(epochs, self.calibration_epochs)
+        )
+        return deployed._replace(params=params)
+
+    def _rows(self, task):
+        """Rows of the training images that are used: of each class the same share, at least one image."""
+        held = torch.cat(task.federation.clients)
+        if self.fraction == 1:
+            return held
+        labels, chosen = task.federation.labels.cpu()[held], []
+        for label in labels.unique().tolist():
+            of_class = held[labels == label]
+            order = torch.randperm(len(of_class), generator=task.generator_for("fraction", label))
+            chosen.append(of_class[order[: max(1, round(self.fraction * len(of_class)))]])
+        return torch.cat(chosen)

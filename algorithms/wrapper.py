@@ -1,0 +1,83 @@
+"""Methods around a method: everything is the base's but what a subclass says."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import algorithms
+from algorithms.base import Algorithm, Deployed, State
+from algorithms.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Wrapper(Algorithm):
+    """A method with the state of its base, which deploys one shared model.
+
+    Attributes:
+        does: what a wrapper does to that model, for its refusal of other bases.
+        base: the method inside.
+    """
+
+    does: ClassVar[str]
+    base: Algorithm = FedAvg()
+
+    def __post_init__(self):
+        name, base = algorithms.name_of(self), algorithms.name_of(self.base)
+        if self.base.personal:
+            raise ValueError(f"{name} {self.does} one shared model, but {base} deploys one model per client.")
+        if self.base.post_hoc:
+            raise ValueError(f"{name} needs a base that trains, but {base} only changes what another method deploys.")
+
+    def inside(self, task):
+        """The task as the base sees it."""
+        return task
+
+    def num_rounds(self, settings):
+        return self.base.num_rounds(settings)
+
+    def init(self, task):
+        return self.base.init(self.inside(task))
+
+    def step(self, task, state):
+        return self.base.step(self.inside(task), state)
+
+    def deploy(self, task, state, client_ids):
+        return self.base.deploy(self.inside(task), state, client_ids)
+
+    def deployed_model(self, task):
+        return self.base.deployed_model(self.inside(task))
+
+    def watched(self, state):
+        return self.base.watched(state)
+
+    def mistakes(self, config):
+        return self.base.mistakes(config)
+
+    def traffic(self, task):
+        return self.base.traffic(self.inside(task))
+
+    def workload(self, settings, num_examples):
+        return self.base.workload(settings, num_examples)
+
+    def remarks(self, task):
+        return self.base.remarks(self.inside(task))
+
+    def findings(self, state):
+        return self.base.findings(state)
+
+
+@dataclass(frozen=True)
+class PostHoc(Wrapper):
+    """A wrapper that changes only what is deployed: a finished run of the base need not be trained again."""
+
+    post_hoc = True
+
+    def deploy(self, task, state: State, client_ids) -> Deployed | None:
+        deployed = super().deploy(task, state, client_ids)
+        return deployed and self.changed(task, deployed)
+
+    def changed(self, task, deployed: Deployed) -> Deployed:
+        """What is deployed instead of the base's shared model."""
+        raise NotImplementedError
+
+    def traffic(self, task):
+        return super().traffic(task) + sum(self.deployment(task).values()) // task.population

@@ -1,0 +1,110 @@
+"""Models around a model: the head alone, other features, a normalised classifier."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench.models.base import Model
+
+
+@dataclass(frozen=True)
+class HeadOnly(Model):
+    """The classifier of a model on features [B, feature_dim, 1, 1] that were computed before; made by `head_of`."""
+
+    inner: Model
+
+    def layers(self):
+        return {"classifier": self.inner.layers()["classifier"]}
+
+    def features(self, params, x, bound):
+        return x.flatten(1)
+
+    def head(self, params, z):
+        return self.inner.head(params, z)
+
+
+def head_of(model: Model) -> HeadOnly:
+    """The classifier of a model alone."""
+    return HeadOnly((model.feature_dim, 1, 1), model.num_classes, model)
+
+
+class Around(Model):
+    """A model that is `inner` but for what a subclass says.
+
+    Attributes:
+        inner: the model inside.
+    """
+
+    inner: Model
+
+    @property
+    def loop_only(self):
+        return self.inner.loop_only
+
+    def layers(self):
+        return self.inner.layers()
+
+    def init(self, generator):
+        return self.inner.init(generator)
+
+    def init_buffers(self):
+        return self.inner.init_buffers()
+
+    def features(self, params, x, bound):
+        return self.inner.features(params, x, bound)
+
+    def head(self, params, z):
+        return self.inner.head(params, z)
+
+
+@dataclass(frozen=True)
+class Transformed(Around):
+    """A model whose classifier reads transformed features (see `tukey`).
+
+    Attributes:
+        power, relu: of the transformation.
+    """
+
+    inner: Model
+    power: float
+    relu: bool
+
+    def features(self, params, x, bound):
+        return tukey(self.inner.features(params, x, bound), self.power, self.relu)
+
+
+@dataclass(frozen=True)
+class NormalisedHead(Around):
+    """A model whose classifier has weight rows of length 1 and no bias: logit c is w_c . z / |w_c|."""
+
+    inner: Model
+
+    def init(self, generator):
+        params = self.inner.init(generator)
+        del params["classifier.bias"]
+        return params
+
+    def head(self, params, z):
+        return F.linear(z, F.normalize(params["classifier.weight"], dim=1))
+
+
+def around(kind: type, model: Model, *options) -> Model:
+    """A model of one of these kinds around another one."""
+    return kind(model.input_shape, model.num_classes, model, *options)
+
+
+def tukey(z: Tensor, power: float, relu: bool) -> Tensor:
+    """Tukey's ladder of powers, z ** power for power > 0, after setting negative features to 0 if relu.
+
+    Raises:
+        ValueError: if a feature is negative and has no such power.
+    """
+    if relu:
+        return z.clamp(min=0).pow(power)
+    if power != int(power) and bool((z < 0).any()):
+        raise ValueError(
+            f"Negative features have no power {power:g}; calibrate with relu, or with a whole number as the power."
+        )
+    return torch.pow(z, power)

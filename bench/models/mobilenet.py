@@ -1,0 +1,80 @@
+"""MobileNetV2 for 32x32 images."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from bench.models.base import Model, norm_buffers, uniform_init
+
+# Expansion, channels, blocks, stride of the first one.
+_STAGES = (
+    (1, 16, 1, 1),
+    (6, 24, 2, 1),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
+_STEM, _LAST = 32, 1280
+
+
+@dataclass(frozen=True)
+class MobileNetV2(Model):
+    """MobileNetV2 with three strides instead of five, for 32x32 images (2,236,682 parameters with 10 classes).
+
+    Sandler et al., CVPR 2018 (https://arxiv.org/abs/1801.04381); the stem and stage 2 keep the resolution. No dropout.
+    """
+
+    loop_only = "normalises by batch statistics, which padding rows would enter"
+
+    def layers(self):
+        layers = {"stem": (_STEM, self.input_shape[0], 3, 3)}
+        for name, inside, channels, previous, _ in self._blocks():
+            if inside != previous:
+                layers[f"{name}.expand"] = (inside, previous, 1, 1)
+            layers[f"{name}.depthwise"] = (inside, 1, 3, 3)
+            layers[f"{name}.project"] = (channels, inside, 1, 1)
+        return {**layers, "last": (_LAST, _STAGES[-1][1], 1, 1), "classifier": (self.num_classes, _LAST)}
+
+    def init(self, generator):
+        """Kaiming-normal convolutions (fan-out), batch norm at weight 1 and bias 0, default linear layer."""
+        params = {}
+        for name, shape in self.layers().items():
+            if len(shape) == 2:
+                params |= uniform_init(name, shape, generator)
+            else:
+                deviation = math.sqrt(2 / (shape[0] * shape[2] * shape[3]))
+                params[f"{name}.weight"] = torch.empty(shape).normal_(0, deviation, generator=generator)
+                params[f"{name}.norm.weight"] = torch.ones(shape[0])
+                params[f"{name}.norm.bias"] = torch.zeros(shape[0])
+        return params
+
+    def init_buffers(self):
+        return norm_buffers(self.layers())
+
+    def features(self, params, x, bound):
+        def conv(x, name, stride=1, groups=1):
+            weight = params[f"{name}.weight"]
+            x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2, groups=groups)
+            return bound.batch_norm(params, x, f"{name}.norm")
+
+        x = F.relu6(conv(x, "stem"))
+        for name, inside, channels, previous, stride in self._blocks():
+            y = F.relu6(conv(x, f"{name}.expand")) if inside != previous else x
+            y = F.relu6(conv(y, f"{name}.depthwise", stride, groups=inside))
+            y = conv(y, f"{name}.project")
+            x = x + y if stride == 1 and channels == previous else y
+        return F.relu6(conv(x, "last")).mean((2, 3))
+
+    def _blocks(self) -> Iterator[tuple[str, int, int, int, int]]:
+        """(name, channels inside, after and before, stride) of every inverted residual."""
+        previous = _STEM
+        for stage, (expansion, channels, count, first_stride) in enumerate(_STAGES, 1):
+            for block in range(count):
+                stride = first_stride if block == 0 else 1
+                yield f"stage{stage}.block{block + 1}", expansion * previous, channels, previous, stride
+                previous = channels

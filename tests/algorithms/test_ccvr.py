@@ -1,0 +1,267 @@
+"""CCVR against numbers computed by hand, and what its options do."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from algorithms.ccvr import CCVR
+from algorithms.class_gaussians import Gaussian, allocate, clipped, draw, gaussian_of, pool, pool_classes
+from algorithms.clsnorm import ClsNorm
+from algorithms.clsprox import ClsProx
+from algorithms.fedavg import FedAvg
+from algorithms.local import task_loss
+from algorithms.oracle import Oracle
+from bench.client import Batch
+from bench.models.base import BoundModel
+from bench.models.calibrated import NormalisedHead, around, tukey
+from bench.models.mlp import Mlp
+from tests.toy import NUM_CLASSES, play, toy_task
+
+ORACLE = json.loads((Path(__file__).parent / "ccvr_oracle.json").read_text())
+EVERYONE = torch.arange(5)
+
+
+def tensor(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(found, expected):
+    torch.testing.assert_close(torch.as_tensor(found, dtype=torch.float64), tensor(expected), rtol=0, atol=1e-9)
+
+
+def held(features: dict) -> list[dict[int, Gaussian]]:
+    """The Gaussians that each client of the oracle sends."""
+    return [
+        {label: gaussian_of(tensor(rows)) for label, rows in enumerate(client.values()) if rows}
+        for client in features.values()
+    ]
+
+
+@pytest.fixture
+def features():
+    return ORACLE["federated_gaussian"]["features"]
+
+
+def transformed(features: dict) -> dict:
+    return {
+        client: {label: tukey(tensor(rows), 0.5, True).tolist() if rows else [] for label, rows in classes.items()}
+        for client, classes in features.items()
+    }
+
+
+@pytest.mark.parametrize("space", ["federated_gaussian", "then_federated"])
+def test_clients_send_the_gaussians_of_their_classes(features, space):
+    raw = space == "federated_gaussian"
+    expected = ORACLE["federated_gaussian"]["local"]["values"] if raw else ORACLE["tukey"][space]["local"]
+    found = held(features if raw else transformed(features))
+    for sent, client in zip(found, expected.values(), strict=True):
+        for label, values in enumerate(client.values()):
+            if not values["n"]:
+                assert label not in sent
+                continue
+            assert sent[label].count == values["n"]
+            close(sent[label].mean, values["mean"])
+            close(sent[label].covariance, values["cov"])
+
+
+@pytest.mark.parametrize("space", ["federated_gaussian", "then_federated"])
+def test_the_pooled_gaussian_is_that_of_all_features_together(features, space):
+    raw = space == "federated_gaussian"
+    expected = ORACLE["federated_gaussian"]["pooled"]["values"] if raw else ORACLE["tukey"][space]["pooled"]
+    for label, values in enumerate(expected.values()):
+        found = pool_classes(held(features if raw else transformed(features)))[label]
+        assert found.count == values["n"]
+        close(found.mean, values["mean"])
+        close(found.covariance, values["cov"])
+        close(torch.linalg.eigvalsh(found.covariance), values["eigenvalues_ascending"])
+        together = [
+            tensor(client[f"class_{label}"]) for client in (features if raw else transformed(features)).values()
+        ]
+        close(found.covariance, torch.cat([part for part in together if len(part)]).T.cov().tolist())
+
+
+def test_none_of_the_known_mistakes_is_made(features):
+    wrong = ORACLE["federated_gaussian"]["pooled_wrong"]["values"]
+    for label, mistakes in enumerate(wrong.values()):
+        for covariance in mistakes.values():
+            assert not torch.allclose(pool_classes(held(features))[label].covariance, tensor(covariance), atol=1e-3)
+
+
+def test_a_class_with_one_feature_anywhere_gets_the_mean_covariance_of_the_others():
+    many = gaussian_of(torch.randn(9, 2, generator=torch.Generator().manual_seed(0)))
+    pooled = pool_classes([{0: many, 2: gaussian_of(torch.ones(1, 2))}])
+    assert list(pooled) == [0, 2]
+    close(pooled[2].covariance, many.covariance.tolist())
+    assert pool([gaussian_of(torch.ones(1, 2))]).covariance.abs().sum() == 0
+
+
+def test_vectors_have_the_gaussians_mean_and_covariance_and_fewer_are_the_first_of_more():
+    target = Gaussian(9, tensor([1.0, -2.0, 0.5]), tensor([[2.0, 0.6, 0.1], [0.6, 1.0, -0.2], [0.1, -0.2, 0.3]]))
+    count = 200_000
+    drawn = draw(target, count, key=5)
+    largest = torch.linalg.eigvalsh(target.covariance)[-1]
+    assert (drawn.mean(0) - target.mean).norm() < 5 * (largest / count).sqrt()
+    assert (drawn.T.cov() - target.covariance).norm() < 0.02 * target.covariance.norm()
+    assert torch.equal(draw(target, 7, key=5), drawn[:7])
+    assert not torch.equal(draw(target, 7, key=6), drawn[:7])
+
+
+def test_covariances_of_lower_rank_are_drawn_from_and_others_that_are_none_are_refused():
+    one_line = gaussian_of(tensor([[0.0, 0.0, 1.0], [1.0, 2.0, 1.0], [2.0, 4.0, 1.0]]))
+    drawn = draw(one_line, 50, key=1)
+    assert torch.isfinite(drawn).all()
+    close(drawn[:, 1] - 2 * drawn[:, 0], [0.0] * 50)
+    repair = ORACLE["psd_repair"]
+    close(torch.linalg.eigvalsh(tensor(repair["matrix"])), repair["eigenvalues_ascending"])
+    close(clipped(tensor(repair["matrix"])), repair["clipped"])
+    with pytest.raises(ValueError, match="has the eigenvalue -0.0634 beside 2.63"):
+        draw(Gaussian(3, torch.zeros(3), tensor(repair["matrix"])), 2, key=0)
+
+
+def test_virtual_features_are_divided_by_the_largest_remainders():
+    for case in ORACLE["m_c_allocation"]["cases"]:
+        assert allocate(case["class_counts"], case["total"]) == case["m_c"]
+
+
+def test_tukeys_transformation():
+    x = tensor(ORACLE["tukey"]["x"])
+    close(tukey(x, 0.5, relu=True), ORACLE["tukey"]["lambda_0.5"])
+    close(tukey(x, 1, relu=True), ORACLE["tukey"]["lambda_1"])
+    close(tukey(x, 2, relu=False), x.square().tolist())
+    with pytest.raises(ValueError, match=r"Negative features have no power 0\.5; calibrate with relu"):
+        tukey(x, 0.5, relu=False)
+
+
+def test_clsnorm_has_rows_of_length_1_and_no_bias():
+    case = ORACLE["clsnorm"]
+    model = around(NormalisedHead, Mlp((1, 6, 6), 2))
+    assert "classifier.bias" not in model.init(torch.Generator())
+    logits = model.head({"classifier.weight": tensor(case["weight"])}, tensor([case["feature"]]))
+    close(logits[0], case["logits"])
+    close(logits[0].softmax(0), case["softmax"])
+
+
+def test_clsprox_pulls_the_classifier_alone():
+    case = ORACLE["clsprox"]
+    model = Mlp((1, 6, 6), 2)
+    start = {**model.init(torch.Generator()), "classifier.weight": tensor(case["received_weight"])}
+    start = {name: leaf.double() for name, leaf in start.items()}
+    params = {name: leaf + (name == "linear1.weight") for name, leaf in start.items()}
+    params["classifier.weight"] = tensor(case["local_weight"]).requires_grad_()
+    batch = Batch(torch.zeros(2, 1, 6, 6, dtype=torch.float64), torch.tensor([0, 1]))
+
+    view = SimpleNamespace(model=lambda params, x: torch.zeros(2, 2, dtype=torch.float64), params=start)
+    penalty = ClsProx(mu=case["mu"]).local_loss(params, batch, view) - task_loss(params, batch, view)
+    close(penalty.detach(), case["penalty"])
+    close(torch.autograd.grad(penalty, params["classifier.weight"])[0], case["gradient"])
+
+
+def test_what_clients_send_is_accounted():
+    for case in ORACLE["upload_size"]["cases"]:
+        width, classes = case["d"], case["classes"]
+        assert width + width * (width + 1) // 2 == case["floats_per_class"]
+        assert 4 * case["floats_per_class"] * classes + 8 * classes == case["with_int64_count_per_class"]
+    task = toy_task()
+    width = task.model.feature_dim
+    num_held = int((task.federation.label_counts > 0).sum())
+    spent = CCVR().deployment(task)
+    assert spent["bytes_up"] == num_held * (4 * (width + width * (width + 1) // 2) + 8)
+    encoder = sum(leaf.numel() for name, leaf in task.initial_params().items() if not name.startswith("classifier"))
+    assert spent["bytes_down"] == 5 * 4 * encoder
+    assert sum(Oracle().deployment(task).values()) == 0
+
+
+def deployed(method, task=None):
+    task = task or toy_task()
+    return method.deploy(task, play(method, task), EVERYONE)
+
+
+@pytest.mark.parametrize("method", [CCVR(), Oracle()])
+def test_training_and_the_encoder_stay_as_they_are(method):
+    task = toy_task()
+    before = deployed(FedAvg(), task).params
+    after = deployed(method, task).params
+    assert all(torch.equal(before[name], after[name]) == (not name.startswith("classifier")) for name in before)
+    state = play(FedAvg(), task)
+    assert all(torch.equal(leaf, play(method, task)["params"][name]) for name, leaf in state["params"].items())
+
+
+def test_without_virtual_features_or_data_nothing_changes():
+    base = deployed(FedAvg())
+    for method in (CCVR(virtual_per_class=0), Oracle(fraction=0.0)):
+        found = deployed(method)
+        assert found.model == base.model
+        assert all(torch.equal(found.params[name], base.params[name]) for name in base.params)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"virtual_per_class": 50},
+        {"proportional": True},
+        {"transform_stage": "on_samples"},
+        {"transform_stage": "none"},
+        {"tukey": 0.7},
+        {"tukey": 2.0, "relu": False},
+        {"calibration_lr": 0.1},
+        {"calibration_momentum": 0.5},
+        {"calibration_weight_decay": 0.1},
+        {"calibration_batch_size": 32},
+        {"calibration_epochs": 300},
+    ],
+)
+def test_every_option_changes_the_classifier(change):
+    usual, other = deployed(CCVR()), deployed(CCVR(**change))
+    assert not torch.equal(usual.params["classifier.weight"], other.params["classifier.weight"])
+    assert (other.model == toy_task().model) == (change.get("transform_stage") == "none")
+
+
+@pytest.mark.parametrize("change", [{"calibration_batch_size": 32}, {"calibration_epochs": 1200}])
+def test_every_option_changes_the_oracle(change):
+    usual, other = deployed(Oracle()), deployed(Oracle(**change))
+    assert not torch.equal(usual.params["classifier.weight"], other.params["classifier.weight"])
+
+
+def test_the_deployed_model_transforms_features_as_the_clients_did():
+    found, base = deployed(CCVR()), deployed(FedAvg())
+    x = torch.rand(4, 1, 6, 6, dtype=torch.float64)
+    before = BoundModel(base.model, {}).features(base.params, x)
+    torch.testing.assert_close(BoundModel(found.model, {}).features(found.params, x), before.clamp(min=0).sqrt())
+
+
+def test_more_real_features_than_a_fraction_are_another_calibration():
+    whole, half = deployed(Oracle()), deployed(Oracle(fraction=0.5))
+    assert not torch.equal(whole.params["classifier.weight"], half.params["classifier.weight"])
+    task = toy_task()
+    rows = Oracle(fraction=0.5)._rows(task)
+    assert len(set(rows.tolist())) == len(rows)
+    labels = task.federation.labels
+    for label in range(NUM_CLASSES):
+        assert (labels[rows] == label).sum() == round(0.5 * (labels == label).sum().item())
+
+
+def test_methods_that_make_no_sense_are_refused_in_one_sentence():
+    from algorithms.local_training import LocalTraining
+
+    with pytest.raises(ValueError, match="^ccvr calibrates one shared model, but local deploys one model per client.$"):
+        CCVR(LocalTraining())
+    with pytest.raises(ValueError, match="^oracle needs a base that trains, but ccvr only changes what another method"):
+        Oracle(CCVR())
+    with pytest.raises(ValueError, match="virtual_per_class must be at least 0, but got -1"):
+        CCVR(virtual_per_class=-1)
+    with pytest.raises(ValueError, match="tukey must be greater than 0, but got 0"):
+        CCVR(tukey=0.0)
+
+
+def test_clsnorm_trains_another_classifier_and_composes():
+    task = toy_task()
+    plain, normal = play(FedAvg(), task), play(ClsNorm(), task)
+    assert normal["params"].keys() == plain["params"].keys() - {"classifier.bias"}
+    both = play(ClsNorm(ClsProx(mu=5.0)), task)
+    assert not torch.equal(both["params"]["classifier.weight"], normal["params"]["classifier.weight"])
+    found = deployed(CCVR(ClsNorm()), task)
+    assert "classifier.bias" not in found.params
+    assert isinstance(found.model.inner, NormalisedHead)
