@@ -142,6 +142,21 @@ def base_of(config: RunConfig) -> RunConfig | None:
     return resolve(settings | {"algorithm": dict(base)}, facts=None)  # it fits where the wrapper does
 
 
+def wrapped(
+    config: RunConfig, wrapper: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = datasets.INFO
+) -> RunConfig:
+    """The run in which a wrapper {"name": ..., options} is around the method of a config: `base_of` undone.
+
+    Raises:
+        ConfigError: if there is no such wrapper, or it does not fit.
+    """
+    known = [name for name in algorithms.REGISTRY if "base" in options_of(name)]
+    if wrapper["name"] not in known:
+        raise ConfigError([unknown("wrapper", wrapper["name"], known)])
+    settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
+    return resolve(settings | {"algorithm": {**wrapper, "base": config.algorithm}}, facts)
+
+
 def _method(flat: dict, mistakes: list[str]):
     """The method object of a flat dict (None if that failed) and the names of its options."""
     given = flat.get("algorithm")

@@ -143,8 +143,9 @@ def name_of(cell: Cell) -> str:
         config.dataset,
         stand_in,
         config.partition,
-        config.algorithm["name"],
+        cell.setting("algorithm"),
         *choice,
+        f"with {cell.wrapper}" if cell.is_wrapped else "",
         f"seed {config.seed}",
     ]
     return " ".join(filter(None, words))

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import datasets
-from bench.config import SETTINGS, RunConfig, resolve, run_id
+from bench.config import SETTINGS, RunConfig, resolve, run_id, wrapped
 from bench.grid_spec import GridSpec, is_method, matches
 from bench.methods import options_of
 from bench.mistakes import ConfigError
 from bench.names import file_name, shown, unknown
 from datasets import DatasetInfo
+
+UNWRAPPED = "none"  # on the axis `wrapper`: the method as it is
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,10 @@ class Cell:
         choice: the point of the tuning set, {} if there is none.
         missing: why the cell cannot run ("no data: svhn"), or None.
         substitute: the dataset that stands in, or None.
+        wrapper: the method around the one of the axis `algorithm`, on the axis `wrapper`, or UNWRAPPED; "" without such an
+            axis.
         variant: what the mirrored table calls the published counterpart, beside its method; "" for nothing.
+        published_as: what it calls the method; "" for the name that it has here.
     """
 
     dataset: str
@@ -39,14 +44,21 @@ class Cell:
     missing: str | None = None
     substitute: str | None = None
     variant: str = ""
+    published_as: str = ""
+    wrapper: str = ""
 
     def setting(self, key: str) -> Any:
         """The cell's value of an axis, a setting or a method option; None if it has none of that name."""
-        if key == "dataset":
-            return self.dataset
+        if key in ("dataset", "wrapper"):
+            return getattr(self, key)
         if key == "algorithm":
-            return self.config.algorithm["name"]
+            return (self.config.algorithm["base"] if self.is_wrapped else self.config.algorithm)["name"]
         return getattr(self.config, key, self.config.algorithm.get(key))
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether the method of the axis `algorithm` is the base of the one that is played."""
+        return self.wrapper not in ("", UNWRAPPED)
 
     def to_json(self) -> dict:
         shown = ("dataset", "partition", "algorithm", "model", "clients", "participation", "seed")
@@ -57,6 +69,7 @@ class Cell:
             "substitute": self.substitute,
             "variant": self.variant,
             "config": self.config.canonical(),
+            **{key: value for key in ("wrapper", "published_as") if (value := getattr(self, key))},
         }
 
 
@@ -96,16 +109,21 @@ def expand(
         dataset = flat.get("dataset")
         stand_in = substitutes.get(dataset) if dataset in missing else None
         absent = f"no data: {dataset}" if dataset in missing and not stand_in else None
+        counterpart = grid.mirrors.variant_of(flat) if grid.mirrors else None
+        published = (counterpart.variant, counterpart.algorithm) if counterpart else ("", "")
+        wrapper = flat.pop("wrapper", "")
+        around = {"name": wrapper} | {key: flat.pop(key) for key in _wrapper_options(wrapper) if key in flat}
         try:
-            config = resolve(flat | ({"dataset": stand_in} if stand_in else {}), facts)
+            trained = config = resolve(flat | ({"dataset": stand_in} if stand_in else {}), facts)
+            if wrapper not in ("", UNWRAPPED):
+                config = wrapped(trained, around, facts)
         except ConfigError as error:
             mistakes += error.mistakes
             continue
         if "rounds" in given and config.rounds == overrides["rounds"]:
             used.add("rounds")
-        choice = {key: config.algorithm.get(key, getattr(config, key, None)) for key in choice}
-        variant = grid.mirrors.variant_of(flat) if grid.mirrors else ""
-        cell = Cell(dataset, choice, config, run_id(config), absent, stand_in, variant)
+        choice = {key: trained.algorithm.get(key, getattr(trained, key, None)) for key in choice}
+        cell = Cell(dataset, choice, config, run_id(config), absent, stand_in, *published, wrapper)
         cells.setdefault((dataset, cell.id), cell)
     unused = [key for key in overrides if key not in used]
     if unused and not mistakes:
@@ -214,13 +232,19 @@ def _points(
 
 
 def _options(flat: Mapping) -> list[str]:
-    return options_of(flat["algorithm"]) if is_method(flat.get("algorithm")) else []
+    """Options of a point's method, and of the wrapper around it."""
+    own = options_of(flat["algorithm"]) if is_method(flat.get("algorithm")) else []
+    return [*own, *_wrapper_options(flat.get("wrapper"))]
+
+
+def _wrapper_options(wrapper: object) -> list[str]:
+    return [option for option in options_of(wrapper) if option != "base"] if is_method(wrapper) else []
 
 
 def _options_of_all(grid: GridSpec) -> set[str]:
     """Options of the methods of a grid: on an axis or among the settings they go to the methods that have them."""
-    methods = {name for name in [*grid.axes.get("algorithm", ()), grid.settings.get("algorithm")] if is_method(name)}
-    return {option for name in methods for option in options_of(name)}
+    named = [*grid.axes.get("algorithm", ()), grid.settings.get("algorithm"), *grid.axes.get("wrapper", ())]
+    return {option for name in named if is_method(name) for option in options_of(name)}
 
 
 def _unknown_whens(grid: GridSpec) -> list[str]:
@@ -230,5 +254,5 @@ def _unknown_whens(grid: GridSpec) -> list[str]:
         *(item for budget in grid.budgets.values() for item in budget.conditions),
     ]
     keys = dict.fromkeys(key for condition in conditions for key in condition.when)
-    known = [*SETTINGS, *sorted(_options_of_all(grid))]
+    known = [*SETTINGS, "wrapper", *sorted(_options_of_all(grid))]
     return [unknown("setting", key, known) for key in keys if key not in known]

@@ -140,10 +140,15 @@ class Budget(Part):
 
 
 class Variant(Part):
-    """Cells whose settings are all among the values of `when` are the published ones of a variant."""
+    """Cells whose settings are all among the values of `when` are the published ones of a variant.
+
+    Attributes:
+        algorithm: what the published table calls the method; "" for the name that it has here.
+    """
 
     when: dict[str, Any]
     variant: str
+    algorithm: str = ""
 
 
 class Mirrors(Part):
@@ -157,9 +162,10 @@ class Mirrors(Part):
     table: int
     variants: list[Variant] = []
 
-    def variant_of(self, flat: Mapping[str, Any]) -> str:
-        """The variant of a cell with these settings; "" for none."""
-        return next((found.variant for found in self.variants if matches(found.when, flat)), "")
+    def variant_of(self, flat: Mapping[str, Any]) -> Variant:
+        """The variant of a cell with these settings; one without a name for none."""
+        found = (variant for variant in self.variants if matches(variant.when, flat))
+        return next(found, Variant(when={}, variant=""))
 
 
 class Curves(Part):

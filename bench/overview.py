@@ -77,8 +77,9 @@ def cost_table(title: str, cells: list[Cell], store: Store) -> Table:
     table = Table(title=title, title_justify="left", caption=_CAPTION, caption_justify="left")
     for name in ("dataset", "method"):
         table.add_column(name)
-    for name in ("trials", "chosen", "done", "M examples", "MB/client"):
+    for name in ("trials", "chosen", "trainings", "done", "M examples", "MB/client"):
         table.add_column(name, justify="right")
+    counted: set[str] = set()  # runs that were counted in a row above
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.dataset, cell.setting("algorithm")), []).append(cell)
@@ -87,9 +88,9 @@ def cost_table(title: str, cells: list[Cell], store: Store) -> Table:
         known = sorted(traffic - {None})
         ends = dict.fromkeys((known[0], known[-1])) if known else ()
         megabytes = " to ".join(f"{size / 1e6:.2f}" for size in ends) + (", ?" if known else "?") * (None in traffic)
-        table.add_row(dataset, algorithm, *_counts(members, store, examples_to_train), megabytes)
+        table.add_row(dataset, algorithm, *_counts(members, store, examples_to_train, counted), megabytes)
     table.add_section()
-    table.add_row("all", "", *_counts(cells, store, examples_to_train), "")
+    table.add_row("all", "", *_counts(cells, store, examples_to_train, set()), "")
     return table
 
 
@@ -103,13 +104,17 @@ def chosen(cells: Iterable[Cell]) -> int:
     return len(places)
 
 
-def _counts(cells: list[Cell], store: Store, examples_to_train) -> list[str]:
+def _counts(cells: list[Cell], store: Store, examples_to_train, counted: set[str]) -> list[str]:
+    from bench.plan import training_of
+
     done = len({cell.id for cell in cells if (store.record(cell.id) or {}).get("status") in ("done", "diverged")})
-    examples = sum(examples_to_train(cell.config) for cell in cells)
-    return [str(len(cells)), str(chosen(cells)), str(done), f"{examples / 1e6:,.1f}"]
+    trained = {cell.id: cell.config for cell in (training_of(cell) or cell for cell in cells) if cell.id not in counted}
+    counted |= trained.keys()
+    examples = sum(map(examples_to_train, trained.values()))
+    return [str(len(cells)), str(chosen(cells)), str(len(trained)), str(done), f"{examples / 1e6:,.1f}"]
 
 
 _CAPTION = (
-    "trials: every point of the tuning sets; chosen: one for each cell and seed; M examples: millions of training "
-    "examples, all epochs and trials; MB/client: sent and received in one trial, mean over clients (10^6 bytes)"
+    "trials: every point of the tuning sets; chosen: one for each cell and seed; trainings: runs that train, each counted "
+    "once (what is calibrated after training shares one); M examples: millions of training examples, all epochs and trials; MB/client: sent and received in one trial, mean over clients (10^6 bytes)"
 )

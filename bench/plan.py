@@ -123,7 +123,7 @@ def make_plan(request: Request, store: Store) -> Plan:
                     reasons[cell.id] = reason
     bases = {}
     for cell in list(todo.values()):
-        if base := _training_of(cell):
+        if base := training_of(cell):
             bases[cell.id] = base.id
             if base.id not in todo and not _is_there(base.id, store):
                 todo[base.id] = base
@@ -131,13 +131,13 @@ def make_plan(request: Request, store: Store) -> Plan:
     return Plan(cells, selected, order, reasons, bases, no_data)
 
 
-def _training_of(cell: Cell) -> Cell | None:
+def training_of(cell: Cell) -> Cell | None:
     """The run whose last state is all that a cell needs, if its method is post-hoc and only its end is evaluated."""
     config = cell.config
     if not (config.evaluate_every is None and algorithms.load(config.algorithm["name"]).post_hoc):
         return None
     trained = base_of(config)
-    return replace(cell, config=trained, id=run_id(trained), choice={}, variant="")
+    return replace(cell, config=trained, id=run_id(trained), choice={}, variant="", wrapper="")
 
 
 def _is_there(base: str, store: Store) -> bool:

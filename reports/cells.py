@@ -11,7 +11,7 @@ import pandas as pd
 from bench.names import shown
 
 # What identifies the published counterpart of a cell; the same for all runs of the cell.
-SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participation", "variant"]
+SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participation", "variant", "published_as"]
 
 
 def row_keys(grid: dict) -> list[str]:

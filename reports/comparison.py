@@ -53,7 +53,7 @@ def _counterpart(cell: dict, grid: dict, metric: str) -> Published | None:
             metric=published_metric,
             dataset=cell["dataset"],
             partition=cell["partition"],
-            algorithm=cell["algorithm"],
+            algorithm=cell["algorithm"] if cell["published_as"] == "-" else cell["published_as"],
             variant="" if cell["variant"] == "-" else cell["variant"],
             # Without a partition one client holds everything, whatever the other cells of the grid use.
             n_clients="1" if cell["partition"] == "none" else cell["clients"],

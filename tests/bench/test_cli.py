@@ -65,9 +65,11 @@ def test_describe_counts_trials_examples_and_bytes(bench):
     code, text = bench("describe", "--grid", "paper_table1", "--only", "dataset=cifar10|fmnist")
     lines = {tuple(re.findall(r"[^\s│]+", line)) for line in text.splitlines()}
     assert code == 0
-    assert ("cifar10", "fedprox", "24", "12", "0", "600.0", "24.80") in lines
-    assert ("fmnist", "moon", "60", "12", "0", "1,800.0", "17.77") in lines, "bytes as in section 12 of the digest"
-    assert ("cifar10", "centralized", "3", "3", "0", "30.0", "0.00") in lines
+    assert ("cifar10", "fedprox", "24", "12", "24", "0", "600.0", "24.80") in lines
+    assert ("fmnist", "moon", "60", "12", "60", "0", "1,800.0", "17.77") in lines, (
+        "bytes as in section 12 of the digest"
+    )
+    assert ("cifar10", "centralized", "3", "3", "3", "0", "30.0", "0.00") in lines
 
 
 def test_dry_run_says_what_would_run_and_writes_nothing(bench, tmp_path):
