@@ -116,5 +116,6 @@ def _counts(cells: list[Cell], store: Store, examples_to_train, counted: set[str
 
 _CAPTION = (
     "trials: every point of the tuning sets; chosen: one for each cell and seed; trainings: runs that train, each counted "
-    "once (what is calibrated after training shares one); M examples: millions of training examples, all epochs and trials; MB/client: sent and received in one trial, mean over clients (10^6 bytes)"
+    "once (what is calibrated after training shares one); M examples: millions of training examples, all epochs and "
+    "trainings; MB/client: sent and received in one trial, mean over clients (10^6 bytes)"
 )
