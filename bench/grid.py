@@ -53,7 +53,8 @@ class Cell:
             return getattr(self, key)
         if key == "algorithm":
             return (self.config.algorithm["base"] if self.is_wrapped else self.config.algorithm)["name"]
-        return getattr(self.config, key, self.config.algorithm.get(key))
+        inside = self.config.algorithm["base"] if self.is_wrapped else {}
+        return getattr(self.config, key, self.config.algorithm.get(key, inside.get(key)))
 
     @property
     def is_wrapped(self) -> bool:

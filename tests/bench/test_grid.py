@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -9,11 +10,12 @@ import yaml
 
 import datasets
 from bench import grid_files
-from bench.config import resolve, run_id
+from bench.config import base_of, resolve, run_id
 from bench.grid import budget_label, expand, select, to_json
 from bench.grid_spec import load_grid, make_grid, single
 from bench.mistakes import ConfigError
 from bench.overview import chosen
+from bench.plan import training_of
 from datasets import partitions
 
 SMALL = {
@@ -402,3 +404,43 @@ def test_a_base_may_be_an_axis_and_is_called_by_its_name_and_options(grid_of):
     )
     described = to_json(grid, "paper", {}, expand(grid, "paper"))
     assert described["column_order"] == ["fedavg", "fedprox mu=0.1"]
+
+
+WRAPPED = {
+    "axes": {
+        "dataset": ["digits"],
+        "partition": ["iid"],
+        "algorithm": ["fedavg", "fedprox"],
+        "wrapper": ["none", "ccvr"],
+        "seed": [0],
+    },
+    "settings": {"clients": 20, "rounds": 3, "virtual_per_class": 7},
+    "tuning": [],
+    "report": {"columns": "wrapper"},
+}
+
+
+def test_the_axis_wrapper_puts_methods_around_those_of_the_axis_algorithm(grid_of):
+    grid = grid_of(**WRAPPED)
+    cells = {(cell.setting("algorithm"), cell.wrapper): cell for cell in expand(grid, "paper")}
+    alone, around = cells["fedprox", "none"], cells["fedprox", "ccvr"]
+    assert run_id(base_of(around.config)) == alone.id
+    assert around.config.algorithm["name"] == "ccvr" and around.config.algorithm["virtual_per_class"] == 7
+    assert "virtual_per_class" not in alone.config.algorithm, "an option goes to what has it"
+    described = to_json(grid, "paper", {}, list(cells.values()))
+    assert described["column_order"] == ["none", "ccvr"]
+    assert [cell["algorithm"] for cell in described["cells"]] == ["fedavg", "fedavg", "fedprox", "fedprox"]
+    for wrapper, said in (("ccrv", "Unknown wrapper 'ccrv'. Did you mean 'ccvr'?"), ("fedprox", "Unknown wrapper")):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            expand(grid_of(**WRAPPED | {"axes": WRAPPED["axes"] | {"wrapper": [wrapper]}, "settings": {}}), "paper")
+
+
+def test_calibrated_runs_of_ccvrs_tables_share_60_trainings_and_27_more():
+    tables = [expand(load_grid(f"ccvr_table{table}"), "paper") for table in (2, 1)]
+    assert [len(cells) for cells in tables] == [180, 45]
+    second, first = ({(training_of(cell) or cell).id for cell in cells} for cells in tables)
+    assert (len(second), len(first - second)) == (60, 27)
+    points = {
+        cell.id for cell in expand(load_grid("ccvr_figure7"), "paper") if cell.setting("virtual_per_class") == 100
+    }
+    assert points <= {cell.id for cell in tables[0]}, "Figure 7 goes through cells of Table 2"

@@ -1,5 +1,9 @@
+from collections import Counter
+
 import pytest
 
+from bench.grid import expand
+from bench.grid_spec import load_grid
 from reports import published
 
 
@@ -63,3 +67,16 @@ def test_a_subject_printed_for_several_settings_needs_the_exact_one():
 def test_what_no_paper_printed_is_not_found():
     assert fedconcat(algorithm="scaffold") is None
     assert fedconcat(table="99") is None
+
+
+@pytest.mark.parametrize("table", ["1", "2"])
+def test_every_published_number_of_ccvr_has_cells_of_its_setting(read_published, table):
+    grid = load_grid(f"ccvr_table{table}")
+    cells = Counter()
+    for cell in expand(grid, "paper"):
+        config, called = cell.config, cell.published_as or cell.setting("algorithm")
+        setting = (str(config.clients), str(config.participation), config.model)
+        cells[(cell.dataset, config.partition, called, cell.variant, *setting)] += 1
+    names = ("dataset", "partition", "algorithm", "variant", "n_clients", "participation", "model")
+    lines = [line for line in read_published("ccvr") if line["table"] == table]
+    assert {tuple(line[name] for name in names): 3 for line in lines} == cells
