@@ -69,9 +69,9 @@ class Algorithm:
         """The kind of model that is deployed, a `bench.models.base.Model`, before there is any."""
         return task.model
 
-    def deployment(self, task) -> dict[str, int]:
-        """Bytes that all clients together receive ("bytes_down") and send ("bytes_up") in order to deploy, beside the
-        rounds."""
+    def deployment(self, task, model) -> dict[str, int]:
+        """Bytes that all clients together receive ("bytes_down") and send ("bytes_up") in order to deploy a model, beside
+        those of the rounds."""
         return {"bytes_down": 0, "bytes_up": 0}
 
     # What is known before a run, and told after it

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+import algorithms
 from algorithms.base import Deployed
-from algorithms.checks import above, at_least, between
+from algorithms.checks import above, at_least
 from algorithms.local import LocalResult, descend, task_loss
 from algorithms.wrapper import PostHoc
 from bench.models.base import BoundModel, Params
-from bench.models.calibrated import head_of
+from bench.models.calibrated import Transformed, around, classifier_of, tukey
 from bench.models.concat import classifier_part
 from datasets.federation import Federation
 from datasets.transforms import AsTheyAre
@@ -29,6 +30,8 @@ class Calibration(PostHoc):
         calibration_lr, calibration_momentum, calibration_weight_decay, calibration_batch_size: of SGD, in epochs that are
             newly shuffled, with smaller last batches.
         calibration_epochs: passes over the features, at least; more where 1,000 steps need them.
+        tukey, relu: where features are transformed, the power of Tukey's transformation, > 0, and whether negative features
+            become 0 before it.
     """
 
     does = "calibrates"
@@ -37,29 +40,42 @@ class Calibration(PostHoc):
     calibration_weight_decay: float = 1e-5
     calibration_batch_size: int = 64
     calibration_epochs: int = 10
+    tukey: float = 0.5
+    relu: bool = True
 
     def __post_init__(self):
         super().__post_init__()
         above("calibration_lr", self.calibration_lr, 0)
-        between("calibration_momentum", self.calibration_momentum, 0, 1)
+        at_least("calibration_momentum", self.calibration_momentum, 0)
+        above("1 - calibration_momentum", 1 - self.calibration_momentum, 0)
         at_least("calibration_weight_decay", self.calibration_weight_decay, 0)
         at_least("calibration_batch_size", self.calibration_batch_size, 1)
         at_least("calibration_epochs", self.calibration_epochs, 1)
+        above("tukey", self.tukey, 0)
 
     def mistakes(self, config):
         own = [f"Calibration is not defined for inputs with noise, but the partition is {config.partition}."]
         return super().mistakes(config) + (own if config.partition.startswith("noise") else [])
 
-    def changed(self, task, deployed: Deployed) -> Deployed:
-        if "classifier.weight" not in deployed.params:
+    def init(self, task):
+        if "classifier" not in task.model.layers():
             raise ValueError(
-                f"{type(self).__name__} trains a classifier again, but {type(deployed.model).__name__} has none."
+                f"{algorithms.name_of(self)} trains a classifier again, but {type(task.model).__name__} has none."
             )
-        return self.with_new_classifier(task, deployed)
+        return super().init(task)
 
-    def with_new_classifier(self, task, deployed: Deployed) -> Deployed:
-        """What a subclass makes of the base's model."""
-        raise NotImplementedError
+    def transformed(self, features: Tensor) -> Tensor:
+        """Features [n, feature_dim] after ReLU and Tukey's transformation."""
+        return tukey(features, self.tukey, self.relu)
+
+    def transforming(self, deployed: Deployed, params: Params) -> Deployed:
+        """What is deployed with new params, whose classifier reads transformed features."""
+        tested = deployed.test_features
+        return deployed._replace(
+            model=around(Transformed, deployed.model, self.tukey, self.relu),
+            params=params,
+            test_features=None if tested is None else self.transformed(tested),
+        )
 
     def retrain(self, task, deployed: Deployed, features: Tensor, labels: Tensor, epochs: int | None = None) -> Params:
         """The params of a model with its classifier trained again.
@@ -89,7 +105,7 @@ class Calibration(PostHoc):
             inputs, labels, inputs[:0], labels[:0], (torch.arange(len(labels)),), counts.double()[None], AsTheyAre()
         )
         server = replace(
-            task, model=head_of(deployed.model), settings=settings, federation=alone, members=None, engine="loop"
+            task, model=classifier_of(deployed.model), settings=settings, federation=alone, members=None, engine="loop"
         )
 
         def train(data, plan, view) -> LocalResult:

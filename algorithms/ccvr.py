@@ -11,9 +11,8 @@ import torch
 
 from algorithms import tree
 from algorithms.calibration import Calibration, features_of
-from algorithms.checks import above, at_least, one_of
+from algorithms.checks import at_least, one_of
 from algorithms.class_gaussians import allocate, draw, gaussian_of, pool_classes
-from bench.models.calibrated import Transformed, around, tukey
 from bench.models.concat import encoder_part
 from bench.seeds import seed_for
 
@@ -32,69 +31,71 @@ class CCVR(Calibration):
         virtual_per_class: M_c of the paper, virtual features of each class, >= 0; 0 leaves the classifier as it is.
         proportional: divides the same total among classes in proportion to their training examples.
         transform_stage: features are transformed "before_stats", vectors are transformed "on_samples", or "none".
-        tukey: power of Tukey's transformation, > 0.
-        relu: whether negative features become 0 before it.
     """
 
     virtual_per_class: int = 100
     proportional: bool = False
     transform_stage: TransformStage = "before_stats"
-    tukey: float = 0.5
-    relu: bool = True
 
     def __post_init__(self):
         super().__post_init__()
         at_least("virtual_per_class", self.virtual_per_class, 0)
         one_of("transform_stage", self.transform_stage, get_args(TransformStage))
-        above("tukey", self.tukey, 0)
 
-    def with_new_classifier(self, task, deployed):
+    def changed(self, task, deployed):
         if not self.virtual_per_class:
             return deployed
         gaussians = self._pooled(task, deployed)
         wanted = self._virtual_counts(gaussians, deployed.model.num_classes)
         drawn = {
-            label: draw(one, wanted[label], seed_for(task.seed, "virtual", label) >> 2)
+            label: draw(one, wanted[label], seed_for(task.seed, "virtual", label) >> 2).to(task.dtype)
             for label, one in gaussians.items()
         }
         vectors = torch.cat(list(drawn.values()))
         labels = torch.cat([torch.full((len(part),), label) for label, part in drawn.items()]).to(vectors.device)
         if self.transform_stage == "on_samples":
-            vectors = tukey(vectors, self.tukey, self.relu)
+            vectors = self.transformed(vectors)
         params = self.retrain(task, deployed, vectors, labels)
-        if self.transform_stage == "none":
-            return deployed._replace(params=params)
-        tested = deployed.test_features
-        return deployed._replace(
-            model=around(Transformed, deployed.model, self.tukey, self.relu),
-            params=params,
-            test_features=None if tested is None else tukey(tested, self.tukey, self.relu),
+        return (
+            deployed._replace(params=params) if self.transform_stage == "none" else self.transforming(deployed, params)
         )
 
-    def deployment(self, task):
-        """Each client receives the encoder, and sends for each class that it holds a count, a mean and half of a symmetric
-        covariance."""
-        model = self.deployed_model(task)
-        width = model.feature_dim
-        bytes_per_class = 4 * (width + width * (width + 1) // 2) + 8
+    def deployment(self, task, model):
+        """Each client receives the encoder, and sends the statistics of each class that it holds."""
+        if not self.virtual_per_class:
+            return super().deployment(task, model)
         num_held = int((task.federation.label_counts > 0).sum())
         encoder = tree.num_bytes([encoder_part(model.init(task.generator_for("init"))), model.init_buffers()])
-        return {"bytes_down": task.population * encoder, "bytes_up": num_held * bytes_per_class}
+        return {"bytes_down": task.population * encoder, "bytes_up": upload_size(model.feature_dim, num_held)}
+
+    def remarks(self, task):
+        absent = (task.federation.label_counts.sum(0) == 0).nonzero().flatten().tolist()
+        own = [
+            f"ccvr: no client has an example of {', '.join(map(str, absent))}, so there are no virtual features of it."
+        ]
+        return super().remarks(task) + (own if absent else [])
 
     def _pooled(self, task, deployed):
         """Gaussian of each class over all clients, of transformed features where the stage says so."""
-        federation, held = task.federation, []
-        for rows in federation.clients:
+        federation = task.federation
+
+        def held_by(rows):
             rows = rows.to(federation.device)
             features = features_of(task, deployed, federation.images[rows])
             if self.transform_stage == "before_stats":
-                features = tukey(features, self.tukey, self.relu)
+                features = self.transformed(features)
             labels = federation.labels[rows]
-            held.append({label: gaussian_of(features[labels == label]) for label in labels.unique().tolist()})
-        return pool_classes(held)
+            return {label: gaussian_of(features[labels == label]) for label in labels.unique().tolist()}
+
+        return pool_classes(map(held_by, federation.clients))
 
     def _virtual_counts(self, gaussians, num_classes: int) -> list[int]:
         if not self.proportional:
             return [self.virtual_per_class] * num_classes
         counts = [gaussians[label].count if label in gaussians else 0 for label in range(num_classes)]
         return allocate(counts, self.virtual_per_class * num_classes)
+
+
+def upload_size(feature_dim: int, num_classes: int) -> int:
+    """Bytes of the statistics of some classes: mean and half of a symmetric covariance in single precision, and a count."""
+    return num_classes * (4 * (feature_dim + feature_dim * (feature_dim + 1) // 2) + 8)

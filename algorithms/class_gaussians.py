@@ -3,7 +3,7 @@
 Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Equations 2 to 4. Everything is float64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -51,16 +51,20 @@ def pool(parts: Sequence[Gaussian]) -> Gaussian:
     return Gaussian(count, mean, scatter / max(count - 1, 1))
 
 
-def pool_classes(held: Sequence[dict[int, Gaussian]]) -> dict[int, Gaussian]:
-    """The pooled Gaussian of each class that any client holds, in ascending order of classes.
+def pool_classes(held: Iterable[dict[int, Gaussian]]) -> dict[int, Gaussian]:
+    """The pooled Gaussian of each class that any client holds, in ascending order of classes; one client after another, so
+    that no more than what is pooled is kept.
 
     A class with a single feature anywhere has no covariance; it gets the mean covariance of those that have one.
 
     Args:
         held: class -> Gaussian, for each client.
     """
-    classes = sorted({label for client in held for label in client})
-    pooled = {label: pool([client[label] for client in held if label in client]) for label in classes}
+    found: dict[int, Gaussian] = {}
+    for client in held:
+        for label, own in client.items():
+            found[label] = pool([found[label], own]) if label in found else own
+    pooled = dict(sorted(found.items()))
     known = [one.covariance for one in pooled.values() if one.count > 1]
     if known:
         usual = sum(known) / len(known)
@@ -71,23 +75,30 @@ def pool_classes(held: Sequence[dict[int, Gaussian]]) -> dict[int, Gaussian]:
 def draw(gaussian: Gaussian, count: int, key: int) -> Tensor:
     """Vectors [count, d]; a function of key and position, so that fewer of them are the first of more.
 
-    A covariance need not have full rank: where there are fewer features than dimensions it never has.
+    A covariance need not have full rank: where there are fewer features than dimensions it never has. Features of a model
+    that has diverged give vectors that are not finite.
 
     Raises:
         ValueError: if the covariance has a negative eigenvalue that is no rounding error.
     """
-    values, vectors = torch.linalg.eigh((gaussian.covariance + gaussian.covariance.T) / 2)
-    if values[0] < -_ROUNDING * values[-1].abs():
-        raise ValueError(f"A covariance has the eigenvalue {values[0]:.3g} beside {values[-1]:.3g}: it is none.")
+    if not (gaussian.mean.isfinite().all() and gaussian.covariance.isfinite().all()):
+        return gaussian.mean.new_full((count, len(gaussian.mean)), torch.nan)
     keys = key + torch.arange(count, device=gaussian.mean.device)
     noise = normal_from_keys(keys, len(gaussian.mean)).double()
-    return gaussian.mean + noise * values.clamp(min=0).sqrt() @ vectors.T
+    return gaussian.mean + noise @ root(gaussian.covariance)
 
 
-def clipped(matrix: Tensor) -> Tensor:
-    """The nearest positive semidefinite matrix [d, d] to a symmetric one."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return (vectors * values.clamp(min=0)) @ vectors.T
+def root(covariance: Tensor) -> Tensor:
+    """The symmetric square root [d, d]. Unlike eigenvectors, whose signs and order are arbitrary, it hardly changes where the
+    covariance hardly does.
+
+    Raises:
+        ValueError: if there is a negative eigenvalue that is no rounding error.
+    """
+    values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
+    if values[0] < -_ROUNDING * values[-1].abs():
+        raise ValueError(f"A covariance has the eigenvalue {values[0]:.3g} beside {values[-1]:.3g}: it is none.")
+    return vectors * values.clamp(min=0).sqrt() @ vectors.T
 
 
 def allocate(class_counts: Sequence[int], total: int) -> list[int]:

@@ -5,8 +5,10 @@ Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Section 3.3. https://arxiv.o
 
 from dataclasses import dataclass, replace
 
+import algorithms
+from algorithms.base import RoundBased
 from algorithms.wrapper import Wrapper
-from bench.models.calibrated import NormalisedHead, around
+from bench.models.calibrated import NormalisedClassifier, around
 
 
 @dataclass(frozen=True)
@@ -15,5 +17,12 @@ class ClsNorm(Wrapper):
 
     does = "normalises the classifier of"
 
+    def __post_init__(self):
+        super().__post_init__()
+        if not isinstance(self.base, RoundBased):
+            raise ValueError(
+                f"clsnorm needs a base that trains one model in rounds, but got {algorithms.name_of(self.base)}."
+            )
+
     def inside(self, task):
-        return replace(task, model=around(NormalisedHead, task.model))
+        return replace(task, model=around(NormalisedClassifier, task.model))

@@ -15,7 +15,8 @@ from algorithms.clustering import NumClusters, too_many_clusters
 from algorithms.local import LocalResult, cross_entropy, descend
 from algorithms.tree import Tree
 from bench.models.base import BoundModel, uniform_init
-from bench.models.concat import OnFeatures, classifier_part, concatenate, encoder_part, with_prefix
+from bench.models.calibrated import classifier_of
+from bench.models.concat import classifier_part, concatenate, encoder_part, with_prefix
 
 ClassifierInit = Literal["random", "clusters"]
 CacheFeatures = Literal["equivalent", "always", "never"]
@@ -196,7 +197,7 @@ class Concatenation(Algorithm):
         model = self._model(task, state)
         if self._caches(task):
             features = _cached(_train_features, task, model, state, task.federation.images)
-            linear = OnFeatures((features.shape[1], 1, 1), model.num_classes)
+            linear = classifier_of(model)
             stage = replace(task, model=linear, settings=one_pass, federation=task.federation.on_features(features))
             return stage, {}
         return replace(task, model=model, settings=one_pass), encoder_part(state["params"])

@@ -23,24 +23,28 @@ class Oracle(Calibration):
     Attributes:
         fraction: of the training images of each class, in [0, 1]; 0 leaves the classifier as it is. With fewer images
             there are more epochs (calibration_epochs / fraction, at most 100), so that the number of steps stays alike.
+        transform_features: whether the features are transformed; the paper says so of virtual ones only.
     """
 
     fraction: float = 1.0
+    transform_features: bool = False
 
     def __post_init__(self):
         super().__post_init__()
         between("fraction", self.fraction, 0, 1)
 
-    def with_new_classifier(self, task, deployed):
+    def changed(self, task, deployed):
         if not self.fraction:
             return deployed
         rows = self._rows(task).to(task.federation.device)
         features = features_of(task, deployed, task.federation.images[rows])
+        if self.transform_features:
+            features = self.transformed(features)
         epochs = min(_MOST_EPOCHS, math.ceil(self.calibration_epochs / self.fraction))
         params = self.retrain(
             task, deployed, features, task.federation.labels[rows], max(epochs, self.calibration_epochs)
         )
-        return deployed._replace(params=params)
+        return self.transforming(deployed, params) if self.transform_features else deployed._replace(params=params)
 
     def _rows(self, task):
         """Rows of the training images that are used: of each class the same share, at least one image."""

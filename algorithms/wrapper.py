@@ -80,4 +80,4 @@ class PostHoc(Wrapper):
         raise NotImplementedError
 
     def traffic(self, task):
-        return super().traffic(task) + sum(self.deployment(task).values()) // task.population
+        return super().traffic(task) + sum(self.deployment(task, self.deployed_model(task)).values()) // task.population

@@ -183,7 +183,9 @@ def _untraceable(config: RunConfig, method) -> list[str]:
     mistakes = []
     if not isinstance(method, RoundBased):
         name = config.algorithm["name"]
-        mistakes.append(f"{name} trains in stages, so trace_local_models has no local models of a round; leave it out.")
+        mistakes.append(
+            f"{name} does not train one model in rounds, so trace_local_models has no local models of a round; leave it out."
+        )
     if config.local_epochs is None:
         mistakes.append(
             f"trace_local_models looks at models after every local epoch: set local_epochs, not local_steps "

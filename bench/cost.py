@@ -34,7 +34,7 @@ def examples_to_train(config: RunConfig) -> int:
 def bytes_per_client(config: RunConfig) -> int | None:
     """Bytes that a client sends and receives in a run, mean over the population; None where that is not known before: for a
     dataset that is not known, and a number of clusters that depends on the clients."""
-    if config.dataset not in datasets.INFO or config.algorithm.get("num_clusters") == "elbow":
+    if config.dataset not in datasets.INFO or _innermost(config.algorithm).get("num_clusters") == "elbow":
         return None
     blank = {
         "seed": 0,
@@ -48,6 +48,13 @@ def bytes_per_client(config: RunConfig) -> int | None:
         "dirichlet_seed_override": None,
     }
     return _traffic(config.model_copy(update=blank).model_dump_json())
+
+
+def _innermost(algorithm: dict) -> dict:
+    """The method that a wrapper, or a wrapper of one, is around, if clusters may depend on it."""
+    while "num_clusters" not in algorithm and isinstance(algorithm.get("base"), dict):
+        algorithm = algorithm["base"]
+    return algorithm
 
 
 @functools.cache

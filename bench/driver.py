@@ -54,7 +54,7 @@ def play(
                 base=_base_of(plan.bases.get(cell.id), request, store),
                 mark=mark,
             )
-            for cell, keep in ((cell, keep_of(request, cell.id, store)) for cell in plan.todo)
+            for cell, keep in ((cell, keep_of(request, cell.id, store, cell.id in plan.bases)) for cell in plan.todo)
         ]
         tune.play(
             jobs,
@@ -94,9 +94,11 @@ def _folder_of(run_id: str, request: Request, store: Store) -> str:
 
 def _base_of(run_id: str | None, request: Request, store: Store) -> str:
     """Where a worker finds the state of a finished run; "" without any."""
+    from bench.worker import LENT
+
     if run_id is None:
         return ""
-    return str(store.run_folder(run_id)) if request.storage is None else f"{_storage_of(request, store)}/{run_id}"
+    return str(store.run_folder(run_id)) if request.storage is None else f"{_storage_of(request, store)}/{LENT}{run_id}"
 
 
 def _storage_of(request: Request, store: Store) -> str:

@@ -169,6 +169,15 @@ def on_host(state: Any) -> Any:
     return compact(state.cpu()) if isinstance(state, torch.Tensor) else state
 
 
+def on_device(state: Any, device: torch.device) -> Any:
+    """A state with its tensors on a device, but for client rows, which stay on the host: `on_host` undone."""
+    if isinstance(state, dict):
+        if rows.are_client_rows(state):
+            return {"fresh": on_device(state["fresh"], device), "rows": state["rows"]}
+        return {key: on_device(part, device) for key, part in state.items()}
+    return state.to(device) if isinstance(state, torch.Tensor) else state
+
+
 def compact(leaf: torch.Tensor) -> torch.Tensor:
     """A tensor that shares its memory with no larger one: a view would take along all that it is a view of."""
     return leaf if leaf.untyped_storage().nbytes() == leaf.numel() * leaf.element_size() else leaf.clone()

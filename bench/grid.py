@@ -123,7 +123,8 @@ def expand(
             continue
         if "rounds" in given and config.rounds == overrides["rounds"]:
             used.add("rounds")
-        choice = {key: trained.algorithm.get(key, getattr(trained, key, None)) for key in choice}
+        played = trained.algorithm | config.algorithm
+        choice = {key: played.get(key, getattr(trained, key, None)) for key in choice}
         cell = Cell(dataset, choice, config, run_id(config), absent, stand_in, *published, wrapper)
         cells.setdefault((dataset, cell.id), cell)
     unused = [key for key in overrides if key not in used]
@@ -188,7 +189,9 @@ def ordered(described: Mapping[str, Any], cells: list[dict]) -> dict:
 
 def value_at(cell: Mapping[str, Any], key: str) -> Any:
     """A stored cell's value of an axis, a setting or a method option; None if it has none of that name."""
-    return shown((cell["config"]["algorithm"] | cell["config"] | dict(cell)).get(key))
+    method = cell["config"]["algorithm"]
+    inside = method["base"] if cell.get("wrapper", UNWRAPPED) != UNWRAPPED else {}
+    return shown((inside | method | cell["config"] | dict(cell)).get(key))
 
 
 def place(layout: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
@@ -216,8 +219,9 @@ def _points(
         flat = grid.settings | dict(zip(axes, values, strict=True))
         foreign = options.difference(SETTINGS, _options(flat))  # of other methods of the grid
         flat = {key: value for key, value in flat.items() if key not in foreign}
-        flat |= {key: value for key, value in overrides.items() if key in SETTINGS}
-        given = {key: value for key, value in overrides.items() if key in SETTINGS or key in _options(flat)}
+        flat |= {key: value for key, value in overrides.items() if key in SETTINGS or key == "wrapper"}
+        general = {*SETTINGS, "wrapper"}
+        given = {key: value for key, value in overrides.items() if key in general or key in _options(flat)}
         dataset = flat.get("dataset")
         if isinstance(dataset, str) and dataset in datasets.INFO:
             flat.setdefault("model", datasets.INFO[dataset].model)

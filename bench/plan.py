@@ -125,8 +125,12 @@ def make_plan(request: Request, store: Store) -> Plan:
     for cell in list(todo.values()):
         if base := training_of(cell):
             bases[cell.id] = base.id
-            if base.id not in todo and not _is_there(base.id, store):
+            note = found[base.config.dataset].note
+            reason = None if base.id in todo else _reason_to_train(base, request, store, note)
+            if reason is not None:
                 todo[base.id] = base
+                if reason:
+                    reasons[base.id] = reason
     order = sorted(todo.values(), key=lambda cell: (cell.id in bases, -examples_to_train(cell.config)))
     return Plan(cells, selected, order, reasons, bases, no_data)
 
@@ -140,14 +144,15 @@ def training_of(cell: Cell) -> Cell | None:
     return replace(cell, config=trained, id=run_id(trained), choice={}, variant="", wrapper="")
 
 
-def _is_there(base: str, store: Store) -> bool:
-    """Whether a run has left the state that it ended with."""
-    return (store.record(base) or {}).get("status") in ("done", "diverged") and FINAL in store.states(base)
-
-
-def keep_of(request: Request, run_id: str, store: Store) -> Keep:
+def keep_of(request: Request, run_id: str, store: Store, post_hoc: bool = False) -> Keep:
     """Which states a run keeps: those that are asked for and those that it kept before, so that grids which need
-    different ones do not repeat each other's runs for ever."""
+    different ones do not repeat each other's runs for ever.
+
+    Args:
+        post_hoc: whether it starts from the end of another run, and so has no states on the way.
+    """
+    if post_hoc:
+        return Keep(final=request.keep_final)
     grid, stored = request.grid, " ".join(store.states(run_id))
 
     def rounds(kind: str, wanted: list[int]) -> tuple[int, ...]:
@@ -256,6 +261,13 @@ def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> st
     before = record.get("data_note", "")
     if before and before != note:
         return f"its images were incomplete ({before}), now: {note or 'all of them'}"
-    wanted = replace(keep_of(request, cell.id, store), final=False).files()
+    wanted = replace(keep_of(request, cell.id, store, training_of(cell) is not None), final=False).files()
     lacking = [name for name in wanted if name not in store.states(cell.id)]
     return f"the stored run lacks {', '.join(lacking)}" if lacking and record["status"] == "done" else None
+
+
+def _reason_to_train(base: Cell, request: Request, store: Store, note: str) -> str | None:
+    """Why the run that a post-hoc method starts from is played, as `_reason_to_play`; repeating is for what was selected."""
+    reason = _reason_to_play(base, replace(request, rerun=False), store, note)
+    lost = reason is None and FINAL not in store.states(base.id)
+    return "its last state, from which others start, is gone" if lost else reason

@@ -21,7 +21,7 @@ from bench.checkpoint import UnusableCheckpoint
 from bench.client import Settings
 from bench.engine import refuse_loop_only, warm_up
 from bench.evaluate import evaluate
-from bench.folders import Folder, on_host
+from bench.folders import Folder, on_device, on_host
 from bench.local_models import local_models, trace
 from bench.seeds import seed_for
 from bench.task import Task
@@ -87,7 +87,7 @@ class Run:
         if keep and keep.local_models and not isinstance(self.algorithm, RoundBased):
             name = config.algorithm["name"]
             raise ValueError(
-                f"{name} trains in stages: it has no local models of a round to keep; leave out save_local_models."
+                f"{name} does not train one model in rounds, so it has no local models to keep; leave out save_local_models."
             )
         self.task = replace(build_task(config, dataset, device=device, engine=engine), block=block)
         warm_up(self.task.engine)
@@ -165,11 +165,20 @@ class Run:
 
     def take_over(self, state: dict[str, Any]) -> None:
         """Instead of training, of a method that is `post_hoc`: the last state of a finished run of its base. What is measured
-        is one row; its seconds are those of deploying and testing alone."""
-        begin, self.state = time.perf_counter(), state
-        row = {**self._spent(), **self._scores(evaluated=True)}
+        is one row; its seconds are those of deploying and testing alone. What is deployed is kept as the final state."""
+        begin, self.state = time.perf_counter(), on_device(state, self.task.device)
+        if self.finished:
+            row = self._measured(evaluated=True)
+        else:
+            row, self._diverged = (
+                self._measured(evaluated=False),
+                f"the run of its base had diverged after round {self.round}",
+            )
         self._seconds = row["seconds"] = time.perf_counter() - begin
         self.rows.append(row)
+        if self._folder and self._keep.final and self._deployed:
+            kept = {"round": self.round, "params": self._deployed.params, "buffers": self._deployed.buffers}
+            self._folder.save(FINAL, on_host(kept))
 
     def _step(self) -> dict[str, Any]:
         begin, before = time.perf_counter(), self.state["spent"]["examples"]
@@ -177,8 +186,8 @@ class Run:
         if self.task.device.type == "cuda":
             torch.cuda.synchronize(self.task.device)
         trained = time.perf_counter() - begin
-        row = {**self._spent(), "examples_per_second": (self.state["spent"]["examples"] - before) / trained}
-        row |= self._scores(self.round % self._evaluate_every == 0 or self.round == self.num_rounds)
+        row = self._measured(self.round % self._evaluate_every == 0 or self.round == self.num_rounds)
+        row["examples_per_second"] = (self.state["spent"]["examples"] - before) / trained
         self._seconds += time.perf_counter() - begin
         row["seconds"] = self._seconds
         if self._trace_local_models and not self._diverged and any("accuracy" in key for key in row):
@@ -187,23 +196,22 @@ class Run:
         self._save(previous)
         return row
 
-    def _spent(self) -> dict[str, float]:
-        """What has been exchanged and trained on so far, deploying included."""
-        spent, deploying = self.state["spent"], self.algorithm.deployment(self.task)
-        per_client = {key: (spent[key] + deploying[key]) / self.task.population for key in ("bytes_down", "bytes_up")}
-        return {"round": self.round, **per_client, "examples": spent["examples"]}
-
-    def _scores(self, evaluated: bool) -> dict[str, float]:
-        """Test metrics, if this round is evaluated and there is a model; the run has diverged if they are not finite."""
+    def _measured(self, evaluated: bool) -> dict[str, float]:
+        """What has been exchanged and trained on so far, and if this round is evaluated and there is a model, what it costs to
+        deploy it, and its test metrics; the run has diverged if these are not finite."""
+        spent, scores, self._deployed = dict(self.state["spent"]), {}, None
         if not tree.all_finite(self.algorithm.watched(self.state)):
             self._diverged = f"not all params were finite after round {self.round}"
         elif evaluated:
-            deployed = self.algorithm.deploy(self.task, self.state, torch.arange(self.task.population))
-            scores = evaluate(self.task, deployed) if deployed else {}
-            if all(map(math.isfinite, scores.values())):
-                return scores
-            self._diverged = f"the test loss was not finite after round {self.round}"
-        return {}
+            self._deployed = self.algorithm.deploy(self.task, self.state, torch.arange(self.task.population))
+        if self._deployed:
+            scores = evaluate(self.task, self._deployed)
+            for key, num_bytes in self.algorithm.deployment(self.task, self._deployed.model).items():
+                spent[key] += num_bytes
+            if not all(map(math.isfinite, scores.values())):
+                scores, self._diverged = {}, f"the test loss was not finite after round {self.round}"
+        per_client = {key: spent[key] / self.task.population for key in ("bytes_down", "bytes_up")}
+        return {"round": self.round, **per_client, "examples": spent["examples"], **scores}
 
     def result(self) -> dict[str, Any]:
         """What a finished run leaves in its record."""

@@ -109,6 +109,8 @@ class Shares:
         """What a job gets."""
         if not self._resources.gpus:
             return self._resources
+        if getattr(job, "base", ""):  # it trains nothing but a classifier, for seconds: not worth a profile
+            return replace(self._resources, gpus=1.0 if self._resources.auto else self._resources.gpus, auto=False)
         gpus = self._choose(job) if self._resources.auto else self._resources.gpus
         return replace(self._resources, gpus=max(gpus, self._of_kind(job).get("at_least", 0)), auto=False)
 

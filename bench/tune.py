@@ -22,7 +22,7 @@ from bench.resources import Resources
 from bench.run import FINAL
 from bench.shares import Shares
 from bench.store import Store, StoreError
-from bench.worker import Job, Worker, storage_trouble
+from bench.worker import LENT, Job, Worker, storage_trouble
 
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -222,13 +222,15 @@ def play(
 @contextlib.contextmanager
 def _lent(jobs: list[Job], store: Store) -> Iterator[None]:
     """Finished runs whose states these jobs need lie meanwhile where workers look for them: in the storage, if there is one."""
-    wanted = {job.base: store.run_folder(job.base.rpartition("/")[2]) for job in jobs if job.base}
-    lent = {place: own for place, own in wanted.items() if place != str(own)}
-    for place, own in lent.items():
-        Folder(place).copy_from(own, [FINAL])
-    yield
-    for place in lent:
-        Folder(place).remove()
+    wanted = {job.base: job.base.rpartition("/")[2] for job in jobs if job.base}
+    lent = {place: name.removeprefix(LENT) for place, name in wanted.items() if name.startswith(LENT)}
+    try:
+        for place, run_id in lent.items():
+            Folder(place).copy_from(store.run_folder(run_id), [FINAL])
+        yield
+    finally:
+        for place in lent:
+            Folder(place).remove()
 
 
 def _fit(

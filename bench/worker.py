@@ -22,6 +22,7 @@ from bench.folders import GO_ON, Folder
 from bench.run import FINAL, Keep, Run, device_name
 from bench.store import StoreError
 
+LENT = "lent-"  # begins the names of folders of finished runs that lie in a storage for others
 REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are sent together
 _BENCH = Path(__file__).parent
 _NUMBERS = (  # the packages need not lie side by side: a cluster unpacks each in a folder of its own
@@ -117,7 +118,7 @@ class Worker:
         folder = Folder(job.folder)
         run = Run(job.config, dataset, device=self._device, folder=folder, keep=job.keep, block=job.block)
         if job.base:
-            run.take_over(Folder(job.base).load(FINAL, run.task.device))
+            run.take_over(_last_state(job.base))
         of = {"run": job.id, "images": dataset.digest, "engine": run.task.engine, "code": code_version()}
         of |= {
             "torch": str(torch.__version__),
@@ -145,6 +146,14 @@ class Worker:
             return {"crowded": True}
         self._notes.append(f"out of GPU memory, goes on with {block} clients at once")
         return {"block": block}
+
+
+def _last_state(base: str) -> dict[str, Any]:
+    """With which the run of a base ended."""
+    place = Folder(base)
+    if FINAL not in place.names():
+        raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(LENT)}) has failed")
+    return place.load(FINAL, torch.device("cpu"))
 
 
 def require_shared(mark: str) -> None:

@@ -26,7 +26,9 @@ def cell_keys(grid: dict) -> list[str]:
 
 def label(cell: dict, key: str) -> str:
     """A cell of the grid on an axis: a field of its own, a setting or a method option; "-" if it has none."""
-    for place in (cell, cell["config"], cell["config"]["algorithm"]):
+    method = cell["config"]["algorithm"]
+    inside = method["base"] if cell.get("wrapper", "none") != "none" else {}
+    for place in (cell, cell["config"], method, inside):
         if place.get(key) not in (None, ""):
             return str(shown(place[key]))
     return "-"

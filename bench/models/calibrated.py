@@ -10,8 +10,8 @@ from bench.models.base import Model
 
 
 @dataclass(frozen=True)
-class HeadOnly(Model):
-    """The classifier of a model on features [B, feature_dim, 1, 1] that were computed before; made by `head_of`."""
+class ClassifierOnly(Model):
+    """The classifier of a model on features [B, feature_dim, 1, 1] that were computed before; made by `classifier_of`."""
 
     inner: Model
 
@@ -25,9 +25,9 @@ class HeadOnly(Model):
         return self.inner.head(params, z)
 
 
-def head_of(model: Model) -> HeadOnly:
+def classifier_of(model: Model) -> ClassifierOnly:
     """The classifier of a model alone."""
-    return HeadOnly((model.feature_dim, 1, 1), model.num_classes, model)
+    return ClassifierOnly((model.feature_dim, 1, 1), model.num_classes, model)
 
 
 class Around(Model):
@@ -76,7 +76,7 @@ class Transformed(Around):
 
 
 @dataclass(frozen=True)
-class NormalisedHead(Around):
+class NormalisedClassifier(Around):
     """A model whose classifier has weight rows of length 1 and no bias: logit c is w_c . z / |w_c|."""
 
     inner: Model

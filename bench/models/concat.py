@@ -79,17 +79,6 @@ class SimpleCnnConcat5(SideBySide):
         return SimpleCnn(self.input_shape, self.num_classes)
 
 
-@dataclass(frozen=True)
-class OnFeatures(Model):
-    """A linear classifier alone, on features [B, dim, 1, 1] that were computed before."""
-
-    def layers(self):
-        return {"classifier": (self.num_classes, self.input_shape[0])}
-
-    def features(self, params, x, bound):
-        return x.flatten(1)
-
-
 def encoder_part(params: dict) -> dict:
     """Those params that are not of the classifier."""
     return {name: leaf for name, leaf in params.items() if not name.startswith("classifier.")}

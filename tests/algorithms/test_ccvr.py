@@ -1,22 +1,27 @@
 """CCVR against numbers computed by hand, and what its options do."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from algorithms.ccvr import CCVR
-from algorithms.class_gaussians import Gaussian, allocate, clipped, draw, gaussian_of, pool, pool_classes
+from algorithms.ccvr import CCVR, upload_size
+from algorithms.class_gaussians import Gaussian, allocate, draw, gaussian_of, pool, pool_classes, root
 from algorithms.clsnorm import ClsNorm
 from algorithms.clsprox import ClsProx
 from algorithms.fedavg import FedAvg
+from algorithms.fedconcat import FedConcat
+from algorithms.fednova import FedNova
 from algorithms.local import task_loss
 from algorithms.oracle import Oracle
+from algorithms.scaffold import Scaffold
 from bench.client import Batch
+from bench.evaluate import evaluate
 from bench.models.base import BoundModel
-from bench.models.calibrated import NormalisedHead, around, tukey
+from bench.models.calibrated import NormalisedClassifier, around, tukey
 from bench.models.mlp import Mlp
 from tests.toy import NUM_CLASSES, play, toy_task
 
@@ -116,7 +121,8 @@ def test_covariances_of_lower_rank_are_drawn_from_and_others_that_are_none_are_r
     close(drawn[:, 1] - 2 * drawn[:, 0], [0.0] * 50)
     repair = ORACLE["psd_repair"]
     close(torch.linalg.eigvalsh(tensor(repair["matrix"])), repair["eigenvalues_ascending"])
-    close(clipped(tensor(repair["matrix"])), repair["clipped"])
+    square_root = root(tensor(repair["clipped"]))
+    torch.testing.assert_close(square_root @ square_root, tensor(repair["clipped"]), rtol=0, atol=1e-7)
     with pytest.raises(ValueError, match="has the eigenvalue -0.0634 beside 2.63"):
         draw(Gaussian(3, torch.zeros(3), tensor(repair["matrix"])), 2, key=0)
 
@@ -137,7 +143,7 @@ def test_tukeys_transformation():
 
 def test_clsnorm_has_rows_of_length_1_and_no_bias():
     case = ORACLE["clsnorm"]
-    model = around(NormalisedHead, Mlp((1, 6, 6), 2))
+    model = around(NormalisedClassifier, Mlp((1, 6, 6), 2))
     assert "classifier.bias" not in model.init(torch.Generator())
     logits = model.head({"classifier.weight": tensor(case["weight"])}, tensor([case["feature"]]))
     close(logits[0], case["logits"])
@@ -161,17 +167,14 @@ def test_clsprox_pulls_the_classifier_alone():
 
 def test_what_clients_send_is_accounted():
     for case in ORACLE["upload_size"]["cases"]:
-        width, classes = case["d"], case["classes"]
-        assert width + width * (width + 1) // 2 == case["floats_per_class"]
-        assert 4 * case["floats_per_class"] * classes + 8 * classes == case["with_int64_count_per_class"]
+        assert upload_size(case["d"], case["classes"]) == case["with_int64_count_per_class"]
     task = toy_task()
-    width = task.model.feature_dim
-    num_held = int((task.federation.label_counts > 0).sum())
-    spent = CCVR().deployment(task)
-    assert spent["bytes_up"] == num_held * (4 * (width + width * (width + 1) // 2) + 8)
+    assert (task.federation.label_counts > 0).sum() == 13, "two clients lack a class or two"
+    spent = CCVR().deployment(task, task.model)
     encoder = sum(leaf.numel() for name, leaf in task.initial_params().items() if not name.startswith("classifier"))
-    assert spent["bytes_down"] == 5 * 4 * encoder
-    assert sum(Oracle().deployment(task).values()) == 0
+    assert spent == {"bytes_up": upload_size(64, 13), "bytes_down": 5 * 4 * encoder}
+    for free in (Oracle(), CCVR(virtual_per_class=0), FedAvg()):
+        assert set(free.deployment(task, task.model).values()) == {0}
 
 
 def deployed(method, task=None):
@@ -219,7 +222,9 @@ def test_every_option_changes_the_classifier(change):
     assert (other.model == toy_task().model) == (change.get("transform_stage") == "none")
 
 
-@pytest.mark.parametrize("change", [{"calibration_batch_size": 32}, {"calibration_epochs": 1200}])
+@pytest.mark.parametrize(
+    "change", [{"calibration_batch_size": 32}, {"calibration_epochs": 1200}, {"transform_features": True}]
+)
 def test_every_option_changes_the_oracle(change):
     usual, other = deployed(Oracle()), deployed(Oracle(**change))
     assert not torch.equal(usual.params["classifier.weight"], other.params["classifier.weight"])
@@ -230,6 +235,49 @@ def test_the_deployed_model_transforms_features_as_the_clients_did():
     x = torch.rand(4, 1, 6, 6, dtype=torch.float64)
     before = BoundModel(base.model, {}).features(base.params, x)
     torch.testing.assert_close(BoundModel(found.model, {}).features(found.params, x), before.clamp(min=0).sqrt())
+
+
+def test_the_oracle_may_transform_features_too():
+    usual, other = deployed(Oracle(transform_features=True)), deployed(Oracle(transform_features=True, tukey=0.7))
+    assert not torch.equal(usual.params["classifier.weight"], other.params["classifier.weight"])
+    assert usual.model == deployed(CCVR()).model
+
+
+def test_draws_hardly_change_where_features_hardly_do():
+    """Eigenvectors may change their signs; what is drawn must not."""
+    features = torch.randn(20, 60, generator=torch.Generator().manual_seed(0)).double().clamp(min=0)
+    noise = 1e-9 * torch.randn(20, 60, generator=torch.Generator().manual_seed(1)).double()
+    one, other = (draw(gaussian_of(of), 30, key=3) for of in (features, features + noise))
+    assert (one - other).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    "base", [FedConcat(num_clusters=2, encoder_rounds=2, classifier_rounds=2), Scaffold(), FedNova()]
+)
+def test_it_calibrates_every_method_with_one_shared_model(base):
+    task = toy_task()
+    plain, found = deployed(base, task), deployed(CCVR(base), task)
+    assert found.params["classifier.weight"].shape == plain.params["classifier.weight"].shape
+    assert not torch.equal(found.params["classifier.weight"], plain.params["classifier.weight"])
+    without_cache = found._replace(test_features=None)
+    assert evaluate(task, found) == pytest.approx(evaluate(task, without_cache))
+
+
+def test_features_that_are_not_finite_give_a_classifier_that_is_not():
+    task = toy_task()
+    state = play(FedAvg(), task)
+    broken = {**state, "params": {name: leaf * torch.inf for name, leaf in state["params"].items()}}
+    found = CCVR().deploy(task, broken, EVERYONE)
+    assert not torch.isfinite(found.params["classifier.weight"]).any()
+
+
+def test_a_class_that_nobody_holds_is_named():
+    task = toy_task()
+    counts = task.federation.label_counts.clone()
+    counts[:, 2] = 0
+    lacking = replace(task, federation=replace(task.federation, label_counts=counts))
+    assert CCVR().remarks(task) == []
+    assert CCVR().remarks(lacking) == ["ccvr: no client has an example of 2, so there are no virtual features of it."]
 
 
 def test_more_real_features_than_a_fraction_are_another_calibration():
@@ -243,6 +291,11 @@ def test_more_real_features_than_a_fraction_are_another_calibration():
         assert (labels[rows] == label).sum() == round(0.5 * (labels == label).sum().item())
 
 
+class Headless(Mlp):
+    def layers(self):
+        return {"linear1": (NUM_CLASSES, 36)}
+
+
 def test_methods_that_make_no_sense_are_refused_in_one_sentence():
     from algorithms.local_training import LocalTraining
 
@@ -250,6 +303,11 @@ def test_methods_that_make_no_sense_are_refused_in_one_sentence():
         CCVR(LocalTraining())
     with pytest.raises(ValueError, match="^oracle needs a base that trains, but ccvr only changes what another method"):
         Oracle(CCVR())
+    with pytest.raises(ValueError, match="^clsnorm needs a base that trains one model in rounds, but got fedconcat.$"):
+        ClsNorm(FedConcat())
+    headless = replace(toy_task(), model=Headless((1, 6, 6), NUM_CLASSES))
+    with pytest.raises(ValueError, match="^ccvr trains a classifier again, but Headless has none.$"):
+        CCVR().init(headless)
     with pytest.raises(ValueError, match="virtual_per_class must be at least 0, but got -1"):
         CCVR(virtual_per_class=-1)
     with pytest.raises(ValueError, match="tukey must be greater than 0, but got 0"):
@@ -264,4 +322,4 @@ def test_clsnorm_trains_another_classifier_and_composes():
     assert not torch.equal(both["params"]["classifier.weight"], normal["params"]["classifier.weight"])
     found = deployed(CCVR(ClsNorm()), task)
     assert "classifier.bias" not in found.params
-    assert isinstance(found.model.inner, NormalisedHead)
+    assert isinstance(found.model.inner, NormalisedClassifier)

@@ -98,7 +98,9 @@ def test_clients_deploy_one_model_each_exactly_if_the_method_is_personal(name, m
 def test_what_a_run_costs_is_known_before_it_is_played(name, method, participation):
     # Equal clients, so that every cohort costs the same.
     task = toy_task(participation=participation, **(sizes_for(name) or {"sizes": (20,) * 5}))
-    spent, deploying = play(method, task)["spent"], method.deployment(task)
+    state = play(method, task)
+    spent = state["spent"]
+    deploying = method.deployment(task, method.deploy(task, state, everyone(task)).model)
     exchanged = sum(of[key] for of in (spent, deploying) for key in ("bytes_down", "bytes_up"))
     assert method.traffic(task) == pytest.approx(exchanged / task.population, abs=1)
     share = len(task.sample_cohort(0).ids) / task.population
@@ -131,6 +133,8 @@ TESTED_ELSEWHERE = {
     "smallest_importance": "test_clustered.py: three clusters",
     "vote": "test_clustered.py: three clusters",
     "interval": "test_clustered.py: three rounds",
+    "tukey": "test_ccvr.py: where features are transformed",
+    "relu": "test_ccvr.py: where features are transformed",
     "calibration_batch_size": "test_ccvr.py: fewer features than a batch",
     "calibration_epochs": "test_ccvr.py: fewer than make 1,000 steps",
 }

@@ -17,6 +17,7 @@ from bench.mistakes import ConfigError
 from bench.overview import chosen
 from bench.plan import training_of
 from datasets import partitions
+from reports.cells import label
 
 SMALL = {
     "axes": {
@@ -433,6 +434,28 @@ def test_the_axis_wrapper_puts_methods_around_those_of_the_axis_algorithm(grid_o
     for wrapper, said in (("ccrv", "Unknown wrapper 'ccrv'. Did you mean 'ccvr'?"), ("fedprox", "Unknown wrapper")):
         with pytest.raises(ConfigError, match=re.escape(said)):
             expand(grid_of(**WRAPPED | {"axes": WRAPPED["axes"] | {"wrapper": [wrapper]}, "settings": {}}), "paper")
+
+
+def test_options_of_a_wrapper_and_of_what_is_in_it_can_be_tuned_named_and_overridden(grid_of):
+    tuning = [
+        {"when": {"wrapper": "ccvr"}, "options": {"virtual_per_class": [5, 9]}},
+        {"when": {"algorithm": "fedprox"}, "options": {"mu": [0.5]}},
+    ]
+    grid = grid_of(
+        **WRAPPED
+        | {"tuning": tuning, "settings": {"clients": 20, "mu": 0.1}, "report": {"rows": ["mu"], "columns": "wrapper"}}
+    )
+    cells = [cell for cell in expand(grid, "paper") if cell.setting("algorithm") == "fedprox"]
+    assert [cell.choice for cell in cells] == [
+        {"mu": 0.5},
+        {"virtual_per_class": 5, "mu": 0.5},
+        {"virtual_per_class": 9, "mu": 0.5},
+    ]
+    described = to_json(grid, "paper", {}, cells)
+    assert described["row_order"] == [[0.5]]
+    assert {label(cell, "mu") for cell in described["cells"]} == {"0.5"}
+    (cell,) = (cell for cell in expand(grid, "paper", overrides={"wrapper": "oracle", "mu": 2}) if cell.choice)
+    assert (cell.wrapper, cell.config.algorithm["base"]["mu"]) == ("oracle", 2)
 
 
 def test_calibrated_runs_of_ccvrs_tables_share_60_trainings_and_27_more():

@@ -47,7 +47,7 @@ def play(request, store, accuracy=0.5, status="done", **facts):
     made = make_plan(request, store)
     store_grid(request, made, store)
     for cell in made.todo:
-        kept = keep_of(request, cell.id, store).files()
+        kept = keep_of(request, cell.id, store, cell.id in made.bases).files()
         store.start(cell.id, cell.config.canonical())
         for name in kept:
             (store.playing_folder(cell.id) / name).touch()
@@ -108,7 +108,27 @@ def test_what_a_post_hoc_method_needs_is_trained_once_and_never_again(ask, store
     assert made.todo == calibrated and set(made.bases.values()) == {base.id}
     assert made.finished == 0
     (store.run_folder(base.id) / "final.pt").unlink()
-    assert make_plan(ask(**SWEEP), store).todo[0].id == base.id, "its state is gone"
+    assert make_plan(ask(**SWEEP), store).reasons == {base.id: "its last state, from which others start, is gone"}
+
+
+def test_a_base_is_trained_again_where_a_run_of_the_grid_would_be(ask, store):
+    play(ask(only=ONE), store, data_note="2 of 10 classes")
+    made = make_plan(ask(**SWEEP), store)
+    assert made.reasons == {made.todo[0].id: "its images were incomplete (2 of 10 classes), now: all of them"}
+    play(ask(only=ONE), store, data_note="")
+    play(ask(**SWEEP), store)
+    assert make_plan(ask(**SWEEP), store).todo == []
+    repeated = make_plan(ask(**SWEEP, rerun=True), store)
+    assert [cell.config.algorithm["name"] for cell in repeated.todo] == ["ccvr"] * 3, "its base was not asked for"
+
+
+def test_states_on_the_way_are_asked_of_the_base_only(ask, store):
+    made = play(ask(**SWEEP, save_rounds=[5], save_local_models=[2]), store)
+    kept = {cell.id: store.states(cell.id) for cell in made.todo}
+    base, *calibrated = kept.values()
+    assert base == ["final.pt", "local-models-0002.pt", "round-0005.pt"]
+    assert calibrated == [["final.pt"]] * 3
+    assert make_plan(ask(**SWEEP, save_rounds=[5], save_local_models=[2]), store).todo == []
 
 
 def test_a_post_hoc_method_that_is_evaluated_on_the_way_trains_for_itself(ask, store):

@@ -14,7 +14,7 @@ from algorithms.base import Deployed
 from bench.config import resolve
 from bench.cost import bytes_per_client
 from bench.evaluate import evaluate_clients
-from bench.folders import Folder
+from bench.folders import Folder, on_device
 from bench.grid import expand
 from bench.grid_spec import load_grid
 from bench.local_models import local_models
@@ -92,6 +92,31 @@ def test_it_is_calibrated_in_every_round_that_is_evaluated_if_that_is_asked_for(
     run = play(digits, **CALIBRATED, evaluate_every=1)
     assert ["accuracy" in row for row in run.rows] == [True] * 3
     assert torch.equal(run.state["params"]["classifier.weight"], play(digits).state["params"]["classifier.weight"])
+
+
+def test_it_starts_from_what_was_written_and_keeps_what_it_deploys(digits, tmp_path):
+    base = play(digits, tmp_path / "base", Keep())
+    state = Folder(tmp_path / "base").load("final.pt", torch.device("cpu"))
+    taken = Run(resolve({**DIGITS, **CALIBRATED}), digits, folder=Folder(tmp_path / "own"), keep=Keep())
+    taken.take_over(state)
+    kept = torch.load(tmp_path / "own" / "final.pt", weights_only=True)
+    assert kept["round"] == 3 and kept["params"].keys() == base.state["params"].keys()
+    assert torch.equal(kept["params"]["linear1.weight"], base.state["params"]["linear1.weight"])
+    assert not torch.equal(kept["params"]["classifier.weight"], base.state["params"]["classifier.weight"])
+
+
+def test_a_state_comes_to_the_device_but_for_the_rows_of_clients(digits):
+    moved = on_device(play(digits, algorithm="scaffold").state, torch.device("meta"))
+    assert {leaf.device.type for leaf in moved["params"].values()} == {"meta"}
+    assert {leaf.device.type for row in moved["clients"]["rows"].values() for leaf in tree.leaves(row)} == {"cpu"}
+
+
+def test_a_base_that_stopped_early_has_diverged(digits):
+    base = Run(resolve({"algorithm": "fedavg", **DIGITS}), digits)
+    base.step()
+    taken = Run(resolve({**DIGITS, **CALIBRATED}), digits)
+    taken.take_over(base.state)
+    assert taken.finished and taken.result()["reason"] == "the run of its base had diverged after round 1"
 
 
 def test_the_state_of_a_base_that_diverged_has_diverged(digits):
@@ -307,7 +332,7 @@ def test_local_models_are_traced_from_epoch_to_epoch_up_to_what_is_averaged(digi
     [
         (
             {"algorithm": "fedconcat"},
-            "fedconcat trains in stages, so trace_local_models has no local models of a round",
+            "fedconcat does not train one model in rounds, so trace_local_models has no local models of a round",
         ),
         ({"local_steps": 5}, r"set local_epochs, not local_steps \(5\)"),
         ({"trace_local_models": False}, "trace_local_models"),

@@ -137,6 +137,12 @@ def test_a_machine_that_does_not_see_what_the_driver_has_written_is_told(job, tm
     )
 
 
+def test_a_calibration_whose_base_has_failed_says_so(job, tmp_path):
+    config = resolve({"algorithm": "ccvr", **DIGITS})
+    (said,) = play(replace(job, config=config, base=str(tmp_path / "runs" / "b2")))
+    assert said["ended"]["reason"] == "RuntimeError: the run of its base (b2) has failed"
+
+
 SCRIPT = """
 import sys, bench.worker, bench.config, bench.run
 config = bench.config.resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 1})
