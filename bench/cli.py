@@ -45,11 +45,11 @@ def run(
     results_dir: given.ResultsOption = RESULTS,
     cpus_per_trial: Annotated[float, typer.Option(help="Cores, and torch threads, of a trial.")] = 1.0,
     gpus_per_trial: Annotated[str, typer.Option(help="Share of a GPU, or auto.")] = "0",
-    max_concurrent: Annotated[int, typer.Option(min=0, help="Trials at once; 0: as many as there are cores.")] = 0,
-    address: Annotated[str | None, typer.Option(help="Address of a running Ray cluster.")] = None,
+    max_concurrent: Annotated[int, typer.Option(help="Trials at once; 0: as many as there are cores.")] = 0,
+    address: Annotated[str | None, typer.Option(help="A running Ray cluster: auto, or HOST:PORT.")] = None,
     keep_state: Annotated[str, typer.Option(help="final or none: whether a run keeps its last state.")] = "final",
     checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="Least time between checkpoints of a run; 0: one after every round.")
+        float, typer.Option(help="Least time between checkpoints of a run; 0: one after every round.")
     ] = 60.0,
     storage: Annotated[
         str | None,
@@ -64,6 +64,9 @@ def run(
     from bench.plan import Request
 
     with explained():
+        for option, value in (("--max-concurrent", max_concurrent), ("--checkpoint-seconds", checkpoint_seconds)):
+            if not value >= 0:
+                raise ValueError(f"{option} must be at least 0, but got {value:g}.")
         if grid in ANALYSES:
             unread = {
                 "--only": only,
@@ -129,6 +132,8 @@ def report(
         if not chosen:
             known = ", ".join("@".join(pair) for pair in stored) or "nothing yet"
             wanted = f"{grid or 'any grid'}@{budget or 'any budget'}"
+            if not store.folder.is_dir():
+                raise ValueError(f"There is no results directory {store.folder}; name one with --results-dir.")
             raise ValueError(f"{store.folder} holds no results of {wanted}, only: {known}.")
         for name, of in chosen:
             paths = reports.write(store.folder, name, of, value=value)
@@ -258,8 +263,11 @@ def _storage(uri: str | None) -> str | None:
         place, probe = Folder(uri), f"probe-{secrets.token_hex(8)}.pt"
         place.save(probe, {"probe": torch.zeros(1)})
         place.remove([probe])
-    except (ValueError, StoreError) as error:
-        raise ValueError(f"--storage: {error}") from error
+    except (ValueError, StoreError, OSError) as error:
+        why = str(error).rstrip(".")
+        raise ValueError(
+            f"--storage: {why}; name a folder that can be written, or a URI as s3://bucket/path."
+        ) from error
     return uri
 
 

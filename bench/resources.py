@@ -49,7 +49,9 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
     except ValueError:
         gpus = -1.0
     if not gpus >= 0 or (gpus > 1 and gpus != int(gpus)):
-        raise ValueError(f"--gpus-per-trial must be auto, a share up to 1 or a whole number, but got {gpus_per_trial}.")
+        raise ValueError(
+            f"--gpus-per-trial must be auto, 0, a share of one GPU or a whole number of them, but got {gpus_per_trial}."
+        )
     if gpus and not address:
         import torch
 

@@ -78,8 +78,17 @@ def measure(
     return rows
 
 
+class _WithDefaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Says the default of an option that has one."""
+
+    def _get_help_string(self, action):
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=prog, description=__doc__.splitlines()[0], allow_abbrev=False, formatter_class=_WithDefaults
+    )
     add = parser.add_argument
     add("--data-dir", type=Path, default=os.environ.get("SKEWBENCH_DATA"), help="Where the images are.")
     add("--cases", help=f"NAME,... of {', '.join(CASES)}; all but {' and '.join(LONG)} if left out.")

@@ -80,6 +80,8 @@ def read_json(path: Path) -> dict[str, Row]:
         OSError: if it cannot be read.
     """
     known = {field.name for field in fields(Row)}
+    if not path.is_file():
+        raise ValueError(f"There is no file {path} to compare with; write one with --json.")
     try:
         rows = [
             Row(**{key: value for key, value in row.items() if key in known})

@@ -197,6 +197,8 @@ def play(
         _start_ray(address, resources)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
         _check_machines(resources, address, storage)
+        if address or resources.auto:
+            watcher.said(_found(address))
         known = _shares(store, resources, watcher, data_dir)
         recorder = _Recorder(store, watcher, facts or {}, known)
         for waiting in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
@@ -317,6 +319,15 @@ def _check_machines(resources: Resources, address: str | None, storage: str | No
             f"The cluster has {len(machines)} machines: name by --storage where all of them can write, a shared folder or "
             "an object store."
         )
+
+
+def _found(address: str | None) -> str:
+    """What trials can use: a cluster may be another one than was meant, and a GPU may not be there."""
+    have, free = ray.cluster_resources(), ray.available_resources()
+    cpus, gpus = (f"{free.get(key, 0):g} of {have.get(key, 0):g} {key}s free" for key in ("CPU", "GPU"))
+    count = len(ray.nodes())
+    cluster = f"The Ray cluster at {ray.get_runtime_context().gcs_address}: {count} machine{'s' * (count > 1)}"
+    return f"{cluster if address else 'This machine'}, {cpus}, {gpus}."
 
 
 def python_path(inherited: str | None) -> str:

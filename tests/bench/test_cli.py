@@ -120,7 +120,16 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["run", "--grid", "paper_table1"], "needs a data directory; name it with --data-dir."),
         (["run", "--grid", "paper_table1", "--data-dir", "nowhere"], "nowhere does not exist"),
         (["list", "algoritms"], "Did you mean 'algorithms'?"),
-        (["report", "--grid", "quickstart"], "holds no results of quickstart@any budget, only: nothing yet."),
+        (["report", "--grid", "quickstart"], "There is no results directory"),
+        (
+            ["run", "--grid", "quickstart", "--checkpoint-seconds", "-1"],
+            "--checkpoint-seconds must be at least 0, but got -1.",
+        ),
+        (["run", "--grid", "quickstart", "--max-concurrent", "-2"], "--max-concurrent must be at least 0, but got -2."),
+        (
+            ["run", "--grid", "quickstart", "--storage", "foo://x"],
+            "name a folder that can be written, or a URI as s3://",
+        ),
         (
             ["run", "--grid", "paper_table6", "--dry-run"],
             "paper_table6 is an analysis, not a grid of runs; it takes no --dry-",

@@ -87,7 +87,8 @@ def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_
     at_once = [sum(one["begin"] <= moment["begin"] < one["end"] for one in seen) for moment in seen]
     assert max(at_once) == 2, "two halves of a GPU"
     assert watcher.waiting == 4
-    first, *later = watcher.heard
+    machine, first, *later = watcher.heard
+    assert machine == "This machine, 4 of 4 CPUs free, 1 of 1 GPUs free."
     assert "one trial needs 1,000 MB and 20 % of a GPU's time, so 4 at once" in first
     assert all("out of GPU memory, so 2 at once instead of 4" in text for text in later)
     (kinds,) = json.loads((tmp_path / "shares.json").read_text()).values()

@@ -210,7 +210,7 @@ def test_long_cases_are_only_measured_when_they_are_named(only_told):
         (["--repeats", "0"], "--repeats must be at least 1, but got 0."),
         (["--processes", "0"], "--processes must be at least 1, but got 0."),
         (["--json", "no/such/rows.json"], "--json: there is no folder"),
-        (["--compare", "no.json"], "No such file or directory: 'no.json'"),
+        (["--compare", "no.json"], "There is no file no.json to compare with; write one with --json."),
     ],
 )
 def test_options_that_make_no_sense_end_with_one_sentence(only_told, capsys, arguments, sentence):
