@@ -24,7 +24,7 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow"
 	$(BIN)/python -m pytest -m "slow and not torture"
 
-# Kills the driver of a grid ten times; a few minutes.
+# Kills the driver of a grid ten times, and a worker until its run is given up; some minutes.
 torture: setup
 	$(BIN)/python -m pytest -m torture
 

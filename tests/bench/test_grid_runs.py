@@ -131,25 +131,6 @@ def test_one_trial_at_a_time_gives_the_same_numbers_as_several_at_once(uninterru
         assert all(torch.equal(*pair) for pair in zip(*(tree.leaves(state["params"]) for state in states), strict=True))
 
 
-def test_a_killed_driver_repeats_nothing_and_ends_in_the_same_table(uninterrupted, tmp_path):
-    results = tmp_path / "results"
-    command = ("--grid", write_grid(tmp_path), "--results-dir", results)
-    driver = Driver(*command)
-    wait_for_records(results, 2, driver)
-    os.kill(driver.pid, signal.SIGKILL)
-    driver.wait()
-    before = records(results)
-    assert 2 <= len(before) < 6, "the driver was killed in the middle"
-
-    code, output = run(*command)
-    assert code == 0, output
-    assert f"{len(before)} finished, {6 - len(before)} to run" in output
-    assert {run_id: records(results)[run_id] for run_id in before} == before
-    assert metrics(results) == metrics(uninterrupted)
-    for name in ("six@paper.md", "six@paper.csv", "six@paper.tex"):
-        assert (results / "reports" / name).read_bytes() == (uninterrupted / "reports" / name).read_bytes()
-
-
 def workers_of(driver: Driver) -> list[int]:
     """Ids of the processes that play the driver's runs."""
     return [pid for pid, command in family(driver.pid).items() if command.startswith("ray::ResourceTrainable")]
@@ -244,6 +225,7 @@ def test_runs_go_on_from_their_checkpoints_after_a_dead_driver_a_dead_worker_and
     assert not list(results.glob("runs/*/checkpoint")), "nothing is left of them"
 
 
+@pytest.mark.torture
 def test_a_worker_that_dies_again_and_again_is_recorded(tmp_path):
     results = tmp_path / "results"
     only = ("--only", "algorithm=fedavg,seed=0")
@@ -341,12 +323,11 @@ def test_a_finished_run_is_played_again_only_for_a_reason(uninterrupted, tmp_pat
     assert metrics(results) == metrics(uninterrupted)
 
 
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["results", "storage"])
-def test_calibrations_of_one_base_are_played_after_its_only_training(tmp_path, elsewhere):
+def test_calibrations_of_one_base_are_played_after_its_only_training(tmp_path):
     axes = GRID["axes"] | {"algorithm": ["ccvr"], "virtual_per_class": [0, 20, 40], "seed": [0]}
     grid = write_grid(tmp_path, axes=axes, report={"rows": ["partition"], "columns": "virtual_per_class"})
-    results, storage = tmp_path / "results", ["--storage", tmp_path / "shared"] if elsewhere else []
-    code, output = run("--grid", grid, "--results-dir", results, *storage)
+    results = tmp_path / "results"
+    code, output = run("--grid", grid, "--results-dir", results, "--storage", tmp_path / "shared")
     assert code == 0, output
     assert "0 finished, 4 to run" in output and output.index("[1/4] digits label-2 fedavg") < output.index("ccvr")
     by_method = {}
