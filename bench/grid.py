@@ -16,10 +16,8 @@ from bench.config import SETTINGS, RunConfig, resolve, run_id, wrapped
 from bench.grid_spec import GridSpec, is_method, matches
 from bench.methods import options_of
 from bench.mistakes import ConfigError
-from bench.names import file_name, shown, unknown
+from bench.names import UNWRAPPED, file_name, unknown, value_of
 from datasets import DatasetInfo
-
-UNWRAPPED = "none"  # on the axis `wrapper`: the method as it is
 
 
 @dataclass(frozen=True)
@@ -181,22 +179,15 @@ def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: li
 def ordered(described: Mapping[str, Any], cells: list[dict]) -> dict:
     """An expanded grid with these cells, and the order of its rows and columns in which they come."""
     layout = described["report"]
-    rows = [tuple(value_at(cell, key) for key in layout["rows"]) for cell in cells]
-    columns = [value_at(cell, layout["columns"]) for cell in cells]
+    rows = [tuple(value_of(cell, key) for key in layout["rows"]) for cell in cells]
+    columns = [value_of(cell, layout["columns"]) for cell in cells]
     orders = {"row_order": [list(row) for row in dict.fromkeys(rows)], "column_order": list(dict.fromkeys(columns))}
     return {**described, **orders, "cells": cells}
 
 
-def value_at(cell: Mapping[str, Any], key: str) -> Any:
-    """A stored cell's value of an axis, a setting or a method option; None if it has none of that name."""
-    method = cell["config"]["algorithm"]
-    inside = method["base"] if cell.get("wrapper", UNWRAPPED) != UNWRAPPED else {}
-    return shown((inside | method | cell["config"] | dict(cell)).get(key))
-
-
 def place(layout: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
     """Where in a table a stored cell stands, whatever its seed; the points of a tuning set have places of their own."""
-    labels = [value_at(cell, key) for key in (*layout["rows"], layout["columns"])]
+    labels = [value_of(cell, key) for key in (*layout["rows"], layout["columns"])]
     return json.dumps([cell["dataset"], cell["choice"], labels], sort_keys=True)
 
 

@@ -28,6 +28,18 @@ def file_name(text: str, longest: int = 100) -> str:
     return f"{text[: longest - 9]}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
+UNWRAPPED = "none"  # on the axis `wrapper`: the method as it is
+
+
+def value_of(cell: Mapping[str, Any], key: str) -> Any:
+    """A stored cell's value of an axis, a setting, or an option of its method or of the one inside a wrapper, as a table shows
+    it; None if it has none of that name."""
+    method = cell["config"]["algorithm"]
+    inside = method["base"] if cell.get("wrapper", UNWRAPPED) != UNWRAPPED else {}
+    found = (place[key] for place in (cell, cell["config"], method, inside) if place.get(key) not in (None, ""))
+    return shown(next(found, None))
+
+
 def shown(value: Any) -> Any:
     """A setting's value as a label of a table: a method with options as "fedprox mu=0.1", all others as they are."""
     if not (isinstance(value, Mapping) and "name" in value):

@@ -8,7 +8,7 @@ import json
 
 import pandas as pd
 
-from bench.names import shown
+from bench.names import value_of
 
 # What identifies the published counterpart of a cell; the same for all runs of the cell.
 SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participation", "variant", "published_as"]
@@ -26,12 +26,8 @@ def cell_keys(grid: dict) -> list[str]:
 
 def label(cell: dict, key: str) -> str:
     """A cell of the grid on an axis: a field of its own, a setting or a method option; "-" if it has none."""
-    method = cell["config"]["algorithm"]
-    inside = method["base"] if cell.get("wrapper", "none") != "none" else {}
-    for place in (cell, cell["config"], method, inside):
-        if place.get(key) not in (None, ""):
-            return str(shown(place[key]))
-    return "-"
+    value = value_of(cell, key)
+    return "-" if value is None else str(value)
 
 
 def current_cells(grid: dict, records: dict[str, dict]) -> list[dict]:

@@ -80,6 +80,21 @@ def uniform_init(layer: str, shape: tuple[int, ...], generator: torch.Generator)
     }
 
 
+def norm_init(layers: dict[str, tuple[int, ...]], generator: torch.Generator) -> Params:
+    """Initial params of the layers of `Model.layers` with a batch normalisation after every convolution: Kaiming-normal
+    convolutions (fan-out), batch norm at weight 1 and bias 0, default linear layers."""
+    params = {}
+    for name, shape in layers.items():
+        if len(shape) == 2:
+            params |= uniform_init(name, shape, generator)
+        else:
+            deviation = math.sqrt(2 / (shape[0] * shape[2] * shape[3]))
+            params[f"{name}.weight"] = torch.empty(shape).normal_(0, deviation, generator=generator)
+            params[f"{name}.norm.weight"] = torch.ones(shape[0])
+            params[f"{name}.norm.bias"] = torch.zeros(shape[0])
+    return params
+
+
 def norm_buffers(layers: dict[str, tuple[int, ...]]) -> Params:
     """Running statistics of a batch normalisation after every convolution of `Model.layers`."""
     buffers = {}

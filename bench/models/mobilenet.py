@@ -1,13 +1,11 @@
 """MobileNetV2 for 32x32 images."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 
-from bench.models.base import Model, norm_buffers, uniform_init
+from bench.models.base import Model, norm_buffers, norm_init
 
 # Expansion, channels, blocks, stride of the first one.
 _STAGES = (
@@ -41,17 +39,7 @@ class MobileNetV2(Model):
         return {**layers, "last": (_LAST, _STAGES[-1][1], 1, 1), "classifier": (self.num_classes, _LAST)}
 
     def init(self, generator):
-        """Kaiming-normal convolutions (fan-out), batch norm at weight 1 and bias 0, default linear layer."""
-        params = {}
-        for name, shape in self.layers().items():
-            if len(shape) == 2:
-                params |= uniform_init(name, shape, generator)
-            else:
-                deviation = math.sqrt(2 / (shape[0] * shape[2] * shape[3]))
-                params[f"{name}.weight"] = torch.empty(shape).normal_(0, deviation, generator=generator)
-                params[f"{name}.norm.weight"] = torch.ones(shape[0])
-                params[f"{name}.norm.bias"] = torch.zeros(shape[0])
-        return params
+        return norm_init(self.layers(), generator)
 
     def init_buffers(self):
         return norm_buffers(self.layers())

@@ -79,12 +79,7 @@ def test_resnet50_equals_torchvisions_with_the_stem_for_small_images(training):
     bound, params = initialised("resnet50", training=training)
     module = torchvision.models.resnet50(num_classes=10)
     module.conv1, module.maxpool = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.Identity()
-    for ours, theirs in zip(params.values(), module.parameters(), strict=True):
-        theirs.data = ours
-    x = torch.rand(4, *COLOUR)
-    torch.testing.assert_close(bound(params, x), module.train(training)(x), rtol=1e-4, atol=1e-4)
-    for ours, theirs in zip(bound.buffers.values(), module.buffers(), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert_equal_to_module(bound, params, module.train(training))
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -93,10 +88,15 @@ def test_mobilenetv2_equals_torchvisions_with_three_strides_instead_of_five(trai
     bound, params = initialised("mobilenetv2", training=training)
     module = torchvision.models.mobilenet_v2(num_classes=10, dropout=0.0)
     module.features[0][0].stride = module.features[2].conv[1][0].stride = (1, 1)
+    assert_equal_to_module(bound, params, module.train(training))
+
+
+def assert_equal_to_module(bound, params, module):
+    """The same logits, and the same running statistics afterwards, with the same params."""
     for ours, theirs in zip(params.values(), module.parameters(), strict=True):
         theirs.data = ours
     x = torch.rand(4, *COLOUR)
-    torch.testing.assert_close(bound(params, x), module.train(training)(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(bound(params, x), module(x), rtol=1e-4, atol=1e-4)
     for ours, theirs in zip(bound.buffers.values(), module.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
