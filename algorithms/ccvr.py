@@ -12,7 +12,7 @@ import torch
 from algorithms import tree
 from algorithms.calibration import Calibration, features_of
 from algorithms.checks import at_least, one_of
-from algorithms.class_gaussians import allocate, draw, gaussian_of, pool_classes
+from algorithms.class_gaussians import allocate, draw, gaussian_of, pool_classes, separability
 from bench.models.concat import encoder_part
 from bench.seeds import seed_for
 
@@ -56,9 +56,10 @@ class CCVR(Calibration):
         if self.transform_stage == "on_samples":
             vectors = self.transformed(vectors)
         params = self.retrain(task, deployed, vectors, labels)
-        return (
+        calibrated = (
             deployed._replace(params=params) if self.transform_stage == "none" else self.transforming(deployed, params)
         )
+        return calibrated._replace(findings=separability(list(gaussians.values())) if len(gaussians) > 1 else {})
 
     def deployment(self, task, model):
         """Each client receives the encoder, and sends the statistics of each class that it holds."""

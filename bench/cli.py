@@ -199,7 +199,7 @@ def speed(context: typer.Context) -> None:
 def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
     """Plays a request and prints its table; returns whether no run failed."""
     import reports
-    from bench import driver, resources
+    from bench import driver, probes, resources
     from bench.plan import make_plan, store_grid
     from bench.store import Store
 
@@ -214,8 +214,8 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
             return True
         store_grid(request, plan, store)
         ended = None
-        if plan.todo:
-            try:
+        try:
+            if plan.todo:
                 ended = driver.play(
                     request,
                     plan,
@@ -225,9 +225,11 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
                     max_concurrent=max_concurrent,
                     address=address,
                 )
-            except KeyboardInterrupt:
-                errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
-                raise typer.Exit(INTERRUPTED) from None
+            figures = [figure.model_dump() for figure in request.grid.report.figures]
+            probes.measure(plan.selected, figures, store, request.data_dir, _say)
+        except KeyboardInterrupt:
+            errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
+            raise typer.Exit(INTERRUPTED) from None
     name, _, label = request.label.partition("@")
     sys.stdout.write("\n" + reports.write(results_dir, name, label)["md"].read_text() + "\n")
     drawn, sentences = reports.write_figures(results_dir, name, label)
@@ -238,10 +240,10 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
     if ended:
         console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
         for line in driver.failures(plan, store):
-            errors.print(line, markup=False, highlight=False, soft_wrap=True)
+            _say(line)
     if ended and ended["failed"]:
         command = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])
-        errors.print(f"What failed is tried again by: {command}", markup=False, highlight=False, soft_wrap=True)
+        _say(f"What failed is tried again by: {command}")
     return not (ended and ended["failed"])
 
 
@@ -269,6 +271,10 @@ def _storage(uri: str | None) -> str | None:
             f"--storage: {why}; name a folder that can be written, or a URI as s3://bucket/path."
         ) from error
     return uri
+
+
+def _say(line: str) -> None:
+    errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_saved(paths: list, sentences: list[str]) -> None:

@@ -54,7 +54,7 @@ def play(
                 base=_base_of(plan.bases.get(cell.id), request, store),
                 mark=mark,
             )
-            for cell, keep in ((cell, keep_of(request, cell.id, store, cell.id in plan.bases)) for cell in plan.todo)
+            for cell, keep in ((cell, keep_of(request, cell, store)) for cell in plan.todo)
         ]
         tune.play(
             jobs,

@@ -6,47 +6,23 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 import algorithms
-from bench import grid_files
+from bench import figure_spec, grid_files
 from bench.config import SETTINGS, RunConfig
 from bench.feasible import subset
+from bench.figure_spec import Figure, Part, one_of
 from bench.methods import defaults_of
 from bench.mistakes import ConfigError, sentences
 from bench.names import file_name, unknown
 from datasets import DatasetInfo
-from reports import CURVES, FIGURES, VALUES
+from reports import VALUES
 from reports.metrics import METRICS
 from reports.published import papers
 from reports.verdicts import RULES
 
 Values = Annotated[list, Field(min_length=1)]
-
-
-def _one_of(kind: str, known: Collection[str]) -> AfterValidator:
-    """A text that must be one of the known names."""
-
-    def check(name: str) -> str:
-        if name not in known:
-            raise ValueError(unknown(kind, name, known))
-        return name
-
-    return AfterValidator(check)
-
-
-class Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Condition(Part):
@@ -158,7 +134,7 @@ class Mirrors(Part):
         variants: what tells published numbers of one method apart; the first that holds counts.
     """
 
-    paper: Annotated[str, _one_of("paper", papers())]
+    paper: Annotated[str, one_of("paper", papers())]
     table: int
     variants: list[Variant] = []
 
@@ -168,57 +144,16 @@ class Mirrors(Part):
         return next(found, Variant(when={}, variant=""))
 
 
-class Curves(Part):
-    """A figure: accuracy over rounds, communication, time or training examples."""
-
-    kind: Literal["curves"]
-    x: Annotated[str, _one_of("x of curves", CURVES)]
-
-
-class BySetting(Part):
-    """A figure: accuracy over the values of a setting or method option."""
-
-    kind: Literal["by-setting"]
-    setting: str
-
-
-class Distributions(Part):
-    """A figure: the label distribution of a client, true and as methods inferred it."""
-
-    kind: Literal["distributions"]
-    client: int = Field(0, ge=0)
-
-
-class LocalModels(Part):
-    """A figure: accuracy of each client's model, epoch by epoch, for runs that trace their local models."""
-
-    kind: Literal["local-models"]
-
-
-def _has_known_kind(figure: Any) -> Any:
-    if isinstance(figure, dict) and figure.get("kind") not in FIGURES:
-        if "kind" not in figure:
-            raise ValueError(f"The kind of a figure is missing. Known: {', '.join(FIGURES)}.")
-        raise ValueError(unknown("kind of figure", figure["kind"], FIGURES))
-    return figure
-
-
-Figure = Annotated[
-    Annotated[Curves | BySetting | Distributions | LocalModels, Field(discriminator="kind")],
-    BeforeValidator(_has_known_kind),
-]
-
-
 class Layout(Part):
     """How the report lays out the cells, of which rounds its numbers are, by which rule it judges a difference, and which
     figures it draws."""
 
     rows: list[str] = ["dataset", "partition"]
     columns: str = "algorithm"
-    metric: Annotated[str, _one_of("metric", METRICS)] = "accuracy"
-    value: Annotated[str, _one_of("value", VALUES)] = "last"
+    metric: Annotated[str, one_of("metric", METRICS)] = "accuracy"
+    value: Annotated[str, one_of("value", VALUES)] = "last"
     std: Literal["population", "sample"] = "population"
-    verdict: Annotated[str, _one_of("verdict rule", RULES)] | None = None
+    verdict: Annotated[str, one_of("verdict rule", RULES)] | None = None
     figures: list[Figure] = []
 
     @field_validator("rows", "columns")
@@ -236,7 +171,8 @@ class GridSpec(Part):
 
     Attributes:
         source: the user's file; "" for a grid that comes with the harness.
-        save_rounds, save_local_models: rounds whose state, or whose cohort's models, every run keeps on disk.
+        save_rounds, save_local_models: rounds whose state, or whose cohort's models, every run keeps on disk that has so
+            many, beside those that its figures need.
     """
 
     name: str
@@ -360,10 +296,7 @@ def _keys_beside(location: tuple) -> list[str]:
         "report": Layout,
         "mirrors": Mirrors,
         "variants": Variant,
-        "curves": Curves,
-        "by-setting": BySetting,
-        "distributions": Distributions,
-        "local-models": LocalModels,
+        **figure_spec.KINDS,
     }
     for key in location[:-1]:
         part = nested.get(key, part)

@@ -18,6 +18,7 @@ from bench.cost import examples_to_train
 from bench.grid import Cell
 from bench.grid_spec import GridSpec
 from bench.mistakes import ConfigError
+from bench.probes import probes_of
 from bench.run import FINAL, Keep
 from bench.store import Store
 from datasets import Dataset, DatasetInfo
@@ -144,22 +145,21 @@ def training_of(cell: Cell) -> Cell | None:
     return replace(cell, config=trained, id=run_id(trained), choice={}, variant="", wrapper="")
 
 
-def keep_of(request: Request, run_id: str, store: Store, post_hoc: bool = False) -> Keep:
-    """Which states a run keeps: those that are asked for and those that it kept before, so that grids which need
-    different ones do not repeat each other's runs for ever.
-
-    Args:
-        post_hoc: whether it starts from the end of another run, and so has no states on the way.
-    """
-    if post_hoc:
+def keep_of(request: Request, cell: Cell, store: Store) -> Keep:
+    """Which states a run keeps: those that are asked for, those that figures need, and those that it kept before, so that
+    grids which need different ones do not repeat each other's runs for ever."""
+    if training_of(cell):  # it starts from the end of another run, and so has no states on the way
         return Keep(final=request.keep_final)
-    grid, stored = request.grid, " ".join(store.states(run_id))
+    grid, stored, last = request.grid, " ".join(store.states(cell.id)), cell.config.rounds
+    figures = [figure.model_dump() for figure in grid.report.figures]
+    shown = [probe.round for figure in figures for probe in probes_of(figure, last) if probe.round]
 
     def rounds(kind: str, wanted: list[int]) -> tuple[int, ...]:
-        return tuple(sorted({*wanted, *map(int, re.findall(rf"\b{kind}-(\d+)\.pt", stored))}))
+        there = map(int, re.findall(rf"\b{kind}-(\d+)\.pt", stored))
+        return tuple(sorted({*(number for number in wanted if number <= last), *there}))
 
     final = request.keep_final or (FINAL in stored and not request.rerun)
-    return Keep(final, rounds("round", grid.save_rounds), rounds("local-models", grid.save_local_models))
+    return Keep(final, rounds("round", grid.save_rounds), rounds("local-models", [*grid.save_local_models, *shown]))
 
 
 def store_grid(request: Request, plan: Plan, store: Store) -> None:
@@ -261,7 +261,7 @@ def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> st
     before = record.get("data_note", "")
     if before and before != note:
         return f"its images were incomplete ({before}), now: {note or 'all of them'}"
-    wanted = replace(keep_of(request, cell.id, store, training_of(cell) is not None), final=False).files()
+    wanted = replace(keep_of(request, cell, store), final=False).files()
     lacking = [name for name in wanted if name not in store.states(cell.id)]
     return f"the stored run lacks {', '.join(lacking)}" if lacking and record["status"] == "done" else None
 

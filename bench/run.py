@@ -87,7 +87,8 @@ class Run:
         if keep and keep.local_models and not isinstance(self.algorithm, RoundBased):
             name = config.algorithm["name"]
             raise ValueError(
-                f"{name} does not train one model in rounds, so it has no local models to keep; leave out save_local_models."
+                f"{name} does not train one model in rounds, so it has no local models to keep; leave out "
+                "save_local_models, and figures of local models."
             )
         self.task = replace(build_task(config, dataset, device=device, engine=engine), block=block)
         warm_up(self.task.engine)
@@ -102,7 +103,7 @@ class Run:
         self._data = {"kind": dataset.kind, "digest": dataset.digest}
         self._data_note = dataset.note
         self._seconds, self._peak_mb = 0.0, 0.0  # of the part before the checkpoint from which the run goes on
-        self._diverged = ""
+        self._diverged, self._deployed = "", None
 
     @property
     def round(self) -> int:
@@ -225,7 +226,7 @@ class Run:
             "data": self._data,
             "data_note": self._data_note,
             "remarks": self.algorithm.remarks(self.task),
-            "findings": self.algorithm.findings(self.state),
+            "findings": {**self.algorithm.findings(self.state), **(self._deployed.findings if self._deployed else {})},
             "engine": self.task.engine,
             "block": self.task.block,
             "threads": torch.get_num_threads(),

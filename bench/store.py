@@ -5,6 +5,7 @@
               rounds.jsonl        metrics, one line per round, appended as they arrive
               record.json         how the run ended; exists only then
               checkpoint/         where a run that has not ended goes on (see `bench.checkpoint`)
+              probe-*.json        what figures need, measured on its states (see `bench.probes`)
               *.pt                states the grid asked for
     repeating/<id>/               a finished run that is being played again
     superseded/<id>-<n>/          earlier results of a repeated run
@@ -108,6 +109,14 @@ class Store:
     def states(self, run_id: str) -> list[str]:
         """Names of the states that a run has kept."""
         return sorted(path.name for path in self.run_folder(run_id).glob("[!.]*.pt"))
+
+    def probe(self, run_id: str, name: str) -> dict | None:
+        """A measurement on the states of a run that has ended, or None if there is none."""
+        return _read(self.run_folder(run_id) / f"probe-{name}.json")
+
+    def write_probe(self, run_id: str, name: str, content: dict) -> None:
+        """Stores a measurement."""
+        write_file(self.run_folder(run_id) / f"probe-{name}.json", json.dumps(content) + "\n")
 
     def start(self, run_id: str, config: dict) -> None:
         """Begins a run in its playing folder: its config, no rounds, no record."""

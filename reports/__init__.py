@@ -8,7 +8,7 @@ from pathlib import Path
 
 FORMATS = ("md", "tex", "csv")
 VALUES = ("last", "best", "last10")
-FIGURES = ("curves", "by-setting", "distributions", "local-models")
+FIGURES = ("curves", "by-setting", "distributions", "local-models", "cka", "weight-norms", "embedding", "separability")
 CURVES = ("rounds", "communication", "time", "examples")
 
 
@@ -76,7 +76,7 @@ def write_figures(
     if not wanted:
         return [], []
 
-    from reports import figures, series
+    from reports import drawings, figures, series
     from reports.comparison import own_value
 
     records, metric = _records(store, expanded), expanded["report"]["metric"]
@@ -85,11 +85,10 @@ def write_figures(
     folder.mkdir(parents=True, exist_ok=True)
     paths, sentences = [], []
     for title, figure in {series.figure_name(figure): figure for figure in wanted}.items():
-        found = series.collect(figure, expanded, records, store.rows, value)
+        found = drawings.draw(figure, expanded, records, store, value)
         if not found:
             sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
-        for of, numbers in found.items():
-            drawn = figures.draw(numbers)
+        for of, drawn in found.items():
             stem = f"{name}-{title}" + (f"-{of}" if of != metric else "")
             for format in figures.FORMATS:
                 paths.append(folder / f"{stem}.{format}")

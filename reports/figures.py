@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from reports.series import Series
+from reports.panels import Series
 
 FORMATS = ("png", "pdf")
 
-_STYLE = {
+STYLE = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -45,6 +45,7 @@ _COLOURS = (
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES = ("-", "--", "-.", (0, (1, 1)))
 _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\")
+_MOST_LETTERS = 40  # of all values of a setting, side by side below a panel
 _COLUMN, _PAGE = 3.4, 7.0  # inches: width of a column, and of the text
 
 
@@ -63,11 +64,13 @@ def draw(series: Series):
         "by-setting": _draw_values,
         "distributions": _draw_bars,
         "local-models": _draw_curves,
+        "cka": _draw_values,
+        "separability": _draw_points,
     }
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height + 0.6), layout="constrained")
-        figure.supxlabel(series.x_label, fontsize=_STYLE["axes.labelsize"])
-        figure.supylabel(series.y_label, fontsize=_STYLE["axes.labelsize"], multialignment="center")
+        figure.supxlabel(series.x_label, fontsize=STYLE["axes.labelsize"])
+        figure.supylabel(series.y_label, fontsize=STYLE["axes.labelsize"], multialignment="center")
         handles = {}
         for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
             axes.set_title(panel)
@@ -90,7 +93,7 @@ def save(figure, path: Path) -> None:
 
     metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
     partial = path.with_name(f".{path.name}.partial")
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata)
     os.replace(partial, path)
 
@@ -139,10 +142,19 @@ def _draw_values(axes, points: pd.DataFrame, series: Series, line: str):
     names = list(drawn["x"].unique())
     lines = list(drawn["line"].unique())
     shift = 0.3 * ((lines.index(line) + 0.5) / len(lines) - 0.5)
-    axes.set_xticks(range(len(names)), names)
+    crowded = sum(map(len, names)) > _MOST_LETTERS
+    axes.set_xticks(range(len(names)), names, rotation=30 * crowded, ha="right" if crowded else "center")
     axes.set_xlim(-0.5, len(names) - 0.5)
     places = [names.index(name) + shift for name in points["x"]]
     return axes.errorbar(places, points["mean"], yerr=points["std"].fillna(0), **look, capsize=2)
+
+
+def _draw_points(axes, points: pd.DataFrame, series: Series, line: str):
+    """A marker per run."""
+    look = _look(series, line) | {"linestyle": "none"}
+    (handle,) = axes.plot(points["x"].to_numpy(float), points["mean"].to_numpy(float), **look)
+    axes.locator_params(axis="x", nbins=5)
+    return handle
 
 
 def _draw_level(axes, points: pd.DataFrame, look: dict):

@@ -1,11 +1,12 @@
 """The footnotes of a report: what the numbers are, how they were chosen, and what is not as it should be."""
 
+import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from reports.cells import label
+from reports.cells import cell_keys, label
 from reports.comparison import is_comparable, own_value
 from reports.metrics import METRICS
 from reports.verdicts import rule
@@ -77,8 +78,10 @@ def _tuning(grid: dict, cells: pd.DataFrame) -> Iterable[str]:
         )
     fixed = cells[(cells["settings"] == 1) & (cells["choice"] != "")]
     if len(fixed):
-        choices = _join(f"{cell.algorithm} {cell.choice}" for cell in fixed.itertuples())
-        yield f"One setting, not tuned: {choices}."
+        keys = cell_keys(grid)
+        places = set(fixed[keys].itertuples(index=False, name=None))
+        shown = [cell for cell in grid["cells"] if tuple(label(cell, key) for key in keys) in places]
+        yield f"One setting, not tuned: {_join(choice for cell in shown for choice in _choices(cell))}."
 
 
 def _published(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
@@ -185,6 +188,16 @@ def _part(config: dict, path: str) -> str:
 
 def _split(grid: dict) -> str:
     return " and ".join(sorted({cell["config"]["split"] for cell in grid["cells"]}))
+
+
+def _choices(cell: dict) -> Iterator[str]:
+    """ "moon mu=5.0" for each choice of a cell, with the method whose option it is, be it around another or inside."""
+    for name, value in sorted(cell["choice"].items()):
+        method = outer = cell["config"]["algorithm"]
+        while name not in method and isinstance(method.get("base"), dict):
+            method = method["base"]
+        owner = (method if name in method else outer)["name"]
+        yield f"{owner} {name}={json.dumps(value)}"
 
 
 def _join(names: Iterable[str]) -> str:

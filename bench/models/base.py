@@ -1,6 +1,7 @@
 """What a model is: pure functions of its params, and a bound form that carries running statistics and dropout."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -40,6 +41,11 @@ class Model:
         """The classifier: features [B, feature_dim] -> logits [B, num_classes]."""
         return F.linear(z, params["classifier.weight"], params["classifier.bias"])
 
+    def hidden(self, params: Params, x: Tensor, bound: "BoundModel") -> Iterator[tuple[str, Tensor]]:
+        """Name and output [B, ...] of each layer of the encoder, after its activation and pooling, in order; of a model that
+        does not tell its layers apart, only "features"."""
+        yield "features", self.features(params, x, bound)
+
     def init(self, generator: torch.Generator) -> Params:
         """Initial params with PyTorch's default for convolutions and linear layers: uniform in +-1/sqrt(fan-in)."""
         params = {}
@@ -69,6 +75,14 @@ class Model:
                 f"{type(self).__name__} needs images of at least {least}x{least} pixels, but got {height}x{width}; "
                 "use the model mlp for smaller ones."
             )
+
+
+class Layered(Model):
+    """A model whose layers follow one another: `hidden` says all, and the last output are the features."""
+
+    def features(self, params, x, bound):
+        *_, (_, z) = self.hidden(params, x, bound)
+        return z
 
 
 def uniform_init(layer: str, shape: tuple[int, ...], generator: torch.Generator) -> Params:
@@ -127,6 +141,12 @@ class BoundModel:
 
     def features(self, params: Params, x: Tensor) -> Tensor:
         return self.spec.features(params, x, self)
+
+    def outputs(self, params: Params, x: Tensor) -> dict[str, Tensor]:
+        """What every layer makes of images: name -> [B, ...] in order; of "classifier" the logits."""
+        found = dict(self.spec.hidden(params, x, self))
+        *_, z = found.values()
+        return {**found, "classifier": self.head(params, z)}
 
     def head(self, params: Params, z: Tensor) -> Tensor:
         return self.spec.head(params, z)

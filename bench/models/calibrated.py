@@ -55,6 +55,9 @@ class Around(Model):
     def features(self, params, x, bound):
         return self.inner.features(params, x, bound)
 
+    def hidden(self, params, x, bound):
+        return self.inner.hidden(params, x, bound)
+
     def head(self, params, z):
         return self.inner.head(params, z)
 
@@ -73,6 +76,9 @@ class Transformed(Around):
 
     def features(self, params, x, bound):
         return tukey(self.inner.features(params, x, bound), self.power, self.relu)
+
+    def hidden(self, params, x, bound):
+        yield "features", self.features(params, x, bound)
 
 
 @dataclass(frozen=True)

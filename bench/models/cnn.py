@@ -5,11 +5,11 @@ from typing import ClassVar
 
 import torch.nn.functional as F
 
-from bench.models.base import Model
+from bench.models.base import Layered
 
 
 @dataclass(frozen=True)
-class SimpleCnn(Model):
+class SimpleCnn(Layered):
     """Two 5x5 convolutions and three linear layers (62,006 parameters for 3x32x32 and 10 classes)."""
 
     sizes: ClassVar[tuple[int, int, int, int]] = (6, 16, 120, 84)  # channels of the convolutions, linear layers
@@ -29,12 +29,15 @@ class SimpleCnn(Model):
             "classifier": (self.num_classes, fourth),
         }
 
-    def features(self, params, x, bound):
+    def hidden(self, params, x, bound):
         # The maximum of rectified values is the rectified maximum: the same numbers from a quarter of the work.
-        x = F.relu(F.max_pool2d(F.conv2d(x, params["conv1.weight"], params["conv1.bias"]), 2))
-        x = F.relu(F.max_pool2d(F.conv2d(x, params["conv2.weight"], params["conv2.bias"]), 2))
-        x = F.relu(F.linear(x.flatten(1), params["linear1.weight"], params["linear1.bias"]))
-        return F.relu(F.linear(x, params["linear2.weight"], params["linear2.bias"]))
+        for name in ("conv1", "conv2"):
+            x = F.relu(F.max_pool2d(F.conv2d(x, params[f"{name}.weight"], params[f"{name}.bias"]), 2))
+            yield name, x
+        x = x.flatten(1)
+        for name in ("linear1", "linear2"):
+            x = F.relu(F.linear(x, params[f"{name}.weight"], params[f"{name}.bias"]))
+            yield name, x
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,12 @@ class MoonCnn(SimpleCnn):
         del layers["classifier"]
         return {**layers, "projection1": (84, 84), "projection2": (256, 84), "classifier": (self.num_classes, 256)}
 
-    def features(self, params, x, bound):
-        x = SimpleCnn.features(self, params, x, bound)
-        x = F.relu(F.linear(x, params["projection1.weight"], params["projection1.bias"]))
-        return F.linear(x, params["projection2.weight"], params["projection2.bias"])
+    def hidden(self, params, x, bound):
+        shared = dict(super().hidden(params, x, bound))
+        yield from shared.items()
+        x = F.relu(F.linear(shared["linear2"], params["projection1.weight"], params["projection1.bias"]))
+        yield "projection1", x
+        yield "projection2", F.linear(x, params["projection2.weight"], params["projection2.bias"])
 
 
 def _after_convolutions(pixels: int) -> int:

@@ -9,7 +9,17 @@ import pytest
 import torch
 
 from algorithms.ccvr import CCVR, upload_size
-from algorithms.class_gaussians import Gaussian, allocate, draw, gaussian_of, pool, pool_classes, root
+from algorithms.class_gaussians import (
+    Gaussian,
+    allocate,
+    draw,
+    gaussian_of,
+    pool,
+    pool_classes,
+    root,
+    separability,
+    sliced_wasserstein,
+)
 from algorithms.clsnorm import ClsNorm
 from algorithms.clsprox import ClsProx
 from algorithms.fedavg import FedAvg
@@ -323,3 +333,34 @@ def test_clsnorm_trains_another_classifier_and_composes():
     found = deployed(CCVR(ClsNorm()), task)
     assert "classifier.bias" not in found.params
     assert isinstance(found.model.inner, NormalisedClassifier)
+
+
+def test_sliced_wasserstein_distance(features):
+    known = ORACLE["sliced_wasserstein"]
+    pooled = list(pool_classes(held(features)).values())[:2]
+    directions = tensor(known["directions"])
+    for direction, squared in zip(directions, known["w2_squared_per_direction"], strict=True):
+        close(sliced_wasserstein(pooled, direction[None])[0, 1] ** 2, squared)
+    found = sliced_wasserstein(pooled, directions)
+    close(found, [[0, known["sliced_w2"]], [known["sliced_w2"], 0]])
+
+
+def test_separability_is_about_pairs_of_classes_and_its_relative_form_not_about_scale():
+    generator = torch.Generator().manual_seed(0)
+    shifts = tensor([[0, 0, 0, 0], [3, 0, 0, 0], [0, 4, 0, 0]])
+    samples = [torch.randn(5000, 4, generator=generator, dtype=torch.double) + shift for shift in shifts]
+    found = separability([gaussian_of(one) for one in samples])
+    # Along random directions the squared distance of two means is their squared distance over the dimension.
+    assert found["sliced_wasserstein"] == pytest.approx((3 + 4 + 5) / 3 / 2, rel=0.05)
+    assert found["relative_sliced_wasserstein"] == pytest.approx(found["sliced_wasserstein"], rel=0.02)
+    larger = separability([gaussian_of(10 * one) for one in samples])
+    assert larger["sliced_wasserstein"] == pytest.approx(10 * found["sliced_wasserstein"])
+    assert larger["relative_sliced_wasserstein"] == pytest.approx(found["relative_sliced_wasserstein"])
+
+
+def test_what_is_deployed_tells_how_far_apart_classes_are():
+    task = toy_task()
+    deployed = CCVR().deploy(task, play(CCVR(), task, rounds=2), EVERYONE)
+    assert set(deployed.findings) == {"sliced_wasserstein", "relative_sliced_wasserstein"}
+    assert all(distance > 0 for distance in deployed.findings.values())
+    assert not Oracle().deploy(task, play(Oracle(), task, rounds=2), EVERYONE).findings

@@ -57,11 +57,14 @@ def test_initial_params_depend_on_the_generator_alone(name):
 
 def test_initial_params_have_the_spread_of_torch_defaults():
     _, params = initialised("simple-cnn")
-    module = YardstickCnn()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = YardstickCnn()
     for name, leaf in params.items():
-        reference = dict(module.named_parameters())[name]
-        assert leaf.shape == reference.shape
-        assert leaf.abs().max() <= reference.abs().max() * 1.5  # both are uniform in the same interval
+        layer, _, _ = name.partition(".")
+        bound = params[f"{layer}.weight"][0].numel() ** -0.5  # PyTorch: uniform in +-1/sqrt(fan-in), the bias as well
+        for found in (leaf, dict(module.named_parameters())[name]):
+            assert found.shape == leaf.shape and found.abs().max() <= bound
     assert params["linear1.weight"].std().item() == pytest.approx(module.linear1.weight.std().item(), rel=0.05)
 
 
@@ -153,3 +156,17 @@ def test_descriptions_are_sentences(name):
 def initialised(name: str, seed: int = 0, training: bool = False):
     spec = models.load(name)(COLOUR, 10)
     return BoundModel(spec, spec.init_buffers(), training=training), spec.init(torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", [*models.REGISTRY])
+def test_layers_are_told_in_order_and_end_in_features_and_logits(name):
+    model = models.load(name)((3, 32, 32), 10)
+    bound = BoundModel(model, model.init_buffers())
+    params = model.init(torch.Generator().manual_seed(0))
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found = bound.outputs(params, x)
+        *hidden, last = found
+        assert last == "classifier" and torch.equal(found[last], bound(params, x))
+        assert torch.equal(found[hidden[-1]], bound.features(params, x))
+    assert hidden == ["features"] or [*hidden, last] == [*model.layers()]

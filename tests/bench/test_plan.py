@@ -47,7 +47,7 @@ def play(request, store, accuracy=0.5, status="done", **facts):
     made = make_plan(request, store)
     store_grid(request, made, store)
     for cell in made.todo:
-        kept = keep_of(request, cell.id, store, cell.id in made.bases).files()
+        kept = keep_of(request, cell, store).files()
         store.start(cell.id, cell.config.canonical())
         for name in kept:
             (store.playing_folder(cell.id) / name).touch()

@@ -61,7 +61,7 @@ def numbers(store, figure: dict, **options) -> series.Series:
     stored = Store(store.save())
     grid = stored.grid("small_table@paper")
     records = {cell["run"]: stored.record(cell["run"]) for cell in grid["cells"] if cell["run"]}
-    found = series.collect(figure, grid, {k: v for k, v in records.items() if v}, stored.rows, **options)
+    found = series.collect(figure, grid, {k: v for k, v in records.items() if v}, stored, **options)
     return found["accuracy"]
 
 
@@ -351,13 +351,17 @@ def test_the_figures_of_a_grid_are_stored_with_it(tmp_path):
     ("drawn", "said"),
     [
         ([{"kind": "curve"}], "Unknown kind of figure 'curve'. Did you mean 'curves'?"),
-        ([{"x": "time"}], "The kind of a figure is missing. Known: curves, by-setting, distributions, local-models."),
+        ([{"x": "time"}], "The kind of a figure is missing. Known: curves, by-setting, distributions, local-models,"),
         ([{"kind": "curves"}], "report.figures.0.curves.x is missing."),
         ([curves("tiem")], "Unknown x of curves 'tiem'. Did you mean 'time'?"),
         ([curves("time") | {"clinet": 1}], "report.figures.0.curves: Unknown key 'clinet'. Known: kind, x."),
         ([{"kind": "distributions", "clinet": 1}], "Unknown key 'clinet'. Did you mean 'client'?"),
         ([{"kind": "distributions", "client": -1}], "client must be greater than or equal to 0, but got -1."),
         ([{"kind": "by-setting", "setting": "mue"}], "Unknown setting of a figure 'mue'. Did you mean 'mu'?"),
+        ([{"kind": "cka", "estimator": "liner"}], "estimator must be 'linear' or 'minibatch', but got 'liner'."),
+        ([{"kind": "cka", "round": "first"}], "but got 'first'."),
+        ([{"kind": "weight-norms", "rounds": []}], "rounds"),
+        ([{"kind": "embedding", "points": 3}], "points must be greater than 9, but got 3."),
         (["curves"], "but got 'curves'."),
         ("curves", "report.figures must be a valid list, but got 'curves'."),
     ],
@@ -372,7 +376,8 @@ def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, pla
     played("cifar10 label-2", "fedconcat", [0.5], findings=shares(0), traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
     wanted = [*map(curves, reports.CURVES), {"kind": "by-setting", "setting": "clients"}]
     wanted += [{"kind": "distributions", "client": 0}, {"kind": "local-models"}]
-    assert {figure["kind"] for figure in wanted} == set(reports.FIGURES)
+    of_features = {"cka", "weight-norms", "embedding", "separability"}  # see test_feature_figures.py
+    assert {figure["kind"] for figure in wanted} | of_features == set(reports.FIGURES)
     for figure in wanted:
         found = numbers(store, figure)
         assert len(found.points) and figures.draw(found).axes

@@ -1,0 +1,112 @@
+"""Figures made of matrices: clients by clients, and clients by classes, one panel each, with the first seed that is done."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from bench.probes import Probe, probes_of
+from bench.store import Store
+from reports.feature_series import CKA_NAMES, probed
+from reports.figures import STYLE
+from reports.panels import first_runs
+
+_COLUMN = 1.9  # inches of a panel
+_MOST_TICKS = 10
+
+
+class Matrix(NamedTuple):
+    """One panel.
+
+    Attributes:
+        title: above it.
+        values: [rows, columns]; NaN where there is none.
+        row_name, column_name: what rows and columns are.
+        rows, columns: labels of each of them.
+        scale: what the values are; panels of one scale share their colours.
+    """
+
+    title: str
+    values: np.ndarray
+    row_name: str
+    column_name: str
+    rows: list[int]
+    columns: list[int]
+    scale: str
+
+
+def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> list[list[Matrix]]:
+    """The panels of a figure, a row per run that is shown; arguments as in `reports.series.collect`."""
+    show = {"cka": _cka, "weight-norms": _weight_norms}[figure["kind"]]
+    rows = (list(show(figure, *shown, store)) for shown in first_runs(grid, records, value))
+    return [row for row in rows if row]
+
+
+def draw(rows: list[list[Matrix]]):
+    """The `matplotlib.figure.Figure` of panels."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    width = max(map(len, rows))
+    scales: dict[str, list[np.ndarray]] = {}
+    for panel in (panel for row in rows for panel in row):
+        scales.setdefault(panel.scale, []).append(panel.values)
+    with matplotlib.rc_context(STYLE | {"axes.grid": False}):
+        figure = Figure(figsize=(_COLUMN * width, 1.9 * len(rows) + 0.6), layout="constrained")
+        grid = figure.subplots(len(rows), width, squeeze=False)
+        drawn: dict[str, list] = {}
+        for axes_of_row, row in zip(grid, rows, strict=True):
+            for axes in axes_of_row[len(row) :]:
+                axes.remove()
+            for axes, panel in zip(axes_of_row, row, strict=False):
+                low, high = _limits(panel.scale, scales)
+                image = axes.imshow(panel.values, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
+                axes.set_title(panel.title)
+                axes.set_xlabel(panel.column_name)
+                axes.set_ylabel(panel.row_name)
+                _number(axes.set_xticks, panel.columns)
+                _number(axes.set_yticks, panel.rows)
+                drawn.setdefault(panel.scale, []).append((axes, image))
+        for scale, shown in drawn.items():
+            columns = len(shown) / len(rows)
+            place = {"location": "bottom", "aspect": 15 * columns, "fraction": 0.05, "pad": 0.03}
+            figure.colorbar(shown[0][1], ax=[axes for axes, _ in shown], label=scale, **place)
+    return figure
+
+
+def _cka(figure: dict, title: str, config: dict, run_id: str, store: Store) -> Iterator[Matrix]:
+    found = probed(figure, run_id, config, store)
+    for name in (figure["layers"] or found["layers"]) if found else ():
+        if name in found["layers"]:
+            values, ids = _array(found["layers"][name]), found["clients"]
+            yield Matrix(f"{title}\n{name}", values, "client", "client", ids, ids, CKA_NAMES[figure["estimator"]])
+
+
+def _weight_norms(figure: dict, title: str, config: dict, run_id: str, store: Store) -> Iterator[Matrix]:
+    measured = [(probe, store.probe(run_id, probe.name)) for probe in probes_of(figure, config["rounds"])]
+    found: list[tuple[Probe, dict]] = [(probe, one["result"]) for probe, one in measured if one]
+    for number, (probe, one) in enumerate(found):
+        classes = list(range(len(one["norms"][0])))
+        about = ("client", "class", one["clients"], classes)
+        if number == 0:
+            yield Matrix(title, _array(one["label_counts"]), *about, "Training examples")
+        yield Matrix(f"{title}\nround {probe.round}", _array(one["norms"]), *about, "Norm of a class's weights")
+
+
+def _limits(scale: str, scales: dict[str, list[np.ndarray]]) -> tuple[float, float]:
+    """Of the colours: the similarity of a model with itself, which is 1, and counts from 0 on are always among them."""
+    values = np.concatenate([panel.ravel() for panel in scales[scale]])
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return 0.0, 1.0
+    low = 0.0 if scale == "Training examples" else float(values.min())
+    return low, max(float(values.max()), low + 1e-9)
+
+
+def _number(set_ticks: Callable, labels: list[int]) -> None:
+    places = range(0, len(labels), -(-len(labels) // _MOST_TICKS))
+    set_ticks(places, [labels[place] for place in places])
+
+
+def _array(values: list[list[float | None]]) -> np.ndarray:
+    return np.array(values, dtype=float)

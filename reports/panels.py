@@ -1,0 +1,122 @@
+"""Numbers of a figure: one panel per row of a grid's table, one line per column. Nothing here draws."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from reports.cells import cell_keys
+from reports.layout import Table
+from reports.report import Report, build
+
+ACCURACIES = {
+    "accuracy": "Test accuracy",
+    "global_accuracy": "Global test accuracy",
+    "local_accuracy": "Local test accuracy",
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """What one figure shows.
+
+    Attributes:
+        kind: one of FIGURES; says how the points are drawn.
+        x_label, y_label: names and units of the axes.
+        lines: every column of the table, drawn or not, so that a method looks the same in all figures of a grid.
+        points: one row per point in the order of panels, lines and x. Columns: panel, line (their titles), x (a number;
+            a text in `by-setting`; None for a level that holds for every x), mean, std (percent; NaN below two seeds).
+        seeds: number of seeds that a mean is over.
+        remarks: panel -> what the reader must know about its lines ("fedrs: 1/3 seeds").
+    """
+
+    kind: str
+    x_label: str
+    y_label: str
+    lines: tuple[str, ...]
+    points: pd.DataFrame
+    seeds: int = 1
+    remarks: dict[str, list[str]] = field(default_factory=dict)
+
+
+def panels(report: Report, table: Table, grid: dict, over: str | None = None) -> Iterator[tuple[str, dict[str, list]]]:
+    """Title and measured cells, line -> cells, of every panel in which something was measured, in the table's order.
+
+    A cell without a partition (centralized training) belongs to the dataset: it is in all panels of it.
+
+    Args:
+        over: the axis along which the cells of a line differ; it names no panel.
+    """
+    keys = [key for key in table.row_keys if key != over]
+    *_, line_key = cell_keys(grid)
+    cells = defaultdict(list)
+    measured = report.cells[(report.cells["metric"] == table.metric) & (report.cells["done"] > 0)]
+    for cell in measured.itertuples():
+        cells[tuple(getattr(cell, key) for key in keys), getattr(cell, line_key)].append(cell)
+
+    def pooled(panel: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple("none" if key == "partition" else name for key, name in zip(keys, panel, strict=True))
+
+    panels = dict.fromkeys(_panel(row.labels, table, over) for row in table.rows)
+    hosted = {pooled(panel) for panel in panels if panel != pooled(panel)}
+    for panel in panels:
+        if panel not in hosted and any((panel, line) in cells for line in table.columns):
+            own = {line: cells.get((panel, line)) or cells.get((pooled(panel), line)) for line in table.columns}
+            yield title_of(panel), {line: found for line, found in own.items() if found}
+
+
+def first_runs(grid: dict, records: dict, value: str | None = None) -> Iterator[tuple[str, dict, str]]:
+    """Title, config and run id of the first seed that is done of each cell of the table, for figures that show one run."""
+    report = build(grid, records, value)
+    cells = {cell["run"]: cell for cell in grid["cells"]}
+    for title, lines in panels(report, report.tables[0], grid):
+        for line, (found,) in lines.items():
+            run_id, *_ = done_of(found, records)
+            stand_in = f" (on {found.substitute})" if found.substitute else ""
+            yield f"{title}{stand_in}, {line}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
+
+
+def series_of(
+    kind: str, x_label: str, y_label: str, report: Report, table: Table, points: pd.DataFrame, over: str | None = None
+) -> Series:
+    found = defaultdict(dict)
+    for row in table.rows:
+        at = "".join(f" at {name}" for key, name in zip(table.row_keys, row.labels, strict=True) if key == over)
+        for line, cell in zip(table.titles, row.cells, strict=True):
+            if cell and cell.measured:
+                found[title_of(_panel(row.labels, table, over))][f"{line}{at}"] = ", ".join(cell.remarks)
+    remarks = {panel: _said_once(of_line) for panel, of_line in found.items() if any(of_line.values())}
+    seeds = int(report.cells.loc[report.cells["metric"] == table.metric, "done"].max())
+    named = dict(zip(table.columns, table.titles, strict=True))
+    points = points.assign(line=points["line"].replace(named))
+    return Series(kind, x_label, y_label, table.titles, points, seeds, remarks)
+
+
+def _said_once(remarks: dict[str, str]) -> list[str]:
+    """Remarks with the lines that they are about; what holds for all lines needs no names."""
+    if len(set(remarks.values())) == 1:
+        return [next(iter(remarks.values()))]
+    return [f"{line}: {remark}" for line, remark in remarks.items() if remark]
+
+
+def points_of(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    columns = ["panel", "line", "x", "mean", "std"]
+    lines = [row for frame in frames for row in frame[columns].itertuples(index=False)]
+    return pd.DataFrame(lines, columns=columns).astype({"x": object})
+
+
+def _panel(labels: tuple[str, ...], table: Table, over: str | None) -> tuple[str, ...]:
+    return tuple(name for key, name in zip(table.row_keys, labels, strict=True) if key != over)
+
+
+def title_of(panel: tuple[str, ...]) -> str:
+    return ", ".join(panel)
+
+
+def is_done(run_id: str, records: dict) -> bool:
+    return records.get(run_id, {}).get("status") == "done"
+
+
+def done_of(cell, records: dict) -> list[str]:
+    return [run_id for run_id in cell.run_ids.split() if is_done(run_id, records)]
