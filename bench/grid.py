@@ -171,7 +171,7 @@ def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: li
         "mirrors": grid.mirrors.model_dump() if grid.mirrors else None,
         "std": layout.std,
         "verdict": layout.verdict,
-        "report": layout.model_dump(include={"rows", "columns", "metric", "value", "figures"}),
+        "report": layout.model_dump(exclude={"std", "verdict"}),
     }
     return ordered(described, [cell.to_json() for cell in cells])
 

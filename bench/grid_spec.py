@@ -146,7 +146,12 @@ class Mirrors(Part):
 
 class Layout(Part):
     """How the report lays out the cells, of which rounds its numbers are, by which rule it judges a difference, and which
-    figures it draws."""
+    figures it draws.
+
+    Attributes:
+        gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
+        notes: sentences of the grid's author beneath the table.
+    """
 
     rows: list[str] = ["dataset", "partition"]
     columns: str = "algorithm"
@@ -155,6 +160,8 @@ class Layout(Part):
     std: Literal["population", "sample"] = "population"
     verdict: Annotated[str, one_of("verdict rule", RULES)] | None = None
     figures: list[Figure] = []
+    gains_over: dict[str, Any] = {}
+    notes: list[str] = []
 
     @field_validator("rows", "columns")
     @classmethod
@@ -187,6 +194,16 @@ class GridSpec(Part):
     report: Layout = Layout()
     save_rounds: list[int] = []
     save_local_models: list[int] = []
+
+    @model_validator(mode="after")
+    def _gains_are_over_a_cell(self) -> "GridSpec":
+        shown = [*self.report.rows, self.report.columns]
+        for key, value in self.report.gains_over.items():
+            if key not in shown:
+                raise ValueError(unknown("row or column of gains_over", key, shown))
+            if value not in (values := self.axes.get(key, [value])):
+                raise ValueError(f"gains_over names {key}={value}, but the axis has {', '.join(map(str, values))}.")
+        return self
 
     @model_validator(mode="after")
     def _figures_are_about_settings(self) -> "GridSpec":

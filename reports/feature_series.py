@@ -5,6 +5,7 @@ from collections import defaultdict
 
 import pandas as pd
 
+from bench.names import UNWRAPPED
 from bench.probes import probes_of
 from bench.store import Store
 from reports.cells import label
@@ -12,7 +13,6 @@ from reports.layout import Table
 from reports.panels import Series, done_of, is_done, panels, points_of, series_of
 from reports.report import Report
 
-_UNCHANGED = "none"  # the wrapper of a method as it is
 CKA_NAMES = {"linear": "Linear CKA", "minibatch": "Unbiased minibatch CKA"}  # two numbers that are not to be mixed
 
 
@@ -54,8 +54,8 @@ def separability(figure: dict, report: Report, table: Table, grid: dict, records
     runs: dict[str, dict] = defaultdict(dict)
     for cell in grid["cells"]:
         if is_done(cell["run"], records):
-            config, wrapper = cell["config"], cell.get("wrapper") or _UNCHANGED
-            algorithm = config["algorithm"] if wrapper == _UNCHANGED else config["algorithm"]["base"]
+            config, wrapper = cell["config"], cell.get("wrapper", UNWRAPPED)
+            algorithm = config["algorithm"] if wrapper == UNWRAPPED else config["algorithm"]["base"]
             trained = config | {"algorithm": algorithm, "versions": None}
             runs[json.dumps(trained, sort_keys=True)][wrapper] = cell
     lines = []
@@ -63,12 +63,12 @@ def separability(figure: dict, report: Report, table: Table, grid: dict, records
         of = {wrapper: records[cell["run"]] for wrapper, cell in found.items()}
         distances = (record.get("findings", {}).get(score) for record in of.values())
         distance = next(filter(None, distances), None)
-        if _UNCHANGED in of and distance is not None:
-            cell = found[_UNCHANGED]
+        if UNWRAPPED in of and distance is not None:
+            cell = found[UNWRAPPED]
             name = ", ".join(label(cell, key) for key in table.row_keys if key != "algorithm")
             accuracy = {wrapper: 100 * record["summary"]["last"][table.metric] for wrapper, record in of.items()}
-            for wrapper in filter(_UNCHANGED.__ne__, of):
-                gain = accuracy[wrapper] - accuracy[_UNCHANGED]
+            for wrapper in filter(UNWRAPPED.__ne__, of):
+                gain = accuracy[wrapper] - accuracy[UNWRAPPED]
                 lines.append((f"{name}: {wrapper}", label(cell, "algorithm"), distance, gain, float("nan")))
     frame = pd.DataFrame(lines, columns=["panel", "line", "x", "mean", "std"])
     points = points_of([frame.sort_values("panel", kind="stable")])

@@ -67,6 +67,8 @@ def _body(rows: tuple[Row, ...]) -> list[str]:
         if not opens_block:
             labels[0] = ""
         lines.append(_line([*labels, *map(_measured, row.cells)]))
+        if any(cell and cell.gain for cell in row.cells):
+            lines.append(_line([*[""] * len(labels), *map(_gain, row.cells)]))
         for part in (slice(0, 1), slice(1, None)):
             if any(cell and cell.published[part] for cell in row.cells):
                 lines.append(_line([*[""] * len(labels), *(_small(cell, part) for cell in row.cells)]))
@@ -84,6 +86,10 @@ def _measured(cell: Cell | None) -> str:
     if cell.best:
         measured = rf"\textbf{{{measured}}}"
     return ", ".join(filter(None, [measured, *map(escape, cell.remarks)]))
+
+
+def _gain(cell: Cell | None) -> str:
+    return rf"{{\scriptsize [{escape(cell.gain).replace('-', '$-$')}]}}" if cell and cell.gain else ""
 
 
 def _small(cell: Cell | None, part: slice) -> str:

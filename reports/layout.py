@@ -18,6 +18,7 @@ class Cell:
     Attributes:
         measured: "53.2±0.9", or "" if no seed has a result.
         remarks: what the reader must know about it: "2/3 seeds", "diverged", "no data: svhn", "on cifar10".
+        gain: "+5.7±0.4" over another cell, or "".
         published: published value, difference and, where there is one, verdict; empty without a counterpart.
         best: whether it is the best of its row.
     """
@@ -26,6 +27,7 @@ class Cell:
     remarks: tuple[str, ...] = ()
     published: tuple[str, ...] = ()
     best: bool = False
+    gain: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,19 +104,26 @@ def arrange(cells: pd.DataFrame, grid: dict, metric: str) -> Table:
 
 
 def _show(cell) -> Cell:
-    spread = "" if pd.isna(cell.std) else f"±{percent(cell.std)}"
     published = ()
     if cell.published:
         published = (str(cell.published),)
         if cell.done:
-            difference = round(cell.difference, 1) + 0.0  # no "-0.0"
-            published += (f"{difference:+.1f}", *filter(None, [cell.verdict]))
+            published += (_signed(cell.difference), *filter(None, [cell.verdict]))
     return Cell(
-        measured=f"{percent(cell.mean)}{spread}" if cell.done else "",
+        measured=f"{percent(cell.mean)}{_spread(cell.std)}" if cell.done else "",
         remarks=tuple(_remarks(cell)),
         published=published,
         best=cell.best,
+        gain="" if pd.isna(cell.gain) else f"{_signed(cell.gain)}{_spread(cell.gain_std)}",
     )
+
+
+def _spread(std: float) -> str:
+    return "" if pd.isna(std) else f"±{percent(std)}"
+
+
+def _signed(points: float) -> str:
+    return f"{round(points, 1) + 0.0:+.1f}"  # no "-0.0"
 
 
 def _remarks(cell) -> Iterable[str]:

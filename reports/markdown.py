@@ -29,7 +29,8 @@ def _cell(cell: Cell | None) -> str:
     if cell is None:
         return ""
     measured = f"**{cell.measured}**" if cell.best else cell.measured
-    text = ", ".join(filter(None, [measured, *map(_escape, cell.remarks)]))
+    gain = f" [{cell.gain}]" if cell.gain else ""
+    text = ", ".join(filter(None, [measured + gain, *map(_escape, cell.remarks)]))
     return f"{text} ({', '.join(cell.published)})" if cell.published else text
 
 

@@ -32,7 +32,11 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
         yield f"{metric}: that of {METRICS[metric]}."
     if cells["best"].any():
         yield "Bold: best mean of the row among the complete cells, all of them where several print alike."
+    if cells["gain"].notna().any():
+        over = " ".join(f"{key}={value}" for key, value in grid["report"]["gains_over"].items())
+        yield f"In brackets: gain over {over}, in points: mean, and std if there is one, of the differences of the same seeds."
     yield from _tuning(grid, cells)
+    yield from grid["report"].get("notes", ())
     yield from _published(grid, cells, value)
     if (cells["partition"] == "none").any() and (cells["partition"] != "none").any():
         names = _join(cells.loc[cells["partition"] == "none", "algorithm"])
@@ -81,7 +85,7 @@ def _tuning(grid: dict, cells: pd.DataFrame) -> Iterable[str]:
         keys = cell_keys(grid)
         places = set(fixed[keys].itertuples(index=False, name=None))
         shown = [cell for cell in grid["cells"] if tuple(label(cell, key) for key in keys) in places]
-        yield f"One setting, not tuned: {_join(choice for cell in shown for choice in _choices(cell))}."
+        yield f"One setting, not tuned: {', '.join(_choices(shown))}."
 
 
 def _published(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
@@ -190,14 +194,20 @@ def _split(grid: dict) -> str:
     return " and ".join(sorted({cell["config"]["split"] for cell in grid["cells"]}))
 
 
-def _choices(cell: dict) -> Iterator[str]:
-    """ "moon mu=5.0" for each choice of a cell, with the method whose option it is, be it around another or inside."""
-    for name, value in sorted(cell["choice"].items()):
-        method = outer = cell["config"]["algorithm"]
-        while name not in method and isinstance(method.get("base"), dict):
-            method = method["base"]
-        owner = (method if name in method else outer)["name"]
-        yield f"{owner} {name}={json.dumps(value)}"
+def _choices(cells: list[dict]) -> Iterator[str]:
+    """ "moon mu=5.0" for each option that was chosen, with the method that it belongs to, be it around another or inside, and
+    the datasets where it differs between them."""
+    found: dict[str, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))
+    for cell in cells:
+        for name, value in sorted(cell["choice"].items()):
+            method = outer = cell["config"]["algorithm"]
+            while name not in method and isinstance(method.get("base"), dict):
+                method = method["base"]
+            owner = (method if name in method else outer)["name"]
+            found[f"{owner} {name}"][json.dumps(value)][cell["dataset"]] = True
+    for option, values in found.items():
+        for value, names in values.items():
+            yield f"{option}={value}" + (f" on {' and '.join(names)}" if len(values) > 1 else "")
 
 
 def _join(names: Iterable[str]) -> str:

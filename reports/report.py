@@ -8,6 +8,7 @@ from bench.names import unknown
 from reports import VALUES
 from reports.cells import cell_keys, collect_runs, current_cells, label, row_keys, summarise
 from reports.comparison import compare, own_value
+from reports.gains import add_gains
 from reports.layout import Table, arrange, mark_best
 from reports.metrics import METRICS
 from reports.notes import footnotes
@@ -57,7 +58,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
     for metric, columns in _columns_by_metric(grid, records, value).items():
         runs = collect_runs(grid, records, metric, value)
         runs = runs[runs[grid["report"]["columns"]].isin(columns)]
-        cells = summarise(runs, cell_keys(grid), grid["std"])
+        cells = add_gains(summarise(runs, cell_keys(grid), grid["std"]), runs, grid)
         cells = compare(cells, grid, metric, value)
         cells["best"] = mark_best(cells, row_keys(grid))
         tables.append(arrange(cells, grid, metric))

@@ -28,6 +28,7 @@ def render(report: Report) -> str:
         published_std=[published.std if published else "" for published in report.cells["published"]],
     )
     own_axes = [key for table in report.tables[:1] for key in table.row_keys if key not in _COLUMNS]
-    numbers = ["mean", "std", "difference"]
+    gains = ["gain", "gain_std"] if cells["gain"].notna().any() else []
+    numbers = ["mean", "std", "difference", *gains]
     cells[numbers] = cells[numbers].round(6)
-    return cells[[*own_axes, *_COLUMNS]].to_csv(index=False, lineterminator="\n")
+    return cells[[*own_axes, *_COLUMNS, *gains]].to_csv(index=False, lineterminator="\n")

@@ -312,6 +312,18 @@ def test_a_tuning_set_without_a_named_point_is_refused_only_where_one_is_needed(
         expand(grid, "small")
 
 
+@pytest.mark.parametrize(
+    ("over", "said"),
+    [
+        ({"algorithm": "fedavgg"}, "gains_over names algorithm=fedavgg, but the axis has fedavg"),
+        ({"clients": 10}, "Unknown row or column of gains_over 'clients'."),
+    ],
+)
+def test_a_gain_is_over_a_cell_of_the_table(grid_of, over, said):
+    with pytest.raises(ConfigError, match=said):
+        grid_of(report={"gains_over": over})
+
+
 def test_the_rounds_of_a_report_are_written_into_the_expanded_grid(grid_of):
     grid = grid_of(report={"value": "last10"})
     assert to_json(grid, "paper", {}, expand(grid, "paper"))["report"]["value"] == "last10"

@@ -195,6 +195,52 @@ def test_tuning_is_named_with_the_number_of_settings(store):
     assert fixed == "One setting, not tuned: fedrs alpha=0.5."
 
 
+def test_an_option_is_named_with_its_owner_and_its_datasets_where_they_differ(store):
+    for row, mu in {"cifar10 label-2": 5, "svhn label-2": 1, "mnist label-2": 1}.items():
+        store.add(row, "moon", [0.5], choice={"mu": mu})
+    around = {"algorithm": {"name": "ccvr", "virtual_per_class": 100, "base": {"name": "fedprox", "mu": 0.1}}}
+    choice = {"mu": 0.1, "virtual_per_class": 100}
+    store.add("cifar10 label-2", "fedprox", [0.5], choice=choice, config=around)
+    (fixed,) = (note for note in notes(store) if "not tuned" in note)
+    assert fixed == (
+        "One setting, not tuned: moon mu=5 on cifar10, moon mu=1 on svhn and mnist, fedprox mu=0.1, "
+        "ccvr virtual_per_class=100."
+    )
+
+
+def test_a_gain_is_of_the_same_seeds_and_over_the_cell_that_the_grid_names(store):
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.6, 0.7])
+    store.add("cifar10 label-2", "moon", [0.52, 0.66, None])
+    store.add("svhn label-2", "moon", [0.5])
+    store.report |= {"gains_over": {"algorithm": "fedavg"}, "notes": ["The author says this."]}
+    shown = table(store)
+    assert shown["cifar10", "label-2", "moon"].startswith("59.0±7.0 [+4.0±2.0], 2/3 seeds")
+    assert "[" not in shown["cifar10", "label-2", "fedavg"] + shown["svhn", "label-2", "moon"]
+    assert "The author says this." in notes(store)
+    assert any(note.startswith("In brackets: gain over algorithm=fedavg, in points") for note in notes(store))
+    store.std = "sample"
+    assert table(store)["cifar10", "label-2", "moon"].startswith("59.0±9.9 [+4.0±2.8]")
+    csv = reports.render(store.save(), "small_table", "paper", format="csv").splitlines()
+    assert csv[0].endswith(",run_ids,gain,gain_std") and any(line.endswith(",4.0,2.828427") for line in csv)
+    assert r"{\scriptsize [+4.0$\pm$2.8]}" in reports.render(store.save(), "small_table", "paper", format="tex")
+
+
+def test_a_gain_may_be_over_a_cell_of_another_row(store):
+    for algorithm, scores in {"fedavg": [0.5, 0.4], "clsprox": [0.6, 0.3]}.items():
+        store.add("cifar10 dir-0.1", algorithm, [scores[0]], wrapper="none")
+        around = {"algorithm": {"name": "clsnorm", "base": {"name": algorithm}}}
+        store.add("cifar10 dir-0.1", algorithm, [scores[1]], wrapper="clsnorm", config=around)
+    store.report |= {"rows": ["dataset", "algorithm"], "columns": "wrapper"}
+    store.report |= {"gains_over": {"algorithm": "fedavg", "wrapper": "none"}}
+    found = {where[1:]: re.findall(r"\[(.*)\]", text) for where, text in table(store).items()}
+    assert found == {
+        ("fedavg", "wrapper=none"): [],
+        ("fedavg", "wrapper=clsnorm"): ["-10.0"],
+        ("clsprox", "wrapper=none"): ["+10.0"],
+        ("clsprox", "wrapper=clsnorm"): ["-20.0"],
+    }
+
+
 def test_mixed_versions_are_named_with_their_runs(store):
     newer = {"versions": {"algorithm": 2, "partition": 1, "transform": 1, "model": 1}}
     store.add("cifar10 label-2", "fedavg", [0.5, 0.5])
