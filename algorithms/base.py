@@ -1,8 +1,6 @@
 """The common trainable interface: what the harness drives, and what wrappers wrap."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -24,7 +22,7 @@ class Deployed(NamedTuple):
         params, buffers: leaves [*p] if shared, [ids, *p] if per_client.
         per_client: whether each client has its own.
         test_features: [n_test, feature_dim], features of the test images if the method knows them, else None.
-        findings: what was found out on the way to it, as in `Algorithm.findings`.
+        findings: what was found out on the way to it, as in `Algorithm.findings`; None if nothing.
     """
 
     model: Any
@@ -32,7 +30,7 @@ class Deployed(NamedTuple):
     buffers: Tree
     per_client: bool
     test_features: Tensor | None = None
-    findings: Mapping[str, Any] = MappingProxyType({})
+    findings: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

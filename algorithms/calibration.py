@@ -68,8 +68,19 @@ class Calibration(PostHoc):
         """Features [n, feature_dim] after ReLU and Tukey's transformation."""
         return tukey(features, self.tukey, self.relu)
 
-    def transforming(self, deployed: Deployed, params: Params) -> Deployed:
-        """What is deployed with new params, whose classifier reads transformed features."""
+    @property
+    def transforms(self) -> bool:
+        """Whether the deployed model's classifier reads transformed features."""
+        raise NotImplementedError
+
+    def deployed_model(self, task):
+        model = super().deployed_model(task)
+        return around(Transformed, model, self.tukey, self.relu) if self.transforms else model
+
+    def with_classifier(self, deployed: Deployed, params: Params) -> Deployed:
+        """What is deployed instead, with new params of the classifier."""
+        if not self.transforms:
+            return deployed._replace(params=params)
         tested = deployed.test_features
         return deployed._replace(
             model=around(Transformed, deployed.model, self.tukey, self.relu),

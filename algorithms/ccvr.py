@@ -42,6 +42,10 @@ class CCVR(Calibration):
         at_least("virtual_per_class", self.virtual_per_class, 0)
         one_of("transform_stage", self.transform_stage, get_args(TransformStage))
 
+    @property
+    def transforms(self):
+        return bool(self.virtual_per_class) and self.transform_stage != "none"
+
     def changed(self, task, deployed):
         if not self.virtual_per_class:
             return deployed
@@ -56,10 +60,7 @@ class CCVR(Calibration):
         if self.transform_stage == "on_samples":
             vectors = self.transformed(vectors)
         params = self.retrain(task, deployed, vectors, labels)
-        calibrated = (
-            deployed._replace(params=params) if self.transform_stage == "none" else self.transforming(deployed, params)
-        )
-        return calibrated._replace(findings=separability(list(gaussians.values())) if len(gaussians) > 1 else {})
+        return self.with_classifier(deployed, params)._replace(findings=separability(list(gaussians.values())))
 
     def deployment(self, task, model):
         """Each client receives the encoder, and sends the statistics of each class that it holds."""

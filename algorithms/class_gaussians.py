@@ -3,6 +3,7 @@
 Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Equations 2 to 4. Everything is float64.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -103,8 +104,8 @@ def root(covariance: Tensor) -> Tensor:
 
 
 def separability(gaussians: Sequence[Gaussian]) -> dict[str, float]:
-    """How far apart classes are: the mean sliced Wasserstein distance of two of them, over all pairs of at least two; and the
-    same relative to the spread within a class, so that it does not depend on the scale of the features.
+    """How far apart classes are: the mean sliced Wasserstein distance over all pairs of them; and the same relative to the
+    spread within a class, so that it does not depend on the scale of the features. What is not finite is left out.
 
     Differs from the paper: it does not say which order the distance has, nor how many directions; here 2, and 1,000.
     """
@@ -115,7 +116,8 @@ def separability(gaussians: Sequence[Gaussian]) -> dict[str, float]:
     first, second = torch.triu_indices(len(gaussians), len(gaussians), offset=1)
     distance = sliced_wasserstein(gaussians, directions)[first, second].mean()
     spread = torch.stack([one.covariance.diagonal().mean() for one in gaussians]).mean().sqrt()
-    return {"sliced_wasserstein": distance.item(), "relative_sliced_wasserstein": (distance / spread).item()}
+    found = {"sliced_wasserstein": distance.item(), "relative_sliced_wasserstein": (distance / spread).item()}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def sliced_wasserstein(gaussians: Sequence[Gaussian], directions: Tensor) -> Tensor:

@@ -33,6 +33,10 @@ class Oracle(Calibration):
         super().__post_init__()
         between("fraction", self.fraction, 0, 1)
 
+    @property
+    def transforms(self):
+        return bool(self.fraction) and self.transform_features
+
     def changed(self, task, deployed):
         if not self.fraction:
             return deployed
@@ -44,7 +48,7 @@ class Oracle(Calibration):
         params = self.retrain(
             task, deployed, features, task.federation.labels[rows], max(epochs, self.calibration_epochs)
         )
-        return self.transforming(deployed, params) if self.transform_features else deployed._replace(params=params)
+        return self.with_classifier(deployed, params)
 
     def _rows(self, task):
         """Rows of the training images that are used: of each class the same share, at least one image."""

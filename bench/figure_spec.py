@@ -1,14 +1,21 @@
 """The figures that a grid file may list, checked."""
 
 from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Union
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from bench.names import unknown
 from reports import CURVES, FIGURES
 
-Round = Annotated[int, Field(gt=0)] | Literal["last"]  # rounds beyond the end of a run are left out
+
+def _round(value: Any) -> int | str:
+    if value == "last" or (type(value) is int and value > 0):
+        return value
+    raise ValueError(f"A round must be a whole number from 1 on, or last, but got {value!r}.")
+
+
+Round = Annotated[int | Literal["last"], BeforeValidator(_round)]  # rounds beyond the end of a run are left out
 
 
 def one_of(kind: str, known: Collection[str]) -> AfterValidator:
@@ -72,6 +79,18 @@ class Cka(Part):
     estimator: Literal["linear", "minibatch"] = "linear"
     round: Round = "last"
 
+    @model_validator(mode="after")
+    def _layers_exist(self) -> "Cka":
+        if self.layers and self.show != "clients":
+            raise ValueError(
+                f"layers chooses panels of a figure that shows clients, but this one shows {self.show}; leave it out."
+            )
+        known = _all_layers() if self.layers else ()
+        wrong = [unknown("layer", name, known) for name in self.layers if name not in known]
+        if wrong:
+            raise ValueError(" ".join(wrong))
+        return self
+
 
 class WeightNorms(Part):
     """Training examples and L2 norm of the classifier's weights of each class, at each client's local model.
@@ -81,7 +100,13 @@ class WeightNorms(Part):
     """
 
     kind: Literal["weight-norms"]
-    rounds: list[Round] = Field(["last"], min_length=1)
+    rounds: list[Round] = ["last"]
+
+    @model_validator(mode="after")
+    def _has_rounds(self) -> "WeightNorms":
+        if not self.rounds:
+            raise ValueError("rounds must name at least one round, such as 1 or last.")
+        return self
 
 
 class Embedding(Part):
@@ -106,6 +131,14 @@ class Separability(Part):
     relative: bool = False
 
 
+def _all_layers() -> list[str]:
+    """Names of the layers of all models."""
+    from bench import models  # imports torch
+
+    of_each = (models.load(name)((3, 32, 32), 10).layers() for name in models.REGISTRY)
+    return [*dict.fromkeys(["features", *(layer for layers in of_each for layer in layers)])]
+
+
 def _has_known_kind(figure: Any) -> Any:
     if isinstance(figure, dict) and figure.get("kind") not in FIGURES:
         if "kind" not in figure:
@@ -125,9 +158,6 @@ KINDS = {
     "separability": Separability,
 }
 Figure = Annotated[
-    Annotated[
-        Curves | BySetting | Distributions | LocalModels | Cka | WeightNorms | Embedding | Separability,
-        Field(discriminator="kind"),
-    ],
+    Annotated[Union[tuple(KINDS.values())], Field(discriminator="kind")],  # noqa: UP007  (the kinds are listed once)
     BeforeValidator(_has_known_kind),
 ]

@@ -54,6 +54,10 @@ class Cell:
         inside = self.config.algorithm["base"] if self.is_wrapped else {}
         return getattr(self.config, key, self.config.algorithm.get(key, inside.get(key)))
 
+    def shown(self, key: str) -> Any:
+        """`setting`, with the name that a table has for what is not wrapped."""
+        return self.setting(key) or UNWRAPPED if key == "wrapper" else self.setting(key)
+
     @property
     def is_wrapped(self) -> bool:
         """Whether the method of the axis `algorithm` is the base of the one that is played."""

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
@@ -12,12 +13,13 @@ import algorithms
 from bench import figure_spec, grid_files
 from bench.config import SETTINGS, RunConfig
 from bench.feasible import subset
-from bench.figure_spec import Figure, Part, one_of
+from bench.figure_spec import Figure, Part, Round, one_of
 from bench.methods import defaults_of
 from bench.mistakes import ConfigError, sentences
 from bench.names import file_name, unknown
 from datasets import DatasetInfo
 from reports import VALUES
+from reports.figure_names import figure_name
 from reports.metrics import METRICS
 from reports.published import papers
 from reports.verdicts import RULES
@@ -178,8 +180,9 @@ class GridSpec(Part):
 
     Attributes:
         source: the user's file; "" for a grid that comes with the harness.
-        save_rounds, save_local_models: rounds whose state, or whose cohort's models, every run keeps on disk that has so
-            many, beside those that its figures need.
+        save_rounds, save_local_models: rounds whose state, or whose cohort's models, runs keep on disk, as far as they have so
+            many, beside those that figures need.
+        save_when: settings of the runs that keep local models; of all if empty.
     """
 
     name: str
@@ -192,8 +195,9 @@ class GridSpec(Part):
     tuning: list[Tuning] = []
     budgets: dict[str, Budget]
     report: Layout = Layout()
-    save_rounds: list[int] = []
-    save_local_models: list[int] = []
+    save_rounds: list[Round] = []
+    save_local_models: list[Round] = []
+    save_when: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _gains_are_over_a_cell(self) -> "GridSpec":
@@ -201,8 +205,17 @@ class GridSpec(Part):
         for key, value in self.report.gains_over.items():
             if key not in shown:
                 raise ValueError(unknown("row or column of gains_over", key, shown))
-            if value not in (values := self.axes.get(key, [value])):
-                raise ValueError(f"gains_over names {key}={value}, but the axis has {', '.join(map(str, values))}.")
+            values = [str(known) for known in self.axes.get(key, [value])]
+            if str(value) not in values:
+                raise ValueError(f"gains_over names {key}={value}, but the axis has {', '.join(values)}.")
+        return self
+
+    @model_validator(mode="after")
+    def _figures_are_told_apart(self) -> "GridSpec":
+        names = Counter(figure_name(figure.model_dump()) for figure in self.report.figures)
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            raise ValueError(f"The report lists more than one figure called {twice[0]}; their files would be the same.")
         return self
 
     @model_validator(mode="after")
@@ -287,7 +300,12 @@ def matches(when: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
     """Whether settings, or options of the method (its defaults included), are among the values of a condition."""
     algorithm = flat.get("algorithm")
     seen = (defaults_of(algorithm) if is_method(algorithm) and not when.keys() <= flat.keys() else {}) | dict(flat)
-    return all(seen.get(key) in (value if isinstance(value, list) else [value]) for key, value in when.items())
+    return all(seen.get(key) in as_list(value) for key, value in when.items())
+
+
+def as_list(value: Any) -> list:
+    """The values of a condition on one setting: one, or a list of them."""
+    return value if isinstance(value, list) else [value]
 
 
 def is_method(name: object) -> bool:

@@ -15,10 +15,11 @@ from bench import images
 from bench.asked import merge
 from bench.config import base_of, run_id
 from bench.cost import examples_to_train
+from bench.figure_spec import Round
 from bench.grid import Cell
-from bench.grid_spec import GridSpec
+from bench.grid_spec import GridSpec, as_list
 from bench.mistakes import ConfigError
-from bench.probes import probes_of
+from bench.probes import needed_state, probes_of, rounds_of
 from bench.run import FINAL, Keep
 from bench.store import Store
 from datasets import Dataset, DatasetInfo
@@ -148,18 +149,25 @@ def training_of(cell: Cell) -> Cell | None:
 def keep_of(request: Request, cell: Cell, store: Store) -> Keep:
     """Which states a run keeps: those that are asked for, those that figures need, and those that it kept before, so that
     grids which need different ones do not repeat each other's runs for ever."""
-    if training_of(cell):  # it starts from the end of another run, and so has no states on the way
-        return Keep(final=request.keep_final)
     grid, stored, last = request.grid, " ".join(store.states(cell.id)), cell.config.rounds
-    figures = [figure.model_dump() for figure in grid.report.figures]
-    shown = [probe.round for figure in figures for probe in probes_of(figure, last) if probe.round]
+    probes = [probe for figure in grid.report.figures for probe in probes_of(figure.model_dump(), last)]
+    needed = {probe.round: needed_state(probe, cell.config) for probe in probes}
+    keep_final = request.keep_final or FINAL in needed.values()
+    if training_of(cell):  # it starts from the end of another run, and so has no states on the way
+        return Keep(final=keep_final)
+    asked = (
+        grid.save_local_models
+        if all(cell.shown(key) in as_list(value) for key, value in grid.save_when.items())
+        else []
+    )
+    shown = [number for number, state in needed.items() if number and state]
 
-    def rounds(kind: str, wanted: list[int]) -> tuple[int, ...]:
+    def rounds(kind: str, wanted: list[Round]) -> tuple[int, ...]:
         there = map(int, re.findall(rf"\b{kind}-(\d+)\.pt", stored))
-        return tuple(sorted({*(number for number in wanted if number <= last), *there}))
+        return tuple(sorted({*rounds_of(wanted, last), *there}))
 
-    final = request.keep_final or (FINAL in stored and not request.rerun)
-    return Keep(final, rounds("round", grid.save_rounds), rounds("local-models", [*grid.save_local_models, *shown]))
+    final = keep_final or (FINAL in stored and not request.rerun)
+    return Keep(final, rounds("round", grid.save_rounds), rounds("local-models", [*asked, *shown]))
 
 
 def store_grid(request: Request, plan: Plan, store: Store) -> None:
@@ -258,6 +266,10 @@ def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> st
         return "its repetition failed"
     if request.rerun:
         return "asked for; its earlier results will be in superseded/"
+    if base := training_of(cell):
+        before, now = record.get("base_summary"), (store.record(base.id) or {}).get("summary")
+        if before and now and before != now:
+            return "its base was trained again, with other numbers"
     before = record.get("data_note", "")
     if before and before != note:
         return f"its images were incomplete ({before}), now: {note or 'all of them'}"

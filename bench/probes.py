@@ -42,18 +42,45 @@ def probes_of(figure: Mapping[str, Any], rounds: int) -> list[Probe]:
         rounds: of the run.
     """
 
-    def within(wanted: Iterable[int | str]) -> list[int]:
-        numbers = {rounds if number == "last" else number for number in wanted}
-        return sorted(number for number in numbers if number <= rounds)
-
     match figure["kind"]:
         case "cka":
-            return [Probe("cka", number, figure["estimator"]) for number in within([figure["round"]])]
+            return [Probe("cka", number, figure["estimator"]) for number in rounds_of([figure["round"]], rounds)]
         case "weight-norms":
-            return [Probe("weight-norms", number) for number in within(figure["rounds"])]
+            return [Probe("weight-norms", number) for number in rounds_of(figure["rounds"], rounds)]
         case "embedding":
             return [Probe("embedding", option=figure["points"])]
     return []
+
+
+def rounds_of(wanted: Iterable[int | str], rounds: int) -> list[int]:
+    """Numbers of rounds, of which one may be "last", as far as a run has so many; ascending."""
+    numbers = {rounds if number == "last" else number for number in wanted}
+    return sorted(number for number in numbers if number <= rounds)
+
+
+def needed_state(probe: Probe, config: Any) -> str | None:
+    """The file with the state on which a probe is measured; None where there is nothing to measure.
+
+    Only a method that trains one model in rounds has local models; only one that starts from the end of another run has
+    predictions before and after it.
+
+    Args:
+        config: a `bench.config.RunConfig`.
+    """
+    import algorithms
+    from algorithms.base import RoundBased
+    from bench.run import FINAL
+
+    method = algorithms.load(config.algorithm["name"])
+    if probe.kind == "embedding":
+        return FINAL if method.post_hoc and config.evaluate_every is None else None
+    return f"local-models-{probe.round:04d}.pt" if issubclass(method, RoundBased) else None
+
+
+def result_of(store: Store, run_id: str, probe: Probe) -> dict | None:
+    """What was measured, with the names of the classes; None if that was not done, or by other code."""
+    stored = store.probe(run_id, probe.name)
+    return stored["result"] if stored and stored["version"] == VERSION else None
 
 
 def measure(
@@ -61,43 +88,58 @@ def measure(
 ) -> None:
     """Measures what figures need of finished runs and is not stored; the store must be locked.
 
+    A measurement that fails costs its figure, and nothing else.
+
     Args:
         cells: `bench.grid.Cell`s.
         figures: as their grid lists them.
-        say: is told of each measurement, and of those for which a state is missing.
+        say: is told of each measurement, and of each that could not be made.
     """
     figures = list(figures)
     for cell in cells:
-        done = not cell.missing and (store.record(cell.id) or {}).get("status") == "done"
-        wanted = dict.fromkeys(probe for figure in figures for probe in probes_of(figure, cell.config.rounds) if done)
-        for probe in wanted:
-            if (store.probe(cell.id, probe.name) or {}).get("version") != VERSION:
-                _measure(probe, cell, store, data_dir, say)
+        if cell.missing or (store.record(cell.id) or {}).get("status") != "done":
+            continue
+        for probe in dict.fromkeys(probe for figure in figures for probe in probes_of(figure, cell.config.rounds)):
+            if needed_state(probe, cell.config) and result_of(store, cell.id, probe) is None:
+                begin = time.perf_counter()
+                try:
+                    _measure(probe, cell, store, data_dir)
+                    told = f"{time.perf_counter() - begin:.1f} s"
+                except Exception as error:  # of a damaged file, too little memory, whatever a library refuses
+                    told = f"not measured: {type(error).__name__}: {error}"
+                say(f"{probe.name} of {cell.config.dataset} {cell.config.partition} {cell.id}: {told}")
 
 
-def _measure(probe: Probe, cell, store: Store, data_dir: Path | None, say: Callable[[str], None]) -> None:
+def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
     import torch
 
     from bench import images, probing
-    from bench.driver import commit, name_of
+    from bench.driver import commit
     from bench.folders import Folder
     from bench.plan import training_of
-    from bench.run import build_algorithm, build_task
+    from bench.run import FINAL, build_algorithm, build_task
 
-    algorithm = build_algorithm(cell.config.algorithm)
-    needed = probing.needs(probe, algorithm)
-    if needed is None:
-        return
-    trained = training_of(cell) or cell
-    folder = Folder(store.run_folder(trained.id))
-    if needed not in folder.names():
-        say(f"{probe.name} of {name_of(cell)} is not measured: {store.run_folder(trained.id)} has no {needed}.")
-        return
-    begin = time.perf_counter()
     dataset = images.load(cell.config.dataset, cell.config.transform, data_dir)
-    task = build_task(cell.config, dataset)
-    result = probing.MEASURES[probe.kind](probe, task, algorithm, folder.load(needed, torch.device("cpu")))
+    trained_on = store.record(cell.id)["data"]["digest"]
+    if dataset.digest != trained_on:
+        raise ValueError(
+            f"the run saw other images ({trained_on}) than there are now ({dataset.digest}); run it with --rerun."
+        )
+
+    def load(run_id: str, name: str) -> dict:
+        folder = Folder(store.run_folder(run_id))
+        if name not in folder.names():
+            raise ValueError(f"{store.run_folder(run_id)} has no {name}; run it with --rerun.")
+        return folder.load(name, torch.device("cpu"))
+
+    state = load((training_of(cell) or cell).id, needed_state(probe, cell.config))
+    task, algorithm = build_task(cell.config, dataset), build_algorithm(cell.config.algorithm)
+    if probe.kind == "embedding":
+        result = probing.embedding(task, algorithm, state, load(cell.id, FINAL), probe.option)
+    elif probe.kind == "cka":
+        result = probing.cka(task, state, probe.option)
+    else:
+        result = probing.weight_norms(task, state)
     made = {"commit": commit(), "torch": str(torch.__version__), "images": dataset.digest}
     content = {"version": VERSION, **made, "result": {"classes": list(dataset.classes), **result}}
     store.write_probe(cell.id, probe.name, content)
-    say(f"{probe.name} of {name_of(cell)}: {time.perf_counter() - begin:.1f} s")

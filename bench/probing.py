@@ -8,61 +8,58 @@ import torch
 from torch import Tensor
 
 from algorithms import tree
-from algorithms.base import Algorithm, Deployed, RoundBased
+from algorithms.base import Algorithm, Deployed
 from bench import similarity
 from bench.models.base import BoundModel
-from bench.probes import Probe
-from bench.run import FINAL, stratified_subset
-from reports import feature_views
+from bench.run import stratified_subset
 
 MOST_MODELS = 10  # whose outputs are compared: the first clients of the cohort, as many as the paper has
+MOST_IMAGES = 10_000  # on which they are compared, as many as the paper has; all outputs are in memory at once
 _BATCH = 500  # images of a minibatch
 _COMPONENTS = 50  # of features, before t-SNE
 
 
-def needs(probe: Probe, algorithm: Algorithm) -> str | None:
-    """The file with the state on which a probe is measured; None where the method has nothing to measure.
+def cka(task: Any, models: dict, estimator: str) -> dict[str, Any]:
+    """CKA of the outputs of every layer on test images, of each two local models.
 
-    A method that is post-hoc has no local models; without one, there are no predictions before and after it.
-    """
-    if probe.kind == "embedding":
-        return FINAL if algorithm.post_hoc else None
-    return f"local-models-{probe.round:04d}.pt" if isinstance(algorithm, RoundBased) else None
-
-
-def cka(probe: Probe, task: Any, algorithm: Algorithm, models: dict) -> dict[str, Any]:
-    """CKA of the outputs of every layer on all test images, of each two local models.
+    Args:
+        models: of `bench.local_models.local_models`.
+        estimator: "linear" or "minibatch" (see `bench.similarity`).
 
     Returns:
-        "clients": ids [K]; "layers": layer -> [K][K], None where a model's outputs are all alike.
+        "clients": ids [K]; "cohort": how many clients there were; "layers": layer -> [K][K], None where a model's outputs are
+        all alike.
     """
     ids = models["ids"][:MOST_MODELS]
-    shapes, outputs = {}, []
+    images = _subset(task, MOST_IMAGES)[0]
+    sizes, outputs = {}, []
     for position in range(len(ids)):
         bound = BoundModel(task.model, tree.row(models["buffers"], position))
         params = tree.row(models["params"], position)
 
         def flat(x: Tensor, first: int, bound=bound, params=params) -> Tensor:
             found = {name: output.flatten(1) for name, output in bound.outputs(params, x).items()}
-            shapes.update({name: output.shape[1] for name, output in found.items()})
+            sizes.update({name: output.shape[1] for name, output in found.items()})
             return torch.cat(list(found.values()), 1)
 
-        outputs.append(task.map_images(flat, task.federation.test_images))
+        outputs.append(task.map_images(flat, images))
+    by_layer = [one.split(list(sizes.values()), 1) for one in outputs]
     layers = {}
-    by_layer = [one.split(list(shapes.values()), 1) for one in outputs]
-    for layer, name in enumerate(shapes):
-        together = torch.stack([parts[layer] for parts in by_layer])
-        if probe.option == "linear":
-            found = similarity.linear_cka(together)
+    for layer, name in enumerate(sizes):
+        found = [parts[layer] for parts in by_layer]
+        if estimator == "linear":
+            layers[name] = _json(similarity.linear_cka(found))
         else:
-            batches = [batch for batch in together.split(_BATCH, 1) if batch.shape[1] >= 4]
-            found = similarity.minibatch_cka(batches)
-        layers[name] = _json(found)
-    return {"clients": ids.tolist(), "layers": layers}
+            batches = [batch for batch in torch.stack(found).split(_BATCH, 1) if batch.shape[1] >= 4]
+            layers[name] = _json(similarity.minibatch_cka(batches))
+    return {"clients": ids.tolist(), "cohort": len(models["ids"]), "layers": layers}
 
 
-def weight_norms(probe: Probe, task: Any, algorithm: Algorithm, models: dict) -> dict[str, Any]:
+def weight_norms(task: Any, models: dict) -> dict[str, Any]:
     """L2 norm of the classifier's weights of each class (without bias), at each local model.
+
+    Args:
+        models: of `bench.local_models.local_models`.
 
     Returns:
         "clients": ids [K]; "label_counts", training examples, and "norms": [K][num_classes].
@@ -75,31 +72,40 @@ def weight_norms(probe: Probe, task: Any, algorithm: Algorithm, models: dict) ->
     }
 
 
-def embedding(probe: Probe, task: Any, algorithm: Algorithm, state: dict) -> dict[str, Any]:
+def embedding(task: Any, algorithm: Algorithm, state: dict, kept: dict, points: int) -> dict[str, Any]:
     """t-SNE of the features of test images under the model that the base deploys, after a projection on 50 principal
     components.
+
+    Args:
+        algorithm: changes what its base deploys.
+        state: with which the base ended.
+        kept: "params" and "buffers" of what the algorithm deployed.
+        points: test images, at most.
 
     Returns:
         "points": [n][2]; "labels", and predictions "before" and "after" the method changes the model: [n].
     """
-    everyone = torch.arange(task.population)
-    labels = task.federation.test_labels
-    count = min(probe.option, len(labels))
-    rows = stratified_subset(labels.numpy(), count, seed=0)
-    rows = torch.arange(len(labels)) if rows is None else torch.from_numpy(rows)
-    images = task.federation.test_images[rows]
-    before = algorithm.base.deploy(algorithm.inside(task), state, everyone)
-    after = algorithm.deploy(task, state, everyone)
+    images, labels = _subset(task, points)
+    before = algorithm.base.deploy(algorithm.inside(task), state, torch.arange(task.population))
+    after = Deployed(algorithm.deployed_model(task), kept["params"], kept["buffers"], False)
     features = task.map_images(lambda x, first: _bound(before).features(before.params, x), images)
     return {
         "points": _json(torch.from_numpy(_plane(features.double().numpy()))),
-        "labels": labels[rows].tolist(),
+        "labels": labels.tolist(),
         "before": _predictions(task, before, images),
         "after": _predictions(task, after, images),
     }
 
 
-MEASURES = {"cka": cka, "weight-norms": weight_norms, "embedding": embedding}
+def _subset(task, count: int) -> tuple[Tensor, Tensor]:
+    """Test images and labels: so many of them, stratified by class, the same for all runs; all if there are not more."""
+    federation = task.federation
+    labels = federation.test_labels
+    present = len(labels.unique())
+    if count + present > len(labels):  # a stratified subset leaves an image of each class out
+        return federation.test_images, labels
+    rows = torch.from_numpy(stratified_subset(labels.numpy(), max(count, present), seed=0))
+    return federation.test_images[rows], labels[rows]
 
 
 def _bound(deployed: Deployed) -> BoundModel:
@@ -111,12 +117,19 @@ def _predictions(task, deployed: Deployed, images: Tensor) -> list[int]:
 
 
 def _plane(features: np.ndarray) -> np.ndarray:
-    """[n, d] -> [n, 2] by t-SNE, always from the same start."""
-    from sklearn.decomposition import PCA
+    """[n, d] -> [n, 2] by t-SNE, always from the same start.
 
-    components = min(_COMPONENTS, *features.shape)
-    reduced = PCA(components, random_state=0).fit_transform(features)
-    return feature_views.project(reduced, "tsne", seed=0)[0]
+    Raises:
+        ValueError: if features are not finite, or all alike.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    if not np.isfinite(features).all() or not np.ptp(features, axis=0).any():
+        raise ValueError("features are not finite, or the same for all images")
+    reduced = PCA(min(_COMPONENTS, *features.shape), random_state=0).fit_transform(features)
+    perplexity = min(30.0, (len(features) - 1) / 3)
+    return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(reduced)
 
 
 def _json(values: Tensor) -> Any:

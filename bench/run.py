@@ -88,7 +88,7 @@ class Run:
             name = config.algorithm["name"]
             raise ValueError(
                 f"{name} does not train one model in rounds, so it has no local models to keep; leave out "
-                "save_local_models, and figures of local models."
+                "save_local_models, or say by save_when which runs keep them."
             )
         self.task = replace(build_task(config, dataset, device=device, engine=engine), block=block)
         warm_up(self.task.engine)
@@ -226,7 +226,7 @@ class Run:
             "data": self._data,
             "data_note": self._data_note,
             "remarks": self.algorithm.remarks(self.task),
-            "findings": {**self.algorithm.findings(self.state), **(self._deployed.findings if self._deployed else {})},
+            "findings": self.algorithm.findings(self.state) | ((self._deployed and self._deployed.findings) or {}),
             "engine": self.task.engine,
             "block": self.task.block,
             "threads": torch.get_num_threads(),

@@ -6,26 +6,26 @@ estimator from minibatches is that of Nguyen et al., Do Wide and Deep Networks L
 they are not estimates of one number: never put them into one figure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 
-def linear_cka(outputs: Tensor) -> Tensor:
+def linear_cka(outputs: Sequence[Tensor]) -> Tensor:
     """CKA of each two of K models, by the biased HSIC of all examples at once; NaN where all outputs of a model are alike.
 
     Args:
-        outputs: [K, n, p].
+        outputs: K of [n, p].
 
     Returns:
         [K, K], float64.
     """
-    centred = [one.double() - one.double().mean(0) for one in outputs]
-    hsic = torch.zeros(len(centred), len(centred), dtype=torch.double, device=outputs.device)
-    for i, first in enumerate(centred):
-        for j, second in enumerate(centred[: i + 1]):
-            hsic[i, j] = hsic[j, i] = (first.T @ second).square().sum()
+    hsic = torch.zeros(len(outputs), len(outputs), dtype=torch.double)
+    for i in range(len(outputs)):
+        first = _centred(outputs[i])  # two at a time: in double precision all of them would fill the memory
+        for j in range(i + 1):
+            hsic[i, j] = hsic[j, i] = (first.T @ _centred(outputs[j])).square().sum()
     return _normalised(hsic)
 
 
@@ -51,7 +51,10 @@ def unbiased_hsic(outputs: Tensor) -> Tensor:
         [K, K], float64.
     """
     count = outputs.shape[1]
-    grams = outputs.double() @ outputs.double().mT
+    centred = _centred(
+        outputs
+    )  # changes nothing but for rounding, in which outputs that are all alike would seem to differ
+    grams = centred @ centred.mT
     grams.diagonal(dim1=1, dim2=2).zero_()
     rows = grams.sum(2)
     totals = rows.sum(1)
@@ -59,6 +62,12 @@ def unbiased_hsic(outputs: Tensor) -> Tensor:
     return (traces + torch.outer(totals, totals) / ((count - 1) * (count - 2)) - 2 / (count - 2) * (rows @ rows.T)) / (
         count * (count - 3)
     )
+
+
+def _centred(outputs: Tensor) -> Tensor:
+    """[..., n, p] in double precision, with mean 0 over the examples; exactly 0 where all are alike."""
+    moved = outputs.double() - outputs[..., :1, :].double()
+    return moved - moved.mean(-2, keepdim=True)
 
 
 def _normalised(hsic: Tensor) -> Tensor:

@@ -159,6 +159,8 @@ class _Recorder(tune.Callback):
         elsewhere = None if job.folder == str(own) else Folder(job.folder)
         if elsewhere:
             elsewhere.copy_to(own)
+        if job.base:
+            record["base_summary"] = (self._store.record(_base_id(job)) or {}).get("summary")
         self._store.finish(job.id, rows, record)
         if elsewhere and record["status"] != "failed":
             elsewhere.remove()
@@ -224,8 +226,7 @@ def play(
 @contextlib.contextmanager
 def _lent(jobs: list[Job], store: Store) -> Iterator[None]:
     """Finished runs whose states these jobs need lie meanwhile where workers look for them: in the storage, if there is one."""
-    wanted = {job.base: job.base.rpartition("/")[2] for job in jobs if job.base}
-    lent = {place: name.removeprefix(LENT) for place, name in wanted.items() if name.startswith(LENT)}
+    lent = {job.base: _base_id(job) for job in jobs if job.base.rpartition("/")[2].startswith(LENT)}
     try:
         for place, run_id in lent.items():
             Folder(place).copy_from(store.run_folder(run_id), [FINAL])
@@ -233,6 +234,11 @@ def _lent(jobs: list[Job], store: Store) -> Iterator[None]:
     finally:
         for place in lent:
             Folder(place).remove()
+
+
+def _base_id(job: Job) -> str:
+    """The run from whose last state a job starts."""
+    return job.base.rpartition("/")[2].removeprefix(LENT)
 
 
 def _fit(

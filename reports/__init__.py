@@ -76,15 +76,16 @@ def write_figures(
     if not wanted:
         return [], []
 
-    from reports import drawings, figures, series
+    from reports import drawings, figures
     from reports.comparison import own_value
+    from reports.figure_names import figure_name
 
     records, metric = _records(store, expanded), expanded["report"]["metric"]
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
     folder = Path(results_dir) / "reports"
     folder.mkdir(parents=True, exist_ok=True)
     paths, sentences = [], []
-    for title, figure in {series.figure_name(figure): figure for figure in wanted}.items():
+    for title, figure in {figure_name(figure): figure for figure in wanted}.items():
         found = drawings.draw(figure, expanded, records, store, value)
         if not found:
             sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")

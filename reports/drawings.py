@@ -6,9 +6,12 @@ from reports import embedding, figures, matrices, series
 
 def draw(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict:
     """The drawings of a figure as metric -> `matplotlib.figure.Figure`; arguments as in `reports.series.collect`."""
-    kind = figure["kind"]
-    if kind == "embedding" or kind == "weight-norms" or (kind == "cka" and figure["show"] == "clients"):
-        made_by = embedding if kind == "embedding" else matrices
-        found = made_by.collect(figure, grid, records, store, value)
-        return {grid["report"]["metric"]: made_by.draw(found)} if found else {}
+    makers = {
+        "embedding": embedding,
+        "weight-norms": matrices,
+        "cka": matrices if figure.get("show") == "clients" else None,
+    }
+    if of_one_run := makers.get(figure["kind"]):
+        found = of_one_run.collect(figure, grid, records, store, value)
+        return {grid["report"]["metric"]: of_one_run.draw(found)} if found else {}
     return {of: figures.draw(numbers) for of, numbers in series.collect(figure, grid, records, store, value).items()}

@@ -13,7 +13,7 @@ _VIEWS = {"labels": "label", "before": "predicted before", "after": "predicted a
 
 
 def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict[str, dict]:
-    """Title -> what was measured, of the first seed of each cell that has it; arguments as in `reports.series.collect`."""
+    """Title -> what was measured, of the first seed that is done of each cell; arguments as in `reports.series.collect`."""
     found = {title: probed(figure, run, config, store) for title, config, run in first_runs(grid, records, value)}
     return {title: measured for title, measured in found.items() if measured}
 
@@ -24,7 +24,8 @@ def draw(shown: dict[str, dict]):
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    classes = max((one["classes"] for one in shown.values()), key=len)
+    of_each = [one["classes"] for one in shown.values()]
+    classes = max(of_each, key=len)
     colours = colormaps["tab10"] if len(classes) <= 10 else colormaps["turbo"].resampled(len(classes))
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
         figure = Figure(figsize=(_PANEL * len(_VIEWS), (_PANEL + 0.2) * len(shown) + 0.5), layout="constrained")
@@ -42,7 +43,9 @@ def draw(shown: dict[str, dict]):
                 axes.set_title(f"{name}{right}")
                 axes.set(xticks=[], yticks=[])  # distances of t-SNE have no unit
             axes_of_row[0].set_ylabel(title)
-        if len(classes) <= _MOST_CLASSES:
+        if len(classes) <= _MOST_CLASSES and all(
+            one == classes for one in of_each
+        ):  # else no legend would hold for all rows
             present = sorted(handles)
             figure.legend(
                 [handles[label] for label in present],

@@ -14,7 +14,8 @@ def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict) -> pd.DataFra
         runs: of `reports.cells.collect_runs`.
     """
     keys, instead = cell_keys(grid), grid["report"].get("gains_over") or {}
-    scores = runs.dropna(subset=["run", "score"]).set_index("run")[["seed", "score"]]
+    # One run may stand in several cells, where a dataset stands in for others.
+    scores = runs.dropna(subset=["run", "score"]).drop_duplicates("run").set_index("run")[["seed", "score"]]
     ddof = {"population": 0, "sample": 1}[grid["std"]]
 
     def by_seed(cell: dict) -> pd.Series:

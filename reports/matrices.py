@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.probes import Probe, probes_of
+from bench.probes import probes_of, result_of
 from bench.store import Store
 from reports.feature_series import CKA_NAMES, probed
 from reports.figures import STYLE
@@ -83,8 +83,8 @@ def _cka(figure: dict, title: str, config: dict, run_id: str, store: Store) -> I
 
 
 def _weight_norms(figure: dict, title: str, config: dict, run_id: str, store: Store) -> Iterator[Matrix]:
-    measured = [(probe, store.probe(run_id, probe.name)) for probe in probes_of(figure, config["rounds"])]
-    found: list[tuple[Probe, dict]] = [(probe, one["result"]) for probe, one in measured if one]
+    measured = [(probe, result_of(store, run_id, probe)) for probe in probes_of(figure, config["rounds"])]
+    found = [(probe, one) for probe, one in measured if one]
     for number, (probe, one) in enumerate(found):
         classes = list(range(len(one["norms"][0])))
         about = ("client", "class", one["clients"], classes)

@@ -22,11 +22,12 @@ class Series:
     """What one figure shows.
 
     Attributes:
-        kind: one of FIGURES; says how the points are drawn.
+        kind: one of FIGURES that show points; says how they are drawn.
         x_label, y_label: names and units of the axes.
         lines: every column of the table, drawn or not, so that a method looks the same in all figures of a grid.
         points: one row per point in the order of panels, lines and x. Columns: panel, line (their titles), x (a number;
-            a text in `by-setting`; None for a level that holds for every x), mean, std (percent; NaN below two seeds).
+            a text in `by-setting` and `cka`; None for a level that holds for every x), mean, std (percent, a similarity, or
+            percentage points; NaN below two seeds).
         seeds: number of seeds that a mean is over.
         remarks: panel -> what the reader must know about its lines ("fedrs: 1/3 seeds").
     """
@@ -73,8 +74,9 @@ def first_runs(grid: dict, records: dict, value: str | None = None) -> Iterator[
     for title, lines in panels(report, report.tables[0], grid):
         for line, (found,) in lines.items():
             run_id, *_ = done_of(found, records)
-            stand_in = f" (on {found.substitute})" if found.substitute else ""
-            yield f"{title}{stand_in}, {line}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
+            remarks = [f"on {found.substitute}"] * bool(found.substitute) + ["incomplete data"] * bool(found.data_note)
+            said = f" ({', '.join(remarks)})" if remarks else ""
+            yield f"{title}{said}, {line}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
 
 
 def series_of(

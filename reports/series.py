@@ -8,9 +8,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from bench.names import unknown
 from bench.store import Store
-from reports import FIGURES, feature_series
+from reports import feature_series
 from reports.cells import label
 from reports.layout import Table
 from reports.panels import ACCURACIES, Series, done_of, is_done, panels, points_of, series_of
@@ -26,30 +25,11 @@ _X = {
 _TRUTHFUL = "fedconcat"  # the method whose clients report their true label distribution
 
 
-def figure_name(figure: dict) -> str:
-    """What a figure is called in the names of its files: "communication", "by-num_clusters", "distributions-client0"."""
-    match figure["kind"]:
-        case "curves":
-            return figure["x"]
-        case "by-setting":
-            return f"by-{figure['setting']}"
-        case "distributions":
-            return f"distributions-client{figure['client']}"
-        case "cka":
-            of_round = "" if figure["round"] == "last" else f"-round-{figure['round']}"
-            return f"cka-{figure['estimator']}-{figure['show']}{of_round}"
-        case "separability":
-            return "separability" + "-relative" * figure["relative"]
-        case kind if kind in FIGURES:
-            return kind
-    raise ValueError(unknown("kind of figure", figure["kind"], FIGURES))
-
-
 def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict[str, Series]:
     """The numbers of a figure as metric -> series, the grid's own metric first; without those that have no point yet.
 
     Args:
-        figure: what to show: `kind`, and `x`, `setting` or `client`.
+        figure: as its grid lists it (see `bench.figure_spec`).
         grid: expanded grid.
         records: run id -> record of the runs that have ended.
         store: where their rounds and probes are.

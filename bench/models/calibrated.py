@@ -55,9 +55,6 @@ class Around(Model):
     def features(self, params, x, bound):
         return self.inner.features(params, x, bound)
 
-    def hidden(self, params, x, bound):
-        return self.inner.hidden(params, x, bound)
-
     def head(self, params, z):
         return self.inner.head(params, z)
 
@@ -76,9 +73,6 @@ class Transformed(Around):
 
     def features(self, params, x, bound):
         return tukey(self.inner.features(params, x, bound), self.power, self.relu)
-
-    def hidden(self, params, x, bound):
-        yield "features", self.features(params, x, bound)
 
 
 @dataclass(frozen=True)

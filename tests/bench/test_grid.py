@@ -316,6 +316,7 @@ def test_a_tuning_set_without_a_named_point_is_refused_only_where_one_is_needed(
     ("over", "said"),
     [
         ({"algorithm": "fedavgg"}, "gains_over names algorithm=fedavgg, but the axis has fedavg"),
+        ({"algorithm": 3}, "gains_over names algorithm=3, but the axis has fedavg"),
         ({"clients": 10}, "Unknown row or column of gains_over 'clients'."),
     ],
 )

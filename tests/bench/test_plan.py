@@ -12,7 +12,7 @@ from algorithms.fedavg import FedAvg
 from bench import images, plan
 from bench.grid_spec import load_grid
 from bench.mistakes import ConfigError
-from bench.plan import Request, keep_of, make_plan, store_grid
+from bench.plan import Request, keep_of, make_plan, store_grid, training_of
 from bench.store import Store
 from datasets import Dataset, MissingData, Split
 
@@ -109,6 +109,41 @@ def test_what_a_post_hoc_method_needs_is_trained_once_and_never_again(ask, store
     assert made.finished == 0
     (store.run_folder(base.id) / "final.pt").unlink()
     assert make_plan(ask(**SWEEP), store).reasons == {base.id: "its last state, from which others start, is gone"}
+
+
+def test_what_starts_from_a_base_is_played_again_when_that_has_other_numbers(ask, store):
+    calibrated = ask(
+        settings=GRID["settings"] | {"evaluate_every": None}, axes=GRID["axes"] | {"wrapper": ["ccvr"], **ONE}
+    )
+    (cell,) = [cell for cell in play(calibrated, store).todo if cell.wrapper == "ccvr"]
+    summary = store.record(training_of(cell).id)["summary"]
+    path = store.run_folder(cell.id) / "record.json"
+    for before, todo in ((summary, 0), ({"last": {"accuracy": 0.1}}, 1)):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"base_summary": before}))
+        made = make_plan(calibrated, store)
+        assert len(made.todo) == todo
+    assert made.reasons == {cell.id: "its base was trained again, with other numbers"}
+
+
+def test_local_models_are_kept_where_the_grid_says(ask, store):
+    axes = GRID["axes"] | {"wrapper": ["none", "clsnorm"], "algorithm": ["fedavg", "fedprox"], "seed": [0]}
+    when = {"algorithm": "fedavg", "wrapper": "none"}
+    request = ask(
+        axes=axes,
+        save_local_models=[1, 50, "last"],
+        save_when=when,
+        report={"columns": "wrapper", "rows": ["algorithm"]},
+    )
+    kept = {
+        (cell.setting("algorithm"), cell.wrapper): keep_of(request, cell, store).local_models
+        for cell in make_plan(request, store).todo
+    }
+    assert kept == {
+        ("fedavg", "none"): (1, 8),
+        ("fedavg", "clsnorm"): (),
+        ("fedprox", "none"): (),
+        ("fedprox", "clsnorm"): (),
+    }
 
 
 def test_a_base_is_trained_again_where_a_run_of_the_grid_would_be(ask, store):

@@ -1,19 +1,20 @@
 """Probes: what is measured on the states of finished runs, when, and what figures need."""
 
 import copy
+import json
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
-from algorithms.base import Deployed
+from algorithms.calibration import features_of
 from bench import probes, probing
-from bench.evaluate import evaluate
 from bench.folders import Folder
 from bench.grid import expand
 from bench.grid_spec import load_grid
 from bench.plan import Request, keep_of, make_plan, training_of
-from bench.probes import Probe, measure, probes_of
+from bench.probes import Probe, measure, needed_state, probes_of, result_of
 from bench.run import FINAL, Run, build_algorithm, build_task
 from bench.store import Store
 from datasets import load
@@ -47,7 +48,7 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, digits):
+def played(tmp_path_factory, digits):
     """A store in which both runs of GRID are done, the request, and its cells: without the wrapper, and with it."""
     folder = tmp_path_factory.mktemp("probes")
     (folder / "mine.yaml").write_text(yaml.safe_dump(GRID))
@@ -67,28 +68,39 @@ def made(tmp_path_factory, digits):
         yield store, request, plan.cells
 
 
+@pytest.fixture
+def made(played):
+    """`played`, and nothing is measured yet."""
+    store, _, cells = played
+    for cell in cells:
+        for path in store.run_folder(cell.id).glob("probe-*.json"):
+            path.unlink()
+    return played
+
+
 def figures(request) -> list[dict]:
     return [figure.model_dump() for figure in request.grid.report.figures]
 
 
 def test_what_figures_need_is_measured_once(made):
     store, request, cells = made
-    said = []
+    said, again = [], []
     measure(cells, figures(request), store, None, said.append)
     assert [line.split(" of ")[0] for line in said] == [*NAMES, "embedding-100"]
-    assert all(store.probe(cells[0].id, name) for name in NAMES) and store.probe(cells[1].id, "embedding-100")
-    again = []
+    assert all(line.endswith(" s") for line in said)
     measure(cells, figures(request), store, None, again.append)
     assert again == []
 
 
-def test_numbers_of_an_earlier_version_are_measured_again(made, monkeypatch):
+def test_numbers_of_an_earlier_version_are_not_shown_and_measured_again(made, monkeypatch):
     store, request, cells = made
-    measure(cells, figures(request), store, None, print)
+    (probe,) = probes_of(figures(request)[2] | {"rounds": [1]}, 3)
+    measure(cells[:1], figures(request)[2:3], store, None, print)
+    assert result_of(store, cells[0].id, probe)
     monkeypatch.setattr(probes, "VERSION", 2)
-    said = []
-    measure(cells[:1], figures(request)[:1], store, None, said.append)
-    assert len(said) == 1 and store.probe(cells[0].id, NAMES[0])["version"] == 2
+    assert result_of(store, cells[0].id, probe) is None
+    measure(cells[:1], figures(request)[2:3], store, None, print)
+    assert result_of(store, cells[0].id, probe)
 
 
 def test_a_run_without_the_state_says_so_and_one_that_has_not_ended_is_left_alone(made):
@@ -96,10 +108,59 @@ def test_a_run_without_the_state_says_so_and_one_that_has_not_ended_is_left_alon
     said = []
     measure(cells[:1], [{"kind": "weight-norms", "rounds": [2]}], store, None, said.append)
     (line,) = said
-    assert "weight-norms-0002 of digits label-2 fedavg" in line and line.endswith("has no local-models-0002.pt.")
+    assert line.startswith("weight-norms-0002 of digits label-2") and "has no local-models-0002.pt; run it with" in line
     other = expand(request.grid, "paper", seeds=[7])
     measure(other, figures(request), store, None, said.append)
     assert len(said) == 1
+
+
+def test_a_measurement_that_fails_costs_nothing_else(made):
+    store, request, cells = made
+    state = store.run_folder(cells[0].id) / "local-models-0001.pt"
+    whole, said = state.read_bytes(), []
+    state.write_bytes(whole[:100])
+    try:
+        measure(cells[:1], figures(request)[2:3], store, None, said.append)
+    finally:
+        state.write_bytes(whole)
+    assert "not measured" in said[0] and said[1].endswith(" s")
+
+
+def test_runs_on_other_images_are_not_measured_on_these(made):
+    store, request, cells = made
+    path = store.run_folder(cells[0].id) / "record.json"
+    record, said = path.read_text(), []
+    path.write_text(json.dumps(json.loads(record) | {"data": {"kind": "x", "digest": "0bad"}}))
+    try:
+        measure(cells[:1], figures(request)[2:3], store, None, said.append)
+    finally:
+        path.write_text(record)
+    assert all("the run saw other images (0bad)" in line for line in said) and len(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "local", "final"),
+    [
+        ("fedavg", {}, "local-models-0003.pt", None),
+        ("fedconcat", {"encoder_rounds": 1, "classifier_rounds": 2, "num_clusters": 2}, None, None),
+        ("ccvr", {}, None, FINAL),
+        ("ccvr", {"evaluate_every": 1}, None, None),
+        ("clsnorm", {}, None, None),
+    ],
+)
+def test_only_methods_that_have_a_state_are_asked_for_it(tmp_path, method, changes, local, final):
+    settings = {"clients": 12, "local_epochs": 1, "model": "mlp"} | ({} if method == "fedconcat" else {"rounds": 3})
+    axes = {"dataset": ["digits"], "partition": ["label-2"], "algorithm": [method], "seed": [0]}
+    shown = [{"kind": "cka", "show": "layers"}, {"kind": "embedding"}]
+    content = {"axes": axes, "settings": settings | changes, "report": {"figures": shown}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    grid = load_grid(str(tmp_path / "mine.yaml"))
+    (cell,) = expand(grid, "paper")
+    assert needed_state(Probe("cka", 3, "linear"), cell.config) == local
+    assert needed_state(Probe("embedding", option=2000), cell.config) == final
+    with Store(tmp_path / "results").locked() as store:
+        kept = keep_of(Request(grid, "paper", {}, {}, None, {}, None, keep_final=False), cell, store)
+    assert kept.files() == [name for name in (final, local) if name]
 
 
 def test_a_run_keeps_the_states_that_its_figures_need_up_to_its_last_round(made):
@@ -115,46 +176,74 @@ def test_rounds_beyond_the_end_of_a_run_are_left_out(rounds, found):
     assert probes_of(figure, rounds) == [Probe("weight-norms", number) for number in found]
 
 
-def state(made, digits, cell: int, name: str):
-    store, _, cells = made
+def state(played, digits, cell: int, name: str):
+    store, _, cells = played
     config = cells[cell].config
     place = store.run_folder((training_of(cells[cell]) or cells[cell]).id)
     return build_algorithm(config.algorithm), build_task(config, digits), torch.load(place / name, weights_only=True)
 
 
-def test_norms_are_those_of_the_local_classifiers(made, digits):
-    algorithm, task, models = state(made, digits, 0, "local-models-0001.pt")
-    found = probing.weight_norms(Probe("weight-norms", 1), task, algorithm, models)
+def test_norms_are_those_of_the_local_classifiers(played, digits):
+    _, task, models = state(played, digits, 0, "local-models-0001.pt")
+    found = probing.weight_norms(task, models)
     rows = models["params"]["classifier.weight"][4]
     assert found["norms"][4] == pytest.approx([row.norm().item() for row in rows], rel=1e-5)
     assert found["label_counts"] == task.federation.label_counts.long().tolist()
     assert found["clients"] == list(range(12))
 
 
-def test_similarity_is_of_the_outputs_of_local_models_on_test_images(made, digits):
-    algorithm, task, models = state(made, digits, 0, "local-models-0003.pt")
-    found = probing.cka(Probe("cka", 3, "linear"), task, algorithm, models)
-    assert found["clients"] == list(range(probing.MOST_MODELS)) and [*found["layers"]] == [*task.model.layers()]
+def test_similarity_is_of_the_outputs_of_local_models_on_test_images(played, digits):
+    _, task, models = state(played, digits, 0, "local-models-0003.pt")
+    found = probing.cka(task, models, "linear")
+    assert found["clients"] == list(range(probing.MOST_MODELS)) and found["cohort"] == 12
+    assert [*found["layers"]] == [*task.model.layers()]
     same = copy.deepcopy(models)
     for leaf in same["params"].values():
         leaf[1] = leaf[0]
-    alike = probing.cka(Probe("cka", 3, "linear"), task, algorithm, same)
+    alike = probing.cka(task, same, "linear")
     for name, pairs in alike["layers"].items():
         assert pairs[0][1] == pytest.approx(1) and pairs[0][0] == pytest.approx(1)
         assert found["layers"][name][0][1] < 1
     assert alike["layers"]["classifier"][0][2] == found["layers"]["classifier"][0][2]
-    minibatch = probing.cka(Probe("cka", 3, "minibatch"), task, algorithm, models)
+    minibatch = probing.cka(task, models, "minibatch")
     assert minibatch["layers"]["classifier"] != found["layers"]["classifier"]
 
 
-def test_predictions_before_and_after_are_those_of_the_deployed_models(made, digits):
-    algorithm, task, final = state(made, digits, 1, FINAL)
-    count = len(task.federation.test_labels)
-    found = probing.embedding(Probe("embedding", option=count), task, algorithm, final)
-    labels = torch.tensor(found["labels"])
-    everyone = torch.arange(task.population)
-    for name, method in (("before", algorithm.base), ("after", algorithm)):
-        deployed: Deployed = method.deploy(task, final, everyone)
-        right = (torch.tensor(found[name]) == labels).double().mean().item()
-        assert right == pytest.approx(evaluate(task, deployed)["accuracy"])
+def embedded(played, digits, points: int):
+    algorithm, task, final = state(played, digits, 1, FINAL)
+    store, _, cells = played
+    kept = torch.load(store.run_folder(cells[1].id) / FINAL, weights_only=True)
+    return algorithm, task, final, probing.embedding(task, algorithm, final, kept, points)
+
+
+def test_predictions_before_and_after_are_those_that_the_table_shows(played, digits):
+    count = len(digits.test.labels)
+    store, _, cells = played
+    *_, found = embedded(played, digits, count)
+    labels = np.array(found["labels"])
+    for name, cell in (("before", cells[0]), ("after", cells[1])):
+        accuracy = store.record(cell.id)["summary"]["last"]["accuracy"]
+        assert np.mean(np.array(found[name]) == labels) == pytest.approx(accuracy)
     assert len(found["points"]) == count and found["before"] != found["after"]
+
+
+def test_features_are_embedded_as_they_are_before_the_calibration_transforms_them(played, digits, monkeypatch):
+    seen = []
+    monkeypatch.setattr(probing, "_plane", lambda features: seen.append(features) or features[:, :2])
+    algorithm, task, final, _ = embedded(played, digits, len(digits.test.labels))
+    before = algorithm.base.deploy(task, final, torch.arange(12))
+    expected = features_of(task, before, task.federation.test_images)
+    np.testing.assert_allclose(seen[0], expected.double().numpy())
+
+
+@pytest.mark.parametrize(("points", "expected"), [(3, 10), (100, 100), (355, 360), (10_000, 360)])
+def test_any_number_of_points_can_be_asked_for(played, digits, points, expected):
+    _, task, _ = state(played, digits, 1, FINAL)
+    images, labels = probing._subset(task, points)
+    assert len(images) == len(labels) == expected and len(labels.unique()) == 10
+
+
+@pytest.mark.parametrize("features", [np.zeros((60, 5)), np.full((60, 5), np.nan)])
+def test_features_without_a_spread_are_refused_before_they_reach_a_library_that_crashes(features):
+    with pytest.raises(ValueError, match="not finite, or the same for all images"):
+        probing._plane(features)

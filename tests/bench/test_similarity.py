@@ -50,6 +50,9 @@ def test_rotation_scale_and_shift_of_a_models_outputs_do_not_matter(seed, scale,
     torch.testing.assert_close(cka(moved), cka(outputs), rtol=1e-6, atol=1e-6, equal_nan=True)
 
 
-def test_a_model_whose_outputs_are_all_alike_is_like_no_other():
-    found = linear_cka(torch.stack([torch.ones(6, 2), torch.randn(6, 2, generator=torch.Generator().manual_seed(0))]))
-    assert found[0].isnan().all() and found[1, 1] == pytest.approx(1)
+@pytest.mark.parametrize("cka", [linear_cka, lambda outputs: minibatch_cka(outputs.split(50, 1))])
+def test_a_model_whose_outputs_are_all_alike_is_like_no_other(cka):
+    generator = torch.Generator().manual_seed(0)
+    alike = torch.rand(2, 1, 7, generator=generator).expand(2, 500, 7)
+    found = cka(torch.cat([alike, torch.randn(1, 500, 7, generator=generator)]))
+    assert found[:2].isnan().all() and found[2, 2] == pytest.approx(1)

@@ -10,6 +10,7 @@ import pytest
 import reports
 from bench.store import Store
 from reports import drawings, embedding, matrices, series
+from reports.figure_names import figure_name
 
 ROUNDS = 15
 CKA = {"kind": "cka", "show": "layers", "layers": [], "estimator": "linear", "round": "last"}
@@ -35,9 +36,9 @@ def measured(store):
             for name, results in (probes or {}).items():
                 content = {"version": 1, "result": {"classes": CLASSES, **results[number]}}
                 (folder / f"probe-{name}.json").write_text(json.dumps(content))
-            if findings:
-                record = json.loads((folder / "record.json").read_text())
-                (folder / "record.json").write_text(json.dumps(record | {"findings": findings[number]}))
+            more = ({"findings": findings[number]} if findings else {}) | ({"base_summary": {}} if base else {})
+            record = json.loads((folder / "record.json").read_text())
+            (folder / "record.json").write_text(json.dumps(record | more))
 
     return add
 
@@ -53,7 +54,11 @@ def stored(store) -> tuple[dict, dict, Store]:
 def similar(*pairs: float, layer: str = "conv1") -> dict:
     """Similarities of three clients: of 0 and 1, 0 and 2, 1 and 2."""
     a, b, c = pairs
-    return {"clients": [4, 5, 9], "layers": {layer: [[1, a, b], [a, 1, c], [b, c, 1]], "classifier": [[1.0] * 3] * 3}}
+    return {
+        "clients": [4, 5, 9],
+        "cohort": 3,
+        "layers": {layer: [[1, a, b], [a, 1, c], [b, c, 1]], "classifier": [[1.0] * 3] * 3},
+    }
 
 
 def test_similarity_by_layer_is_the_mean_over_pairs_and_then_over_seeds(store, measured):
@@ -71,11 +76,26 @@ def test_similarity_by_layer_is_the_mean_over_pairs_and_then_over_seeds(store, m
     assert [text.get_text() for text in drawn.axes[0].get_xticklabels()] == ["conv1", "classifier"]
 
 
+def test_similarity_is_said_to_be_over_the_seeds_and_clients_that_it_is_over(store, measured):
+    probes = {f"cka-linear-{ROUNDS:04d}": [similar(0.1, 0.2, 0.3) | {"cohort": 20}] * 3}
+    measured("cifar10 dir-0.1", "fedavg", [0.5, 0.6, 0.7], probes=probes)
+    (store.folder / "runs" / store.cells[2]["run"] / f"probe-cka-linear-{ROUNDS:04d}.json").unlink()
+    found = series.collect(CKA, *stored(store))["accuracy"]
+    assert found.seeds == 2
+    assert found.remarks == {"cifar10, dir-0.1": ["fedavg: 2/3 seeds", "fedavg: the first 3 of 20 clients"]}
+
+
+def test_a_cohort_of_one_client_has_no_similarity(store, measured):
+    alone = {"clients": [4], "cohort": 1, "layers": {"conv1": [[1.0]]}}
+    measured("cifar10 dir-0.1", "fedavg", [0.5], probes={f"cka-linear-{ROUNDS:04d}": [alone]})
+    assert not series.collect(CKA, *stored(store))
+
+
 def test_the_two_estimators_are_numbers_of_their_own(store, measured):
     measured("cifar10 dir-0.1", "fedavg", [0.5], probes={f"cka-linear-{ROUNDS:04d}": [similar(0.1, 0.2, 0.3)]})
     assert not series.collect(CKA | {"estimator": "minibatch"}, *stored(store))
-    assert series.figure_name(CKA | {"estimator": "minibatch"}) == "cka-minibatch-layers"
-    assert series.figure_name(CKA | {"round": 3, "show": "clients"}) == "cka-linear-clients-round-3"
+    assert figure_name(CKA | {"estimator": "minibatch"}) == "cka-minibatch-layers"
+    assert figure_name(CKA | {"round": 3, "show": "clients"}) == "cka-linear-clients-round-3"
 
 
 def test_similarity_of_clients_is_shown_for_the_layers_that_are_named(store, measured):
@@ -139,6 +159,23 @@ def test_gains_are_against_the_run_that_was_calibrated(store, measured, relative
     assert of_moon["x"].tolist() == pytest.approx([0.1, 0.2, 0.3] if relative else [1, 2, 3])
     oracle = points[points["panel"].str.contains(": oracle")]
     assert oracle["mean"].tolist() == pytest.approx([10] * 6) and oracle["x"].tolist() == ccvr["x"].tolist()
+
+
+def test_gains_on_a_dataset_that_stands_in_are_shown_under_its_name_and_of_the_value_that_is_asked_for(store, measured):
+    for dataset in ("svhn", "mnist"):
+        measured(f"{dataset} dir-0.1", "fedavg", [0.3], substitute="digits")
+        findings = [{"sliced_wasserstein": 1.0}]
+        measured(
+            f"{dataset} dir-0.1", "fedavg", [0.4], wrapper="ccvr", base="fedavg", findings=findings, substitute="digits"
+        )
+    measured("svhn dir-0.1", "ditto", [0.4], personal=True)
+    measured("svhn dir-0.1", "fedavg", [0.9], wrapper="clsnorm", base="fedavg")
+    path = store.folder / "runs" / store.cells[-1]["run"] / "record.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "base_summary"}))
+    store.report = {"rows": ["dataset", "partition", "algorithm"], "columns": "wrapper", "metric": "accuracy"}
+    found = series.collect(SEPARABILITY, *stored(store))["accuracy"].points
+    assert found["panel"].tolist() == [f"{name}, dir-0.1 (on digits): ccvr" for name in ("mnist", "svhn")]
+    assert found["mean"].tolist() == pytest.approx([10, 10])
 
 
 def test_a_run_without_its_base_or_without_a_distance_is_no_point(store, measured):

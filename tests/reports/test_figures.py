@@ -17,6 +17,7 @@ from bench.grid_spec import load_grid
 from bench.mistakes import ConfigError
 from bench.store import Store
 from reports import figures, series
+from reports.figure_names import figure_name
 
 CLASSES = 4
 
@@ -343,7 +344,7 @@ def test_the_figures_of_a_grid_are_stored_with_it(tmp_path):
     grid = grid_with(tmp_path, listed)
     stored = to_json(grid, "paper", {}, expand(grid, "paper"))["report"]["figures"]
     assert stored == [*listed[:2], {"kind": "distributions", "client": 0}]
-    assert [series.figure_name(figure) for figure in stored] == ["communication", "by-mu", "distributions-client0"]
+    assert [figure_name(figure) for figure in stored] == ["communication", "by-mu", "distributions-client0"]
     assert grid.digest("paper") == grid_with(tmp_path, []).digest("paper"), "figures do not make another grid"
 
 
@@ -359,8 +360,12 @@ def test_the_figures_of_a_grid_are_stored_with_it(tmp_path):
         ([{"kind": "distributions", "client": -1}], "client must be greater than or equal to 0, but got -1."),
         ([{"kind": "by-setting", "setting": "mue"}], "Unknown setting of a figure 'mue'. Did you mean 'mu'?"),
         ([{"kind": "cka", "estimator": "liner"}], "estimator must be 'linear' or 'minibatch', but got 'liner'."),
-        ([{"kind": "cka", "round": "first"}], "but got 'first'."),
-        ([{"kind": "weight-norms", "rounds": []}], "rounds"),
+        ([{"kind": "cka", "round": "first"}], "A round must be a whole number from 1 on, or last, but got 'first'."),
+        ([{"kind": "weight-norms", "rounds": [0]}], "A round must be a whole number from 1 on, or last, but got 0."),
+        ([{"kind": "weight-norms", "rounds": []}], "rounds must name at least one round, such as 1 or last."),
+        ([{"kind": "cka", "show": "clients", "layers": ["cnv1"]}], "Unknown layer 'cnv1'. Did you mean 'conv1'?"),
+        ([{"kind": "cka", "layers": ["conv1"]}], "but this one shows layers; leave it out."),
+        ([{"kind": "cka"}, {"kind": "cka"}], "more than one figure called cka-linear-layers"),
         ([{"kind": "embedding", "points": 3}], "points must be greater than 9, but got 3."),
         (["curves"], "but got 'curves'."),
         ("curves", "report.figures must be a valid list, but got 'curves'."),

@@ -225,6 +225,19 @@ def test_a_gain_is_of_the_same_seeds_and_over_the_cell_that_the_grid_names(store
     assert r"{\scriptsize [+4.0$\pm$2.8]}" in reports.render(store.save(), "small_table", "paper", format="tex")
 
 
+def test_a_run_that_stands_in_several_cells_counts_once_in_each(store):
+    for dataset in ("svhn", "mnist"):
+        store.add(f"{dataset} label-2", "fedavg", [0.5, 0.6, 0.7], substitute="cifar10")
+        store.add(f"{dataset} label-2", "moon", [0.52, 0.66, 0.75], substitute="cifar10")
+    half = len(store.cells) // 2
+    for twin, cell in zip(store.cells[half:], store.cells[:half], strict=True):
+        twin["run"] = cell["run"]
+    store.report |= {"gains_over": {"algorithm": "fedavg"}}
+    store.std = "sample"
+    assert "[+4.3±2.1]" in table(store)["svhn", "label-2", "moon"]
+    assert "[+4.3±2.1]" in table(store)["mnist", "label-2", "moon"]
+
+
 def test_a_gain_may_be_over_a_cell_of_another_row(store):
     for algorithm, scores in {"fedavg": [0.5, 0.4], "clsprox": [0.6, 0.3]}.items():
         store.add("cifar10 dir-0.1", algorithm, [scores[0]], wrapper="none")
