@@ -88,6 +88,10 @@ class Calibration(PostHoc):
             test_features=None if tested is None else self.transformed(tested),
         )
 
+    def epochs_on(self, count: int) -> int:
+        """Passes over so many features."""
+        return max(self.calibration_epochs, math.ceil(_LEAST_STEPS / math.ceil(count / self.calibration_batch_size)))
+
     def retrain(self, task, deployed: Deployed, features: Tensor, labels: Tensor, epochs: int | None = None) -> Params:
         """The params of a model with its classifier trained again.
 
@@ -96,9 +100,7 @@ class Calibration(PostHoc):
             labels: [n].
             epochs: passes; by default as many as the options say.
         """
-        epochs = epochs or max(
-            self.calibration_epochs, math.ceil(_LEAST_STEPS / math.ceil(len(labels) / self.calibration_batch_size))
-        )
+        epochs = epochs or self.epochs_on(len(labels))
         settings = replace(
             task.settings,
             local_epochs=epochs,

@@ -22,9 +22,12 @@ class Oracle(Calibration):
 
     Attributes:
         fraction: of the training images of each class, in [0, 1]; 0 leaves the classifier as it is. With fewer images
-            there are more epochs (calibration_epochs / fraction, at most 100), so that the number of steps stays alike.
+            there are more epochs (those on all images / fraction), so that the number of steps stays alike; but at most
+            100, so that it is smaller below a tenth of the images.
         transform_features: whether the features are transformed; the paper says so of virtual ones only.
     """
+
+    version = 2  # 1 had no least number of steps
 
     fraction: float = 1.0
     transform_features: bool = False
@@ -44,10 +47,9 @@ class Oracle(Calibration):
         features = features_of(task, deployed, task.federation.images[rows])
         if self.transform_features:
             features = self.transformed(features)
-        epochs = min(_MOST_EPOCHS, math.ceil(self.calibration_epochs / self.fraction))
-        params = self.retrain(
-            task, deployed, features, task.federation.labels[rows], max(epochs, self.calibration_epochs)
-        )
+        whole = self.epochs_on(sum(task.sizes(torch.arange(task.population))))
+        epochs = max(whole, min(_MOST_EPOCHS, math.ceil(whole / self.fraction)))
+        params = self.retrain(task, deployed, features, task.federation.labels[rows], epochs)
         return self.with_classifier(deployed, params)
 
     def _rows(self, task):

@@ -210,7 +210,7 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
         _announce(plan)
         if dry_run:
             for cell in plan.todo:
-                console.print(f"{cell.id}  {driver.name_of(cell)}", highlight=False, markup=False)
+                console.print(f"{cell.id}  {driver.name_of(cell, request.grid)}", highlight=False, markup=False)
             return True
         store_grid(request, plan, store)
         ended = None
@@ -239,7 +239,7 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
         errors.print(plan.no_data, markup=False)
     if ended:
         console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
-        for line in driver.failures(plan, store):
+        for line in driver.failures(request.grid, plan, store):
             _say(line)
     if ended and ended["failed"]:
         command = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from bench.cost import examples_to_train
 from bench.grid import Cell
+from bench.grid_spec import GridSpec
 from bench.plan import Plan, Request, keep_of
 from bench.resources import Resources
 from bench.store import Store, StoreError
@@ -41,7 +42,8 @@ def play(
     from bench.worker import Job
 
     shown = {
-        cell.id: (name_of(cell), 0 if cell.id in plan.bases else examples_to_train(cell.config)) for cell in plan.todo
+        cell.id: (name_of(cell, request.grid), 0 if cell.id in plan.bases else examples_to_train(cell.config))
+        for cell in plan.todo
     }
     with _mark(request, store, address) as mark, Display(console, shown).shown() as display:
         jobs = [
@@ -70,13 +72,13 @@ def play(
     return display.ended_by
 
 
-def failures(plan: Plan, store: Store) -> list[str]:
+def failures(grid: GridSpec, plan: Plan, store: Store) -> list[str]:
     """A line for each reason for which runs of a plan have failed, with the names of some of them."""
     names: dict[str, list[str]] = {}
     for cell in plan.todo:
         record = store.outcome(cell.id)
         if record and record["status"] == "failed":
-            names.setdefault(record["reason"], []).append(name_of(cell))
+            names.setdefault(record["reason"], []).append(name_of(cell, grid))
     return [f"failed: {reason} ({_some(runs)})" for reason, runs in names.items()]
 
 
@@ -134,12 +136,13 @@ def tidy(storage: "Folder", store: Store) -> None:
             (storage / run_id).remove()
 
 
-def name_of(cell: Cell) -> str:
-    """A run for people: "cifar10 label-2 fedprox mu=0.01 seed 0"."""
+def name_of(cell: Cell, grid: GridSpec) -> str:
+    """A run for people: "cifar10 label-2 fedprox mu=0.01 seed 0", with all in which it may differ from others of its grid."""
     stand_in = f"(as {cell.dataset})" if cell.substitute else ""
-    choice = (
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in cell.choice.items()
-    )
+    told = {"dataset", "partition", "algorithm", "wrapper", "seed", *cell.choice}
+    others = {key: cell.setting(key) for key in grid.axes if key not in told}
+    differing = cell.choice | {key: value for key, value in others.items() if value is not None}
+    choice = (f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in differing.items())
     config = cell.config
     words = [
         config.dataset,

@@ -306,7 +306,13 @@ def _start_ray(address: str | None, resources: Resources) -> None:
     os.environ |= threads | {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}  # workers inherit them
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # everything stays on the loopback device
     memory = 256 * 2**20  # datasets are memory-mapped files, so next to nothing goes through Ray's object store
-    ray.init(address="local", include_dashboard=False, object_store_memory=memory, **quiet)
+    try:
+        ray.init(address="local", include_dashboard=False, object_store_memory=memory, **quiet)
+    except Exception as error:  # Ray has no error of its own for it
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(
+            f"Ray did not start ({why}); the machine may be too busy. Nothing is lost: try the same command again."
+        ) from error
 
 
 def _check_machines(resources: Resources, address: str | None, storage: str | None) -> None:

@@ -9,7 +9,7 @@ from reports.panels import first_runs
 
 _PANEL = 2.3  # inches
 _MOST_CLASSES = 20  # whose colours can be told apart in a legend
-_VIEWS = {"labels": "label", "before": "predicted before", "after": "predicted after"}
+_VIEWS = {"labels": "t-SNE, by label", "before": "predicted before", "after": "predicted after"}
 
 
 def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict[str, dict]:

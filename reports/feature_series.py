@@ -14,6 +14,7 @@ from reports.layout import Table
 from reports.panels import Series, done_of, panels, points_of, series_of
 from reports.report import Report
 
+_LEAST_POINTS = 6  # for a correlation
 CKA_NAMES = {"linear": "Linear CKA", "minibatch": "Unbiased minibatch CKA"}  # two numbers that are not to be mixed
 
 
@@ -105,9 +106,9 @@ def separability(figure: dict, report: Report, table: Table, grid: dict, records
 
 def _correlation(points: pd.DataFrame) -> str:
     """Pearson's, where there are enough points, as part of a title."""
-    if len(points) < 3:
+    if len(points) < _LEAST_POINTS:
         return ""
-    return f" (correlation {points['x'].corr(points['mean']):.2f} over {len(points)} runs)"
+    return f"\n(correlation {points['x'].corr(points['mean']):.2f} over {len(points)} runs)"
 
 
 def probed(figure: dict, run_id: str, config: dict, store: Store) -> dict | None:

@@ -72,7 +72,8 @@ def draw(series: Series):
         figure.supxlabel(series.x_label, fontsize=STYLE["axes.labelsize"])
         figure.supylabel(series.y_label, fontsize=STYLE["axes.labelsize"], multialignment="center")
         handles = {}
-        for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=False):
+        shared = series.kind == "cka"  # similarities are compared across panels
+        for axes, panel in zip(figure.subplots(rows, columns, squeeze=False, sharey=shared).flat, panels, strict=False):
             axes.set_title(panel)
             of_panel = series.points[series.points["panel"] == panel]
             for line, points in of_panel.groupby("line", sort=False):
@@ -151,7 +152,7 @@ def _draw_values(axes, points: pd.DataFrame, series: Series, line: str):
 
 def _draw_points(axes, points: pd.DataFrame, series: Series, line: str):
     """A marker per run."""
-    look = _look(series, line) | {"linestyle": "none"}
+    look = _look(series, line) | {"linestyle": "none", "alpha": 0.7}
     (handle,) = axes.plot(points["x"].to_numpy(float), points["mean"].to_numpy(float), **look)
     axes.locator_params(axis="x", nbins=5)
     return handle

@@ -19,6 +19,7 @@ class Matrix(NamedTuple):
     """One panel.
 
     Attributes:
+        of: the run, for the whole row of panels.
         title: above it.
         values: [rows, columns]; NaN where there is none.
         row_name, column_name: what rows and columns are.
@@ -26,6 +27,7 @@ class Matrix(NamedTuple):
         scale: what the values are; panels of one scale share their colours.
     """
 
+    of: str
     title: str
     values: np.ndarray
     row_name: str
@@ -52,7 +54,7 @@ def draw(rows: list[list[Matrix]]):
     for panel in (panel for row in rows for panel in row):
         scales.setdefault(panel.scale, []).append(panel.values)
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
-        figure = Figure(figsize=(_COLUMN * width, 1.9 * len(rows) + 0.6), layout="constrained")
+        figure = Figure(figsize=(_COLUMN * width + 0.4, 1.9 * len(rows) + 0.6), layout="constrained")
         grid = figure.subplots(len(rows), width, squeeze=False)
         drawn: dict[str, list] = {}
         for axes_of_row, row in zip(grid, rows, strict=True):
@@ -63,7 +65,8 @@ def draw(rows: list[list[Matrix]]):
                 image = axes.imshow(panel.values, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
                 axes.set_title(panel.title)
                 axes.set_xlabel(panel.column_name)
-                axes.set_ylabel(panel.row_name)
+                first = axes is axes_of_row[0]
+                axes.set_ylabel(f"{row[0].of}\n\n{panel.row_name}" if first else panel.row_name)
                 _number(axes.set_xticks, panel.columns)
                 _number(axes.set_yticks, panel.rows)
                 drawn.setdefault(panel.scale, []).append((axes, image))
@@ -79,7 +82,7 @@ def _cka(figure: dict, title: str, config: dict, run_id: str, store: Store) -> I
     for name in (figure["layers"] or found["layers"]) if found else ():
         if name in found["layers"]:
             values, ids = _array(found["layers"][name]), found["clients"]
-            yield Matrix(f"{title}\n{name}", values, "client", "client", ids, ids, CKA_NAMES[figure["estimator"]])
+            yield Matrix(title, name, values, "client", "client", ids, ids, CKA_NAMES[figure["estimator"]])
 
 
 def _weight_norms(figure: dict, title: str, config: dict, run_id: str, store: Store) -> Iterator[Matrix]:
@@ -89,8 +92,8 @@ def _weight_norms(figure: dict, title: str, config: dict, run_id: str, store: St
         classes = list(range(len(one["norms"][0])))
         about = ("client", "class", one["clients"], classes)
         if number == 0:
-            yield Matrix(title, _array(one["label_counts"]), *about, "Training examples")
-        yield Matrix(f"{title}\nround {probe.round}", _array(one["norms"]), *about, "Norm of a class's weights")
+            yield Matrix(title, "all rounds", _array(one["label_counts"]), *about, "Training examples")
+        yield Matrix(title, f"round {probe.round}", _array(one["norms"]), *about, "Norm of a class's weights")
 
 
 def _limits(scale: str, scales: dict[str, list[np.ndarray]]) -> tuple[float, float]:

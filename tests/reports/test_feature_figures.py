@@ -102,10 +102,7 @@ def test_similarity_of_clients_is_shown_for_the_layers_that_are_named(store, mea
     measured("cifar10 dir-0.1", "fedavg", [0.5], probes={f"cka-linear-{ROUNDS:04d}": [similar(0.1, 0.2, None)]})
     figure = CKA | {"show": "clients", "layers": ["classifier", "conv1", "conv9"]}
     ((classifier, conv1),) = matrices.collect(figure, *stored(store))
-    assert (conv1.title, classifier.title) == (
-        "cifar10, dir-0.1, fedavg, seed 0\nconv1",
-        "cifar10, dir-0.1, fedavg, seed 0\nclassifier",
-    )
+    assert (conv1.title, classifier.title) == ("conv1", "classifier") and conv1.of == "cifar10, dir-0.1, fedavg, seed 0"
     np.testing.assert_array_equal(conv1.values, [[1, 0.1, 0.2], [0.1, 1, np.nan], [0.2, np.nan, 1]])
     assert conv1.rows == conv1.columns == [4, 5, 9] and conv1.scale == "Linear CKA"
     drawn = matrices.draw([[classifier, conv1]])
@@ -135,7 +132,7 @@ def test_an_embedding_says_how_much_is_right_before_and_after(store, measured):
     found = embedding.collect(EMBEDDING, *stored(store))
     drawn = embedding.draw(found)
     titles = [axes.get_title() for axes in drawn.axes]
-    assert titles == ["label", "predicted before: 25.0% right", "predicted after: 75.0% right"]
+    assert titles == ["t-SNE, by label", "predicted before: 25.0% right", "predicted after: 75.0% right"]
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == CLASSES
     assert drawn.axes[0].get_ylabel() == "cifar10, dir-0.1, fedavg, seed 0"
 
@@ -153,7 +150,7 @@ def test_gains_are_against_the_run_that_was_calibrated(store, measured, relative
     found = series.collect(SEPARABILITY | {"relative": relative}, *stored(store))["accuracy"]
     points = found.points
     ccvr = points[points["panel"].str.contains(": ccvr")]
-    assert set(ccvr["panel"]) == {"cifar10, dir-0.1: ccvr (correlation 1.00 over 6 runs)"}
+    assert set(ccvr["panel"]) == {"cifar10, dir-0.1: ccvr\n(correlation 1.00 over 6 runs)"}
     of_moon = ccvr[ccvr["line"] == "moon"]
     assert of_moon["mean"].tolist() == pytest.approx([2, 4, 6])
     assert of_moon["x"].tolist() == pytest.approx([0.1, 0.2, 0.3] if relative else [1, 2, 3])
