@@ -40,7 +40,7 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
             of = f" ({metric})" if found["metric"].nunique() > 1 else ""
             parts = _parts(expected[complete], measured[complete], own, baselines)
             yield (
-                f"Agreement with the published table{of}, over {complete.sum()} complete rows (of {rivals.sum()}): "
+                f"Agreement with the published table{of} over the complete rows, {complete.sum()} of {rivals.sum()}: "
                 f"{'; '.join(parts)}."
             )
 

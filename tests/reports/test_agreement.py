@@ -26,7 +26,7 @@ def table_1(store):
 
 def test_winners_and_signs_are_counted_over_complete_rows(table_1, report_of):
     assert said(report_of(table_1)) == [
-        "Agreement with the published table, over 3 complete rows (of 4): same winner in 1 of 3; "
+        "Agreement with the published table over the complete rows, 3 of 4: same winner in 1 of 3; "
         "same sign of (method - best of fedavg, moon) in 2 of 3 for fedconcat."
     ]
 
@@ -34,7 +34,7 @@ def test_winners_and_signs_are_counted_over_complete_rows(table_1, report_of):
 def test_baselines_may_be_named_and_what_is_neither_is_left_out(table_1, report_of):
     table_1.mirrors |= {"baselines": ["fedavg"]}
     assert said(report_of(table_1)) == [
-        "Agreement with the published table, over 4 complete rows (of 4): same winner in 3 of 4; "
+        "Agreement with the published table over the complete rows, 4 of 4: same winner in 3 of 4; "
         "same sign of (method - best of fedavg) in 3 of 4 for fedconcat."
     ]
 
@@ -43,7 +43,7 @@ def test_what_prints_alike_wins_together_and_has_no_sign(store, report_of):
     store.mirrors = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
     store.add("cifar10 label-2", "fedavg", [0.5503]).add("cifar10 label-2", "fedconcat", [0.5499])
     assert said(report_of(store)) == [
-        "Agreement with the published table, over 1 complete rows (of 1): same winner in 1 of 1; "
+        "Agreement with the published table over the complete rows, 1 of 1: same winner in 1 of 1; "
         "same sign of (method - best of fedavg) in 0 of 1 for fedconcat."
     ]
 
@@ -63,7 +63,7 @@ def test_a_wrapper_may_be_the_papers_own_method(store, report_of):
             method = {"algorithm": {"name": wrapper, "base": {"name": "fedavg"}}} if wrapper != "none" else {}
             store.add(f"cifar10 {partition}", "fedavg", [score], model="moon-cnn", config=method, **setting)
     assert said(report_of(store)) == [
-        "Agreement with the published table, over 2 complete rows (of 2): same winner in 1 of 2; "
+        "Agreement with the published table over the complete rows, 2 of 2: same winner in 1 of 2; "
         "same sign of (method - best of none) in 1 of 2 for ccvr."
     ]
 
