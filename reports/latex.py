@@ -5,21 +5,9 @@ The float spans both columns of a two-column paper; eight methods with published
 
 from itertools import pairwise
 
+from reports.latex_text import escape
 from reports.layout import Cell, Row, Table
 from reports.report import Report
-
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "`": r"\textasciigrave{}",
-    "±": r"$\pm$",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-}
-
 
 # As wide as its widest table; without floats, which could neither be longer than a page nor continue on the next one.
 _DOCUMENT = r"""\documentclass{article}
@@ -51,12 +39,6 @@ def render_document(report: Report) -> str:
     """The same tables as a document that pdflatex compiles as it is."""
     width = max(len(table.row_keys) + len(table.columns) for table in (*report.tables, *report.standings))
     return _DOCUMENT % (max(210, 30 + 22 * width), render(report))
-
-
-def escape(text: str) -> str:
-    """Text in which no character has a meaning to LaTeX, in one line."""
-    text = "".join(_SPECIAL.get(character, character) for character in " ".join(text.split()))
-    return text.replace("--", "-{}-")  # else a dash
 
 
 def _float(table: Table, caption: str, notes: tuple[str, ...]) -> str:

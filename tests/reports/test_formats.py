@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import reports
+from reports.latex_text import escape
 
 ROOT = Path(reports.__file__).parents[1]
 
@@ -145,6 +146,11 @@ def test_a_latex_row_or_dash_is_not_read_as_a_command(store):
     assert r"\caption{Two paragraphs}" in text
 
 
+def test_latex_sets_letters_that_it_knows_and_names_the_others():
+    assert escape("Zoë Łukasz, λ ≤ µ – α") == r"Zoë Łukasz, $\lambda$ $\leq$ µ – $\alpha$"
+    assert escape("中ą\u2028\x07") == "[U+4E2D][U+0105] [U+0007]"
+
+
 def compile_latex(text, folder):
     """Runs pdflatex on a document, and fails with its log."""
     (folder / "paper.tex").write_text(text, encoding="utf-8")
@@ -159,7 +165,8 @@ def specials_everywhere(store):
     """A store with special characters wherever a grid may put a text, and all parts of a table."""
     store.mirrors = None
     store.title = SPECIAL
-    store.report |= {"columns": "model", "standings": True, "notes": [f"[{SPECIAL}", SPECIAL * 3]}
+    letters = "".join(map(chr, [*range(0xA0, 0x250), *range(0x370, 0x400), *range(0x2000, 0x2300), 0x4E2D, 0x1F600]))
+    store.report |= {"columns": "model", "standings": True, "notes": [f"[{SPECIAL}", SPECIAL * 3, letters]}
     store.report |= {"gains_over": {"model": SPECIAL}}
     for row in (f"[{SPECIAL} *{SPECIAL}", f"*{SPECIAL} [{SPECIAL}"):
         for model, scores in {SPECIAL: [0.5, 0.5, 0.5], f"[{SPECIAL}": [0.5, 0.6, 0.7]}.items():
