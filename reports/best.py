@@ -1,6 +1,7 @@
 """The best cell of each row, and the cells that the seeds cannot tell from it."""
 
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -69,6 +70,23 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) 
         p_value=p_values.reindex(cells.index),
         pairs=pairs.reindex(cells.index, fill_value=0),
         like_best=(p_values.reindex(cells.index) > LEVEL) & ~bold,
+    )
+
+
+def footnotes(cells: pd.DataFrame) -> Iterator[str]:
+    """What bold and italics are, and how much the test behind them can find."""
+    if not cells["best"].any():
+        return
+    yield "Bold: best mean of the row among the complete cells, all of them where several print alike."
+    pairs = cells.loc[cells["p_value"].notna(), "pairs"]
+    if pairs.empty:
+        yield "Fewer than 2 seeds per cell say nothing about which cells differ from the best of their row: none is marked."
+        return
+    seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
+    weak = " Of so few seeds its power is low: italics say unknown, not equal." if pairs.min() < FEW_SEEDS else ""
+    yield (
+        f"Italics (like_best in the CSV): not distinguishable from the best of the row, by the two-sided paired t-test over "
+        f"the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the rivals of the row.{weak}"
     )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from reports import agreement
-from reports.best import FEW_SEEDS, LEVEL
+from reports import agreement, best
 from reports.cells import cell_keys, label
 from reports.comparison import is_comparable, own_value
 from reports.metrics import METRICS
@@ -32,9 +31,7 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     yield _numbers(grid, value)
     for metric in cells["metric"].unique():
         yield f"{metric}: that of {METRICS[metric]}."
-    if cells["best"].any():
-        yield "Bold: best mean of the row among the complete cells, all of them where several print alike."
-        yield _like_best(cells)
+    yield from best.footnotes(cells)
     if cells["gain"].notna().any():
         over = " ".join(f"{key}={value}" for key, value in grid["report"]["gains_over"].items())
         yield f"In brackets: gain over {over}, in points: mean, and std if there is one, of the differences of the same seeds."
@@ -72,26 +69,13 @@ def _numbers(grid: dict, value: str) -> str:
     )
 
 
-def _like_best(cells: pd.DataFrame) -> str:
-    """What italics are, and how much the test behind them can find."""
-    pairs = cells.loc[cells["p_value"].notna(), "pairs"]
-    if pairs.empty:
-        return (
-            "Of fewer than 2 seeds per cell nothing can be said about which cells differ from the best of their row: none "
-            "is marked."
-        )
-    seeds = _range(pairs.min(), pairs.max())
-    weak = " Of so few seeds its power is low: italics say unknown, not equal." if pairs.min() < FEW_SEEDS else ""
-    return (
-        f"Italics (like_best in the CSV): not distinguishable from the best of the row, by the two-sided paired t-test over "
-        f"the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the rivals of the row.{weak}"
-    )
-
-
 def _tuning(grid: dict, cells: pd.DataFrame) -> Iterable[str]:
     tuned = cells[cells["settings"] > 1].groupby("algorithm", sort=False)["settings"].agg(["min", "max"])
     if len(tuned):
-        counts = ", ".join(f"{_range(low, high)} for {name}" for name, low, high in tuned.itertuples())
+        counts = ", ".join(
+            f"{low} for {name}" if low == high else f"{low} to {high} for {name}"
+            for name, low, high in tuned.itertuples()
+        )
         protocol = ", as published" if grid["mirrors"] else ""
         yield (
             f"Tuned: best of N settings per cell, chosen on the {_split(grid)} split by the mean over "
@@ -225,10 +209,6 @@ def _choices(cells: list[dict]) -> Iterator[str]:
     for option, values in found.items():
         for value, names in values.items():
             yield f"{option}={value}" + (f" on {' and '.join(names)}" if len(values) > 1 else "")
-
-
-def _range(low: int, high: int) -> str:
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _join(names: Iterable[str]) -> str:
