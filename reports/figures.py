@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from reports.looks import looks
 from reports.panels import Series
 
-FORMATS = ("png", "pdf")
+FORMATS = ("png", "pdf", "svg")
 
 STYLE = {
     "font.size": 8,
@@ -27,23 +28,9 @@ STYLE = {
     "lines.markersize": 3.5,
     "hatch.linewidth": 0.5,
     "pdf.fonttype": 42,  # TrueType; publishers refuse matplotlib's default, Type 3
+    "svg.fonttype": "none",  # text stays text, which can be searched and edited
+    "svg.hashsalt": "skewbench",  # the same figure is the same file
 }
-# Ten colours that people with colour vision deficiencies can tell apart (Petroff, Accessible Color Sequences for Data
-# Visualization, arXiv 2107.02270). Colours and markers are not equally many, so that their pairs repeat after 70 lines.
-_COLOURS = (
-    "#3f90da",
-    "#ffa90e",
-    "#bd1f01",
-    "#94a4a2",
-    "#832db6",
-    "#a96b59",
-    "#e76300",
-    "#b9ac70",
-    "#717581",
-    "#92dadd",
-)
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_DASHES = ("-", "--", "-.", (0, (1, 1)))
 _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\")
 _MOST_LETTERS = 40  # of all values of a setting, side by side below a panel
 _COLUMN, _PAGE = 3.4, 7.0  # inches: width of a column, and of the text
@@ -91,7 +78,7 @@ def save(figure, path: Path) -> None:
     """Writes a figure in one step; the suffix says the format. The file tells nothing of when it was made."""
     import matplotlib
 
-    metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
+    metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
     partial = path.with_name(f".{path.name}.partial")
     with matplotlib.rc_context(STYLE):
         figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata)
@@ -105,12 +92,7 @@ def _columns(panels: int) -> int:
 
 def _look(series: Series, line: str) -> dict:
     """How a line looks in every figure of the grid."""
-    number = series.lines.index(line)
-    return {
-        "color": _COLOURS[number % len(_COLOURS)],
-        "marker": _MARKERS[number % len(_MARKERS)],
-        "linestyle": _DASHES[number % len(_DASHES)],
-    }
+    return looks(series.lines)[line].options()
 
 
 def _draw_curves(axes, points: pd.DataFrame, series: Series, line: str):
@@ -175,7 +157,7 @@ def _draw_bars(axes, points: pd.DataFrame, series: Series, line: str):
         points["mean"],
         width,
         label=line,
-        color=_COLOURS[number % len(_COLOURS)],
+        color=looks(series.lines)[line].color,
         hatch=_HATCHES[number % len(_HATCHES)],
         edgecolor="white",
         linewidth=0,
