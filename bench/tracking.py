@@ -59,14 +59,21 @@ class Tracker:
             kind: of KINDS; see `check`.
             grid: what the runs belong to, `<grid>@<budget>`.
             names: run id -> what to call the run.
-            folder: for files of the tracker; made when it is needed.
+            folder: for files of the tracker; made if it is not there.
             say: is told of trouble.
+
+        Raises:
+            ValueError: if the service cannot be reached, or does not know who asks.
         """
         self._kind, self._grid, self._names, self._folder, self._say = kind, grid, names, folder, say
         self._open: dict[str, Tracked] = {}  # runs that have begun and not ended
         self._told: dict[str, int] = {}
-        self._callback = None
         self._broken = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._callback = _callback(kind, grid)
+        except Exception as error:  # whatever the library raises; nothing has begun yet
+            raise ValueError(f"--track {kind}: {KINDS[kind]} does not take runs: {_first_line(error)}") from error
 
     def started(self, run_id: str, config: Mapping[str, Any]) -> None:
         """A run begins, or begins again after its worker has died."""
@@ -95,24 +102,23 @@ class Tracker:
         """No run plays any more: ends those that were stopped, and waits for what is still on its way."""
         for run_id in list(self._open):
             self.ended(run_id, failed=True)
-        if self._callback is not None:
-            self._try(lambda ray_callback: ray_callback.on_experiment_end(trials=[]))
+        self._try(lambda ray_callback: ray_callback.on_experiment_end(trials=[]))
 
     def _try(self, tell: Callable[[Any], None]) -> None:
         if self._broken:
             return
         try:
-            if self._callback is None:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                self._callback = _callback(self._kind, self._grid)
             tell(self._callback)
         except Exception as error:  # of a library, a network, a server: whatever it is, runs do not depend on it
             self._broken = True
-            first = str(error).strip().partition("\n")[0]
             self._say(
-                f"Tracking by {KINDS[self._kind]} has stopped ({type(error).__name__}: {first}); the runs go on, and their "
+                f"Tracking by {KINDS[self._kind]} has stopped ({_first_line(error)}); the runs go on, and their "
                 "results are in the results directory."
             )
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
 
 
 def _log_round(run: Tracked, result: dict, ray_callback) -> None:

@@ -105,13 +105,22 @@ def test_a_run_that_begins_again_is_one_run_and_tells_no_round_twice(mlflow, tra
     assert mlflow.told[-1][2] == "FAILED", "stopped before its end"
 
 
-def test_a_service_that_fails_is_named_once_and_left_alone(mlflow, tracker, said, monkeypatch):
-    def down(*arguments, **options):
-        raise ConnectionError("no answer\nfrom there")
+def down(*arguments, **options):
+    raise ConnectionError("no answer\nfrom there")
 
+
+def test_a_service_that_does_not_answer_is_named_before_anything_runs(mlflow, tracker, monkeypatch):
     monkeypatch.setattr(mlflow, "create_experiment", down)
+    with pytest.raises(ValueError, match="^--track mlflow: MLflow does not take runs: ConnectionError: no answer$"):
+        tracker()
+
+
+def test_a_service_that_fails_later_is_named_once_and_left_alone(mlflow, tracker, said, monkeypatch):
     one = tracker()
     one.started("a1", CONFIG)
+    one.reported("a1", ROWS[:1])
+    before = list(mlflow.told)
+    monkeypatch.setattr(sys.modules["mlflow.tracking"], "MlflowClient", down)
     one.reported("a1", ROWS)
     one.ended("a1", failed=False)
     one.finish()
@@ -119,6 +128,7 @@ def test_a_service_that_fails_is_named_once_and_left_alone(mlflow, tracker, said
         "Tracking by MLflow has stopped (ConnectionError: no answer); the runs go on, and their results are in the results "
         "directory."
     ]
+    assert mlflow.told == before
 
 
 def test_weights_and_biases_gets_project_group_and_rounds(tracker, said, monkeypatch):
