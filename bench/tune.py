@@ -230,10 +230,12 @@ def play(
             raise StoreError(trouble) from error
         raise
     finally:
-        if tracker:
-            tracker.finish()
-        signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
-        ray.shutdown()
+        try:
+            if tracker:
+                tracker.finish()  # it may wait for a network, and be interrupted at that
+        finally:
+            signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
+            ray.shutdown()
 
 
 @contextlib.contextmanager

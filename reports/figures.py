@@ -2,6 +2,7 @@
 
 import os
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -55,7 +56,8 @@ def draw(series: Series):
         "separability": _draw_points,
     }
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height + 0.6), layout="constrained")
+        legend = 0.17 * -(-len(series.lines) // _legend_columns(series.lines, width))  # inches
+        figure = Figure(figsize=(width, height + max(0.6, 0.26 + legend)), layout="constrained")
         figure.supxlabel(series.x_label, fontsize=STYLE["axes.labelsize"])
         figure.supylabel(series.y_label, fontsize=STYLE["axes.labelsize"], multialignment="center")
         handles = {}
@@ -178,15 +180,19 @@ def _write_legend(figure, handles: dict, series: Series, width: float) -> None:
     lines = [line for line in series.lines if line in handles]
     spread = f"over {series.seeds} seeds" if series.seeds > 1 else "over the last 10 evaluated rounds"
     title = f"mean ± std {spread}" if series.points["std"].notna().any() else None
-    longest = max(len(line) for line in lines)
-    fitting = max(1, int(width / (0.45 + 0.06 * longest)))  # inches: sample and space, and a letter
-    columns = -(-len(lines) // -(-len(lines) // fitting))
     figure.legend(
         [handles[line] for line in lines],
         lines,
         title=title,
         loc="outside upper center",
-        ncols=columns,
+        ncols=_legend_columns(lines, width),
         columnspacing=1,
         frameon=False,
     )
+
+
+def _legend_columns(lines: Sequence[str], width: float) -> int:
+    """As many as fit into so many inches, rows equally long."""
+    longest = max(len(line) for line in lines)
+    fitting = max(1, int(width / (0.45 + 0.06 * longest)))  # inches: sample and space, and a letter
+    return -(-len(lines) // -(-len(lines) // fitting))

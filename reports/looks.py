@@ -27,8 +27,8 @@ _DASHES = ("-", "--", "-.", (0, (1, 1)))
 
 
 class Look(NamedTuple):
-    """Colour, marker and line style as matplotlib takes them; no two lines of a figure have both colour and marker in
-    common."""
+    """Colour, marker and line style as matplotlib takes them; two lines of a figure differ in colour or marker, as long as
+    there are looks left."""
 
     color: str
     marker: str
