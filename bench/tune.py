@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Protocol
 
 from bench import shares
+from bench.events import write_events
 from bench.folders import Folder
 from bench.resources import Resources
 from bench.run import FINAL
 from bench.shares import Shares
 from bench.store import Store, StoreError
+from bench.tracking import Tracker
 from bench.worker import LENT, Job, Worker, storage_trouble
 
 _QUIET = {
@@ -75,8 +77,9 @@ class Trial(tune.Trainable):
 class _Recorder(tune.Callback):
     """Writes what the workers report into the store."""
 
-    def __init__(self, store: Store, watcher: Watcher, facts: dict, shares: Shares):
+    def __init__(self, store: Store, watcher: Watcher, facts: dict, shares: Shares, tracker: Tracker | None = None):
         self._store, self._watcher, self._facts, self._shares = store, watcher, facts, shares
+        self._tracker = tracker
         self._rows: dict[str, list[dict]] = {}
         self._started: dict[str, str] = {}
         self._postponed: list[Job] = []
@@ -100,6 +103,8 @@ class _Recorder(tune.Callback):
         self._started.setdefault(job.id, _now())  # of a run that is tried again, the first time
         self._store.start(job.id, job.config.canonical())
         self._watcher.started(job)
+        if self._tracker:
+            self._tracker.started(job.id, job.config.canonical())
 
     def on_trial_result(self, iteration, trials, trial, result, **info):
         job, rows = self._job(trial), result["rows"]
@@ -111,6 +116,8 @@ class _Recorder(tune.Callback):
             self._shares.shrank(job, result["block"])
         known = self._rows[job.id]
         known[result["first"] :] = rows
+        if self._tracker:
+            self._tracker.reported(job.id, rows)
         if result["ended"]:
             self._end(job, result["ended"])
         elif result["crowded"]:
@@ -161,10 +168,14 @@ class _Recorder(tune.Callback):
             elsewhere.copy_to(own)
         if job.base:
             record["base_summary"] = (self._store.record(_base_id(job)) or {}).get("summary")
+        if rows:
+            write_events(own, job.config.canonical(), rows, record["started"])
         self._store.finish(job.id, rows, record)
         if elsewhere and record["status"] != "failed":
             elsewhere.remove()
         self._watcher.ended(job, record)
+        if self._tracker:
+            self._tracker.ended(job.id, failed=record["status"] == "failed")
 
 
 def play(
@@ -178,6 +189,7 @@ def play(
     address: str | None = None,
     storage: str | None = None,
     facts: dict | None = None,
+    tracker: Tracker | None = None,
 ) -> None:
     """Plays jobs in their order, as many at once as the resources allow, those that need the states of others after all
     others; every one ends with a record.
@@ -188,6 +200,7 @@ def play(
         address: a running Ray cluster; None starts one on this machine.
         storage: where workers of several machines write; only to be checked, jobs name their folders themselves.
         facts: goes into every record (commit).
+        tracker: is told of every round.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C, after the workers have been stopped.
@@ -202,7 +215,7 @@ def play(
         if address or resources.auto:
             watcher.said(_found(address))
         known = _shares(store, resources, watcher, data_dir)
-        recorder = _Recorder(store, watcher, facts or {}, known)
+        recorder = _Recorder(store, watcher, facts or {}, known, tracker)
         for waiting in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
             with _lent(waiting, store):
                 while waiting:
@@ -219,8 +232,12 @@ def play(
             raise StoreError(trouble) from error
         raise
     finally:
-        signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
-        ray.shutdown()
+        try:
+            if tracker:
+                tracker.finish()  # it may wait for a network, and be interrupted at that
+        finally:
+            signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
+            ray.shutdown()
 
 
 @contextlib.contextmanager
