@@ -177,8 +177,8 @@ class Store:
             self._supersede(run_id)
         os.replace(copy, self.run_folder(run_id))
 
-    def ended_runs(self) -> dict[str, dict]:
-        """Run id -> record of every run that has ended."""
+    def records(self) -> dict[str, dict]:
+        """Run id -> record of every run that has one, whatever its status."""
         paths = sorted((self.folder / "runs").glob("*/record.json"))
         return {path.parent.name: record for path in paths if (record := _read(path))}
 
