@@ -15,7 +15,7 @@ from bench.cli_encoders import GRIDS as ANALYSES
 from bench.cli_encoders import encoders
 from bench.cli_encoders import run_grid as run_analysis
 from bench.cli_exchange import compare, export, import_
-from bench.console import INTERRUPTED, console, errors, explained
+from bench.console import INTERRUPTED, console, errors, explained, warn
 from bench.names import unknown
 from bench.options import RESULTS
 from bench.overview import KINDS, listing_table
@@ -242,7 +242,7 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
                     address=address,
                 )
             figures = [figure.model_dump() for figure in request.grid.report.figures]
-            probes.measure(plan.selected, figures, store, request.data_dir, _say)
+            probes.measure(plan.selected, figures, store, request.data_dir, warn)
         except KeyboardInterrupt:
             errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
             raise typer.Exit(INTERRUPTED) from None
@@ -252,14 +252,14 @@ def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_conc
     _print_saved(drawn, sentences)
     console.print(f"Results: {store.folder}", highlight=False, soft_wrap=True)
     if plan.no_data:
-        errors.print(plan.no_data, markup=False)
+        warn(plan.no_data)
     if ended:
         console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
         for line in driver.failures(request.grid, plan, store):
-            _say(line)
+            warn(line)
     if ended and ended["failed"]:
         command = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])
-        _say(f"What failed is tried again by: {command}")
+        warn(f"What failed is tried again by: {command}")
     return not (ended and ended["failed"])
 
 
@@ -287,10 +287,6 @@ def _storage(uri: str | None) -> str | None:
             f"--storage: {why}; name a folder that can be written, or a URI as s3://bucket/path."
         ) from error
     return uri
-
-
-def _say(line: str) -> None:
-    errors.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_saved(paths: list, sentences: list[str]) -> None:

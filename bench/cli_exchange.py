@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bench import options as given
-from bench.console import console, errors, explained
+from bench.console import console, explained, warn
 from bench.names import file_name
 from bench.options import RESULTS
 
@@ -64,11 +64,11 @@ def import_(
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for name in found.others:
-        _warn(f"Grid {name} is another grid there, with other settings or axes; its runs are taken, its cells are not.")
+        warn(f"Grid {name} is another grid there, with other settings or axes; its runs are taken, its cells are not.")
     for name in found.damaged:
-        _warn(f"{name} is not taken: its config.json is another run's, or is missing.")
+        warn(f"{name} is not taken: its config.json is another run's, or is missing.")
     for name, difference in found.disagreeing.items():
-        _warn(f"{name} has other numbers there ({difference}, there and here); those that are here stay.")
+        warn(f"{name} has other numbers there ({difference}, there and here); those that are here stay.")
     if found.disagreeing:
         raise typer.Exit(1)
 
@@ -151,7 +151,3 @@ def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
             own.mkdir(parents=True, exist_ok=True)
             write_events(own, cell["config"], store.rows(run_id), records[run_id].get("started"))
     console.print(f"Saved: {folder}; look at it by: tensorboard --logdir {folder}", highlight=False, soft_wrap=True)
-
-
-def _warn(line: str) -> None:
-    errors.print(line, markup=False, highlight=False, soft_wrap=True)

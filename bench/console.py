@@ -12,6 +12,11 @@ console = Console()
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
+def warn(line: str) -> None:
+    """A line beside the results; brackets in it mean nothing."""
+    errors.print(line, markup=False)
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """A mistake of the user, and a file system that refuses, ends with its sentence and exit code 2, not with a traceback."""
@@ -26,5 +31,5 @@ def explained() -> Iterator[None]:
         sentence = f"Cannot use {error.filename}: {error.strerror}." if error.filename else f"{error}."
     else:
         return
-    errors.print(f"error: {sentence}", markup=False)
+    warn(f"error: {sentence}")
     raise typer.Exit(2)
