@@ -164,6 +164,38 @@ def wrapped(
     return resolve(settings | {"algorithm": {**wrapper, "base": config.algorithm}}, facts)
 
 
+def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
+    """A config with other values of settings, options of its method, or options of the method inside a wrapper.
+
+    Raises:
+        ConfigError: if one does not exist, or a value does not hold.
+    """
+    settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
+    for key, value in options.items():
+        if key in SETTINGS:
+            settings[key] = value
+        else:
+            settings["algorithm"] = _with_option(settings["algorithm"], key, value)
+    return resolve(settings)
+
+
+def _with_option(method: Mapping[str, Any], key: str, value: Any) -> dict:
+    """A method as a dict with another value of an option, of its own or of the outermost method inside that has it."""
+    base = method.get("base")
+    if key in method or not isinstance(base, Mapping):
+        return {**method, key: value}
+    return {**method, "base": _with_option(base, key, value)}
+
+
+def options_inside(config: RunConfig) -> list[str]:
+    """Names of the options of a config's method and of those inside wrappers."""
+    method, found = config.algorithm, []
+    while isinstance(method, Mapping):
+        found += [key for key in method if key not in ("name", "base")]
+        method = method.get("base")
+    return found
+
+
 def _method(flat: dict, mistakes: list[str]):
     """The method object of a flat dict (None if that failed) and the names of its options."""
     given = flat.get("algorithm")
