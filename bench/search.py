@@ -17,7 +17,7 @@ from bench.ledger import Ledger
 from bench.resources import Resources
 from bench.run import Keep, summarise
 from bench.store import Store, StoreError
-from bench.study import REDUCTION, Search, Study, score, stops
+from bench.study import REDUCTION, Search, Study, score, stops, text_of
 from bench.worker import Job, Worker
 
 from ray import tune  # isort: skip
@@ -99,12 +99,12 @@ class _Recorder(tune.Callback):
             self._ledger.take(run, told["first"], told["rows"])
             playing[run] = told["until"]
             if told["note"]:
-                self._say(f"{_text(trial.config)}, seed {told['config']['seed']}: {told['note']}")
+                self._say(f"{text_of(trial.config)}, seed {told['config']['seed']}: {told['note']}")
             if told["ended"]:
                 self._ledger.end(run, told["ended"])
                 del playing[run]
                 if told["ended"]["status"] == "failed":
-                    self._say(f"{_text(trial.config)} failed: {told['ended']['reason']}")
+                    self._say(f"{text_of(trial.config)} failed: {told['ended']['reason']}")
             else:
                 self._ledger.write(run, told["rows"])
 
@@ -116,7 +116,7 @@ class _Recorder(tune.Callback):
         self._number += 1
         rounds = f", stopped after round {max(stopped.values())}" if stopped else ""
         self._say(
-            f"[{self._number}/{self._total}] {_text(trial.config)}: validation {self._search.metric.replace('_', ' ')} "
+            f"[{self._number}/{self._total}] {text_of(trial.config)}: validation {self._search.metric.replace('_', ' ')} "
             f"{100 * trial.last_result['value']:.1f} %{rounds}"
         )
 
@@ -124,7 +124,7 @@ class _Recorder(tune.Callback):
         text = Path(trial.error_file).read_text() if trial.error_file else ""
         for run in self._open.pop(trial.trial_id, {}):
             self._ledger.end(run, {"reason": scheduling.reason_of(text), "traceback": text})
-        self._say(f"{_text(trial.config)} failed: {scheduling.reason_of(text)}")
+        self._say(f"{text_of(trial.config)} failed: {scheduling.reason_of(text)}")
 
 
 def play(
@@ -191,9 +191,3 @@ def bases_of(search: Search) -> dict[int, RunConfig]:
     if not algorithms.load(search.template.algorithm["name"]).post_hoc or not own >= search.space.keys():
         return {}
     return {seed: base_of(config) for seed, config in search.configs.items()}
-
-
-def _text(params: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in params.items()
-    )

@@ -4,8 +4,8 @@ searches/<name>.json       what is searched: settings, space, seeds, metric
          <name>.journal    the study; `optuna-dashboard searches/<name>.journal` shows it
 """
 
+import itertools
 import json
-import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.samplers import BaseSampler, GridSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from bench.config import RunConfig, run_id, with_options
 from bench.names import file_name
+from bench.seeds import seed_for
 from bench.store import Store, write_file
 from search_spaces import Parameter, Space
 
@@ -123,26 +124,21 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self.storage = JournalStorage(JournalFileBackend(str(folder / f"{search.name}.journal")))
         self.distributions = {key: _distribution(parameter, search) for key, parameter in search.space.items()}
-        self.sampler = _sampler(search)
         self.optuna = optuna.create_study(
-            study_name=search.name,
-            storage=self.storage,
-            sampler=self.sampler,
-            direction="maximize",
-            load_if_exists=True,
+            study_name=search.name, storage=self.storage, direction="maximize", load_if_exists=True
         )
-        self._tidy()
+        self.sampler = self.optuna.sampler = _sampler(search, len(self.optuna.get_trials(deepcopy=False)))
+        self._try_again()
+        if search.searcher == "grid":
+            self._enqueue_grid()
         if search.searcher == "optuna":
             self._learn_from_finished_runs()
 
     @property
     def left(self) -> int:
-        """Configurations that are still to be tried."""
-        wanted = self.search.samples
-        if self.search.searcher == "grid":
-            wanted = min(wanted, math.prod(len(parameter.grid) for parameter in self.search.space.values()))
-        waiting = self.optuna.get_trials(deepcopy=False, states=[TrialState.WAITING])
-        return max(wanted - len(self.own()), len(waiting))
+        """Configurations that are still to be tried; those that wait are tried first."""
+        waiting = len(self.optuna.get_trials(deepcopy=False, states=[TrialState.WAITING]))
+        return waiting if self.search.searcher == "grid" else max(self.search.samples - len(self.own()), waiting)
 
     def searcher(self, kind: type):
         """Ray's searcher on this study: `ray.tune.search.optuna.OptunaSearch`, which this module need not import."""
@@ -169,7 +165,7 @@ class Study:
         for trial in self.optuna.get_trials(deepcopy=False, states=states):
             records = {run: self.store.record(run) for run in self.search.runs(trial.params)}
             if all(records.values()):
-                scores = [record["summary"].get("last", {}).get(self.search.metric, 0.0) for record in records.values()]
+                scores = [score(record, self.search.metric) for record in records.values()]
                 rounds = min(record["rounds"] for record in records.values())
                 whole = not any(record["status"] == "stopped" for record in records.values())
                 found[tuple(records)] = Outcome(trial.params, tuple(records), tuple(scores), rounds, whole)
@@ -181,12 +177,24 @@ class Study:
         trials = self.optuna.get_trials(deepcopy=False, states=states)
         return [trial for trial in trials if _FROM_STORE not in trial.user_attrs]
 
-    def _tidy(self) -> None:
-        """Trials whose runs have not ended, because the driver was killed or a run failed, are tried again."""
+    def _try_again(self) -> None:
+        """What was being tried when the driver was killed waits to be tried again."""
         for trial in self.optuna.get_trials(deepcopy=False):
             if trial.state == TrialState.RUNNING:
                 self.optuna.tell(trial.number, state=TrialState.FAIL)
                 self.optuna.enqueue_trial(trial.params, skip_if_exists=False)
+
+    def _enqueue_grid(self) -> None:
+        """All points of the grid, as far as samples allow, in its order, unless they were tried or wait already."""
+        trials = self.optuna.get_trials(deepcopy=False)
+        there = [
+            trial.system_attrs.get("fixed_params", trial.params) for trial in trials if trial.state != TrialState.FAIL
+        ]
+        points = itertools.product(*(parameter.grid for parameter in self.search.space.values()))
+        for values in itertools.islice(points, self.search.samples):
+            params = dict(zip(self.search.space, values, strict=True))
+            if params not in there:
+                self.optuna.enqueue_trial(params)
 
     def _learn_from_finished_runs(self) -> None:
         """What other searches have found out about the same settings, as trials of this one."""
@@ -232,8 +240,15 @@ def finished_points(search: Search, store: Store) -> Iterable[tuple[dict, float]
 
 
 def score(record: Mapping, metric: str) -> float:
-    """What a run reached in its last round; 0 if it diverged or failed."""
-    return record["summary"]["last"].get(metric, 0.0) if record["status"] == "done" else 0.0
+    """What a run reached in the last round that it played; 0 if it diverged or failed."""
+    return record["summary"]["last"].get(metric, 0.0) if record["status"] in ("done", "stopped") else 0.0
+
+
+def text_of(params: Mapping[str, Any]) -> str:
+    """ "mu=0.01, tau=0.5", as people read it."""
+    return ", ".join(
+        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in params.items()
+    )
 
 
 def _value_in(config: Mapping, key: str) -> Any:
@@ -263,11 +278,14 @@ def _distribution(parameter: Parameter, search: Search) -> BaseDistribution:
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
-def _sampler(search: Search) -> BaseSampler:
-    seed = min(search.configs)
-    if search.searcher == "grid":
-        return GridSampler({key: parameter.grid for key, parameter in search.space.items()}, seed=seed)
-    if search.searcher == "random":
+def _sampler(search: Search, tried: int) -> BaseSampler:
+    """A grid's points wait in the study, so that nothing is left to a sampler.
+
+    Args:
+        tried: trials of the study; a search that goes on must not draw again what it drew first.
+    """
+    seed = seed_for(min(search.configs), "search", tried) % 2**32
+    if search.searcher != "optuna":
         return RandomSampler(seed=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

@@ -18,7 +18,7 @@ from bench.resources import Resources
 from bench.resources import choose as choose_resources
 from bench.run import FINAL, Keep
 from bench.store import Store
-from bench.study import Outcome, Search
+from bench.study import Outcome, Search, text_of
 from bench.worker import Job
 
 
@@ -102,7 +102,7 @@ def _train_bases(search: Search, playing: Playing, store: Store, resources: Reso
 
 def how_chosen(search: Search, chosen: Outcome) -> str:
     """One sentence for the table of the final runs."""
-    params = ", ".join(f"{key}={value}" for key, value in chosen.params.items())
+    params = text_of(chosen.params)
     where = "; ".join(f"{key} in {parameter.describe(search.searcher)}" for key, parameter in search.space.items())
     return (
         f"Chosen on validation data ({search.template.validation_share:.0%} of each class of each client; no test image was "

@@ -23,7 +23,7 @@ def write(study: Study, outcomes: list[Outcome]) -> list[Path]:
     for name, figure in draw(study, outcomes).items():
         for suffix in figures.FORMATS:
             drawn.append(folder / f"{stem}-{name}.{suffix}")
-            figures.save(figure, drawn[-1])
+            figures.save(figure, drawn[-1], bbox_inches="tight")  # Optuna's labels would be cut
     return drawn
 
 
@@ -92,8 +92,7 @@ def draw(study: Study, outcomes: list[Outcome]) -> dict:
 
 def _figure_of(axes):
     """Optuna gives axes, one or several."""
-    first = axes if hasattr(axes, "figure") else axes.flat[0]
-    return first.figure
+    return (axes if hasattr(axes, "figure") else axes.flat[0]).figure
 
 
 def _rungs(study: Study, outcomes: list[Outcome]):
