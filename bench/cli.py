@@ -14,6 +14,7 @@ from bench.cli_data import app as data_commands
 from bench.cli_encoders import GRIDS as ANALYSES
 from bench.cli_encoders import encoders
 from bench.cli_encoders import run_grid as run_analysis
+from bench.cli_tune import tune
 from bench.console import INTERRUPTED, console, errors, explained
 from bench.names import unknown
 from bench.options import RESULTS
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(data_commands, name="data")
 app.command()(encoders)
+app.command()(tune)
 
 
 @app.command()
@@ -100,7 +102,7 @@ def run(
             checkpoint_seconds=checkpoint_seconds,
             storage=None if dry_run else _storage(storage),
         )
-        ended_well = _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
+        ended_well = run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
     if not ended_well:
         raise typer.Exit(1)
 
@@ -196,7 +198,7 @@ def speed(context: typer.Context) -> None:
     speed.main(context.args, prog="python -m bench speed")
 
 
-def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
+def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
     """Plays a request and prints its table; returns whether no run failed."""
     import reports
     from bench import driver, probes, resources

@@ -30,7 +30,7 @@ STYLE = {
 }
 # Ten colours that people with colour vision deficiencies can tell apart (Petroff, Accessible Color Sequences for Data
 # Visualization, arXiv 2107.02270). Colours and markers are not equally many, so that their pairs repeat after 70 lines.
-_COLOURS = (
+COLOURS = (
     "#3f90da",
     "#ffa90e",
     "#bd1f01",
@@ -88,14 +88,18 @@ def draw(series: Series):
     return figure
 
 
-def save(figure, path: Path) -> None:
-    """Writes a figure in one step; the suffix says the format. The file tells nothing of when it was made."""
+def save(figure, path: Path, **layout) -> None:
+    """Writes a figure in one step; the suffix says the format. The file tells nothing of when it was made.
+
+    Args:
+        layout: more for `Figure.savefig`.
+    """
     import matplotlib
 
     metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
     partial = path.with_name(f".{path.name}.partial")
     with matplotlib.rc_context(STYLE):
-        figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata)
+        figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata, **layout)
     os.replace(partial, path)
 
 
@@ -108,7 +112,7 @@ def _look(series: Series, line: str) -> dict:
     """How a line looks in every figure of the grid."""
     number = series.lines.index(line)
     return {
-        "color": _COLOURS[number % len(_COLOURS)],
+        "color": COLOURS[number % len(COLOURS)],
         "marker": _MARKERS[number % len(_MARKERS)],
         "linestyle": _DASHES[number % len(_DASHES)],
     }
@@ -176,7 +180,7 @@ def _draw_bars(axes, points: pd.DataFrame, series: Series, line: str):
         points["mean"],
         width,
         label=line,
-        color=_COLOURS[number % len(_COLOURS)],
+        color=COLOURS[number % len(COLOURS)],
         hatch=_HATCHES[number % len(_HATCHES)],
         edgecolor="white",
         linewidth=0,
