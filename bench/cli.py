@@ -116,6 +116,9 @@ def report(
         list[str] | None,
         typer.Option(help="Draw accuracy over rounds, communication, time or examples; may be repeated."),
     ] = None,
+    standalone: Annotated[
+        bool, typer.Option("--standalone", help="Also save the tables as a LaTeX document of its own.")
+    ] = False,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
     """Print and save the tables of stored results, and the figures that their grids list: all of them, or of one grid."""
@@ -138,7 +141,8 @@ def report(
                 raise ValueError(f"There is no results directory {store.folder}; name one with --results-dir.")
             raise ValueError(f"{store.folder} holds no results of {wanted}, only: {known}.")
         for name, of in chosen:
-            paths = reports.write(store.folder, name, of, value=value)
+            formats = (*reports.FORMATS, *[reports.STANDALONE] * standalone)
+            paths = reports.write(store.folder, name, of, value=value, formats=formats)
             sys.stdout.write(paths["md"].read_text() + "\n")
             drawn, sentences = reports.write_figures(store.folder, name, of, tuple(figure or ()), value=value)
             _print_saved([*paths.values(), *drawn], sentences)

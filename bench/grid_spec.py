@@ -136,11 +136,22 @@ class Mirrors(Part):
 
     Attributes:
         variants: what tells published numbers of one method apart; the first that holds counts.
+        own: the report's columns that are the paper's own methods: whether each is ahead of the best of `baselines` (none
+            named: of all others) is compared with what is published.
     """
 
     paper: Annotated[str, one_of("paper", papers())]
     table: int
     variants: list[Variant] = []
+    own: list[Any] = []
+    baselines: list[Any] = []
+
+    @model_validator(mode="after")
+    def _is_not_its_own_baseline(self) -> "Mirrors":
+        twice = [str(name) for name in self.own if name in self.baselines]
+        if twice:
+            raise ValueError(f"own and baselines of mirrors both name {', '.join(twice)}; name it in one of them.")
+        return self
 
     def variant_of(self, flat: Mapping[str, Any]) -> Variant:
         """The variant of a cell with these settings; one without a name for none."""
@@ -153,6 +164,7 @@ class Layout(Part):
     figures it draws.
 
     Attributes:
+        standings: whether mean ranks and wins of the columns over all rows stand below the table.
         gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
         notes: sentences of the grid's author beneath the table.
     """
@@ -164,6 +176,7 @@ class Layout(Part):
     std: Literal["population", "sample"] = "population"
     verdict: Annotated[str, one_of("verdict rule", RULES)] | None = None
     figures: list[Figure] = []
+    standings: bool = False
     gains_over: dict[str, Any] = {}
     notes: list[str] = []
 
@@ -218,6 +231,15 @@ class GridSpec(Part):
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             raise ValueError(f"The report lists more than one figure called {twice[0]}; their files would be the same.")
+        return self
+
+    @model_validator(mode="after")
+    def _methods_of_the_paper_are_columns(self) -> "GridSpec":
+        names = [*self.mirrors.own, *self.mirrors.baselines] if self.mirrors else []
+        known = self.axes.get(self.report.columns, names)
+        wrong = [name for name in names if name not in known]
+        if wrong:
+            raise ValueError(" ".join(unknown("column in own or baselines of mirrors", name, known) for name in wrong))
         return self
 
     @model_validator(mode="after")
@@ -286,7 +308,7 @@ def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSp
 
 def _extended(name: str, content: dict) -> dict:
     """The content of a grid file on top of that of the grid that it extends: settings, budgets, mirrors and report are
-    merged key by key, all else is replaced."""
+    merged key by key, all else is replaced. Methods of the paper that its own axis leaves out are left out of mirrors."""
     if "extends" not in content:
         return content
     extended = content.pop("extends")
@@ -295,7 +317,22 @@ def _extended(name: str, content: dict) -> dict:
     base = _extended(extended, dict(grid_files.read(extended)))
     merged = ("settings", "budgets", "mirrors", "report")
     both = {key for key in merged if isinstance(content.get(key), dict) and isinstance(base.get(key), dict)}
-    return base | {key: base[key] | value if key in both else value for key, value in content.items()}
+    grid = base | {key: base[key] | value if key in both else value for key, value in content.items()}
+    if "mirrors" in both or "mirrors" not in content:
+        grid["mirrors"] = _with_own_columns(grid, content.get("mirrors", {}))
+    return grid
+
+
+def _with_own_columns(grid: dict, given: dict) -> dict | None:
+    """`mirrors` of an extending grid: of the columns that it inherits those that its own axis has."""
+    mirrors, axes, layout = (grid.get(key) or {} for key in ("mirrors", "axes", "report"))
+    if not (isinstance(axes, dict) and isinstance(layout, dict)):
+        return mirrors or None  # for the checks
+    known = axes.get(layout.get("columns", Layout.model_fields["columns"].default))
+    inherited = {key: mirrors[key] for key in ("own", "baselines") if key in mirrors and key not in given}
+    if isinstance(known, list):
+        mirrors |= {key: [name for name in names if name in known] for key, names in inherited.items()}
+    return mirrors or None
 
 
 def matches(when: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ Everything comes from the JSON files of a result store.
 from pathlib import Path
 
 FORMATS = ("md", "tex", "csv")
+STANDALONE = "standalone"  # LaTeX as a document of its own
 VALUES = ("last", "best", "last10")
 FIGURES = ("curves", "by-setting", "distributions", "local-models", "cka", "weight-norms", "embedding", "separability")
 CURVES = ("rounds", "communication", "time", "examples")
@@ -18,14 +19,15 @@ def write(
     """Saves the tables of a grid under `<results_dir>/reports/` and returns format -> path.
 
     The files are called `<grid>@<budget>.md` and so on; a value other than the grid's own is part of the name
-    (`<grid>@<budget>-best.md`), so that no file changes its meaning.
+    (`<grid>@<budget>-best.md`), so that no file changes its meaning. Beside a CSV, standings get a file of their own
+    (`<grid>@<budget>-standings.csv`); STANDALONE is `<grid>@<budget>-standalone.tex`.
 
     Args:
         results_dir: the result store.
         grid: name of a grid that was run there.
         budget: `paper`, `small`, `smoke` or the grid's own.
         value: `last`, `best` or `last10` (rounds); None takes what the grid asks for.
-        formats: which of FORMATS to write.
+        formats: which of FORMATS and STANDALONE to write.
 
     Raises:
         StoreError: if the store holds no such grid, or a file of it cannot be read.
@@ -36,7 +38,9 @@ def write(
     report = _build(results_dir, grid, budget, value)
     folder = Path(results_dir) / "reports"
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {format: folder / f"{report.name}.{format}" for format in formats}
+    if "csv" in formats and report.standings:
+        formats = (*formats, _STANDINGS)
+    paths = {format: folder / (report.name + _ENDINGS.get(format, f".{format}")) for format in formats}
     for format, path in paths.items():
         write_file(path, _text(report, format))
     return paths
@@ -97,6 +101,9 @@ def write_figures(
     return paths, sentences
 
 
+_STANDINGS = "standings"
+_ENDINGS = {STANDALONE: "-standalone.tex", _STANDINGS: "-standings.csv"}
+
 # pandas takes most of a report's time to import; commands that only import this package do not pay for it.
 
 
@@ -132,6 +139,7 @@ def _text(report, format: str) -> str:
     from reports import latex, markdown, tidy
 
     renderers = dict(zip(FORMATS, (markdown.render, latex.render, tidy.render), strict=True))
+    renderers |= {STANDALONE: latex.render_document, _STANDINGS: tidy.render_standings}
     if format not in renderers:
-        raise ValueError(unknown("report format", format, FORMATS))
+        raise ValueError(unknown("report format", format, [*FORMATS, STANDALONE]))
     return renderers[format](report)

@@ -136,6 +136,18 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
     return cells.drop(columns=["ended", "measured", "wobble"]).reset_index()
 
 
+def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """Scores of the chosen settings, [cells, seeds] with the cells' index, in percent; NaN where a seed has no result.
+
+    Args:
+        cells: of `summarise`.
+        runs: of `collect_runs`.
+    """
+    scored = runs.dropna(subset=["run", "score"]).drop_duplicates("run").set_index("run")[["seed", "score"]]
+    chosen = cells["run_ids"].str.split().explode().to_frame("run").join(scored, on="run", how="inner")
+    return chosen.pivot(columns="seed", values="score").reindex(cells.index)
+
+
 def _wobble(record: dict, metric: str) -> float:
     return record["summary"].get("last10_std", {}).get(metric, float("nan"))
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from reports.cells import cell_keys
+from reports.cells import cell_keys, scores_by_seed
 
 
 def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict) -> pd.DataFrame:
@@ -13,20 +13,14 @@ def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict) -> pd.DataFra
         cells: of `reports.cells.summarise`.
         runs: of `reports.cells.collect_runs`.
     """
-    keys, instead = cell_keys(grid), grid["report"].get("gains_over") or {}
-    # One run may stand in several cells, where a dataset stands in for others.
-    scores = runs.dropna(subset=["run", "score"]).drop_duplicates("run").set_index("run")[["seed", "score"]]
+    instead = grid["report"].get("gains_over") or {}
+    if not instead:
+        return cells.assign(gain=float("nan"), gain_std=float("nan"))
+    places = pd.MultiIndex.from_frame(cells[cell_keys(grid)])
+    wanted = cells[cell_keys(grid)].assign(**{key: str(value) for key, value in instead.items()})
+    baselines = pd.Series(cells.index, places).reindex(pd.MultiIndex.from_frame(wanted)).to_numpy()
+    scores = scores_by_seed(cells, runs)
+    differences = (scores - scores.reindex(baselines).to_numpy())[cells.index != baselines]
     ddof = {"population": 0, "sample": 1}[grid["std"]]
-
-    def by_seed(cell: dict) -> pd.Series:
-        return scores[scores.index.isin(cell["run_ids"].split())].set_index("seed")["score"]
-
-    lines = cells.to_dict("records")
-    places = {tuple(cell[key] for key in keys): cell for cell in lines}
-    gains = []
-    for cell in lines:
-        baseline = places.get(tuple(str(instead.get(key, cell[key])) for key in keys))
-        own = baseline is None or baseline is cell or not instead
-        differences = pd.Series(dtype=float) if own else (by_seed(cell) - by_seed(baseline)).dropna()
-        gains.append((differences.mean(), differences.std(ddof=ddof) if len(differences) > 1 else float("nan")))
-    return cells.assign(gain=[gain for gain, _ in gains], gain_std=[std for _, std in gains])
+    spread = differences.std(axis=1, ddof=ddof).where(differences.count(axis=1) > 1)
+    return cells.assign(gain=differences.mean(axis=1), gain_std=spread)

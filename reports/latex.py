@@ -1,38 +1,47 @@
-"""A report as LaTeX: one `table*` per metric, to be read by any document with `\\usepackage{booktabs}`.
+"""A report as LaTeX: one `table*` per metric, for any document with `\\usepackage{booktabs}`, or a document of its own.
 
 The float spans both columns of a two-column paper; eight methods with published values fit into its width.
 """
 
 from itertools import pairwise
 
+from reports.latex_text import escape
 from reports.layout import Cell, Row, Table
 from reports.report import Report
 
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "`": r"\textasciigrave{}",
-    "±": r"$\pm$",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-}
+# As wide as its widest table; without floats, which could neither be longer than a page nor continue on the next one.
+_DOCUMENT = r"""\documentclass{article}
+\usepackage[paperwidth=%dmm,paperheight=297mm,margin=12mm]{geometry}
+\usepackage{booktabs}
+\pagestyle{empty}
+\makeatletter
+\renewenvironment{table*}{\par\def\@captype{table}}{\par\bigskip}
+\makeatother
+\begin{document}
+%s\end{document}
+"""
 
 
 def render(report: Report) -> str:
-    """One float per metric; published value and difference stand below the measured one."""
-    return "\n".join(_float(table, report) for table in report.tables)
+    """One float per metric, with footnotes, and one for its standings; published value and difference stand below the measured
+    one."""
+    floats = [*report.tables, *report.standings]
+    several = {table.title for table in floats if sum(table.title == other.title for other in floats) > 1}
+    texts = []
+    for table in floats:
+        of = f" ({table.metric})" if table.title in several else ""
+        notes = report.notes if not table.title else ()
+        texts.append(_float(table, (table.title or report.title) + of, notes))
+    return "\n".join(texts)
 
 
-def escape(text: str) -> str:
-    """Text in which no character has a meaning to LaTeX."""
-    return "".join(_SPECIAL.get(character, character) for character in text)
+def render_document(report: Report) -> str:
+    """The same tables as a document that pdflatex compiles as it is."""
+    width = max(len(table.row_keys) + len(table.columns) for table in (*report.tables, *report.standings))
+    return _DOCUMENT % (max(210, 30 + 22 * width), render(report))
 
 
-def _float(table: Table, report: Report) -> str:
-    caption = report.title if len(report.tables) == 1 else f"{report.title} ({table.metric})"
+def _float(table: Table, caption: str, notes: tuple[str, ...]) -> str:
     header = [escape(name) for name in (*table.row_keys, *table.titles)]
     lines = [
         r"% Needs \usepackage{booktabs}.",
@@ -46,14 +55,18 @@ def _float(table: Table, report: Report) -> str:
         *_body(table.rows),
         r"\bottomrule",
         r"\end{tabular}",
-        r"\par\smallskip",
-        r"\parbox{\linewidth}{\footnotesize",
-        *(rf"{escape(note)}\par" for note in report.notes),
-        "}",
+        *_below(notes),
         r"\end{table*}",
         "",
     ]
     return "\n".join(lines)
+
+
+def _below(notes: tuple[str, ...]) -> list[str]:
+    if not notes:
+        return []
+    lines = (rf"{escape(note)}\par" for note in notes)
+    return [r"\par\smallskip", r"\parbox{\linewidth}{\footnotesize", *lines, "}"]
 
 
 def _body(rows: tuple[Row, ...]) -> list[str]:
@@ -76,15 +89,16 @@ def _body(rows: tuple[Row, ...]) -> list[str]:
 
 
 def _line(texts: list[str]) -> str:
-    return " & ".join(texts) + r" \\"
+    guard = "{}" if texts[0].startswith(("[", "*")) else ""  # which the end of the line before would take for itself
+    return guard + " & ".join(texts) + r" \\"
 
 
 def _measured(cell: Cell | None) -> str:
     if cell is None:
         return ""
     measured = escape(cell.measured)
-    if cell.best:
-        measured = rf"\textbf{{{measured}}}"
+    if cell.best or cell.like_best:
+        measured = rf"\text{'bf' if cell.best else 'it'}{{{measured}}}"
     return ", ".join(filter(None, [measured, *map(escape, cell.remarks)]))
 
 

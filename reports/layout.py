@@ -21,6 +21,7 @@ class Cell:
         gain: "+5.7±0.4" over another cell, or "".
         published: published value, difference and, where there is one, verdict; empty without a counterpart.
         best: whether it is the best of its row.
+        like_best: whether it is not, but the seeds cannot tell it from the best.
     """
 
     measured: str
@@ -28,6 +29,7 @@ class Cell:
     published: tuple[str, ...] = ()
     best: bool = False
     gain: str = ""
+    like_best: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Table:
         columns: values of what differs from column to column.
         rows: from top to bottom.
         column_key: what differs from column to column.
+        title: what the table shows, where it is not what the report does.
     """
 
     metric: str
@@ -54,6 +57,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     column_key: str = "algorithm"
+    title: str = ""
 
     @property
     def titles(self) -> tuple[str, ...]:
@@ -65,18 +69,6 @@ class Table:
 def percent(number: float) -> str:
     """A percentage as tables print it: one decimal."""
     return f"{number:.1f}"
-
-
-def mark_best(cells: pd.DataFrame, rows: list[str]) -> pd.Series:
-    """True for the best mean of each row, for all of them where several print alike.
-
-    Only complete cells on their own dataset take part, and only where there are two or more of them.
-    """
-    candidates = cells[cells["complete"] & (cells["substitute"] == "")]
-    printed = candidates["mean"].map(percent).astype(float)
-    by_row = printed.groupby([candidates[key] for key in rows])
-    best = (printed == by_row.transform("max")) & (by_row.transform("size") > 1)
-    return best.reindex(cells.index, fill_value=False)
 
 
 def arrange(cells: pd.DataFrame, grid: dict, metric: str) -> Table:
@@ -114,6 +106,7 @@ def _show(cell) -> Cell:
         remarks=tuple(_remarks(cell)),
         published=published,
         best=cell.best,
+        like_best=cell.like_best,
         gain="" if pd.isna(cell.gain) else f"{_signed(cell.gain)}{_spread(cell.gain_std)}",
     )
 

@@ -9,12 +9,15 @@ from reports.report import Report
 
 
 def render(report: Report) -> str:
-    """Title, one table per metric (named where there are several), footnotes as a list."""
+    """Title, one table per metric (named where there are several), standings, footnotes as a list."""
     parts = [f"# {_escape(report.title)}"]
     for table in report.tables:
         if len(report.tables) > 1:
             parts.append(f"## {_escape(table.metric)}")
         parts.append(_table(table))
+    for table in report.standings:
+        of = f" ({table.metric})" if len(report.standings) > 1 else ""
+        parts += [f"## {_escape(table.title + of)}", _table(table)]
     parts.append("\n".join(f"- {_escape(note)}" for note in report.notes))
     return "\n\n".join(parts) + "\n"
 
@@ -28,7 +31,8 @@ def _table(table: Table) -> str:
 def _cell(cell: Cell | None) -> str:
     if cell is None:
         return ""
-    measured = f"**{cell.measured}**" if cell.best else cell.measured
+    mark = "**" if cell.best else "_" if cell.like_best else ""
+    measured = f"{mark}{cell.measured}{mark}"
     gain = f" [{cell.gain}]" if cell.gain else ""
     text = ", ".join(filter(None, [measured + gain, *map(_escape, cell.remarks)]))
     return f"{text} ({', '.join(cell.published)})" if cell.published else text

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
+from reports import agreement, best
 from reports.cells import cell_keys, label
 from reports.comparison import is_comparable, own_value
 from reports.metrics import METRICS
@@ -30,14 +31,14 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     yield _numbers(grid, value)
     for metric in cells["metric"].unique():
         yield f"{metric}: that of {METRICS[metric]}."
-    if cells["best"].any():
-        yield "Bold: best mean of the row among the complete cells, all of them where several print alike."
+    yield from best.footnotes(cells)
     if cells["gain"].notna().any():
         over = " ".join(f"{key}={value}" for key, value in grid["report"]["gains_over"].items())
         yield f"In brackets: gain over {over}, in points: mean, and std if there is one, of the differences of the same seeds."
     yield from _tuning(grid, cells)
     yield from grid["report"].get("notes", ())
     yield from _published(grid, cells, value)
+    yield from agreement.footnotes(grid, cells)
     if (cells["partition"] == "none").any() and (cells["partition"] != "none").any():
         names = _join(cells.loc[cells["partition"] == "none", "algorithm"])
         yield f"{names}: trained once per dataset on pooled data; stands in its first row and is not ranked."

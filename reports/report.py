@@ -6,10 +6,12 @@ import pandas as pd
 
 from bench.names import unknown
 from reports import VALUES
+from reports import standings as over_rows
+from reports.best import compare_with_best
 from reports.cells import cell_keys, collect_runs, current_cells, label, row_keys, summarise
 from reports.comparison import compare, own_value
 from reports.gains import add_gains
-from reports.layout import Table, arrange, mark_best
+from reports.layout import Table, arrange
 from reports.metrics import METRICS
 from reports.notes import footnotes
 
@@ -24,6 +26,8 @@ class Report:
         tables: one per metric; shared models and per-client models never stand in one column.
         notes: footnotes, plain sentences.
         cells: one line per cell and metric, accuracies in percent, not rounded.
+        standings: mean ranks and wins of the columns, as tables, one per metric that has some.
+        standings_data: the numbers behind them, lines of `reports.standings.COLUMNS`.
     """
 
     name: str
@@ -31,6 +35,8 @@ class Report:
     tables: tuple[Table, ...]
     notes: tuple[str, ...]
     cells: pd.DataFrame
+    standings: tuple[Table, ...] = ()
+    standings_data: pd.DataFrame | None = None
 
 
 def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Report:
@@ -54,20 +60,29 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         if all(label(cell, key) == "-" for cell in grid["cells"]):
             raise ValueError(f"The report names {key!r}, but no cell of the grid has a setting of that name.")
 
-    tables, frames = [], []
+    tables, frames, ranked = [], [], []
     for metric, columns in _columns_by_metric(grid, records, value).items():
         runs = collect_runs(grid, records, metric, value)
         runs = runs[runs[grid["report"]["columns"]].isin(columns)]
         cells = add_gains(summarise(runs, cell_keys(grid), grid["std"]), runs, grid)
         cells = compare(cells, grid, metric, value)
-        cells["best"] = mark_best(cells, row_keys(grid))
+        cells = compare_with_best(cells, runs, row_keys(grid))
         tables.append(arrange(cells, grid, metric))
         frames.append(cells.assign(metric=metric, value=value))
+        if grid["report"].get("standings"):
+            found = over_rows.standings(cells, grid, tables[-1].columns)
+            ranked.append(found.assign(metric=metric)[list(over_rows.COLUMNS)])
     cells = pd.concat(frames, ignore_index=True)
+    notes = [*footnotes(grid, records, cells, value)]
 
     name = f"{grid['grid']}@{grid['budget']}" + (f"-{value}" if value != own_value(grid) else "")
     title = grid["title"] or grid["grid"]
-    return Report(name, title, tuple(tables), tuple(footnotes(grid, records, cells, value)), cells)
+    if not ranked:
+        return Report(name, title, tuple(tables), tuple(notes), cells)
+    found = pd.concat([lines for lines in ranked if len(lines)] or ranked[:1], ignore_index=True)
+    notes += over_rows.footnotes(found, cells, grid)
+    shown = tuple(over_rows.arrange(lines, grid, metric) for metric, lines in found.groupby("metric", sort=False))
+    return Report(name, title, tuple(tables), tuple(notes), cells, shown, found)
 
 
 def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict[str, set[str]]:

@@ -17,7 +17,8 @@ _COLUMNS = (
         "missing",
         "substitute",
     ),
-    *("best", "published_mean", "published_std", "difference", "verdict", "run_ids"),
+    *("best", "like_best", "p_value"),
+    *("published_mean", "published_std", "difference", "verdict", "run_ids"),
 )
 
 
@@ -29,6 +30,11 @@ def render(report: Report) -> str:
     )
     own_axes = [key for table in report.tables[:1] for key in table.row_keys if key not in _COLUMNS]
     gains = ["gain", "gain_std"] if cells["gain"].notna().any() else []
-    numbers = ["mean", "std", "difference", *gains]
+    numbers = ["mean", "std", "p_value", "difference", *gains]
     cells[numbers] = cells[numbers].round(6)
     return cells[[*own_axes, *_COLUMNS, *gains]].to_csv(index=False, lineterminator="\n")
+
+
+def render_standings(report: Report) -> str:
+    """Mean ranks and wins, one line per number with its interval."""
+    return report.standings_data.round(6).to_csv(index=False, lineterminator="\n")

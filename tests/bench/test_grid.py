@@ -325,6 +325,30 @@ def test_a_gain_is_over_a_cell_of_the_table(grid_of, over, said):
         grid_of(report={"gains_over": over})
 
 
+@pytest.mark.parametrize(
+    ("mirrors", "said"),
+    [
+        ({"own": ["fedporx"]}, "Unknown column in own or baselines of mirrors 'fedporx'. Did you mean 'fedprox'?"),
+        ({"own": ["fedprox"], "baselines": ["fedavg", "fedprox"]}, "own and baselines of mirrors both name fedprox"),
+    ],
+)
+def test_the_methods_of_a_paper_are_columns_of_its_table(grid_of, mirrors, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        grid_of(mirrors={"paper": "fedconcat", "table": 1} | mirrors)
+
+
+def test_an_extending_grid_keeps_the_papers_methods_that_it_has():
+    def own(**changes):
+        axes = {"dataset": ["cifar10"], "partition": ["iid"], "algorithm": ["fedavg", "fedconcat"]}
+        return make_grid("mine", {"extends": "paper_table1", "axes": axes} | changes).mirrors
+
+    assert own().own == ["fedconcat"]
+    assert own(mirrors={"own": ["fedavg"]}).own == ["fedavg"]
+    assert own(mirrors=None) is None
+    with pytest.raises(ConfigError, match="Unknown column in own or baselines of mirrors 'fedconcat-id'"):
+        own(mirrors={"own": ["fedconcat-id"]})
+
+
 def test_the_rounds_of_a_report_are_written_into_the_expanded_grid(grid_of):
     grid = grid_of(report={"value": "last10"})
     assert to_json(grid, "paper", {}, expand(grid, "paper"))["report"]["value"] == "last10"

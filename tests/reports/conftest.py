@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.store import Store as ResultStore
+from reports import report
 from reports.published import FOLDER
 
 LIBRARIES = {"python": "3.12.1", "torch": "2.15.0", "numpy": "2.3.0", "ray": "2.60.0", "skewbench": "0.1.0"}
@@ -131,6 +133,19 @@ class Store:
 @pytest.fixture
 def store(tmp_path) -> Store:
     return Store(tmp_path)
+
+
+@pytest.fixture
+def report_of():
+    """Store -> the report of its grid."""
+
+    def build(store: Store, **options) -> report.Report:
+        saved = ResultStore(store.save())
+        grid = saved.grid(f"small_table@{store.budget}")
+        records = {cell["run"]: saved.record(cell["run"]) for cell in grid["cells"] if cell["run"]}
+        return report.build(grid, {run: record for run, record in records.items() if record}, **options)
+
+    return build
 
 
 @pytest.fixture

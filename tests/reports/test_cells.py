@@ -3,22 +3,22 @@ import math
 import pytest
 
 import reports
-from bench.store import Store
-from reports import report
 
 
-def cells_of(store, metric="accuracy", **options):
-    """Cells of one metric as (partition, algorithm) -> line."""
-    saved = Store(store.save())
-    grid = saved.grid(f"small_table@{store.budget}")
-    records = {cell["run"]: saved.record(cell["run"]) for cell in grid["cells"]}
-    cells = report.build(grid, {run: record for run, record in records.items() if record}, **options).cells
-    return {(c.partition, c.algorithm): c for c in cells[cells["metric"] == metric].itertuples()}
+@pytest.fixture
+def cells_of(report_of):
+    """Store -> cells of one metric as (partition, algorithm) -> line."""
+
+    def build(store, metric="accuracy", **options):
+        cells = report_of(store, **options).cells
+        return {(c.partition, c.algorithm): c for c in cells[cells["metric"] == metric].itertuples()}
+
+    return build
 
 
 # 50, 52, 57: mean 53, squared deviations 9 + 1 + 16 = 26; 26 / 3 and 26 / 2.
 @pytest.mark.parametrize(("std", "expected"), [("population", 2.943920), ("sample", 3.605551)])
-def test_mean_and_std_are_those_worked_by_hand(store, std, expected):
+def test_mean_and_std_are_those_worked_by_hand(store, std, expected, cells_of):
     store.std = std
     cell = cells_of(store.add("cifar10 label-2", "fedavg", [0.50, 0.52, 0.57]))["label-2", "fedavg"]
     assert cell.mean == pytest.approx(53.0)
@@ -27,19 +27,19 @@ def test_mean_and_std_are_those_worked_by_hand(store, std, expected):
 
 
 @pytest.mark.parametrize("std", ["population", "sample"])
-def test_one_seed_has_no_std(store, std):
+def test_one_seed_has_no_std(store, std, cells_of):
     store.std = std
     cell = cells_of(store.add("cifar10 label-2", "fedavg", [0.5]))["label-2", "fedavg"]
     assert math.isnan(cell.std)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, 50.0), ("last", 50.0), ("best", 52.0), ("last10", 49.0)])
-def test_value_switches_between_last_best_and_last_ten_rounds(store, value, expected):
+def test_value_switches_between_last_best_and_last_ten_rounds(store, value, expected, cells_of):
     cells = cells_of(store.add("cifar10 label-2", "fedavg", [0.5, 0.5]), value=value)
     assert cells["label-2", "fedavg"].mean == pytest.approx(expected)
 
 
-def test_the_setting_with_the_best_mean_over_seeds_is_chosen(store):
+def test_the_setting_with_the_best_mean_over_seeds_is_chosen(store, cells_of):
     # mu=1 has the best single seed, mu=5 the best mean.
     store.add("cifar10 label-2", "moon", [0.60, 0.40, 0.40], choice={"mu": 1})
     store.add("cifar10 label-2", "moon", [0.50, 0.50, 0.50], choice={"mu": 5})
@@ -50,7 +50,7 @@ def test_the_setting_with_the_best_mean_over_seeds_is_chosen(store):
     assert cell.run_ids == f"{3:016x} {4:016x} {5:016x}"
 
 
-def test_the_choice_is_made_in_each_cell_separately(store):
+def test_the_choice_is_made_in_each_cell_separately(store, cells_of):
     for partition, scores in {"label-2": (0.5, 0.4), "dir-0.1": (0.4, 0.5)}.items():
         for mu, score in zip((1, 5), scores, strict=True):
             store.add(f"cifar10 {partition}", "moon", [score, score], choice={"mu": mu})
@@ -59,33 +59,33 @@ def test_the_choice_is_made_in_each_cell_separately(store):
     assert cells["dir-0.1", "moon"].choice == "mu=5"
 
 
-def test_settings_that_tie_leave_the_first_of_the_grid(store):
+def test_settings_that_tie_leave_the_first_of_the_grid(store, cells_of):
     store.add("cifar10 label-2", "moon", [0.5, 0.5], choice={"mu": 5})
     store.add("cifar10 label-2", "moon", [0.5, 0.5], choice={"mu": 1})
     assert cells_of(store)["label-2", "moon"].choice == "mu=5"
 
 
-def test_a_better_setting_with_seeds_missing_does_not_beat_a_complete_one(store):
+def test_a_better_setting_with_seeds_missing_does_not_beat_a_complete_one(store, cells_of):
     store.add("cifar10 label-2", "moon", [0.9, None, None], choice={"mu": 1})
     store.add("cifar10 label-2", "moon", [0.5, 0.5, 0.5], choice={"mu": 5})
     cell = cells_of(store)["label-2", "moon"]
     assert (cell.choice, cell.tried, cell.settings, cell.complete) == ("mu=5", 1, 2, False)
 
 
-def test_a_setting_that_diverges_counts_as_tried(store):
+def test_a_setting_that_diverges_counts_as_tried(store, cells_of):
     store.add("cifar10 label-2", "fedlc", [0.5, 0.5], choice={"tau": 1})
     store.add("cifar10 label-2", "fedlc", ["diverged", 0.9], choice={"tau": 5})
     cell = cells_of(store)["label-2", "fedlc"]
     assert (cell.choice, cell.tried, cell.complete) == ("tau=1", 2, True)
 
 
-def test_a_setting_that_failed_does_not(store):
+def test_a_setting_that_failed_does_not(store, cells_of):
     store.add("cifar10 label-2", "fedlc", [0.5, 0.5], choice={"tau": 1})
     store.add("cifar10 label-2", "fedlc", ["failed", 0.9], choice={"tau": 5})
     assert not cells_of(store)["label-2", "fedlc"].complete
 
 
-def test_per_client_models_have_tables_of_their_own(store):
+def test_per_client_models_have_tables_of_their_own(store, cells_of):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.5])
     store.add("cifar10 label-2", "local", [0.2, 0.2], personal=True)
     assert cells_of(store).keys() == {("label-2", "fedavg")}
@@ -111,14 +111,14 @@ def test_seeds_may_be_columns(store):
     assert "| seed=0   | seed=1   |" in lines and "| **50.0** | 40.0     |" in lines
 
 
-def test_cells_that_differ_in_an_axis_the_report_does_not_show_are_refused(store):
+def test_cells_that_differ_in_an_axis_the_report_does_not_show_are_refused(store, cells_of):
     store.add("cifar10 label-2", "fedavg", [0.5], clients=100)
     store.add("cifar10 label-2", "fedavg", [0.4], clients=200)
     with pytest.raises(ValueError, match=r"more than one run with seed 0 for \(cifar10, label-2, fedavg, \)"):
         cells_of(store)
 
 
-def test_an_axis_that_no_cell_has_is_named(store):
+def test_an_axis_that_no_cell_has_is_named(store, cells_of):
     store.report |= {"columns": "colour"}
     with pytest.raises(ValueError, match="'colour', but no cell of the grid has a setting"):
         cells_of(store.add("cifar10 label-2", "fedavg", [0.5]))

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import reports
+from reports.latex_text import escape
 
 ROOT = Path(reports.__file__).parents[1]
 
@@ -90,6 +91,8 @@ def test_csv_reads_back_as_the_same_numbers(small_table):
     ]
 
 
+needs_pdflatex = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+PAPER = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n%s\\end{document}\n"
 SPECIAL = r"a&b_50%#$x{y}~^\z<|>`*"
 
 
@@ -134,20 +137,69 @@ def test_latex_groups_rows_by_dataset_and_puts_published_values_below(small_tabl
     ]
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_a_latex_row_or_dash_is_not_read_as_a_command(store):
+    store.mirrors = None
+    store.add("[a] label-2", "fedavg", [0.5]).add("*b label-2", "fedavg", [0.5]).add("c--d label-2", "fedavg", [0.5])
+    store.title = "Two\n\nparagraphs"
+    text = reports.render(store.save(), "small_table", "paper", format="tex")
+    assert "\n{}[a] & " in text and "\n{}*b & " in text and "\nc-{}-d & " in text
+    assert r"\caption{Two paragraphs}" in text
+
+
+def test_latex_sets_letters_that_it_knows_and_names_the_others():
+    assert escape("Zoë Łukasz, λ ≤ µ – α") == r"Zoë Łukasz, $\lambda$ $\leq$ µ – $\alpha$"
+    assert escape("中ą\u2028\x07") == "[U+4E2D][U+0105] [U+0007]"
+
+
+def compile_latex(text, folder):
+    """Runs pdflatex on a document, and fails with its log."""
+    (folder / "paper.tex").write_text(text, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in done.stdout
+    assert (folder / "paper.pdf").stat().st_size > 0
+
+
+def specials_everywhere(store):
+    """A store with special characters wherever a grid may put a text, and all parts of a table."""
+    store.mirrors = None
+    store.title = SPECIAL
+    letters = "".join(map(chr, [*range(0xA0, 0x250), *range(0x370, 0x400), *range(0x2000, 0x2300), 0x4E2D, 0x1F600]))
+    store.report |= {"columns": "model", "standings": True, "notes": [f"[{SPECIAL}", SPECIAL * 3, letters]}
+    store.report |= {"gains_over": {"model": SPECIAL}}
+    for row in (f"[{SPECIAL} *{SPECIAL}", f"*{SPECIAL} [{SPECIAL}"):
+        for model, scores in {SPECIAL: [0.5, 0.5, 0.5], f"[{SPECIAL}": [0.5, 0.6, 0.7]}.items():
+            store.add(row, "fedavg", scores, model=model, choice={SPECIAL: SPECIAL}, data_note=SPECIAL)
+    store.add("x y", "fedavg", ["diverged"], model=SPECIAL, versions={SPECIAL: SPECIAL})
+    store.add("x z", "fedavg", [0.1], model=SPECIAL, substitute=SPECIAL)
+    store.add("x w", "fedavg", [None], model=SPECIAL, missing=f"no data: {SPECIAL}")
+    return store.save()
+
+
+@needs_pdflatex
+@pytest.mark.parametrize("format", ["tex", "standalone"])
+def test_latex_compiles_with_special_characters_everywhere(store, tmp_path, format):
+    text = reports.render(specials_everywhere(store), "small_table", "paper", format=format)
+    assert r"\textit" in text and "Mean ranks" in text and "[+10.0" in text
+    compile_latex(PAPER % text if format == "tex" else text, tmp_path)
+
+
+def test_a_standalone_document_holds_the_same_tables(small_table):
+    folder = small_table.save()
+    paths = reports.write(folder, "small_table", "paper", formats=("tex", reports.STANDALONE))
+    document = paths["standalone"].read_text(encoding="utf-8")
+    assert paths["standalone"].name == "small_table@paper-standalone.tex"
+    assert document.startswith(r"\documentclass{article}") and document.endswith("\\end{document}\n")
+    assert paths["tex"].read_text(encoding="utf-8") in document
+
+
+@needs_pdflatex
 def test_latex_compiles_with_nothing_but_booktabs(small_table, tmp_path):
     small_table.title = SPECIAL
     small_table.add(f"{SPECIAL} label-2", "local", [0.3] * 3, personal=True)
     text = reports.render(small_table.save(), "small_table", "paper", format="tex")
-    (tmp_path / "paper.tex").write_text(
-        "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n" + text + "\\end{document}\n",
-        encoding="utf-8",
-    )
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert "Missing character" not in done.stdout
-    assert (tmp_path / "paper.pdf").stat().st_size > 0
+    compile_latex(PAPER % text, tmp_path)
 
 
 def run_python(code: str) -> str:

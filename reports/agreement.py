@@ -1,0 +1,62 @@
+"""Whether a measured table says what the published one says: who wins, and whether the paper's own methods are ahead."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from reports.best import contenders, printed
+from reports.cells import row_keys
+
+
+def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
+    """One sentence per metric with published numbers: in how many rows the winner is the published one, and in how many the
+    difference (method - best baseline) has the published sign.
+
+    A row counts when all of its cells that have a published number are complete, and there are two of them. Measured means
+    count as they are printed; several that are alike are all winners, and one in common is enough.
+
+    Args:
+        grid: expanded grid; `mirrors` names the paper's `own` columns and the `baselines` (none: all others).
+        cells: compared cells of all metrics.
+    """
+    if not grid["mirrors"]:
+        return
+    own, baselines = ([str(name) for name in grid["mirrors"].get(key, ())] for key in ("own", "baselines"))
+    column = grid["report"]["columns"]
+    found = cells[cells["published"].notna() & (cells["partition"] != "none")]
+    if baselines:
+        found = found[found[column].isin([*own, *baselines])]
+    found = found.assign(
+        expected=[float(published.mean) for published in found["published"]],
+        measured=printed(contenders(found)["mean"]),  # NaN for all others
+    )
+    for metric, lines in found.groupby("metric", sort=False):
+        table = lines.pivot(index=row_keys(grid), columns=column, values=["expected", "measured"])
+        expected, measured = (table[of][lines[column].unique()] for of in ("expected", "measured"))
+        rivals = expected.notna().sum(axis=1) > 1
+        complete = rivals & (measured.notna() | expected.isna()).all(axis=1)
+        if complete.any():
+            of = f" ({metric})" if found["metric"].nunique() > 1 else ""
+            parts = _parts(expected[complete], measured[complete], own, baselines)
+            yield (
+                f"Agreement with the published table{of} over the complete rows, {complete.sum()} of {rivals.sum()}: "
+                f"{'; '.join(parts)}."
+            )
+
+
+def _parts(expected: pd.DataFrame, measured: pd.DataFrame, own: list[str], baselines: list[str]) -> Iterator[str]:
+    """What agrees, of published and measured means [rows, columns] with the same gaps."""
+    winners = _winners(expected) & _winners(measured)
+    yield f"same winner in {winners.any(axis=1).sum()} of {len(expected)}"
+    others = [name for name in expected if name in baselines or not baselines and name not in own]
+    counts = []
+    for name in (name for name in own if name in expected and others):
+        signs = [np.sign(means[name] - means[others].max(axis=1)).dropna() for means in (expected, measured)]
+        counts.append(f"{(signs[0] == signs[1]).sum()} of {len(signs[0])} for {name}")
+    if counts:
+        yield f"same sign of (method - best of {', '.join(others)}) in {', '.join(counts)}"
+
+
+def _winners(means: pd.DataFrame) -> pd.DataFrame:
+    return means.eq(means.max(axis=1), axis=0)

@@ -1,0 +1,43 @@
+"""Any text as LaTeX that pdflatex sets without further packages."""
+
+import unicodedata
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "`": r"\textasciigrave{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "≈": r"$\approx$",
+    "→": r"$\to$",
+    "∞": r"$\infty$",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+}
+_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
+# Beside ASCII and accented letters; others of Latin-1 need another font encoding.
+_SET_AS_IS = frozenset("–—‘’“”…•€™ıłŁœŒ¡¿§¶©®°·×÷µ²³¹½¼¾æÆøØåÅßª")
+_OGONEK = "\u0328"  # needs another font encoding as well
+
+
+def escape(text: str) -> str:
+    """Text in one line in which no character has a meaning to LaTeX, or is unknown to it: those it cannot set stand as
+    [U+4E2D]."""
+    text = "".join(map(_escaped, " ".join(text.split())))
+    return text.replace("--", "-{}-")  # else a dash
+
+
+def _escaped(character: str) -> str:
+    if character in _SPECIAL:
+        return _SPECIAL[character]
+    base, *accents = unicodedata.normalize("NFD", character)
+    latin = character < "\u0180" and base.isascii() and _OGONEK not in accents
+    if (latin and character.isprintable()) or character in _SET_AS_IS:
+        return character
+    greek = unicodedata.name(character, "").removeprefix("GREEK SMALL LETTER ").lower().replace("lamda", "lambda")
+    return rf"$\{greek}$" if greek in _GREEK.split() else f"[U+{ord(character):04X}]"

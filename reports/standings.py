@@ -1,0 +1,118 @@
+"""How the columns of a table stand over all of its rows: mean ranks and wins, with intervals."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from reports.best import contenders, printed
+from reports.cells import row_keys
+from reports.layout import Cell, Row, Table
+
+LEVEL = 0.95
+RESAMPLES = 9999
+FEW_ROWS = 10  # below, percentile intervals are clearly too narrow
+COLUMNS = ("metric", "column", "over", "measure", "value", "low", "high", "rows")
+
+_BATCH = 10**6  # numbers of resampled rows in memory at once
+
+
+def standings(cells: pd.DataFrame, grid: dict, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Mean ranks and wins of the columns, over the rows in which each of them has a contender.
+
+    Means count as they are printed. Ranks start at 1 for the best, those that are alike share their mean rank; a win is a
+    row in which one column's mean is above the other's, rows in which they are alike are half a win of both.
+
+    Args:
+        cells: of one metric.
+        grid: expanded grid.
+        columns: of its table, in order; those without a contender beside others are left out.
+
+    Returns:
+        Lines of COLUMNS without the metric: over is "" and measure "mean_rank" for a rank, and "wins" (percent of rows) for
+        a pair; low and high are ends of percentile bootstrap intervals over rows; none without two columns and two rows.
+    """
+    means = _ranked(cells, grid, columns).dropna()
+    count, names = len(means), list(means.columns)
+    if len(names) < 2 or count < 2:
+        return pd.DataFrame(columns=COLUMNS[1:])
+    ranks = means.rank(axis=1, ascending=False).to_numpy()
+    own, other = means.to_numpy()[:, :, None], means.to_numpy()[:, None, :]
+    wins = 100 * ((own > other) + 0.5 * (own == other))
+    pairs = [(a, b) for a in range(len(names)) for b in range(len(names)) if a != b]
+    measured = np.column_stack([ranks, *(wins[:, a, b] for a, b in pairs)])
+    low, high = _interval(measured)
+    return pd.DataFrame(
+        {
+            "column": [*names, *(names[a] for a, _ in pairs)],
+            "over": [""] * len(names) + [names[b] for _, b in pairs],
+            "measure": ["mean_rank"] * len(names) + ["wins"] * len(pairs),
+            "value": measured.mean(axis=0),
+            "low": low,
+            "high": high,
+            "rows": count,
+        }
+    )
+
+
+def arrange(found: pd.DataFrame, grid: dict, metric: str) -> Table:
+    """Standings of one metric as a table: one row per column of the grid's table."""
+    names = tuple(found["column"].unique())
+    shown = {
+        (line.column, line.over): Cell(f"{line.value:.2f} [{line.low:.2f}, {line.high:.2f}]")
+        if line.measure == "mean_rank"
+        else Cell(f"{line.value:.0f} [{line.low:.0f}, {line.high:.0f}]")
+        for line in found.itertuples()
+    }
+    rows = tuple(Row((name,), tuple(shown.get((name, over)) for over in ("", *names))) for name in names)
+    titles = ("mean rank", *(f"over {name}" for name in names))
+    title = f"Mean ranks and wins over {found['rows'].iloc[0]} rows"
+    return Table(metric, (grid["report"]["columns"],), titles, rows, title=title)
+
+
+def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: dict) -> Iterator[str]:
+    """What the standings are, or why there are none though the grid asks for them.
+
+    Args:
+        found: standings of all metrics.
+        cells: of all metrics.
+    """
+    if len(found):
+        least = found["rows"].min()
+        narrow = f"; of {least} rows they are too narrow, most of all where these agree" if least < FEW_ROWS else ""
+        yield (
+            "Mean ranks (1 is the best) and wins (over: percent of rows in which the mean is above the other's) are over the "
+            "rows in which all these columns are complete, of means as printed: those alike share their mean rank, and half a "
+            f"win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the rows "
+            f"(scipy.stats.bootstrap), which take rows as independent{narrow}."
+        )
+    elif cells.groupby(row_keys(grid)).size().gt(1).sum() > 1:
+        yield "No mean ranks and wins yet: they need two rows in which two columns, and all that are ranked, are complete."
+
+
+def _ranked(cells: pd.DataFrame, grid: dict, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Printed means [rows, columns]; pooled training, alone in its row, is not ranked."""
+    keys, column = row_keys(grid), grid["report"]["columns"]
+    found = contenders(cells)
+    found = found.assign(mean=printed(found["mean"]))
+    found = found[found.groupby(keys)["mean"].transform("size") > 1]
+    table = found.pivot(index=keys, columns=column, values="mean")
+    return table[[name for name in columns if name in table]]
+
+
+def _interval(measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the interval of each mean over rows: measured [rows, measures] -> [measures] twice."""
+    from scipy import stats
+
+    found = stats.bootstrap(
+        (measured,),
+        np.mean,
+        axis=0,
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=max(1, _BATCH // measured.size),
+        confidence_level=LEVEL,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    return found.confidence_interval.low, found.confidence_interval.high

@@ -1,0 +1,75 @@
+"""Shares of rows in which a measured table says what the published one says, counted by hand."""
+
+import pytest
+
+
+def said(report):
+    return [note for note in report.notes if note.startswith("Agreement")]
+
+
+@pytest.fixture
+def table_1(store):
+    """Published: fedconcat wins on cifar10, 56.9 over 53.6 and 62.0 over 58.6; on svhn dir-0.1 fedavg does, 84.0 over 83.2."""
+    store.mirrors = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
+    scores = {
+        "cifar10 label-2": {"fedavg": [0.50], "moon": [0.49], "fedconcat": [0.55]},  # winner and sign as published
+        "cifar10 label-3": {"fedavg": [0.50], "moon": [0.60], "fedconcat": [0.55]},  # neither
+        "svhn dir-0.1": {"fedavg": [0.56], "moon": [0.60], "fedconcat": [0.55]},  # the sign
+        "svhn label-2": {"fedavg": [0.56], "moon": [None], "fedconcat": [0.55]},  # incomplete
+    }
+    for row, cells in scores.items():
+        for algorithm, values in cells.items():
+            store.add(row, algorithm, values)
+    store.add("cifar10 none", "centralized", [0.7])
+    return store
+
+
+def test_winners_and_signs_are_counted_over_complete_rows(table_1, report_of):
+    assert said(report_of(table_1)) == [
+        "Agreement with the published table over the complete rows, 3 of 4: same winner in 1 of 3; "
+        "same sign of (method - best of fedavg, moon) in 2 of 3 for fedconcat."
+    ]
+
+
+def test_baselines_may_be_named_and_what_is_neither_is_left_out(table_1, report_of):
+    table_1.mirrors |= {"baselines": ["fedavg"]}
+    assert said(report_of(table_1)) == [
+        "Agreement with the published table over the complete rows, 4 of 4: same winner in 3 of 4; "
+        "same sign of (method - best of fedavg) in 3 of 4 for fedconcat."
+    ]
+
+
+def test_what_prints_alike_wins_together_and_has_no_sign(store, report_of):
+    store.mirrors = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
+    store.add("cifar10 label-2", "fedavg", [0.5503]).add("cifar10 label-2", "fedconcat", [0.5499])
+    assert said(report_of(store)) == [
+        "Agreement with the published table over the complete rows, 1 of 1: same winner in 1 of 1; "
+        "same sign of (method - best of fedavg) in 0 of 1 for fedconcat."
+    ]
+
+
+def test_a_wrapper_may_be_the_papers_own_method(store, report_of):
+    """Table 2 of CCVR: calibration gains 2.41 points on dir-0.5 and 4.13 on dir-0.1 for fedavg; the oracle is no rival."""
+    store.mirrors = {"paper": "ccvr", "table": 2, "own": ["ccvr"], "baselines": ["none"]}
+    store.verdict = None
+    store.report |= {"rows": ["dataset", "partition", "algorithm"], "columns": "wrapper"}
+    scores = {
+        "dir-0.5": {"none": 0.6, "ccvr": 0.65, "oracle": 0.7},
+        "dir-0.1": {"none": 0.6, "ccvr": 0.59, "oracle": 0.7},
+    }
+    for partition, cells in scores.items():
+        for wrapper, score in cells.items():
+            setting = {"wrapper": wrapper, "variant": "" if wrapper == "none" else f"+{wrapper}", "clients": 10}
+            method = {"algorithm": {"name": wrapper, "base": {"name": "fedavg"}}} if wrapper != "none" else {}
+            store.add(f"cifar10 {partition}", "fedavg", [score], model="moon-cnn", config=method, **setting)
+    assert said(report_of(store)) == [
+        "Agreement with the published table over the complete rows, 2 of 2: same winner in 1 of 2; "
+        "same sign of (method - best of none) in 1 of 2 for ccvr."
+    ]
+
+
+def test_a_grid_that_mirrors_nothing_or_has_no_complete_row_says_nothing(store, report_of):
+    store.add("cifar10 label-2", "fedavg", [0.5]).add("cifar10 label-2", "moon", [None])
+    assert said(report_of(store)) == []
+    store.mirrors = None
+    assert said(report_of(store)) == []

@@ -1,0 +1,126 @@
+"""Which cells a table marks as not distinguishable from the best, against scipy and by hand."""
+
+import math
+
+import pytest
+from scipy import stats
+
+import reports
+
+BEST = [0.60, 0.62, 0.64]
+
+
+def minus(points):
+    """Scores that lie so many points below BEST, seed by seed."""
+    return [score - below / 100 for score, below in zip(BEST, points, strict=True)]
+
+
+def p_of(t_squared):
+    """Two-sided p-value of Student's t with 2 degrees of freedom, whose distribution has a closed form."""
+    return 1 - math.sqrt(t_squared / (t_squared + 2))
+
+
+@pytest.fixture
+def compared(report_of):
+    """Store -> (partition, algorithm) -> (p_value, best, like_best)."""
+
+    def build(store):
+        store.mirrors = None
+        cells = report_of(store).cells.itertuples()
+        return {(c.partition, c.algorithm): (c.p_value, c.best, c.like_best) for c in cells}
+
+    return build
+
+
+def test_rivals_are_tested_on_the_same_seeds_with_holms_correction(store, compared):
+    # Differences 10, 11, 9: mean 10, std 1, t^2 = 3 * 10^2 / 1. Differences 1, -1, 6: mean 2, variance 13, t^2 = 3 * 4 / 13.
+    store.add("cifar10 label-2", "fedavg", BEST)
+    store.add("cifar10 label-2", "moon", minus([10, 11, 9])).add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
+    found = compared(store)
+    assert found["label-2", "fedavg"] == (pytest.approx(math.nan, nan_ok=True), True, False)
+    assert found["label-2", "moon"] == (pytest.approx(2 * p_of(300)), False, False)
+    assert found["label-2", "fedrs"] == (pytest.approx(p_of(12 / 13)), False, True)
+    assert p_of(12 / 13) == pytest.approx(stats.ttest_rel(BEST, minus([1, -1, 6])).pvalue)
+
+
+def test_an_adjusted_p_value_is_never_below_that_of_a_clearer_rival(store, compared):
+    store.add("cifar10 label-2", "fedavg", BEST)
+    for algorithm, mean in {"moon": 4.0, "fedrs": 3.6, "fedlc": 0.2}.items():  # std 1: t^2 = 3 mean^2
+        store.add("cifar10 label-2", algorithm, minus([mean - 1, mean, mean + 1]))
+    found = compared(store)
+    assert 2 * p_of(3 * 3.6**2) < 0.05 < 3 * p_of(48)
+    assert found["label-2", "moon"][0] == pytest.approx(3 * p_of(48))
+    assert found["label-2", "fedrs"] == (pytest.approx(3 * p_of(48)), False, True)
+    assert found["label-2", "fedlc"][0] == pytest.approx(p_of(0.12))
+
+
+def test_rows_are_corrected_apart_and_only_contenders_count(store, compared):
+    for row in ("cifar10 label-2", "cifar10 label-3"):
+        store.add(row, "fedavg", BEST).add(row, "moon", minus([10, 11, 9]))
+    store.add("cifar10 label-2", "fedrs", [*minus([1, -1, 6])[:2], None])
+    store.add("cifar10 label-2", "fedlc", minus([1, -1, 6]), substitute="svhn")
+    found = compared(store)
+    assert found["label-2", "moon"][0] == found["label-3", "moon"][0] == pytest.approx(p_of(300))
+    assert all(math.isnan(found["label-2", name][0]) for name in ("fedrs", "fedlc"))
+    assert not any(found["label-2", name][2] for name in ("fedrs", "fedlc"))
+
+
+def test_only_seeds_that_both_have_are_paired(store, compared, report_of):
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.53, 0.52, 0.6, 0.61])
+    store.add("cifar10 label-2", "moon", [0.49, 0.5, 0.51]).add("cifar10 label-2", "fedrs", [0.4])
+    found = compared(store)
+    assert found["label-2", "moon"][0] == pytest.approx(stats.ttest_rel([50, 53, 52], [49, 50, 51]).pvalue)
+    assert math.isnan(found["label-2", "fedrs"][0]) and not found["label-2", "fedrs"][2]
+
+
+def test_equal_scores_and_equal_differences_have_no_spread_but_an_answer(store, compared, recwarn):
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.75]).add("cifar10 label-2", "moon", [0.5, 0.75])
+    store.add("cifar10 label-2", "fedrs", [0.25, 0.5])
+    found = compared(store)
+    assert sorted(found["label-2", name][1:] for name in ("fedavg", "moon")) == [(True, False)] * 2
+    assert found["label-2", "moon"][0] == 1.0
+    assert found["label-2", "fedrs"] == (0.0, False, False)
+    assert not [warning for warning in recwarn if issubclass(warning.category, RuntimeWarning)]
+
+
+def test_what_is_like_the_best_is_in_italics_and_named_in_the_csv(store):
+    store.mirrors = None
+    store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "moon", minus([10, 11, 9]))
+    store.add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
+    markdown, latex, csv = (reports.render(store.save(), "small_table", "paper", format=f) for f in reports.FORMATS)
+    assert "| **62.0±1.6** | 52.0±2.2 | _60.0±2.2_ |" in " ".join(markdown.split())
+    assert r"\textbf{62.0$\pm$1.6} & 52.0$\pm$2.2 & \textit{60.0$\pm$2.2} \\" in latex
+    lines = [line.split(",") for line in csv.splitlines()]
+    place, p_value = lines[0].index("like_best"), lines[0].index("p_value")
+    assert [(line[place], line[p_value]) for line in lines[1:]] == [
+        ("False", ""),
+        ("False", "0.006634"),
+        ("True", "0.438049"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        (
+            1,
+            "Fewer than 2 seeds per cell say nothing about which cells differ from the best of their row: none is marked.",
+        ),
+        (
+            4,
+            "over the same 4 seeds at level 0.05 with Holm's correction for the rivals of the row. Of so few seeds its",
+        ),
+        (5, "over the same 5 seeds at level 0.05 with Holm's correction for the rivals of the row.\n"),
+    ],
+)
+def test_a_footnote_names_the_test_and_how_much_it_can_find(store, seeds, said):
+    scores = [0.5, 0.52, 0.51, 0.55, 0.53][:seeds]
+    store.add("cifar10 label-2", "fedavg", scores)
+    store.add("cifar10 label-2", "moon", [0.49, 0.50, 0.52, 0.54, 0.51][:seeds])
+    text = reports.render(store.save(), "small_table", "paper")
+    assert said in text and ("_" in text.split("- Accuracy")[0]) == (seeds > 1)
+
+
+def test_a_table_without_rivals_says_nothing_about_differences(store):
+    text = reports.render(store.add("cifar10 label-2", "fedavg", BEST).save(), "small_table", "paper")
+    assert "Italics" not in text and "say nothing" not in text

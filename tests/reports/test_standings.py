@@ -1,0 +1,125 @@
+"""Mean ranks and wins over rows, by hand; their intervals, against scipy and all possible resamples."""
+
+import csv
+import itertools
+from io import StringIO
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import reports
+
+# Ranks: 1 2 3; 1.5 1.5 3, since 60.04 prints as 60.0 does; 3 1 2; 1 3 2.
+SCORES = {
+    "fedavg": [0.60, 0.60, 0.50, 0.70],
+    "moon": [0.50, 0.6004, 0.60, 0.60],
+    "fedrs": [0.40, 0.40, 0.55, 0.65],
+}
+ROWS = ("cifar10 label-2", "cifar10 label-3", "svhn label-2", "svhn label-3")
+
+
+@pytest.fixture
+def grid(store):
+    store.mirrors = None
+    store.report |= {"standings": True}
+    store.column_order = list(SCORES)
+    for algorithm, scores in SCORES.items():
+        for row, score in zip(ROWS, scores, strict=True):
+            store.add(row, algorithm, [score])
+    return store
+
+
+def numbers(report):
+    return {(line.column, line.over): line for line in report.standings_data.itertuples()}
+
+
+def test_ranks_and_wins_are_those_counted_by_hand(grid, report_of):
+    found = {key: line.value for key, line in numbers(report_of(grid)).items()}
+    assert found == {
+        ("fedavg", ""): (1 + 1.5 + 3 + 1) / 4,
+        ("moon", ""): (2 + 1.5 + 1 + 3) / 4,
+        ("fedrs", ""): (3 + 3 + 2 + 2) / 4,
+        ("fedavg", "moon"): 100 * (1 + 0.5 + 0 + 1) / 4,
+        ("moon", "fedavg"): 100 * (0 + 0.5 + 1 + 0) / 4,
+        ("fedavg", "fedrs"): 75.0,
+        ("fedrs", "fedavg"): 25.0,
+        ("moon", "fedrs"): 75.0,
+        ("fedrs", "moon"): 25.0,
+    }
+
+
+def test_intervals_are_those_of_scipy_and_of_all_resamples(grid, report_of):
+    for key, values in {("fedavg", ""): [1, 1.5, 3, 1], ("fedavg", "moon"): [100, 50, 0, 100]}.items():
+        line = numbers(report_of(grid))[key]
+        alone = stats.bootstrap(
+            (np.array(values, float),), np.mean, n_resamples=9999, method="percentile", rng=np.random.default_rng(0)
+        )
+        assert (line.low, line.high) == pytest.approx(tuple(alone.confidence_interval))
+        means = [np.mean(resample) for resample in itertools.product(values, repeat=4)]  # each of the 256 as likely
+        assert (line.low, line.high) == pytest.approx(np.quantile(means, [0.025, 0.975], method="inverted_cdf"))
+
+
+def test_intervals_are_the_same_every_time_and_mirror_each_other(grid, report_of):
+    first, again = (numbers(report_of(grid)) for _ in range(2))
+    assert [(a.low, a.high) for a in first.values()] == [(b.low, b.high) for b in again.values()]
+    for (own, over), line in first.items():
+        if over:
+            assert line.low == pytest.approx(100 - first[over, own].high)
+
+
+def test_only_rows_count_in_which_every_ranked_column_is_complete(grid, report_of):
+    grid.add("cifar10 none", "centralized", [0.7])
+    grid.add("fmnist label-2", "fedavg", [0.9]).add("fmnist label-2", "moon", [0.1])
+    grid.add("fmnist label-2", "fedrs", [None])
+    grid.add("fmnist label-3", "fedavg", [0.9]).add("fmnist label-3", "moon", [0.1])
+    grid.add("fmnist label-3", "fedrs", [0.2], substitute="svhn")
+    found = numbers(report_of(grid))
+    assert {name for name, _ in found} == set(SCORES)
+    assert {line.rows for line in found.values()} == {4} and found["fedavg", ""].value == 1.625
+
+
+def test_standings_stand_below_the_table_in_every_format(grid):
+    paths = reports.write(grid.save(), "small_table", "paper")
+    text = paths["md"].read_text()
+    assert "## Mean ranks and wins over 4 rows\n" in text
+    assert "| fedavg | 1.62 [1.00, 2.50] | | 62 [25, 100] | 75 [25, 100] |" in " ".join(text.split())
+    assert "95% percentile intervals of 9,999 bootstrap samples" in text and "of 4 rows they are too narrow" in text
+    latex = paths["tex"].read_text()
+    assert latex.count(r"\begin{table*}") == 2 and r"\caption{Mean ranks and wins over 4 rows}" in latex
+    lines = list(csv.DictReader(StringIO(paths["standings"].read_text())))
+    assert paths["standings"].name == "small_table@paper-standings.csv"
+    assert lines[0] | {"low": "", "high": ""} == {
+        "metric": "accuracy",
+        "column": "fedavg",
+        "over": "",
+        "measure": "mean_rank",
+        "value": "1.625",
+        "low": "",
+        "high": "",
+        "rows": "4",
+    }
+
+
+def test_every_metric_has_standings_of_its_own(grid):
+    for algorithm, scores in {"local": [0.3, 0.3], "ifca": [0.4, 0.4]}.items():
+        for row, score in zip(ROWS, scores, strict=False):
+            grid.add(row, algorithm, [score], personal=True)
+    text = reports.render(grid.save(), "small_table", "paper")
+    assert "## Mean ranks and wins over 2 rows (local_accuracy)" in text
+    assert "## Mean ranks and wins over 4 rows (accuracy)" in text
+
+
+def test_without_two_complete_rows_a_footnote_says_what_is_missing(store):
+    store.report |= {"standings": True}
+    store.add("cifar10 label-2", "fedavg", [0.5]).add("cifar10 label-2", "moon", [0.6])
+    assert "No mean ranks" not in reports.render(store.save(), "small_table", "paper"), "one row was never to be ranked"
+    store.add("svhn label-2", "fedavg", [0.5]).add("svhn label-2", "moon", [None])
+    text = reports.render(store.save(), "small_table", "paper")
+    assert "No mean ranks and wins yet: they need two rows" in text and "## " not in text
+    assert set(reports.write(store.save(), "small_table", "paper")) == set(reports.FORMATS)
+
+
+def test_there_are_none_where_the_grid_does_not_ask(grid, report_of):
+    del grid.report["standings"]
+    assert report_of(grid).standings == ()
