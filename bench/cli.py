@@ -14,6 +14,7 @@ from bench.cli_data import app as data_commands
 from bench.cli_encoders import GRIDS as ANALYSES
 from bench.cli_encoders import encoders
 from bench.cli_encoders import run_grid as run_analysis
+from bench.cli_exchange import compare, export, import_
 from bench.cli_tune import tune
 from bench.console import INTERRUPTED, console, errors, explained
 from bench.names import unknown
@@ -30,6 +31,9 @@ app = typer.Typer(
 app.add_typer(data_commands, name="data")
 app.command()(encoders)
 app.command()(tune)
+app.command()(export)
+app.command(name="import")(import_)
+app.command()(compare)
 
 
 @app.command()
@@ -59,10 +63,14 @@ def run(
             help="Where the machines of a cluster write checkpoints and states: a shared path, or a URI as s3://..."
         ),
     ] = None,
+    track: Annotated[
+        str | None, typer.Option(help="Also tell every round to a tracking service: wandb or mlflow.")
+    ] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Repeat finished runs; their old results are kept.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")] = False,
 ) -> None:
     """Run what is not finished of a grid, or of one setting, and print its table."""
+    from bench import tracking
     from bench.plan import Request
 
     with explained():
@@ -78,6 +86,7 @@ def run(
                 "--keep-state": keep_state != "final",
                 "--checkpoint-seconds": checkpoint_seconds != 60,
                 "--storage": storage,
+                "--track": track,
                 "--cpus-per-trial": cpus_per_trial != 1,
                 "--gpus-per-trial": gpus_per_trial != "0",
                 "--max-concurrent": max_concurrent,
@@ -89,6 +98,8 @@ def run(
             return run_analysis(grid, budget, overrides, given.read_seeds(seeds), substitute, data_dir, results_dir)
         if keep_state not in ("final", "none"):
             raise ValueError(unknown("value of --keep-state", keep_state, ("final", "none")))
+        if track:
+            tracking.check(track)
         request = Request(
             grid=_grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds),
             budget=budget,
@@ -101,6 +112,7 @@ def run(
             keep_final=keep_state == "final",
             checkpoint_seconds=checkpoint_seconds,
             storage=None if dry_run else _storage(storage),
+            track=track,
         )
         ended_well = run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
     if not ended_well:

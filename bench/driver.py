@@ -18,6 +18,7 @@ from bench.store import Store, StoreError
 
 if TYPE_CHECKING:
     from bench.folders import Folder
+    from bench.tracking import Tracker
 
 _MARK = "driver.pt"  # by which the machines of a cluster know that they see the storage
 
@@ -68,8 +69,19 @@ def play(
             address=address,
             storage=request.storage,
             facts={"commit": commit()},
+            tracker=_tracker(request, plan, store, display),
         )
     return display.ended_by
+
+
+def _tracker(request: Request, plan: Plan, store: Store, display) -> "Tracker | None":
+    """Who tells a tracking service how the runs go, if that was asked for."""
+    from bench.tracking import Tracker
+
+    if request.track is None:
+        return None
+    names = {cell.id: name_of(cell, request.grid) for cell in plan.todo}
+    return Tracker(request.track, request.label, names, store.folder / "tracking", display.said)
 
 
 def failures(grid: GridSpec, plan: Plan, store: Store) -> list[str]:

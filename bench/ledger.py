@@ -6,6 +6,7 @@ from typing import Any
 
 import ray
 
+from bench.events import write_events
 from bench.folders import Folder
 from bench.store import UNFINISHED, Store
 
@@ -24,6 +25,7 @@ class Ledger:
         """
         self._store, self._facts = store, facts
         self.rows: dict[str, list[dict]] = {}
+        self._configs: dict[str, dict] = {}
         self._started: dict[str, str] = {}
 
     def has_started(self, run_id: str) -> bool:
@@ -32,9 +34,9 @@ class Ledger:
 
     def start(self, run_id: str, config: Mapping[str, Any]) -> None:
         """A run begins, or begins once more; the time that counts is the first."""
-        self.rows[run_id] = []
+        self.rows[run_id], self._configs[run_id] = [], dict(config)
         self._started.setdefault(run_id, _now())
-        self._store.start(run_id, dict(config))
+        self._store.start(run_id, self._configs[run_id])
 
     def take(self, run_id: str, first: int, rows: list[dict]) -> None:
         """Rounds of a run, of which the first so many stand; nothing is written yet."""
@@ -62,6 +64,8 @@ class Ledger:
         elsewhere = None if folder in ("", str(own)) else Folder(folder)
         if elsewhere:
             elsewhere.copy_to(own)
+        if rows:
+            write_events(own, self._configs[run_id], rows, record["started"])
         self._store.finish(run_id, rows, record)
         if elsewhere and record["status"] not in UNFINISHED:
             elsewhere.remove()

@@ -39,6 +39,7 @@ class Request:
         keep_final: keep each run's last state.
         checkpoint_seconds: least time between checkpoints of an unfinished run.
         storage: where workers write checkpoints and states, a shared path or a URI; None for the results directory.
+        track: which service is told of every round, one of `bench.tracking.KINDS`; None for none.
     """
 
     grid: GridSpec
@@ -52,6 +53,7 @@ class Request:
     keep_final: bool = True
     checkpoint_seconds: float = 60.0
     storage: str | None = None
+    track: str | None = None
 
     @property
     def label(self) -> str:

@@ -7,8 +7,11 @@
               checkpoint/         where a run that has not ended goes on (see `bench.checkpoint`)
               probe-*.json        what figures need, measured on its states (see `bench.probes`)
               *.pt                states the grid asked for
+              events.out.tfevents.*   the rounds once more, for TensorBoard (see `bench.events`)
     repeating/<id>/               a finished run that is being played again
     superseded/<id>-<n>/          earlier results of a repeated run
+    tracking/                     files of a tracking service, if runs were tracked (see `bench.tracking`)
+    importing/<id>/               a run that is being copied from another results directory
 
 A file is replaced in one step, so a reader and a kill -9 meet either the old or the new one. A run without a record has
 not ended and is played on. A repeated run takes the place of the earlier one when it has finished: killed or failed
@@ -88,6 +91,28 @@ class Store:
                 _forget_checkpoint(checkpoint.parent, self.record(checkpoint.parent.name))
             yield self
 
+    @contextmanager
+    def unchanging(self) -> Iterator["Store"]:
+        """Keeps drivers out while results are read that belong together. Writes nothing, so that it works on a copy and on a
+        disk that cannot be written to.
+
+        Raises:
+            StoreError: if there is no such directory, or a driver is at work in it.
+        """
+        if not (self.folder / "runs").is_dir():
+            raise StoreError(f"There is no results directory {self.folder}: it has no folder called runs.")
+        try:
+            lock = open(self.folder / ".lock")
+        except FileNotFoundError:  # no driver was ever here
+            yield self
+            return
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StoreError(f"Another run is writing to {self.folder}; wait until it ends.") from error
+            yield self
+
     def run_folder(self, run_id: str) -> Path:
         """Where everything about a run lies."""
         return self.folder / "runs" / run_id
@@ -151,6 +176,25 @@ class Store:
             self._supersede(run_id)
             os.replace(folder, self.run_folder(run_id))
 
+    def adopt(self, run_id: str, folder: Path) -> None:
+        """Copies a finished run from elsewhere; its record makes it count once all of it is here. What stood in its place,
+        a run that failed or has not ended, goes to `superseded`."""
+        copy = self.folder / "importing" / run_id
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".*", "checkpoint"), copy_function=_copy_synced)
+        if self.run_folder(run_id).exists():
+            self._supersede(run_id)
+        os.replace(copy, self.run_folder(run_id))
+
+    def ended_runs(self) -> dict[str, dict]:
+        """Run id -> record of every run that has ended."""
+        paths = sorted((self.folder / "runs").glob("*/record.json"))
+        return {path.parent.name: record for path in paths if (record := _read(path))}
+
+    def config(self, run_id: str) -> dict | None:
+        """The resolved config of a run, or None if there is no such run."""
+        return _read(self.run_folder(run_id) / "config.json")
+
     def grid(self, name: str) -> dict | None:
         """A stored grid by its `<grid>@<budget>`, or None."""
         return _read(self.folder / "grids" / f"{name}.json")
@@ -199,6 +243,12 @@ def _forget_checkpoint(folder: Path, record: dict | None) -> None:
     """Removes where a run would go on if it has ended; one that failed or was stopped is played on from there."""
     if record and record["status"] not in UNFINISHED:
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+
+
+def _copy_synced(source: str, target: str) -> None:
+    shutil.copyfile(source, target)
+    with open(target, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def write_file(path: Path, text: str) -> None:

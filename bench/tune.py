@@ -22,6 +22,7 @@ from bench.resources import Resources
 from bench.run import FINAL
 from bench.shares import Shares
 from bench.store import Store, StoreError
+from bench.tracking import Tracker
 from bench.worker import LENT, Job, Worker, storage_trouble
 
 _QUIET = {
@@ -75,8 +76,8 @@ class Trial(tune.Trainable):
 class _Recorder(tune.Callback):
     """Writes what the workers report into the store."""
 
-    def __init__(self, store: Store, watcher: Watcher, facts: dict, shares: Shares):
-        self._store, self._watcher, self._shares = store, watcher, shares
+    def __init__(self, store: Store, watcher: Watcher, facts: dict, shares: Shares, tracker: Tracker | None = None):
+        self._store, self._watcher, self._shares, self._tracker = store, watcher, shares, tracker
         self._ledger = Ledger(store, facts)
         self._postponed: list[Job] = []
         self._deaths: Counter[str] = Counter()
@@ -97,6 +98,8 @@ class _Recorder(tune.Callback):
         job = self._job(trial)
         self._ledger.start(job.id, job.config.canonical())
         self._watcher.started(job)
+        if self._tracker:
+            self._tracker.started(job.id, job.config.canonical())
 
     def on_trial_result(self, iteration, trials, trial, result, **info):
         job, rows = self._job(trial), result["rows"]
@@ -107,6 +110,8 @@ class _Recorder(tune.Callback):
         if result["block"]:
             self._shares.shrank(job, result["block"])
         self._ledger.take(job.id, result["first"], rows)
+        if self._tracker:
+            self._tracker.reported(job.id, rows)
         if result["ended"]:
             self._end(job, result["ended"])
         elif result["crowded"]:
@@ -142,7 +147,10 @@ class _Recorder(tune.Callback):
     def _end(self, job: Job, result: dict) -> None:
         if job.base:
             result = result | {"base_summary": (self._store.record(_base_id(job)) or {}).get("summary")}
-        self._watcher.ended(job, self._ledger.end(job.id, result, job.folder))
+        record = self._ledger.end(job.id, result, job.folder)
+        self._watcher.ended(job, record)
+        if self._tracker:
+            self._tracker.ended(job.id, failed=record["status"] == "failed")
 
 
 def play(
@@ -156,6 +164,7 @@ def play(
     address: str | None = None,
     storage: str | None = None,
     facts: dict | None = None,
+    tracker: Tracker | None = None,
 ) -> None:
     """Plays jobs in their order, as many at once as the resources allow, those that need the states of others after all
     others; every one ends with a record.
@@ -166,17 +175,20 @@ def play(
         address: a running Ray cluster; None starts one on this machine.
         storage: where workers of several machines write; only to be checked, jobs name their folders themselves.
         facts: goes into every record (commit).
+        tracker: is told of every round.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C, after the workers have been stopped.
         ValueError: if the cluster cannot play them.
         StoreError: if results or checkpoints cannot be written any more.
     """
-    with session(store, resources, address, storage):
+    with session(store, resources, address, storage), contextlib.ExitStack() as at_end:
+        if tracker:
+            at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
         if address or resources.auto:
             watcher.said(_found(address))
         known = _shares(store, resources, watcher, data_dir)
-        recorder = _Recorder(store, watcher, facts or {}, known)
+        recorder = _Recorder(store, watcher, facts or {}, known, tracker)
         for waiting in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
             with _lent(waiting, store):
                 while waiting:

@@ -56,7 +56,8 @@ def write_figures(
 ) -> tuple[list[Path], list[str]]:
     """Saves the figures that a grid lists, and curves on request, under `<results_dir>/reports/`.
 
-    The files are called `<grid>@<budget>-<figure>.png` and `.pdf`; a metric other than the grid's own is part of the name.
+    The files are called `<grid>@<budget>-<figure>.png`, `.pdf` and `.svg`; a metric other than the grid's own is part of
+    the name.
 
     Args:
         results_dir, grid, budget, value: as in `write`.

@@ -5,6 +5,7 @@ import numpy as np
 from bench.store import Store
 from reports.feature_series import probed
 from reports.figures import STYLE
+from reports.looks import colours_of_classes
 from reports.panels import first_runs
 
 _PANEL = 2.3  # inches
@@ -21,12 +22,11 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
 def draw(shown: dict[str, dict]):
     """The `matplotlib.figure.Figure`: a row per run, the same points in three colourings."""
     import matplotlib
-    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     of_each = [one["classes"] for one in shown.values()]
     classes = max(of_each, key=len)
-    colours = colormaps["tab10"] if len(classes) <= 10 else colormaps["turbo"].resampled(len(classes))
+    colours = colours_of_classes(len(classes))
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
         figure = Figure(figsize=(_PANEL * len(_VIEWS), (_PANEL + 0.2) * len(shown) + 0.5), layout="constrained")
         handles = {}
@@ -37,7 +37,7 @@ def draw(shown: dict[str, dict]):
                 values = np.array(one[view])
                 for label in np.unique(values).tolist():
                     handles[label] = axes.scatter(
-                        *points[values == label].T, s=3, color=colours(label), alpha=0.7, linewidth=0
+                        *points[values == label].T, s=3, color=colours[label], alpha=0.7, linewidth=0
                     )
                 right = f": {np.mean(values == one['labels']):.1%} right" if view != "labels" else ""
                 axes.set_title(f"{name}{right}")

@@ -7,12 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.names import unknown
-from reports.figures import save
+from reports.figures import FORMATS, save
+from reports.looks import colours_of_classes
 
 VIEWS = ("pca", "tsne")
 _MARKERS = "o^sDvP"  # of clients, so that a picture can be read without colours too
 _PANEL = 3.1  # inches
-_SUFFIXES = (".png", ".pdf")
 _LEGEND = {"title": "class (client)", "frameon": False, "fontsize": 9, "title_fontsize": 9, "markerscale": 2}
 
 
@@ -84,7 +84,7 @@ def draw(
         view, seed: as in `project`.
 
     Returns:
-        The pictures, a PNG and a PDF.
+        The pictures, one of each of `reports.figures.FORMATS`.
     """
     from matplotlib.figure import Figure
 
@@ -106,7 +106,7 @@ def draw(
     figure.suptitle(title, fontsize=11)
     handles, names = grid[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 4), **_LEGEND)
-    paths = [stem.with_name(stem.name + suffix) for suffix in _SUFFIXES]
+    paths = [stem.with_name(f"{stem.name}.{format}") for format in FORMATS]
     for path in paths:
         save(figure, path)
     return paths
@@ -114,10 +114,8 @@ def draw(
 
 def _scatter(axes, points: np.ndarray, labels: np.ndarray, clients: np.ndarray, classes: Sequence[str]) -> None:
     """One colour per class, one marker per client."""
-    from matplotlib import colormaps
-
     present = np.unique(labels).tolist()
-    colours = colormaps["tab10" if len(present) <= 10 else "turbo"]
+    colours = colours_of_classes(len(present))
     for number, client in enumerate(np.unique(clients).tolist()):
         for position, label in enumerate(present):
             chosen = (clients == client) & (labels == label)
@@ -126,7 +124,7 @@ def _scatter(axes, points: np.ndarray, labels: np.ndarray, clients: np.ndarray, 
                     *points[chosen].T,
                     s=9,
                     marker=_MARKERS[number % len(_MARKERS)],
-                    color=colours(position if len(present) <= 10 else position / (len(present) - 1)),
+                    color=colours[position],
                     alpha=0.6,
                     linewidth=0,
                     label=f"{classes[label]} (client {client})",

@@ -2,13 +2,15 @@
 
 import os
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from reports.looks import looks
 from reports.panels import Series
 
-FORMATS = ("png", "pdf")
+FORMATS = ("png", "pdf", "svg")
 
 STYLE = {
     "font.size": 8,
@@ -27,23 +29,9 @@ STYLE = {
     "lines.markersize": 3.5,
     "hatch.linewidth": 0.5,
     "pdf.fonttype": 42,  # TrueType; publishers refuse matplotlib's default, Type 3
+    "svg.fonttype": "none",  # text stays text, which can be searched and edited
+    "svg.hashsalt": "skewbench",  # the same figure is the same file
 }
-# Ten colours that people with colour vision deficiencies can tell apart (Petroff, Accessible Color Sequences for Data
-# Visualization, arXiv 2107.02270). Colours and markers are not equally many, so that their pairs repeat after 70 lines.
-COLOURS = (
-    "#3f90da",
-    "#ffa90e",
-    "#bd1f01",
-    "#94a4a2",
-    "#832db6",
-    "#a96b59",
-    "#e76300",
-    "#b9ac70",
-    "#717581",
-    "#92dadd",
-)
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_DASHES = ("-", "--", "-.", (0, (1, 1)))
 _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\")
 _MOST_LETTERS = 40  # of all values of a setting, side by side below a panel
 _COLUMN, _PAGE = 3.4, 7.0  # inches: width of a column, and of the text
@@ -68,7 +56,8 @@ def draw(series: Series):
         "separability": _draw_points,
     }
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height + 0.6), layout="constrained")
+        legend = 0.17 * -(-len(series.lines) // _legend_columns(series.lines, width))  # inches
+        figure = Figure(figsize=(width, height + max(0.6, 0.26 + legend)), layout="constrained")
         figure.supxlabel(series.x_label, fontsize=STYLE["axes.labelsize"])
         figure.supylabel(series.y_label, fontsize=STYLE["axes.labelsize"], multialignment="center")
         handles = {}
@@ -96,7 +85,7 @@ def save(figure, path: Path, **layout) -> None:
     """
     import matplotlib
 
-    metadata = {"CreationDate": None} if path.suffix == ".pdf" else {}
+    metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
     partial = path.with_name(f".{path.name}.partial")
     with matplotlib.rc_context(STYLE):
         figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata, **layout)
@@ -110,12 +99,7 @@ def _columns(panels: int) -> int:
 
 def _look(series: Series, line: str) -> dict:
     """How a line looks in every figure of the grid."""
-    number = series.lines.index(line)
-    return {
-        "color": COLOURS[number % len(COLOURS)],
-        "marker": _MARKERS[number % len(_MARKERS)],
-        "linestyle": _DASHES[number % len(_DASHES)],
-    }
+    return looks(series.lines)[line].options()
 
 
 def _draw_curves(axes, points: pd.DataFrame, series: Series, line: str):
@@ -180,7 +164,7 @@ def _draw_bars(axes, points: pd.DataFrame, series: Series, line: str):
         points["mean"],
         width,
         label=line,
-        color=COLOURS[number % len(COLOURS)],
+        color=looks(series.lines)[line].color,
         hatch=_HATCHES[number % len(_HATCHES)],
         edgecolor="white",
         linewidth=0,
@@ -201,15 +185,19 @@ def _write_legend(figure, handles: dict, series: Series, width: float) -> None:
     lines = [line for line in series.lines if line in handles]
     spread = f"over {series.seeds} seeds" if series.seeds > 1 else "over the last 10 evaluated rounds"
     title = f"mean ± std {spread}" if series.points["std"].notna().any() else None
-    longest = max(len(line) for line in lines)
-    fitting = max(1, int(width / (0.45 + 0.06 * longest)))  # inches: sample and space, and a letter
-    columns = -(-len(lines) // -(-len(lines) // fitting))
     figure.legend(
         [handles[line] for line in lines],
         lines,
         title=title,
         loc="outside upper center",
-        ncols=columns,
+        ncols=_legend_columns(lines, width),
         columnspacing=1,
         frameon=False,
     )
+
+
+def _legend_columns(lines: Sequence[str], width: float) -> int:
+    """As many as fit into so many inches, rows equally long."""
+    longest = max(len(line) for line in lines)
+    fitting = max(1, int(width / (0.45 + 0.06 * longest)))  # inches: sample and space, and a letter
+    return -(-len(lines) // -(-len(lines) // fitting))

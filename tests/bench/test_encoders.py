@@ -300,7 +300,7 @@ def test_tables_and_figures_from_one_command(bench, tmp_path):
     written = sorted(path.name for path in (tmp_path / "results" / "reports").iterdir())
     label = "@smoke+model=mlp"
     tables = [f"paper_table{number}{label}.{format}" for number in (6, 7) for format in ("csv", "md", "tex")]
-    figures = [f"paper_figure{number}-pca{label}.{format}" for number in (5, 6) for format in ("pdf", "png")]
+    figures = [f"paper_figure{number}-pca{label}.{format}" for number in (5, 6) for format in ("pdf", "png", "svg")]
     assert written == figures + tables
     stored = json.loads((tmp_path / "results" / "analyses" / f"encoders{label}.json").read_text())
     assert stored["data"]["kind"] and stored["settings"]["dataset"] == "digits"

@@ -195,7 +195,7 @@ def test_a_report_draws_them_from_stored_numbers_and_says_what_is_not_there(stor
     assert "'torch'" not in output.stdout and " torch " not in output.stdout and not output.stderr
     names = sorted(path.name for path in (store.folder / "reports").iterdir())
     assert names == [
-        f"small_table@paper-cka-linear-{kind}.{of}" for kind in ("clients", "layers") for of in ("pdf", "png")
+        f"small_table@paper-cka-linear-{kind}.{of}" for kind in ("clients", "layers") for of in ("pdf", "png", "svg")
     ]
     _, sentences = reports.write_figures(store.folder, "small_table", "paper")
     assert [line.split(" of ")[0] for line in sentences] == [

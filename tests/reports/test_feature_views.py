@@ -57,13 +57,13 @@ def test_an_unknown_view_is_named():
         project(np.ones((5, 3)), "tnse", 0)
 
 
-def test_a_figure_has_a_png_and_a_pdf_of_several_hundred_pixels(features, tmp_path):
+def test_a_figure_has_a_file_per_format_of_several_hundred_pixels(features, tmp_path):
     given = {"title": "all", "stem": tmp_path / "name@smoke+lr=0.5"}
-    png, pdf = draw([Panel("a", features)] * 5, LABELS, CLIENTS, CLASSES, **given)
-    assert [path.name for path in (png, pdf)] == ["name@smoke+lr=0.5.png", "name@smoke+lr=0.5.pdf"]
+    png, pdf, svg = draw([Panel("a", features)] * 5, LABELS, CLIENTS, CLASSES, **given)
+    assert [path.name for path in (png, pdf, svg)] == [f"name@smoke+lr=0.5.{of}" for of in ("png", "pdf", "svg")]
     height, width, _ = image.imread(png).shape
     assert width > 1000 and 1 < width / height < 2, "two rows of three panels"
-    assert pdf.read_bytes().startswith(b"%PDF")
+    assert pdf.read_bytes().startswith(b"%PDF") and ">component 1" in svg.read_text()
 
 
 def test_every_class_of_every_client_has_its_points_in_every_panel(features, monkeypatch, tmp_path):

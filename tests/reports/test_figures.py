@@ -262,13 +262,18 @@ def test_files_are_written_whole_and_named_after_the_figure(store, played):
     store.report |= {"figures": [curves("communication"), {"kind": "by-setting", "setting": "clients"}]}
     paths, sentences = reports.write_figures(store.save(), "small_table", "paper", ("communication", "time"))
     names = ("communication", "by-clients", "time")
-    expected = [f"small_table@paper-{name}.{suffix}" for name in names for suffix in ("png", "pdf")]
+    expected = [f"small_table@paper-{name}.{suffix}" for name in names for suffix in ("png", "pdf", "svg")]
     assert [path.name for path in paths] == expected and not sentences
     assert sorted(path.name for path in (store.folder / "reports").iterdir()) == sorted(expected)
-    assert all(path.read_bytes().startswith((b"\x89PNG", b"%PDF")) for path in paths)
+    assert all(path.read_bytes().startswith((b"\x89PNG", b"%PDF", b"<?xml")) for path in paths)
     assert b"CreationDate" not in paths[1].read_bytes()
+    drawing = paths[2].read_text()
+    assert ">Communication (MB per client)</text>" in drawing and ">fedavg</text>" in drawing, "text stays text"
+    before = [path.read_bytes() for path in paths]
+    again, _ = reports.write_figures(store.folder, "small_table", "paper", ("communication", "time"))
+    assert [path.read_bytes() for path in again] == before
     best, _ = reports.write_figures(store.folder, "small_table", "paper", ("time",), value="best")
-    assert best[-1].name == "small_table@paper-best-time.pdf"
+    assert best[-1].name == "small_table@paper-best-time.svg"
 
 
 def test_accuracies_of_other_models_get_figures_of_their_own(store, played):

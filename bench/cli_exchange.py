@@ -1,0 +1,157 @@
+"""Results for other tools, from other machines, and beside other results: `export`, `import` and `compare`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench import options as given
+from bench.console import console, errors, explained
+from bench.names import file_name
+from bench.options import RESULTS
+
+
+def export(
+    grid: Annotated[str, typer.Option("--grid", help="Name of a grid that was run.")],
+    budget: Annotated[str | None, typer.Option(help="Of which budget, if there are several.")] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="All rounds as a table: FILE.csv or FILE.parquet.")] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="A folder for TensorBoard: one event file per run, named after its setting.")
+    ] = None,
+    results_dir: given.ResultsOption = RESULTS,
+) -> None:
+    """Write all rounds of all runs of a grid as one table, or for TensorBoard."""
+    from bench.store import Store
+
+    with explained():
+        if (to is None) == (tensorboard is None):
+            raise ValueError("Name either a table by --to FILE.csv or FILE.parquet, or a folder by --tensorboard.")
+        store = Store(results_dir)
+        expanded = store.grid(_stored_name(store, grid, budget))
+        ids = dict.fromkeys(cell["run"] for cell in expanded["cells"] if cell["run"])
+        records = {run_id: record for run_id in ids if (record := store.record(run_id))}
+        if not records:
+            raise ValueError(f"No run of {grid} has ended in {store.folder}; there is nothing to export.")
+        if to:
+            _write_table(to, expanded, records, store)
+        else:
+            _write_events(tensorboard, expanded, records, store)
+        if len(ids) > len(records):
+            console.print(f"{len(ids) - len(records)} runs have not ended and are not in it.", highlight=False)
+
+
+def import_(
+    other: Annotated[Path, typer.Argument(help="A results directory, of another machine for example.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken.")] = False,
+    results_dir: given.ResultsOption = RESULTS,
+) -> None:
+    """Take finished runs and grids from another results directory; what is finished here stays as it is.
+
+    Exit status 1 if runs that both directories hold differ in their numbers.
+    """
+    from bench.merging import merge_results
+    from bench.store import Store
+
+    with explained():
+        found = merge_results(Store(other), Store(results_dir), dry_run)
+    verb = "would be taken" if dry_run else "taken"
+    lines = [
+        f"{len(found.taken)} runs {verb}, {len(found.both)} were here already and stay, {len(found.unfinished)} have not "
+        "finished there and are left out.",
+        *(f"Grid {name}: cells merged." for name in found.grids),
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for name in found.others:
+        _warn(f"Grid {name} is another grid there, with other settings or axes; its runs are taken, its cells are not.")
+    for name in found.damaged:
+        _warn(f"{name} is not taken: its config.json is another run's, or is missing.")
+    for name, difference in found.disagreeing.items():
+        _warn(f"{name} has other numbers there ({difference}, there and here); those that are here stay.")
+    if found.disagreeing:
+        raise typer.Exit(1)
+
+
+def compare(
+    one: Annotated[Path, typer.Argument(metavar="A", help="A results directory.")],
+    other: Annotated[Path, typer.Argument(metavar="B", help="Another one, of other code for example.")],
+    grid: Annotated[str | None, typer.Option("--grid", help="Only this grid; all that both hold if left out.")] = None,
+) -> None:
+    """Compare the grids that two results directories hold, cell by cell.
+
+    Exit status 0 if every run that both hold has identical numbers, bit for bit, else 1.
+    """
+    from bench.store import Store, StoreError
+
+    with explained():
+        stores = [Store(one), Store(other)]
+        for store in stores:
+            if not store.folder.is_dir():
+                raise StoreError(f"There is no results directory {store.folder}.")
+        held = [[name for name in store.grids() if grid in (None, name.split("@", 1)[0])] for store in stores]
+        names = [name for name in held[0] if name in held[1]]
+        if not names:
+            what = f"results of {grid}" if grid else "a grid"
+            some = "; ".join(f"{store.folder} holds {', '.join(store.grids()) or 'none'}" for store in stores)
+            raise ValueError(f"A and B do not both hold {what}: {some}.")
+        from reports import stores as sides
+
+        found = [sides.compare(name, *stores) for name in names]
+        sys.stdout.write(f"A: {stores[0].folder}\nB: {stores[1].folder}\n\n" + "\n".join(map(sides.render, found)))
+        for side, own, others in (("A", *held), ("B", *reversed(held))):
+            if alone := [name for name in own if name not in others]:
+                console.print(f"Only in {side}: {', '.join(alone)}", highlight=False, markup=False, soft_wrap=True)
+    if any(each.differing for each in found):
+        raise typer.Exit(1)
+
+
+def _stored_name(store, grid: str, budget: str | None) -> str:
+    """The `<grid>@<budget>` that is meant.
+
+    Raises:
+        ValueError: if there is none, or more than one.
+    """
+    grid = Path(grid).stem if grid.endswith((".yaml", ".yml")) else grid
+    names = [
+        name for name in store.grids() if name.split("@", 1)[0] == grid and budget in (None, name.split("@", 1)[1])
+    ]
+    if not names:
+        wanted = grid if budget is None else f"{grid}@{budget}"
+        raise ValueError(
+            f"{store.folder} holds no results of {wanted}, only: {', '.join(store.grids()) or 'nothing yet'}."
+        )
+    if len(names) > 1:
+        raise ValueError(f"{store.folder} holds {', '.join(names)}; choose one with --budget.")
+    return names[0]
+
+
+def _write_table(path: Path, expanded: dict, records: dict, store) -> None:
+    from reports import rounds
+
+    rounds.check_suffix(path)
+    table = rounds.rounds_table(expanded, records, store)
+    rounds.write(table, path)
+    console.print(
+        f"Saved: {path} ({len(table)} rounds of {table['run'].nunique()} runs)", highlight=False, soft_wrap=True
+    )
+
+
+def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
+    from bench.events import write_events
+    from reports.cells import cell_keys, current_cells, label
+
+    keys = cell_keys(expanded)
+    for cell in current_cells(expanded, records):
+        run_id = cell["run"]
+        if run_id in records:
+            choice = (f"{key}={value}" for key, value in cell["choice"].items())
+            words = [*(label(cell, key) for key in keys), *choice, f"seed {cell['seed']}"]
+            own = folder / file_name(" ".join(words))
+            own.mkdir(parents=True, exist_ok=True)
+            write_events(own, cell["config"], store.rows(run_id), records[run_id].get("started"))
+    console.print(f"Saved: {folder}; look at it by: tensorboard --logdir {folder}", highlight=False, soft_wrap=True)
+
+
+def _warn(line: str) -> None:
+    errors.print(line, markup=False, highlight=False, soft_wrap=True)

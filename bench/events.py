@@ -1,0 +1,53 @@
+"""The rounds of a run as an event file of TensorBoard, which then reads them from the results directory."""
+
+import datetime
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+NAME = "events.out.tfevents.0.skewbench"  # TensorBoard knows its files by the third word
+_WRITTEN = "%Y-%m-%dT%H:%M:%S%z"  # how records have the time
+
+
+def write_events(
+    folder: Path, config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], started: str | None
+) -> Path:
+    """Writes every number of every round, and the config as a text, to the folder's event file, in one step.
+
+    The same rounds make the same bytes. Everything in it stands in the run's other files as well.
+
+    Args:
+        folder: of the run; must exist.
+        rows: the rounds of the run; "round" is the step, "seconds" tells when it was.
+        started: when the run began, as its record has it; None if it is not known.
+    """
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
+    from tensorboardX.record_writer import RecordWriter
+    from tensorboardX.summary import text
+
+    begin = datetime.datetime.strptime(started, _WRITTEN).timestamp() if started else 0.0
+    shown = "\n".join(f"    {line}" for line in json.dumps(config, indent=1).splitlines())  # code, in Markdown
+    events = [
+        Event(wall_time=begin, file_version="brain.Event:2"),
+        Event(wall_time=begin, summary=text("config", shown)),
+    ]
+    for row in rows:
+        numbers = {key: value for key, value in row.items() if key not in ("round", "seconds") and _is_number(value)}
+        values = [Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
+        time = begin + row.get("seconds", 0.0)
+        events.append(Event(wall_time=time, step=row["round"], summary=Summary(value=values)))
+    path = folder / NAME
+    partial = folder / f".{NAME}.partial"
+    writer = RecordWriter(str(partial))
+    for event in events:
+        writer.write(event.SerializeToString())
+    writer.close()
+    os.replace(partial, path)
+    return path
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)

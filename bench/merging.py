@@ -1,0 +1,108 @@
+"""Results of another directory, from another machine or another day, become part of this one.
+
+A run is known by its id, the hash of its config: what is finished there and not here is copied, what is finished on both sides
+stays as it is here. Nothing here is overwritten, and a second time nothing is left to do.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.asked import merge
+from bench.config import run_id as id_of
+from bench.grid import expand, place
+from bench.grid_spec import load_grid
+from bench.sameness import differences
+from bench.store import Store, StoreError
+
+_FINISHED = ("done", "diverged")
+
+
+@dataclass
+class Merged:
+    """What came of a merge, or would come of it; ids of runs, and names of grids as `<grid>@<budget>`.
+
+    Attributes:
+        taken: runs finished there only.
+        both: runs finished on both sides, which stay as they are here.
+        disagreeing: those of `both` with other numbers there -> in what they differ.
+        unfinished: runs there that failed or have not ended.
+        damaged: runs there whose folder is not named after their config.
+        grids: stored grids that are here now and were not before, or have more cells.
+        others: grids of the same name there that are not the grid that is stored here.
+    """
+
+    taken: list[str] = field(default_factory=list)
+    both: list[str] = field(default_factory=list)
+    disagreeing: dict[str, str] = field(default_factory=dict)
+    unfinished: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    grids: list[str] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+
+
+def merge_results(there: Store, here: Store, dry_run: bool = False) -> Merged:
+    """Takes what is finished there, while no driver is at work on either side.
+
+    Interrupted, it has taken some runs whole and others not at all, and goes on when it is called again.
+
+    Raises:
+        StoreError: if both are one directory, a driver is at work, or a file cannot be read.
+    """
+    if there.folder.resolve() == here.folder.resolve():
+        raise StoreError(f"{there.folder} is the results directory itself; name another one to take results from.")
+    with there.unchanging(), contextlib.nullcontext() if dry_run else here.locked():
+        return _merge(there, here, dry_run)
+
+
+def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
+    found, records, own = Merged(), there.ended_runs(), here.ended_runs()
+    found.unfinished = sorted(path.name for path in (there.folder / "runs").iterdir() if path.name not in records)
+    for name, record in records.items():
+        if record["status"] not in _FINISHED:
+            found.unfinished.append(name)
+        elif id_of(there.config(name) or {}) != name:
+            found.damaged.append(name)
+        elif own.get(name, {}).get("status") in _FINISHED:
+            found.both.append(name)
+            if difference := differences((there.rows(name), record), (here.rows(name), own[name])):
+                found.disagreeing[name] = difference
+        else:
+            found.taken.append(name)
+            if not dry_run:
+                here.adopt(name, there.run_folder(name))
+    ended = {name for name, record in own.items() if record["status"] in _FINISHED} | set(found.taken)
+    for name in there.grids():
+        theirs, ours = there.grid(name), here.grid(name)
+        if ours and ours["digest"] != theirs["digest"]:
+            found.others.append(name)
+            continue
+        merged = merge(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs
+        if merged != ours:
+            found.grids.append(name)
+            if not dry_run:
+                here.write_grid(name, merged)
+    return found
+
+
+def _order(ours: dict, theirs: dict) -> Sequence[dict]:
+    """All cells of a grid in the order of its tables: as its file has them where that is still the same grid, else those of
+    both sides, each in its order."""
+    budget = ours["budget"].partition("+")[0]
+    try:
+        spec = load_grid(ours.get("source") or ours["grid"])
+        if spec.digest(budget) == ours["digest"]:
+            return [cell.to_json() for cell in expand(spec, budget, overrides=ours["overrides"], facts=None)]
+    except (ValueError, OSError, KeyError):
+        pass  # a file that is on another machine, or a grid of one setting
+    layout, cells = ours["report"], list(ours["cells"])
+    places, at = [place(layout, cell) for cell in cells], 0
+    for cell in theirs["cells"]:
+        where = place(layout, cell)
+        if where in places:
+            at = places.index(where) + 1
+        else:
+            cells.insert(at, cell)
+            places.insert(at, where)
+            at += 1
+    return cells

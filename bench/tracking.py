@@ -1,0 +1,146 @@
+"""Rounds to Weights & Biases or MLflow while runs play, through Ray's own callbacks.
+
+Ray's callbacks take a trial and one result at a time. A trial here is a position in a list of jobs, and reports the rounds of
+about a second together; so they are given a stand-in that is named and configured as the run, and every round by itself.
+"""
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.names import unknown
+
+KINDS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}  # names of their packages
+PROJECT = "skewbench"
+
+
+def check(kind: str) -> None:
+    """Raises ValueError if runs cannot be tracked so."""
+    if kind not in KINDS:
+        raise ValueError(unknown("value of --track", kind, KINDS))
+    try:
+        importlib.import_module(kind)
+    except ImportError as error:
+        raise ValueError(
+            f"--track {kind} needs the package {kind}, which is not installed ({error}); install it with: "
+            f"uv pip install --python .venv/bin/python {kind}"
+        ) from error
+
+
+class Tracked:
+    """A run as Ray's callbacks see a trial.
+
+    Attributes:
+        trial_id: the run's id.
+        config: its resolved config, options of the method as "algorithm/mu".
+        experiment_dir_name: the grid, by which Weights & Biases groups runs.
+        local_path: a folder for files of the tracker.
+    """
+
+    def __init__(self, run_id: str, name: str, config: Mapping[str, Any], grid: str, folder: Path):
+        self.trial_id, self.experiment_dir_name, self.local_path = run_id, grid, str(folder)
+        self.config = {"run": run_id, **_flat(config)}
+        self._name = name
+
+    def __str__(self) -> str:
+        return self._name
+
+
+class Tracker:
+    """Tells a tracking service what runs report. Where the service fails, it says so once and is silent from then on: the runs
+    go on, and their results are in the store."""
+
+    def __init__(self, kind: str, grid: str, names: Mapping[str, str], folder: Path, say: Callable[[str], None]):
+        """
+        Args:
+            kind: of KINDS; see `check`.
+            grid: what the runs belong to, `<grid>@<budget>`.
+            names: run id -> what to call the run.
+            folder: for files of the tracker; made if it is not there.
+            say: is told of trouble.
+
+        Raises:
+            ValueError: if the service cannot be reached, or does not know who asks.
+        """
+        self._kind, self._grid, self._names, self._folder, self._say = kind, grid, names, folder, say
+        self._open: dict[str, Tracked] = {}  # runs that have begun and not ended
+        self._told: dict[str, int] = {}
+        self._broken = False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._callback = _callback(kind, grid)
+        except Exception as error:  # whatever the library raises; nothing has begun yet
+            raise ValueError(f"--track {kind}: {KINDS[kind]} does not take runs: {_first_line(error)}") from error
+
+    def started(self, run_id: str, config: Mapping[str, Any]) -> None:
+        """A run begins, or begins again after its worker has died."""
+        if run_id not in self._open:
+            name = f"{self._names[run_id]} ({run_id})"
+            self._open[run_id] = run = Tracked(run_id, name, config, self._grid, self._folder)
+            self._try(lambda ray_callback: ray_callback.log_trial_start(run))
+
+    def reported(self, run_id: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Rounds of a run; those that were told before are not told again."""
+        run = self._open[run_id]
+        for row in rows:
+            number = row["round"]
+            if number > self._told.get(run_id, 0):
+                self._told[run_id] = number
+                result = {key: value for key, value in row.items() if isinstance(value, int | float)}
+                result["training_iteration"] = number  # what Ray's callbacks take for the step
+                self._try(functools.partial(_log_round, run, result))
+
+    def ended(self, run_id: str, failed: bool) -> None:
+        """A run has ended."""
+        if run := self._open.pop(run_id, None):
+            self._try(lambda ray_callback: ray_callback.log_trial_end(run, failed=failed))
+
+    def finish(self) -> None:
+        """No run plays any more: ends those that were stopped, and waits for what is still on its way."""
+        for run_id in list(self._open):
+            self.ended(run_id, failed=True)
+        self._try(lambda ray_callback: ray_callback.on_experiment_end(trials=[]))
+
+    def _try(self, tell: Callable[[Any], None]) -> None:
+        if self._broken:
+            return
+        try:
+            tell(self._callback)
+        except Exception as error:  # of a library, a network, a server: whatever it is, runs do not depend on it
+            self._broken = True
+            self._say(
+                f"Tracking by {KINDS[self._kind]} has stopped ({_first_line(error)}); the runs go on, and their "
+                "results are in the results directory."
+            )
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
+
+
+def _log_round(run: Tracked, result: dict, ray_callback) -> None:
+    ray_callback.log_trial_result(result["training_iteration"], run, result)
+
+
+def _callback(kind: str, grid: str):
+    """Ray's callback, set up; the services' own environment variables say where they are and who is there."""
+    if kind == "wandb":
+        from ray.air.integrations.wandb import WANDB_PROJECT_ENV_VAR, WandbLoggerCallback
+
+        callback = WandbLoggerCallback(project=os.environ.get(WANDB_PROJECT_ENV_VAR, PROJECT), group=grid)
+    else:
+        from ray.air.integrations.mlflow import MLflowLoggerCallback
+
+        callback = MLflowLoggerCallback(experiment_name=f"{PROJECT} {grid}")
+    callback.setup()
+    return callback
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found = {}
+    for key, value in config.items():
+        found |= _flat(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found

@@ -1,0 +1,93 @@
+"""All rounds of all runs of a grid as one table, for other tools."""
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+
+from bench.names import unknown, value_of
+from bench.store import Store
+from reports.cells import cell_keys, current_cells
+
+SUFFIXES = (".csv", ".parquet")
+_SETTING = ("dataset", "substitute", "partition", "algorithm", "options", "model", "clients", "participation")
+_RUN = ("seed", "run", "status")
+_FIRST = (
+    "round",
+    "accuracy",
+    "global_accuracy",
+    "local_accuracy",
+    "loss",
+    "bytes_down",
+    "bytes_up",
+    "examples",
+    "seconds",
+)
+
+
+def rounds_table(grid: dict, records: dict[str, dict], store: Store) -> pd.DataFrame:
+    """One line per run and round, in the order of the grid.
+
+    Args:
+        grid: expanded grid.
+        records: run id -> record of the runs that have ended; the others are not in the table.
+        store: where their rounds are.
+
+    Returns:
+        Columns: the axes of the grid's table and its tuning settings; dataset, substitute ("" unless another dataset stood
+        in), partition, algorithm, options (JSON, every option of the method), model, clients, participation; seed, run, status
+        ("done", "diverged" or "failed"); and the metrics of the round: round (from 1), accuracies (in [0, 1]; NaN where they
+        were not evaluated), loss, bytes_down and bytes_up (mean per client of the population, so far), examples (so far),
+        seconds (so far), and whatever else the rounds report as numbers.
+    """
+    cells = [cell for cell in current_cells(grid, records) if cell["run"] in records]
+    axes = [*cell_keys(grid), *sorted({key for cell in cells for key in cell["choice"]})]
+    settings, metrics = [], []
+    for number, cell in enumerate(cells):
+        settings.append(_described(cell, axes) | {"status": records[cell["run"]]["status"]})
+        for row in store.rows(cell["run"]):
+            metrics.append({"cell": number} | {key: row[key] for key in row if not isinstance(row[key], dict | list)})
+    rounds = pd.DataFrame(metrics, columns=None if metrics else ["cell", *_FIRST])
+    described = pd.DataFrame(settings, columns=list(dict.fromkeys([*axes, *_SETTING, *_RUN]))).apply(_of_one_type)
+    names = [*(name for name in _FIRST if name in rounds), *(name for name in rounds if name not in (*_FIRST, "cell"))]
+    of_rows = described.loc[rounds["cell"].astype(int)].reset_index(drop=True)
+    return pd.concat([of_rows, rounds[names]], axis=1)
+
+
+def check_suffix(path: Path) -> None:
+    """Raises ValueError if a table cannot be written to a file of that name."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(
+            f"{unknown('kind of file', path.suffix or path.name, SUFFIXES)} Name a file that ends in one of them."
+        )
+
+
+def write(table: pd.DataFrame, path: Path) -> None:
+    """Writes a table in one step; the suffix says the format.
+
+    Raises:
+        ValueError: for a suffix that is not among SUFFIXES.
+    """
+    check_suffix(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    if path.suffix == ".csv":
+        table.to_csv(partial, index=False, lineterminator="\n")
+    else:
+        table.to_parquet(partial, engine="pyarrow", index=False)
+    os.replace(partial, path)
+
+
+def _described(cell: dict, axes: list[str]) -> dict:
+    options = {key: value for key, value in cell["config"]["algorithm"].items() if key != "name"}
+    own = {key: value_of(cell, key) for key in (*axes, *_SETTING, *_RUN)}
+    return own | {"substitute": cell["substitute"] or "", "options": json.dumps(options)}
+
+
+def _of_one_type(column: pd.Series) -> pd.Series:
+    """Numbers stay numbers; an axis with numbers and words (num_clusters: 5, elbow) becomes text, "" where it has no value."""
+    values = column.dropna()
+    if len(values) and values.map(lambda value: isinstance(value, int | float) and not isinstance(value, bool)).all():
+        return pd.to_numeric(column)
+    return column.map(lambda value: "" if value is None or value != value else str(value))

@@ -1,0 +1,107 @@
+"""`export`, `import` and `compare` on the command line: what they print, write and return."""
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from bench.cli import app
+from bench.store import Store
+from tests.bench.stores import LABEL, cells, results
+from tests.bench.test_cli import imported_by
+
+RUNS = cells("label-2", "fedavg")
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """Runs a command; {a}, {b} and {tmp} are two results directories and a folder. Returns exit code and output."""
+
+    def call(command: str) -> tuple[int, str]:
+        words = command.format(a=tmp_path / "a", b=tmp_path / "b", tmp=tmp_path).split()
+        result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.exit_code, result.output
+
+    return call
+
+
+@pytest.fixture
+def both(tmp_path):
+    """Two results directories, A with seeds 0 and 1 of a cell, B with all three, of which seed 1 has another accuracy."""
+    for side, accuracies in (("a", (0.5, 0.6)), ("b", (0.5, 0.7, 0.8))):
+        scores = {cell.id: score for cell, score in zip(RUNS, accuracies, strict=False)}
+        results(tmp_path / side, RUNS, scores)
+
+
+def test_export_writes_a_table_and_says_what_is_not_in_it(both, bench, tmp_path):
+    code, text = bench("export --grid quickstart --to {tmp}/rounds.csv --results-dir {a}")
+    assert code == 0 and "rounds.csv (4 rounds of 2 runs)" in text and "1 runs have not ended" in text
+    assert list(pd.read_csv(tmp_path / "rounds.csv")["accuracy"]) == [0.4, 0.5, 0.5, 0.6]
+    assert bench("export --grid quickstart --to {tmp}/rounds.parquet --results-dir {a}")[0] == 0
+    assert len(pd.read_parquet(tmp_path / "rounds.parquet")) == 4
+
+
+def test_export_for_tensorboard_names_a_folder_per_run(both, bench, tmp_path):
+    code, text = bench("export --grid quickstart --tensorboard {tmp}/board --results-dir {b}")
+    assert code == 0 and "tensorboard --logdir" in text
+    names = [f"digits label-2 fedavg seed {seed}" for seed in (0, 1, 2)]
+    assert sorted(path.name for path in (tmp_path / "board").iterdir()) == names
+    assert all(len(list(path.glob("events.out.tfevents.*"))) == 1 for path in (tmp_path / "board").iterdir())
+
+
+def test_import_takes_what_is_missing_and_names_what_disagrees(both, bench, tmp_path):
+    code, text = bench("import {b} --results-dir {a} --dry-run")
+    assert code == 1 and "1 runs would be taken, 2 were here already" in text
+    assert len(Store(tmp_path / "a").ended_runs()) == 2
+    code, text = bench("import {b} --results-dir {a}")
+    assert code == 1 and "1 runs taken, 2 were here already and stay" in text
+    assert f"{RUNS[1].id} has other numbers there (accuracy of round 1: " in text
+    assert len(Store(tmp_path / "a").ended_runs()) == 3
+    code, text = bench("import {b} --results-dir {tmp}/c")
+    assert code == 0 and "3 runs taken, 0 were here already" in text and f"Grid {LABEL}: cells merged." in text
+
+
+def test_compare_says_by_its_exit_status_whether_numbers_are_the_same(both, bench):
+    code, text = bench("compare {a} {b}")
+    assert code == 1 and "1 of 2 differ" in text and "+5.0±5.0" in text
+    bench("import {b} --results-dir {tmp}/c")
+    code, text = bench("compare {b} {tmp}/c --grid quickstart")
+    assert code == 0 and "3 runs are in both, with identical numbers." in text
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("export --grid quickstart --results-dir {a}", "Name either a table by --to FILE.csv or FILE.parquet, or a"),
+        ("export --grid quickstart --to {tmp}/x.cvs --results-dir {a}", "Unknown kind of file '.cvs'. Did you mean"),
+        (
+            "export --grid other --to {tmp}/x.csv --results-dir {a}",
+            "holds no results of other, only: quickstart@paper.",
+        ),
+        (
+            "export --grid quickstart --budget small --to {tmp}/x.csv --results-dir {a}",
+            "no results of quickstart@small",
+        ),
+        ("import {tmp}/none --results-dir {a}", "There is no results directory"),
+        ("import {a} --results-dir {a}", "is the results directory itself"),
+        ("compare {a} {tmp}/none", "There is no results directory"),
+        ("compare {a} {b} --grid other", "A and B do not both hold results of other: "),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_exit_code_2(both, bench, command, said):
+    code, text = bench(command)
+    assert code == 2 and said in text and "Traceback" not in text
+
+
+def test_of_several_budgets_one_must_be_chosen(both, bench, tmp_path):
+    store = Store(tmp_path / "a")
+    store.write_grid("quickstart@small", store.grid(LABEL))
+    code, text = bench("export --grid quickstart --to {tmp}/x.csv --results-dir {a}")
+    assert code == 2 and "holds quickstart@paper, quickstart@small; choose one with --budget." in text
+
+
+def test_stored_results_are_read_without_torch_and_ray(both, tmp_path):
+    a, b, table = (str(tmp_path / name) for name in ("a", "b", "rounds.csv"))
+    assert not imported_by("compare", a, b) & {"torch", "ray"}
+    assert not imported_by("export", "--grid", "quickstart", "--to", table, "--results-dir", a) & {"torch", "ray"}

@@ -1,0 +1,49 @@
+"""Event files: what TensorBoard finds in them."""
+
+import struct
+
+import pytest
+from tensorboardX.crc32c import crc32c
+from tensorboardX.proto.event_pb2 import Event
+
+from bench.events import NAME, write_events
+
+ROWS = [
+    {"round": 1, "bytes_up": 10.0, "loss": float("nan"), "seconds": 0.5},
+    {"round": 2, "bytes_up": 20.0, "accuracy": 0.25, "seconds": 1.5, "local_models": {"clients": [1]}},
+]
+
+
+def read(path) -> list[Event]:
+    """The records of an event file: length, its checksum, content, its checksum."""
+    data, events = path.read_bytes(), []
+    while data:
+        (length,), content = struct.unpack("<Q", data[:8]), data[12 : 12 + struct.unpack("<Q", data[:8])[0]]
+        for part, given in ((data[:8], data[8:12]), (content, data[12 + length : 16 + length])):
+            crc = crc32c(part)
+            assert struct.unpack("<I", given)[0] == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+        events.append(Event.FromString(content))
+        data = data[16 + length :]
+    return events
+
+
+def test_every_number_of_every_round_is_at_its_step_and_time(tmp_path):
+    path = write_events(tmp_path, {"dataset": "digits"}, ROWS, "2026-01-01T12:00:00+0000")
+    version, config, *rounds = read(path)
+    assert (
+        version.file_version == "brain.Event:2"
+        and b'"dataset": "digits"' in config.summary.value[0].tensor.string_val[0]
+    )
+    assert [event.step for event in rounds] == [1, 2]
+    assert [event.wall_time for event in rounds] == [1767268800.5, 1767268801.5]
+    found = [{value.tag: value.simple_value for value in event.summary.value} for event in rounds]
+    assert found[0] == {"bytes_up": 10.0, "loss": pytest.approx(float("nan"), nan_ok=True)}
+    assert found[1] == {"bytes_up": 20.0, "accuracy": 0.25}
+
+
+def test_the_file_has_a_name_that_tensorboard_knows_and_the_same_bytes_each_time(tmp_path):
+    path = write_events(tmp_path, {}, ROWS, None)
+    assert path.name == NAME and "tfevents" in NAME
+    first = path.read_bytes()
+    write_events(tmp_path, {}, ROWS, None)
+    assert [path.name for path in tmp_path.iterdir()] == [NAME] and path.read_bytes() == first

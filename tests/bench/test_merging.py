@@ -1,0 +1,187 @@
+"""Results of two directories become one, and nothing here is lost on the way."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import reports
+from bench.merging import merge_results
+from bench.sameness import differences
+from bench.store import Store, StoreError
+from tests.bench.stores import LABEL, cells, finish, results
+
+LABEL_2, DIR = cells("label-2", "fedavg"), cells("dir-0.1", "fedavg")
+
+
+def files(store: Store) -> dict[str, bytes]:
+    """Every file of a results directory without those of drivers."""
+    paths = (path for path in store.folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return {str(path.relative_to(store.folder)): path.read_bytes() for path in paths}
+
+
+def scores(cells_: tuple, *values: float | None) -> dict:
+    return {cell.id: value for cell, value in zip(cells_, values, strict=False)}
+
+
+def test_what_is_finished_elsewhere_is_here_afterwards_as_if_it_had_been_run_here(tmp_path):
+    here = results(tmp_path / "here", DIR, scores(DIR, 0.3, 0.4, 0.5))
+    there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.6, 0.7, 0.8))
+    together = tuple(cell for cell in cells(algorithm="fedavg"))
+    expected = results(tmp_path / "both", together, scores(DIR, 0.3, 0.4, 0.5) | scores(LABEL_2, 0.6, 0.7, 0.8))
+    before = files(there)
+    found = merge_results(there, here)
+    assert sorted(found.taken) == sorted(cell.id for cell in LABEL_2) and found.grids == [LABEL]
+    assert files(here) == files(expected), "runs, states, and the grid in the order of its tables"
+    assert files(there) == before
+    table = reports.render(here.folder, "quickstart", "paper")
+    assert "70.0±8.2" in table and table.index("label-2") < table.index("dir-0.1")
+
+
+def test_a_second_time_nothing_is_left_to_do(tmp_path):
+    here = results(tmp_path / "here", DIR, scores(DIR, 0.3))
+    there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.6, 0.7))
+    merge_results(there, here)
+    before = files(here)
+    found = merge_results(there, here)
+    assert (found.taken, found.grids, len(found.both)) == ([], [], 2)
+    assert files(here) == before
+
+
+def test_seeds_of_one_cell_from_two_machines_stand_in_one_cell(tmp_path):
+    here = results(tmp_path / "here", LABEL_2[:1], scores(LABEL_2, 0.5))
+    there = results(tmp_path / "there", LABEL_2[1:], scores(LABEL_2[1:], 0.6, 0.7))
+    merge_results(there, here)
+    assert [cell["seed"] for cell in here.grid(LABEL)["cells"]] == [0, 1, 2]
+    assert "60.0±8.2" in reports.render(here.folder, "quickstart", "paper")
+
+
+def test_a_grid_that_is_only_there_is_taken_into_a_new_directory(tmp_path):
+    there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.6))
+    here = Store(tmp_path / "new")
+    merge_results(there, here)
+    assert here.grid(LABEL) == there.grid(LABEL) and here.rows(LABEL_2[0].id) == there.rows(LABEL_2[0].id)
+
+
+def test_of_a_run_on_both_sides_the_one_here_stays_and_other_numbers_are_named(tmp_path):
+    here = results(tmp_path / "here", LABEL_2, scores(LABEL_2, 0.5, 0.6), device="cpu", seconds=1.0)
+    there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.5, 0.61), device="cuda", seconds=9.0)
+    before = files(here)
+    found = merge_results(there, here)
+    assert sorted(found.both) == sorted(cell.id for cell in LABEL_2[:2]) and found.taken == []
+    assert found.disagreeing == {LABEL_2[1].id: "accuracy of round 1: 0.51 and 0.5"}
+    assert files(here) == before
+
+
+def test_runs_that_failed_or_have_not_ended_are_left_out_and_give_way(tmp_path):
+    here = results(tmp_path / "here", LABEL_2, {})
+    with here.locked():
+        finish(here, LABEL_2[0], 0.1, status="failed")
+        finish(here, LABEL_2[1], None)
+    there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.5, 0.6))
+    with there.locked():
+        finish(there, LABEL_2[2], 0.2, status="failed")
+        finish(there, DIR[0], None)
+        finish(there, DIR[1], 0.3, status="diverged")
+    found = merge_results(there, here)
+    assert sorted(found.unfinished) == sorted([LABEL_2[2].id, DIR[0].id])
+    assert here.record(LABEL_2[0].id)["status"] == here.record(LABEL_2[1].id)["status"] == "done"
+    assert here.record(DIR[1].id)["status"] == "diverged" and not here.run_folder(LABEL_2[2].id).exists()
+    aside = here.folder / "superseded" / f"{LABEL_2[0].id}-1" / "record.json"
+    assert json.loads(aside.read_text())["status"] == "failed", "nothing is lost"
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(tmp_path):
+    there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.6))
+    here = Store(tmp_path / "here")
+    found = merge_results(there, here, dry_run=True)
+    assert (found.taken, found.grids) == ([LABEL_2[0].id], [LABEL])
+    assert not here.folder.exists()
+
+
+def test_an_import_that_is_interrupted_goes_on(tmp_path, monkeypatch):
+    there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.5, 0.6, 0.7))
+    here, copied = Store(tmp_path / "here"), []
+
+    def stop(source, target, copy=shutil.copyfile):
+        copied.append(target)
+        if len(copied) == 6:  # in the middle of the second run
+            raise KeyboardInterrupt
+        copy(source, target)
+
+    monkeypatch.setattr("bench.store._copy_synced", stop)
+    with pytest.raises(KeyboardInterrupt):
+        merge_results(there, here)
+    assert len(here.ended_runs()) == 1 and len(list((here.folder / "runs").iterdir())) == 1
+    monkeypatch.undo()
+    assert len(merge_results(there, here).taken) == 2
+    assert files(here) == files(there)
+
+
+def test_a_run_whose_folder_is_not_its_own_is_not_taken(tmp_path):
+    there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.5))
+    there.run_folder(LABEL_2[0].id).rename(there.run_folder("0123456789abcdef"))
+    here = Store(tmp_path / "here")
+    assert merge_results(there, here).damaged == ["0123456789abcdef"] and here.ended_runs() == {}
+
+
+def test_another_grid_of_the_same_name_keeps_its_cells(tmp_path):
+    here = results(tmp_path / "here", DIR, scores(DIR, 0.3))
+    there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.6))
+    there.write_grid(LABEL, there.grid(LABEL) | {"digest": "other"})
+    before = here.grid(LABEL)
+    found = merge_results(there, here)
+    assert found.others == [LABEL] and here.grid(LABEL) == before and found.taken == [LABEL_2[0].id]
+
+
+def test_a_grid_without_a_file_is_merged_in_the_order_of_both_sides(tmp_path):
+    third = cells("label-2", "fedprox")[:1]
+    here = results(tmp_path / "here", (LABEL_2[0], DIR[0]), {})
+    there = results(tmp_path / "there", (LABEL_2[0], *third, DIR[0]), {})
+    for store in (here, there):
+        store.write_grid(LABEL, store.grid(LABEL) | {"source": "/gone/mine.yaml"})
+    merge_results(there, here)
+    assert [cell["run"] for cell in here.grid(LABEL)["cells"]] == [LABEL_2[0].id, third[0].id, DIR[0].id]
+
+
+def test_what_cannot_be_imported_is_said_in_one_sentence(tmp_path):
+    here = results(tmp_path / "here", LABEL_2, {})
+    with pytest.raises(StoreError, match="is the results directory itself; name another one"):
+        merge_results(Store(tmp_path / "here" / "runs" / ".."), here)
+    with pytest.raises(StoreError, match="There is no results directory .*nowhere: it has no folder called runs"):
+        merge_results(Store(tmp_path / "nowhere"), here)
+
+
+def test_results_are_not_read_while_a_driver_writes_them(tmp_path):
+    results(tmp_path / "there", LABEL_2, {})
+    code = "import sys\nfrom bench.store import Store\nwith Store(sys.argv[1]).locked(): print('held', flush=True); input()"
+    command = [sys.executable, "-c", code, tmp_path / "there"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout.readline() == "held\n"
+        with pytest.raises(StoreError, match="Another run is writing to .*there; wait until it ends"):
+            with Store(tmp_path / "there").unchanging():
+                pass
+        driver.communicate("\n")
+    with Store(tmp_path / "there").unchanging() as one, Store(tmp_path / "there").unchanging():
+        assert one.grids() == [LABEL]
+
+
+@pytest.mark.parametrize(
+    ("rows", "record", "said"),
+    [
+        ({}, {}, ""),
+        ({"seconds": 9.0, "examples_per_second": 1}, {"seconds": 9.0, "commit": "b", "device": "cuda"}, ""),
+        ({"loss": float("nan")}, {}, "loss of round 1: 0.5 and nan"),
+        ({"local_models": {"clients": [1, 2]}}, {}, "local_models of round 1: None and {'clients': [1, 2]}"),
+        ({}, {"status": "diverged"}, "status: done and diverged"),
+        ({}, {"findings": {"clusters": [0, 1]}}, "findings"),
+    ],
+)
+def test_numbers_are_compared_bit_for_bit_and_clocks_are_not(rows, record, said):
+    one = [{"round": 1, "loss": 0.5, "seconds": 1.0}], {"status": "done", "summary": {}, "commit": "a"}
+    assert differences(one, ([one[0][0] | rows], one[1] | record)) == said
+    both = [{"round": 1, "loss": float("nan")}], one[1]
+    assert differences(both, ([{"round": 1, "loss": float("nan")}], one[1])) == ""
+    assert differences(one, ([], one[1])) == "rounds: 1 and 0"

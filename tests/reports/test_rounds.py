@@ -1,0 +1,82 @@
+"""A grid as one table of rounds."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from bench.store import Store
+from reports.rounds import rounds_table, write
+
+
+@pytest.fixture
+def table(store):
+    """The table of what was added to a store whose runs have two rounds each."""
+
+    def make() -> pd.DataFrame:
+        stored = Store(store.save())
+        for path in sorted((store.folder / "runs").iterdir()):
+            rows = [
+                {"round": 1, "bytes_up": 10.0, "examples": 5, "seconds": 0.5, "loss": 2.0},
+                {"round": 2, "bytes_up": 20.0, "examples": 10, "seconds": 1.0, "loss": 1.0, "accuracy": 0.75},
+            ]
+            rows[1]["local_models"] = {"clients": [0], "accuracies": [[0.5]]}
+            (path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        grid = stored.grid("small_table@paper")
+        return rounds_table(grid, stored.ended_runs(), stored)
+
+    return make
+
+
+def test_a_run_has_a_line_per_round_with_its_setting(store, table):
+    store.add("cifar10 label-2", "fedprox", [0.5, "diverged", None], choice={"mu": 0.1})
+    store.add("cifar10 label-2", "fedavg", [0.5], substitute="digits")
+    made = table()
+    assert len(made) == 6 and list(made["round"]) == [1, 2] * 3
+    first, second = made.iloc[0], made.iloc[1]
+    assert (first["dataset"], first["partition"], first["algorithm"], first["seed"]) == (
+        "cifar10",
+        "label-2",
+        "fedprox",
+        0,
+    )
+    assert (first["options"], first["mu"], first["status"], first["run"]) == ('{"mu": 0.1}', 0.1, "done", f"{0:016x}")
+    assert pd.isna(first["accuracy"]) and second["accuracy"] == 0.75
+    assert (second["loss"], second["bytes_up"], second["examples"], second["seconds"]) == (1.0, 20.0, 10, 1.0)
+    assert list(made["status"]) == ["done"] * 2 + ["diverged"] * 2 + ["done"] * 2
+    assert list(made["substitute"]) == [""] * 4 + ["digits"] * 2
+    assert "local_models" not in made and made.columns.is_unique
+    assert made["mu"].isna().tolist() == [False] * 4 + [True] * 2
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_files_hold_what_the_table_holds(store, table, tmp_path, suffix):
+    for clusters in (5, "elbow"):
+        store.add("cifar10 label-2", "fedconcat", [0.5, 0.6], choice={"num_clusters": clusters})
+    store.add("cifar10 label-2", "fedprox", [0.5], choice={"mu": 1})
+    made, path = table(), tmp_path / "new" / f"rounds{suffix}"
+    write(made, path)
+    if suffix == ".parquet":
+        read = pd.read_parquet(path)
+    else:
+        texts = dict.fromkeys(("num_clusters", "run", "substitute"), str)
+        numbers = {"mu": [""], "accuracy": [""]}
+        read = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=numbers)
+    pd.testing.assert_frame_equal(read, made, check_dtype=False)
+    assert list(read["num_clusters"].unique()) == ["5", "elbow", ""]
+    assert [path.name for path in path.parent.iterdir()] == [path.name]
+
+
+def test_a_grid_without_results_has_an_empty_table(store, table):
+    store.add("cifar10 label-2", "fedavg", [None])
+    (store.folder / "runs").mkdir()
+    made = table()
+    assert len(made) == 0 and {"dataset", "run", "round", "accuracy"} <= set(made.columns)
+
+
+def test_another_kind_of_file_is_refused(tmp_path):
+    for name in ("rounds.cvs", "rounds"):
+        with pytest.raises(
+            ValueError, match="Unknown kind of file .* Known: .csv, .parquet. Name a file that ends in one"
+        ):
+            write(pd.DataFrame(), tmp_path / name)
