@@ -9,6 +9,7 @@ from tabulate import tabulate
 from bench.store import write_file
 from bench.study import Outcome, Study
 from reports import figures
+from reports.looks import COLOURS
 
 
 def write(study: Study, outcomes: list[Outcome]) -> list[Path]:
@@ -107,7 +108,7 @@ def _rungs(study: Study, outcomes: list[Outcome]):
         figure = Figure(figsize=(3.4, 2.2), layout="constrained")
         axes = figure.subplots()
         counts = [sum(one.rounds >= stop for one in outcomes) for stop in rounds]
-        bars = axes.bar(range(len(rounds)), counts, color=figures.COLOURS[0])
+        bars = axes.bar(range(len(rounds)), counts, color=COLOURS[0])
         axes.bar_label(bars, fontsize=7)
         axes.set_xticks(range(len(rounds)), rounds)
         axes.set(xlabel="Rounds", ylabel="Configurations trained\nfor at least so many")

@@ -22,6 +22,7 @@ _X = {
     "time": ("Time (s)", lambda rows: rows["seconds"]),
     "examples": ("Training examples (millions)", lambda rows: rows["examples"] / 1e6),
 }
+_SETTINGS = {"virtual_per_class": "Virtual features of each class", "fraction": "Share of the real features"}
 _TRUTHFUL = "fedconcat"  # the method whose clients report their true label distribution
 
 
@@ -104,7 +105,7 @@ def _by_setting(setting: str, report: Report, table: Table, grid: dict) -> Serie
             points = [(None if x == "-" else x, cell.mean, cell.std) for x, cell in zip(values, found, strict=True)]
             frames.append(pd.DataFrame(points, columns=["x", "mean", "std"]).assign(panel=panel, line=line))
     y_label = f"{ACCURACIES[table.metric]} (%),\n{_MOMENTS[value]}"
-    x_label = setting.replace("num_", "number of ").replace("_", " ").capitalize()
+    x_label = _SETTINGS.get(setting, setting.replace("num_", "number of ").replace("_", " ").capitalize())
     return series_of("by-setting", x_label, y_label, report, table, points_of(frames), over=setting)
 
 

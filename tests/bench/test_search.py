@@ -203,7 +203,7 @@ def test_the_winner_is_the_best_mean_among_what_was_trained_to_the_end(store):
         " 60.0±10.0                 ",
     ]
     assert "3 of 9, stopped" in text
-    assert {path.suffix for path in paths} == {".md", ".csv", ".png", ".pdf"}
+    assert {path.suffix for path in paths} == {".md", ".csv", ".png", ".pdf", ".svg"}
 
 
 @pytest.mark.parametrize(
