@@ -56,7 +56,7 @@ def merge_results(there: Store, here: Store, dry_run: bool = False) -> Merged:
 
 
 def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
-    found, records, own = Merged(), there.ended_runs(), here.ended_runs()
+    found, records, own = Merged(), there.records(), here.records()
     found.unfinished = sorted(path.name for path in (there.folder / "runs").iterdir() if path.name not in records)
     for name, record in records.items():
         if record["status"] not in _FINISHED:

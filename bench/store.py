@@ -130,11 +130,10 @@ class Store:
         return _read(self.playing_folder(run_id) / "record.json") or self.record(run_id)
 
     def ended(self) -> Iterator[tuple[str, dict, dict]]:
-        """Run id, config and record of every run that has ended, in the order of their ids."""
-        for path in sorted((self.folder / "runs").glob("*/record.json")):
-            record, config = _read(path), _read(path.with_name("config.json"))
-            if record and config and record["status"] not in UNFINISHED:
-                yield path.parent.name, config, record
+        """Run id, config and record of every run that need not be played on, in the order of their ids."""
+        for run_id, record in self.records().items():
+            if record["status"] not in UNFINISHED and (config := self.config(run_id)):
+                yield run_id, config, record
 
     def rows(self, run_id: str) -> list[dict]:
         """The rounds of a run that has ended, in order."""
@@ -186,8 +185,8 @@ class Store:
             self._supersede(run_id)
         os.replace(copy, self.run_folder(run_id))
 
-    def ended_runs(self) -> dict[str, dict]:
-        """Run id -> record of every run that has ended."""
+    def records(self) -> dict[str, dict]:
+        """Run id -> record of every run that has one, whatever its status."""
         paths = sorted((self.folder / "runs").glob("*/record.json"))
         return {path.parent.name: record for path in paths if (record := _read(path))}
 
