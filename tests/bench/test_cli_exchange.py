@@ -53,11 +53,11 @@ def test_export_for_tensorboard_names_a_folder_per_run(both, bench, tmp_path):
 def test_import_takes_what_is_missing_and_names_what_disagrees(both, bench, tmp_path):
     code, text = bench("import {b} --results-dir {a} --dry-run")
     assert code == 1 and "1 runs would be taken, 2 were here already" in text
-    assert len(Store(tmp_path / "a").ended_runs()) == 2
+    assert len(Store(tmp_path / "a").records()) == 2
     code, text = bench("import {b} --results-dir {a}")
     assert code == 1 and "1 runs taken, 2 were here already and stay" in text
     assert f"{RUNS[1].id} has other numbers there (accuracy of round 1: " in text
-    assert len(Store(tmp_path / "a").ended_runs()) == 3
+    assert len(Store(tmp_path / "a").records()) == 3
     code, text = bench("import {b} --results-dir {tmp}/c")
     assert code == 0 and "3 runs taken, 0 were here already" in text and f"Grid {LABEL}: cells merged." in text
 

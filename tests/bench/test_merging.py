@@ -114,7 +114,7 @@ def test_an_import_that_is_interrupted_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr("bench.store._copy_synced", stop)
     with pytest.raises(KeyboardInterrupt):
         merge_results(there, here)
-    assert len(here.ended_runs()) == 1 and len(list((here.folder / "runs").iterdir())) == 1
+    assert len(here.records()) == 1 and len(list((here.folder / "runs").iterdir())) == 1
     monkeypatch.undo()
     assert len(merge_results(there, here).taken) == 2
     assert files(here) == files(there)
@@ -124,7 +124,7 @@ def test_a_run_whose_folder_is_not_its_own_is_not_taken(tmp_path):
     there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.5))
     there.run_folder(LABEL_2[0].id).rename(there.run_folder("0123456789abcdef"))
     here = Store(tmp_path / "here")
-    assert merge_results(there, here).damaged == ["0123456789abcdef"] and here.ended_runs() == {}
+    assert merge_results(there, here).damaged == ["0123456789abcdef"] and here.records() == {}
 
 
 def test_another_grid_of_the_same_name_keeps_its_cells(tmp_path):

@@ -23,7 +23,7 @@ def table(store):
             rows[1]["local_models"] = {"clients": [0], "accuracies": [[0.5]]}
             (path / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         grid = stored.grid("small_table@paper")
-        return rounds_table(grid, stored.ended_runs(), stored)
+        return rounds_table(grid, stored.records(), stored)
 
     return make
 
