@@ -22,7 +22,6 @@ from bench.models.base import BoundModel, Model
 from bench.task import Cohort
 from tests.toy import SETTINGS, toy_task
 
-
 ORACLE = json.loads((Path(__file__).parent / "ccvr_oracle.json").read_text())
 
 
