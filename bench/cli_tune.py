@@ -1,5 +1,6 @@
 """`python -m bench tune`: hyper-parameters of one method in one setting, chosen on validation data, then trained on all."""
 
+import functools
 from typing import Annotated
 
 import typer
@@ -18,7 +19,7 @@ def tune(
     ] = None,
     searcher: Annotated[str, typer.Option(help="grid, random, or optuna (TPE).")] = "grid",
     scheduler: Annotated[str, typer.Option(help="none, or asha: stop early what does badly.")] = "none",
-    samples: Annotated[int, typer.Option(help="Configurations to try; of a grid, all if there are no more.")] = 16,
+    samples: Annotated[int | None, typer.Option(help="Configurations to try; a grid is tried as a whole.")] = None,
     seeds: given.SeedsOption = None,
     metric: Annotated[
         str | None, typer.Option(help="What counts: validation_accuracy, ..._global_accuracy, ..._local_accuracy.")
@@ -34,6 +35,7 @@ def tune(
     checkpoint_seconds: Annotated[float, typer.Option(help="Least time between checkpoints of a run.")] = 60.0,
 ) -> None:
     """Search hyper-parameters without the test split, then train the best ones on all data and test them."""
+    from bench import grid as grids
     from bench.cli import run_request
     from bench.search_spec import make_search
     from bench.tuning import Playing, choose, final_request
@@ -44,22 +46,37 @@ def tune(
         search = make_search(
             setting,
             budget,
-            overrides | {"validation_share": validation_share},
+            overrides,
             wanted_seeds,
             space=space,
             searcher=searcher,
             scheduler=scheduler,
             samples=samples,
             metric=metric,
+            validation_share=validation_share,
         )
+        for option, value in (("--max-concurrent", max_concurrent), ("--checkpoint-seconds", checkpoint_seconds)):
+            if not value >= 0:
+                raise ValueError(f"{option} must be at least 0, but got {value:g}.")
         data_dir = data_dir and data_dir.absolute()
         playing = Playing(data_dir, results_dir, cpus_per_trial, gpus_per_trial, max_concurrent, checkpoint_seconds)
+        final = functools.partial(
+            final_request,
+            search,
+            setting=setting,
+            budget=budget,
+            overrides=overrides,
+            seeds=wanted_seeds,
+            playing=playing,
+        )
+        # What follows the search is checked before it.
+        grids.expand(final({}, "").grid, budget, overrides=overrides, seeds=wanted_seeds)
         try:
-            chosen = choose(search, playing, console, _say)
+            chosen, note = choose(search, playing, console, _say)
         except KeyboardInterrupt:
             errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
             raise typer.Exit(INTERRUPTED) from None
-        request = final_request(search, chosen, setting, budget, overrides, wanted_seeds, playing)
+        request = final(chosen.params, note)
         shares = (cpus_per_trial, f"{gpus_per_trial:g}", max_concurrent, None)
         ended_well = run_request(request, results_dir, False, *shares)
     if not ended_well:

@@ -123,7 +123,7 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
     elif settings.get("local_epochs") is not None and settings.get("local_steps") is not None:
         mistakes.append("Set either local_epochs or local_steps, but not both.")
     if settings.get("split") == "validation":
-        settings["validation_share"] = settings.get("validation_share") or DEFAULT_VALIDATION_SHARE
+        settings = {"validation_share": DEFAULT_VALIDATION_SHARE} | settings
     versions = _check_names(settings, mistakes)
     if method is not None:
         versions |= versions_of(method)
@@ -185,15 +185,6 @@ def _with_option(method: Mapping[str, Any], key: str, value: Any) -> dict:
     if key in method or not isinstance(base, Mapping):
         return {**method, key: value}
     return {**method, "base": _with_option(base, key, value)}
-
-
-def options_inside(config: RunConfig) -> list[str]:
-    """Names of the options of a config's method and of those inside wrappers."""
-    method, found = config.algorithm, []
-    while isinstance(method, Mapping):
-        found += [key for key in method if key not in ("name", "base")]
-        method = method.get("base")
-    return found
 
 
 def _method(flat: dict, mistakes: list[str]):

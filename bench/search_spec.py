@@ -1,29 +1,24 @@
 """From what `tune` was asked for to a search, checked before anything runs."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import algorithms
 import search_spaces
 from bench import grid as grids
-from bench.config import SETTINGS, RunConfig, options_inside, with_options
+from bench.config import DEFAULT_VALIDATION_SHARE, RunConfig, with_options
 from bench.grid_spec import single
 from bench.mistakes import ConfigError
 from bench.names import unknown
-from bench.study import METRICS, SCHEDULERS, SEARCHERS, VALIDATION, Search
+from bench.study import SCHEDULERS, SEARCHERS, VALIDATION, Search, stops_of
+from reports.metrics import METRICS
 from search_spaces import Parameter, Space
 
-_FIXED = (
-    "algorithm",
-    "dataset",
-    "partition",
-    "seed",
-    "split",
-    "validation_share",
-    "evaluate_every",
-    "trace_local_models",
-)
+# What a search may change: how clients train, but not the problem, nor how much of it is trained.
+_TRAINING = ("lr", "momentum", "weight_decay", "batch_size", "local_epochs", "local_steps", "last_batch")
+_STAGES = ("encoder_rounds", "classifier_rounds")
 
 
 def make_search(
@@ -35,8 +30,9 @@ def make_search(
     space: str | None,
     searcher: str,
     scheduler: str,
-    samples: int,
+    samples: int | None,
     metric: str | None,
+    validation_share: float = DEFAULT_VALIDATION_SHARE,
 ) -> Search:
     """A search for one method in one setting.
 
@@ -54,21 +50,36 @@ def make_search(
         for kind, value, known in (("searcher", searcher, SEARCHERS), ("scheduler", scheduler, SCHEDULERS))
         if value not in known
     ]
-    if samples < 1:
+    if samples is not None and samples < 1:
         mistakes.append(f"--samples must be at least 1, but got {samples}.")
     if setting["algorithm"] == "centralized":
         mistakes.append("centralized has no clients that could set validation data aside; search a federated method.")
+    for key in ("split", "validation_share"):
+        if key in overrides:
+            mistakes.append(
+                f"--set {key} has no place here: a search is on validation data, what follows it on test data."
+            )
     if mistakes:
         raise ConfigError(mistakes)
-    cells = grids.expand(
-        single(setting, list(seeds)), budget, overrides={**overrides, "split": VALIDATION}, seeds=list(seeds)
-    )
+    own = {key: value for key, value in overrides.items() if key != "test_examples"}  # which is about the final runs
+    own |= {"split": VALIDATION, "validation_share": validation_share}
+    cells = grids.expand(single(setting, list(seeds)), budget, overrides=own, seeds=list(seeds))
     configs = {cell.config.seed: cell.config for cell in cells}
     template = next(iter(configs.values()))
     name = template.algorithm["name"]
     found = search_spaces.merged((space or name).split(","))
-    own = [key for key in SETTINGS if key not in _FIXED]
-    search_spaces.check(found, [*own, *options_inside(template)], name)
+    options = [key for key in template.algorithm if key not in ("name", "base", *_STAGES)]
+    search_spaces.check(found, [*_TRAINING, *options], name)
+    points = math.prod(len(parameter.grid) for parameter in found.values())
+    if searcher == "grid" and samples is not None and samples < points:
+        raise ConfigError(
+            [
+                f"The grid has {points} points, of which --samples {samples} would leave out a corner; leave --samples out, or "
+                "take --searcher random."
+            ]
+        )
+    if searcher != "grid" and samples is None:
+        raise ConfigError([f"--searcher {searcher} needs --samples, the number of configurations to try."])
     method = algorithms.load(name)
     usual = "local_accuracy" if method.personal else "accuracy"
     mistakes = [
@@ -120,9 +131,13 @@ def _too_early(scheduler: str, config: RunConfig) -> list[str]:
     method = algorithms.load(config.algorithm["name"])
     only_at_end = (method.personal or method.post_hoc) and not config.evaluate_every
     stages = hasattr(method, "encoder_rounds")
-    if scheduler == "none" or not (only_at_end or stages):
+    name, every = config.algorithm["name"], config.evaluate_every or 1
+    if scheduler == "none":
         return []
-    name = config.algorithm["name"]
+    first = stops_of(config.rounds, scheduler)[0]
+    if not (only_at_end or stages):
+        late = f"asha compares runs after round {first}, but they are evaluated every {every} rounds; lower evaluate_every."
+        return [late] if every > first else []
     return [
         f"asha compares runs on their way, but {name} has no accuracy before its last rounds; use --scheduler none."
     ]

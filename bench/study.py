@@ -7,7 +7,7 @@ searches/<name>.json       what is searched: settings, space, seeds, metric
 import itertools
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,10 +27,10 @@ from search_spaces import Parameter, Space
 VALIDATION = "validation"
 SEARCHERS = ("grid", "random", "optuna")
 SCHEDULERS = ("none", "asha")
-METRICS = ("accuracy", "global_accuracy", "local_accuracy")
 REDUCTION = 3  # one configuration in so many goes on from a rung, and the next rung is after so many times more rounds
 _RUNGS = 2  # before the last round
-_FROM_STORE = "runs"  # user attribute of trials that no searcher proposed: they were found among finished runs
+_MOST_DRAWS = 100  # for a configuration that was not tried yet
+_STATUS = ("done", "diverged", "stopped")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Search:
         searcher: "grid", "random" or "optuna" (TPE).
         scheduler: "none", or "asha", which stops what does badly.
         metric: the validation accuracy that counts.
-        samples: configurations that are tried, at most; all of a grid.
+        samples: configurations that are tried, at most; None for all of a grid.
     """
 
     configs: Mapping[int, RunConfig]
@@ -51,7 +51,7 @@ class Search:
     searcher: str
     scheduler: str
     metric: str
-    samples: int
+    samples: int | None
 
     @property
     def template(self) -> RunConfig:
@@ -70,6 +70,16 @@ class Search:
         configs = [with_options(config, params) for config in self.configs.values()]
         return {run_id(config): config for config in configs}
 
+    @property
+    def wanted(self) -> int:
+        """Configurations to try, at most."""
+        return self.samples or sum(1 for _ in self.points())
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """Of the grid, in its order."""
+        for values in itertools.product(*(parameter.grid for parameter in self.space.values())):
+            yield dict(zip(self.space, values, strict=True))
+
     def describe(self) -> dict[str, Any]:
         """As JSON values."""
         space = {key: parameter.model_dump() for key, parameter in self.space.items()}
@@ -78,7 +88,18 @@ class Search:
         return {"configs": configs, "space": space, **how}
 
     def _key(self) -> dict[str, Any]:
-        return {key: value for key, value in self.describe().items() if key != "samples"}
+        """What makes numbers comparable: not the values that are replaced, nor the words about them."""
+        described = self.describe()
+        space = {
+            key: {part: value for part, value in where.items() if part != "source"}
+            for key, where in described["space"].items()
+        }
+        first = {key: parameter.grid[0] for key, parameter in self.space.items()}
+        return {
+            "runs": [*self.runs(first)],
+            "space": space,
+            **{key: described[key] for key in ("searcher", "scheduler", "metric")},
+        }
 
 
 class Outcome(NamedTuple):
@@ -87,7 +108,7 @@ class Outcome(NamedTuple):
     Attributes:
         params: hyper-parameter -> value.
         runs: their ids, a run per seed.
-        scores: of the runs in their last round, in [0, 1]; 0 for one that diverged or failed.
+        scores: of the runs in their last round, in [0, 1], 0 for one that diverged; of stopped ones in the last that all have.
         rounds: that all of them have played.
         whole: whether they were trained to the end.
     """
@@ -104,144 +125,196 @@ class Outcome(NamedTuple):
 
 
 class Study:
-    """The Optuna study of a search.
+    """What a search has tried, and what it tries next.
+
+    The store and the list of what was proposed are the truth; the journal is made of them anew whenever the search is opened,
+    so that no kill can leave it at odds with the runs.
 
     Attributes:
         search, store: what is searched, and where its runs are.
-        optuna: `optuna.Study`.
-        distributions: hyper-parameter -> where the searcher looks.
+        optuna: `optuna.Study`, for its searchers, its figures and its dashboard.
     """
 
     def __init__(self, search: Search, store: Store):
-        """Opens or makes it, and puts it in order after a kill: what was being tried is tried again first.
+        """Opens it, or begins; what was being tried when a driver was killed, or has failed, is tried again first.
 
         The store must be locked.
         """
         self.search, self.store = search, store
-        folder = store.folder / "searches"
-        folder.mkdir(exist_ok=True)
-        write_file(folder / f"{search.name}.json", json.dumps(search.describe(), indent=1) + "\n")
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.storage = JournalStorage(JournalFileBackend(str(folder / f"{search.name}.journal")))
-        self.distributions = {key: _distribution(parameter, search) for key, parameter in search.space.items()}
-        self.optuna = optuna.create_study(
-            study_name=search.name, storage=self.storage, direction="maximize", load_if_exists=True
-        )
-        self.sampler = self.optuna.sampler = _sampler(search, len(self.optuna.get_trials(deepcopy=False)))
-        self._try_again()
-        if search.searcher == "grid":
-            self._enqueue_grid()
+        self._folder = store.folder / "searches"
+        self._folder.mkdir(exist_ok=True)
+        self._path = self._folder / f"{search.name}.json"
+        self._proposed: list[dict] = json.loads(self._path.read_text())["proposed"] if self._path.exists() else []
+        self._distributions = {key: _distribution(parameter, search) for key, parameter in search.space.items()}
+        self._runs = validation_runs(search, store)
+        self.optuna = self._new_journal()
+        self._waiting = [params for params in self._proposed if not self._add(params)]
+        self._tried = {self._key(params) for params in self._proposed}
+        self._write()
         if search.searcher == "optuna":
-            self._learn_from_finished_runs()
+            for params in self._found_elsewhere():
+                self._add(params, found=True)
 
     @property
     def left(self) -> int:
-        """Configurations that are still to be tried; those that wait are tried first."""
-        waiting = len(self.optuna.get_trials(deepcopy=False, states=[TrialState.WAITING]))
-        return waiting if self.search.searcher == "grid" else max(self.search.samples - len(self.own()), waiting)
+        """Configurations that are still to be tried, at most."""
+        return len(self._waiting) + max(self.search.wanted - len(self._proposed), 0)
 
-    def searcher(self, kind: type):
-        """Ray's searcher on this study: `ray.tune.search.optuna.OptunaSearch`, which this module need not import."""
-        return kind(
-            self.distributions,
-            metric="value",
-            mode="max",
-            sampler=self.sampler,
-            study_name=self.search.name,
-            storage=self.storage,
+    @property
+    def ended_runs(self) -> dict[str, dict[int, float]]:
+        """Run id -> round -> metric, of the validation runs in the store that have ended, and need not be played."""
+        return {run: scores for run, (scores, whole) in self._runs.items() if whole}
+
+    def propose(self) -> optuna.trial.Trial | None:
+        """The next configuration; None if there is no other one. What is proposed is on disk before it is tried."""
+        if self._waiting:
+            return self._ask(self._waiting.pop(0))
+        if len(self._proposed) >= self.search.wanted:
+            return None
+        if self.search.searcher == "grid":
+            found = next((params for params in self.search.points() if self._key(params) not in self._tried), None)
+            trial = found and self._ask(found)
+        else:
+            trial = self._ask_for_a_new_one()
+        if trial:
+            self._tried.add(self._key(trial.params))
+            self._proposed.append(dict(trial.params))
+            self._write()
+        return trial
+
+    def close(self, trial: optuna.trial.Trial, value: float | None, whole: bool) -> None:
+        """A configuration has ended.
+
+        Args:
+            value: mean over seeds; None if it failed.
+            whole: whether it was trained to the end.
+        """
+        state = TrialState.FAIL if value is None else TrialState.COMPLETE if whole else TrialState.PRUNED
+        self.optuna.tell(trial, value if state == TrialState.COMPLETE else None, state=state)
+
+    def outcomes(self) -> list[Outcome]:
+        """Every configuration that was tried, or found in the store, and has not failed: the best first, of equal ones that
+        with the smaller values; those that were stopped come last."""
+        self._runs = validation_runs(self.search, self.store)
+        found = {}
+        for params in [*self._proposed, *self._found_elsewhere()]:
+            runs = self.search.runs(params)
+            if self._runs.keys() >= runs.keys():
+                curves = [self._runs[run][0] for run in runs]
+                rounds = min(max(curve, default=0) for curve in curves)
+                whole = all(self._runs[run][1] for run in runs)
+                scores = tuple(
+                    _at_end(self._runs[run]) if whole else curve.get(rounds, 0.0)
+                    for run, curve in zip(runs, curves, strict=True)
+                )
+                found[tuple(runs)] = Outcome(params, tuple(runs), scores, rounds, whole)
+        return sorted(
+            found.values(),
+            key=lambda one: (not one.whole, -one.rounds * (not one.whole), -one.mean, _order(one.params)),
         )
 
-    def ended_runs(self) -> dict[str, float]:
-        """Run id -> metric of the validation runs in the store that have ended, and need not be played."""
-        ended = self.store.ended()
-        return {
-            run: score(record, self.search.metric) for run, config, record in ended if config["split"] == VALIDATION
+    def _new_journal(self) -> optuna.Study:
+        journal = self._folder / f"{self.search.name}.journal"
+        for path in (journal, journal.with_name(journal.name + ".lock")):
+            path.unlink(missing_ok=True)
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        storage = JournalStorage(JournalFileBackend(str(journal)))
+        sampler = _sampler(self.search, len(self._proposed))
+        return optuna.create_study(study_name=self.search.name, storage=storage, sampler=sampler, direction="maximize")
+
+    def _add(self, params: dict, found: bool = False) -> bool:
+        """Tells Optuna what a configuration has reached; False if its runs have not all ended."""
+        runs = [self._runs.get(run) for run in self.search.runs(params)]
+        whole = all(runs) and all(one[1] for one in runs)
+        if not all(runs) or not (whole or self.search.scheduler != "none"):  # another search may have stopped them
+            return False
+        reached = {
+            stop: sum(curve[stop] for curve, _ in runs) / len(runs)
+            for stop in stops(self.search)
+            if all(stop in curve for curve, _ in runs)
         }
-
-    def outcomes(self) -> list["Outcome"]:
-        """Every configuration that was tried or found in the store: the best first, those that were stopped last."""
-        found = {}
-        states = [TrialState.COMPLETE, TrialState.PRUNED]
-        for trial in self.optuna.get_trials(deepcopy=False, states=states):
-            records = {run: self.store.record(run) for run in self.search.runs(trial.params)}
-            if all(records.values()):
-                scores = [score(record, self.search.metric) for record in records.values()]
-                rounds = min(record["rounds"] for record in records.values())
-                whole = not any(record["status"] == "stopped" for record in records.values())
-                found[tuple(records)] = Outcome(trial.params, tuple(records), tuple(scores), rounds, whole)
-        return sorted(found.values(), key=lambda one: (not one.whole, -one.rounds, -one.mean))
-
-    def own(self) -> list[optuna.trial.FrozenTrial]:
-        """Configurations that this search has proposed and tried to an end."""
-        states = [TrialState.COMPLETE, TrialState.PRUNED]
-        trials = self.optuna.get_trials(deepcopy=False, states=states)
-        return [trial for trial in trials if _FROM_STORE not in trial.user_attrs]
-
-    def _try_again(self) -> None:
-        """What was being tried when the driver was killed waits to be tried again."""
-        for trial in self.optuna.get_trials(deepcopy=False):
-            if trial.state == TrialState.RUNNING:
-                self.optuna.tell(trial.number, state=TrialState.FAIL)
-                self.optuna.enqueue_trial(trial.params, skip_if_exists=False)
-
-    def _enqueue_grid(self) -> None:
-        """All points of the grid, as far as samples allow, in its order, unless they were tried or wait already."""
-        trials = self.optuna.get_trials(deepcopy=False)
-        there = [
-            trial.system_attrs.get("fixed_params", trial.params) for trial in trials if trial.state != TrialState.FAIL
-        ]
-        points = itertools.product(*(parameter.grid for parameter in self.search.space.values()))
-        for values in itertools.islice(points, self.search.samples):
-            params = dict(zip(self.search.space, values, strict=True))
-            if params not in there:
-                self.optuna.enqueue_trial(params)
-
-    def _learn_from_finished_runs(self) -> None:
-        """What other searches have found out about the same settings, as trials of this one."""
-        known = {json.dumps(trial.params, sort_keys=True) for trial in self.optuna.get_trials(deepcopy=False)}
-        for params, value in finished_points(self.search, self.store):
-            fits = all(
-                self.distributions[key]._contains(self.distributions[key].to_internal_repr(params[key]))
-                for key in params
+        self.optuna.add_trial(
+            optuna.trial.create_trial(
+                params=params,
+                distributions=self._distributions,
+                value=sum(map(_at_end, runs)) / len(runs) if whole else None,
+                state=TrialState.COMPLETE if whole else TrialState.PRUNED,
+                intermediate_values=reached,
+                user_attrs={"runs": [*self.search.runs(params)], "found": found},
             )
-            if fits and json.dumps(params, sort_keys=True) not in known:
-                attributes = {_FROM_STORE: [*self.search.runs(params)]}
-                trial = optuna.trial.create_trial(
-                    params=params, distributions=self.distributions, value=value, user_attrs=attributes
-                )
-                self.optuna.add_trial(trial)
+        )
+        return True
+
+    def _found_elsewhere(self) -> list[dict]:
+        """Points of the space that this search has not proposed, and all of whose runs other searches have finished."""
+        candidates: dict[str, dict] = {}
+        for run in self._runs:
+            params = {key: _value_in(self.store.config(run), key) for key in self.search.space}
+            if all(map(_holds, self.search.space.values(), params.values())):
+                candidates.setdefault(self._key(params), params)
+        return [
+            params
+            for key, params in candidates.items()
+            if key not in self._tried and all(self._runs.get(run, ({}, False))[1] for run in self.search.runs(params))
+        ]
+
+    def _ask(self, params: dict) -> optuna.trial.Trial:
+        self.optuna.enqueue_trial(params)
+        return self.optuna.ask(self._distributions)
+
+    def _ask_for_a_new_one(self) -> optuna.trial.Trial | None:
+        """What the searcher proposes, unless it is known; None where it finds nothing new any more."""
+        for _ in range(_MOST_DRAWS):
+            trial = self.optuna.ask(self._distributions)
+            if self._key(trial.params) not in self._tried:
+                return trial
+            self.optuna.tell(trial, state=TrialState.FAIL)
+        return None
+
+    def _key(self, params: Mapping[str, Any]) -> str:
+        """The same for configurations with the same runs: 1 and 1.0 are one value."""
+        return " ".join(self.search.runs(params))
+
+    def _write(self) -> None:
+        write_file(self._path, json.dumps(self.search.describe() | {"proposed": self._proposed}, indent=1) + "\n")
+
+
+def validation_runs(search: Search, store: Store) -> dict[str, tuple[dict[int, float], bool]]:
+    """Run id -> (round -> metric, whether it was trained to the end), of the validation runs that have not failed."""
+    found = {}
+    for run, record in store.records().items():
+        config = store.config(run) or {}
+        if config.get("split") == VALIDATION and config["seed"] in search.configs and record["status"] in _STATUS:
+            rows = store.rows(run)
+            curve = {row["round"]: row[search.metric] for row in rows if search.metric in row}
+            if record["status"] == "diverged":
+                curve[config["rounds"]] = 0.0
+            found[run] = (curve, record["status"] != "stopped")
+    return found
+
+
+def _at_end(run: tuple[dict[int, float], bool]) -> float:
+    curve, _ = run
+    return curve[max(curve)] if curve else 0.0
+
+
+def _order(params: Mapping[str, Any]) -> tuple:
+    """Numbers by size, before texts."""
+    return tuple(
+        (isinstance(value, str), value if isinstance(value, str) else float(value)) for value in params.values()
+    )
 
 
 def stops(search: Search) -> list[int]:
-    """Rounds after which a configuration reports; the first is the least that each gets, the last the end."""
-    last = search.template.rounds
-    if search.scheduler == "none":
-        return [last]
-    first = max(1, last // REDUCTION**_RUNGS)
-    return [*(stop for stop in (first * REDUCTION**rung for rung in range(_RUNGS + 1)) if stop < last), last]
+    """Rounds after which configurations are compared; the first is the least that each gets, the last the end."""
+    return stops_of(search.template.rounds, search.scheduler)
 
 
-def finished_points(search: Search, store: Store) -> Iterable[tuple[dict, float]]:
-    """Points of the space all of whose runs have ended in a store, and the mean of their metric."""
-    scores = {}
-    candidates: dict[str, dict] = {}
-    for run, config, record in store.ended():
-        if config["split"] == VALIDATION and config["seed"] in search.configs:
-            scores[run] = score(record, search.metric)
-            params = {key: _value_in(config, key) for key in search.space}
-            candidates[json.dumps(params, sort_keys=True)] = params
-    for params in candidates.values():
-        try:
-            runs = search.runs(params)
-        except ValueError:
-            continue  # values of another method
-        if scores.keys() >= runs.keys():
-            yield params, sum(scores[run] for run in runs) / len(runs)
-
-
-def score(record: Mapping, metric: str) -> float:
-    """What a run reached in the last round that it played; 0 if it diverged or failed."""
-    return record["summary"]["last"].get(metric, 0.0) if record["status"] in ("done", "stopped") else 0.0
+def stops_of(rounds: int, scheduler: str) -> list[int]:
+    """`stops` of runs with so many rounds; without a scheduler only the end."""
+    first = max(1, rounds // REDUCTION**_RUNGS)
+    rungs = (first * REDUCTION**rung for rung in range(_RUNGS + 1)) if scheduler != "none" else ()
+    return [*(stop for stop in rungs if 2 * stop <= rounds), rounds]  # shortly before the end nothing would be saved
 
 
 def text_of(params: Mapping[str, Any]) -> str:

@@ -12,11 +12,10 @@ from bench.config import run_id
 from bench.cost import examples_to_train
 from bench.driver import commit
 from bench.grid_spec import make_grid
-from bench.names import file_name
 from bench.plan import Request
 from bench.resources import Resources
 from bench.resources import choose as choose_resources
-from bench.run import FINAL, Keep
+from bench.run import FINAL, Keep, build_task
 from bench.store import Store
 from bench.study import Outcome, Search, text_of
 from bench.worker import Job
@@ -34,9 +33,12 @@ class Playing:
     checkpoint_seconds: float
 
 
-def choose(search: Search, playing: Playing, console: Console, say: Callable[[str], None]) -> Outcome:
-    """Plays what is left of a search, saves its table and figures, and returns the configuration with the best mean over seeds
-    among those that were trained to the end.
+def choose(search: Search, playing: Playing, console: Console, say: Callable[[str], None]) -> tuple[Outcome, str]:
+    """Plays what is left of a search, and saves its table and figures.
+
+    Returns:
+        The configuration with the best mean over seeds among those that were trained to the end, and one sentence about how it
+        was chosen.
 
     Raises:
         ValueError: if none was.
@@ -46,12 +48,14 @@ def choose(search: Search, playing: Playing, console: Console, say: Callable[[st
     from reports import search_report
 
     template = search.template
-    images.load(template.dataset, template.transform, playing.data_dir)  # decoded before workers wait for it
+    dataset = images.load(template.dataset, template.transform, playing.data_dir)
+    for config in search.configs.values():
+        build_task(config, dataset)  # so that too few examples to set aside are told before workers start, and once
     resources = choose_resources(playing.cpus, f"{playing.gpus:g}", None)
     store = Store(playing.results_dir)
     with store.locked():
         _train_bases(search, playing, store, resources, console)
-        study = play(
+        study, failed = play(
             search,
             store,
             say,
@@ -64,10 +68,14 @@ def choose(search: Search, playing: Playing, console: Console, say: Callable[[st
         outcomes = study.outcomes()
         for path in search_report.write(study, outcomes):
             say(f"Saved: {path}")
+    if failed:
+        raise ValueError(
+            f"{failed} configurations have failed, so the best one is not known; the same command tries them again."
+        )
     whole = [one for one in outcomes if one.whole]
     if not whole:
         raise ValueError("No configuration of the search was trained to the end, so none can be chosen.")
-    return whole[0]
+    return whole[0], how_chosen(search, whole[0], len(outcomes))
 
 
 def _train_bases(search: Search, playing: Playing, store: Store, resources: Resources, console: Console) -> None:
@@ -100,7 +108,7 @@ def _train_bases(search: Search, playing: Playing, store: Store, resources: Reso
         )
 
 
-def how_chosen(search: Search, chosen: Outcome) -> str:
+def how_chosen(search: Search, chosen: Outcome, tried: int) -> str:
     """One sentence for the table of the final runs."""
     params = text_of(chosen.params)
     where = "; ".join(f"{key} in {parameter.describe(search.searcher)}" for key, parameter in search.space.items())
@@ -108,32 +116,38 @@ def how_chosen(search: Search, chosen: Outcome) -> str:
         f"Chosen on validation data ({search.template.validation_share:.0%} of each class of each client; no test image was "
         f"read): {params}, with {100 * chosen.mean:.1f} % {search.metric.replace('_', ' ')} there, mean over seeds "
         f"{', '.join(map(str, search.configs))}; searched: {where}, by {search.searcher}"
-        f"{'' if search.scheduler == 'none' else f' with {search.scheduler}'}, {search.samples} configurations at most. "
+        f"{'' if search.scheduler == 'none' else f' with {search.scheduler}'}, {tried} configurations. "
         "Then trained on all training data."
     )
 
 
 def final_request(
     search: Search,
-    chosen: Outcome,
+    params: Mapping[str, Any],
+    note: str,
+    *,
     setting: Mapping[str, str],
     budget: str,
     overrides: Mapping[str, Any],
     seeds: list[int],
     playing: Playing,
 ) -> Request:
-    """What `run` does with the chosen hyper-parameters: train on all training data, test."""
+    """What `run` does with the chosen hyper-parameters: train on all training data, test.
+
+    The grid is named after the search: what a longer search chooses takes the place of what a shorter one has chosen.
+    """
     name = "-".join(str(setting[key]) for key in ("algorithm", "dataset", "partition"))
     content = {
         "title": f"{name}, tuned on validation data",
         "axes": {key: [setting[key]] for key in ("dataset", "partition", "algorithm")} | {"seed": seeds},
-        "report": {"notes": [how_chosen(search, chosen)]},
+        "settings": dict(params),
+        "report": {"notes": [note]},
     }
     return Request(
-        grid=make_grid(file_name(f"tuned-{name}"), content),
+        grid=make_grid(f"tuned-{search.name}", content),
         budget=budget,
         only={},
-        overrides={**overrides, **chosen.params},
+        overrides=overrides,
         seeds=seeds,
         substitutes={},
         data_dir=playing.data_dir,

@@ -28,7 +28,7 @@ _BENCH = Path(__file__).parent
 _NUMBERS = (  # the packages need not lie side by side: a cluster unpacks each in a folder of its own
     *(Path(package.__file__).parent for package in (algorithms, datasets)),
     *(_BENCH / part for part in ("models", "client.py", "engine.py", "evaluate.py", "local_models.py")),
-    *(_BENCH / part for part in ("participation.py", "run.py", "seeds.py", "task.py")),
+    *(_BENCH / part for part in ("participation.py", "run.py", "seeds.py", "task.py", "validation.py")),
 )
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 

@@ -19,7 +19,7 @@ def write(study: Study, outcomes: list[Outcome]) -> list[Path]:
     table = configurations(study, outcomes)
     paths = {suffix: folder / f"{stem}.{suffix}" for suffix in ("md", "csv")}
     write_file(paths["md"], markdown(study, table))
-    write_file(paths["csv"], table.round(6).to_csv(index=False, lineterminator="\n"))
+    write_file(paths["csv"], table.round({"mean": 6, "std": 6}).to_csv(index=False, lineterminator="\n"))
     drawn = [*paths.values()]
     for name, figure in draw(study, outcomes).items():
         for suffix in figures.FORMATS:
@@ -78,7 +78,7 @@ def draw(study: Study, outcomes: list[Outcome]) -> dict:
     found = {}
     with matplotlib.rc_context(figures.STYLE), warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        values = {trial.value for trial in study.own()}
+        values = {trial.value for trial in study.optuna.get_trials(deepcopy=False) if trial.value is not None}
         name = f"validation {study.search.metric.replace('_', ' ')}"
         if values:
             found["history"] = plots.plot_optimization_history(study.optuna, target_name=name)

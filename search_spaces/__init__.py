@@ -46,6 +46,8 @@ class Parameter(BaseModel):
 
     @model_validator(mode="after")
     def _range_is_one(self) -> "Parameter":
+        if any(value in self.grid[:place] for place, value in enumerate(self.grid)):
+            raise ValueError(f"the grid has a value twice: {self.grid}.")
         if (self.low is None) != (self.high is None):
             raise ValueError("low and high belong together: give both, or none for the grid alone.")
         if self.low is not None and not self.low < self.high:
