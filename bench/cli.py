@@ -15,6 +15,7 @@ from bench.cli_encoders import GRIDS as ANALYSES
 from bench.cli_encoders import encoders
 from bench.cli_encoders import run_grid as run_analysis
 from bench.cli_exchange import compare, export, import_
+from bench.cli_tune import tune
 from bench.console import INTERRUPTED, console, errors, explained, warn
 from bench.names import unknown
 from bench.options import RESULTS
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.add_typer(data_commands, name="data")
 app.command()(encoders)
+app.command()(tune)
 app.command()(export)
 app.command(name="import")(import_)
 app.command()(compare)
@@ -112,7 +114,7 @@ def run(
             storage=None if dry_run else _storage(storage),
             track=track,
         )
-        ended_well = _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
+        ended_well = run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
     if not ended_well:
         raise typer.Exit(1)
 
@@ -212,7 +214,7 @@ def speed(context: typer.Context) -> None:
     speed.main(context.args, prog="python -m bench speed")
 
 
-def _run(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
+def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
     """Plays a request and prints its table; returns whether no run failed."""
     import reports
     from bench import driver, probes, resources

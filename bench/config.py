@@ -37,6 +37,9 @@ class RunConfig(BaseModel):
         last_batch: whether a client's last, partial batch trains (`keep`) or not if it has a full one as well.
         evaluate_every: rounds between evaluations; None is 1 for shared models, the last round for per-client ones and
             for methods that calibrate after training.
+        split: on what models are evaluated: "test" images, or "validation": training images that clients have set aside (see
+            `bench.validation`); then no test image is read.
+        validation_share: of each class of each client, in (0, 1); None for the split "test".
         train_examples: size of the stratified subset of the training data that is used; None is all of it.
         trace_local_models: true adds to evaluated rounds how each local model of the cohort got on, epoch by epoch; this
             trains them (local_epochs + 1) / 2 times more, outside of the run's seconds and examples.
@@ -65,7 +68,8 @@ class RunConfig(BaseModel):
     last_batch: Literal["keep", "drop-if-full"] = "keep"
     evaluate_every: int | None = Field(None, gt=0)
     seed: int = Field(0, ge=0, le=MAX_SEED)
-    split: Literal["test"] = "test"
+    split: Literal["test", "validation"] = "test"
+    validation_share: float | None = Field(None, gt=0, lt=1)
     train_examples: int | None = Field(None, gt=0)
     test_examples: int | None = Field(None, gt=0)
     dirichlet_seed_override: int | None = Field(None, ge=0, le=MAX_SEED)
@@ -90,6 +94,7 @@ class RunConfig(BaseModel):
 
 SETTINGS = tuple(name for name in RunConfig.model_fields if name != "versions")
 DEFAULT_LOCAL_EPOCHS = 10
+DEFAULT_VALIDATION_SHARE = 0.15  # of CCVR (Luo et al., NeurIPS 2021, Section 5.1)
 
 
 def run_id(config: RunConfig | Mapping) -> str:
@@ -117,6 +122,8 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
         settings["local_epochs"] = DEFAULT_LOCAL_EPOCHS
     elif settings.get("local_epochs") is not None and settings.get("local_steps") is not None:
         mistakes.append("Set either local_epochs or local_steps, but not both.")
+    if settings.get("split") == "validation":
+        settings = {"validation_share": DEFAULT_VALIDATION_SHARE} | settings
     versions = _check_names(settings, mistakes)
     if method is not None:
         versions |= versions_of(method)
@@ -155,6 +162,29 @@ def wrapped(
         raise ConfigError([unknown("wrapper", wrapper["name"], known)])
     settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
     return resolve(settings | {"algorithm": {**wrapper, "base": config.algorithm}}, facts)
+
+
+def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
+    """A config with other values of settings, options of its method, or options of the method inside a wrapper.
+
+    Raises:
+        ConfigError: if one does not exist, or a value does not hold.
+    """
+    settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
+    for key, value in options.items():
+        if key in SETTINGS:
+            settings[key] = value
+        else:
+            settings["algorithm"] = _with_option(settings["algorithm"], key, value)
+    return resolve(settings)
+
+
+def _with_option(method: Mapping[str, Any], key: str, value: Any) -> dict:
+    """A method as a dict with another value of an option, of its own or of the outermost method inside that has it."""
+    base = method.get("base")
+    if key in method or not isinstance(base, Mapping):
+        return {**method, key: value}
+    return {**method, "base": _with_option(base, key, value)}
 
 
 def _method(flat: dict, mistakes: list[str]):

@@ -54,6 +54,10 @@ def _misplaced(config: RunConfig, partition: partitions.Partition) -> list[str]:
         mistakes.append(
             f"first_clients must be less than clients ({config.clients}) or left out, but got {config.first_clients}."
         )
+    if config.validation_share is not None and config.split != "validation":
+        mistakes.append(f"validation_share is for the split validation only, but the split is {config.split}.")
+    if config.split == "validation" and config.test_examples is not None:
+        mistakes.append("test_examples is for the split test only, but the split is validation; leave it out.")
     if config.dirichlet_seed_override is not None and not isinstance(partition, partitions.Dirichlet):
         mistakes.append(f"dirichlet_seed_override is for partitions dir-b only, but the partition is {partition.name}.")
     return mistakes

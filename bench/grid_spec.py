@@ -99,7 +99,9 @@ class Budget(Part):
             axes: those among them that are axes; on an axis over clients, `min_clients` is the least.
             info: what is known about the cell's dataset.
         """
-        flat |= _without(self.settings, fixed)
+        # A validation run reads no test example.
+        settings = _without(self.settings, ["test_examples"] if flat.get("split") == "validation" else [])
+        flat |= _without(settings, fixed)
         for condition in self.conditions:
             if condition.holds(flat):
                 flat |= _without(condition.set, fixed)
@@ -109,7 +111,7 @@ class Budget(Part):
         if self.min_clients and ("clients" in axes or "clients" not in fixed):
             wanted = clients if "clients" in axes else 0
             flat["clients"] = clients = max(self.min_clients, info.num_classes if info else 0, wanted)
-        own = dict(self.settings)
+        own = dict(settings)
         if self.train_examples_per_client:
             own["train_examples"] = self.train_examples_per_client * clients
         for key, size in (("train_examples", "train_size"), ("test_examples", "test_size")):

@@ -51,12 +51,19 @@ def _partitions() -> list[tuple[str, str]]:
     return list(partitions.KINDS.items())
 
 
+def _spaces() -> list[tuple[str, str]]:
+    import search_spaces
+
+    return [(name, search_spaces.describe(name)) for name in search_spaces.names()]
+
+
 _LISTINGS: dict[str, Callable[[], list[tuple[str, str]]]] = {
     "grids": _grids,
     "algorithms": _algorithms,
     "datasets": _datasets,
     "models": _models,
     "partitions": _partitions,
+    "spaces": _spaces,
 }
 KINDS = tuple(_LISTINGS)
 

@@ -264,6 +264,8 @@ def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> st
         return ""
     if record["status"] == "failed":
         return "it failed before"
+    if record["status"] == "stopped":
+        return "a search had stopped it early"
     if store.outcome(cell.id)["status"] == "failed":
         return "its repetition failed"
     if request.rerun:

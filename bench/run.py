@@ -25,6 +25,7 @@ from bench.folders import Folder, on_device, on_host
 from bench.local_models import local_models, trace
 from bench.seeds import seed_for
 from bench.task import Task
+from bench.validation import hold_out
 from datasets import partitions, transforms
 from datasets.federation import federate
 
@@ -264,11 +265,12 @@ def build_algorithm(spec: dict[str, Any]) -> Algorithm:
 
 
 def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = "auto") -> Task:
-    """The federated learning problem of a config; its partition is drawn from the labels of the dataset."""
-    train_rows = stratified_subset(dataset.train.labels, config.train_examples, config.seed)
-    test_rows = stratified_subset(dataset.test.labels, config.test_examples, config.seed)
-    arrays = [_take(dataset.train, train_rows), _take(dataset.test, test_rows)]
-    (images, labels), (test_images, test_labels) = arrays
+    """The federated learning problem of a config; its partition is drawn from the labels of the dataset.
+
+    Raises:
+        ValueError: if the parts of the config do not fit together, or clients have too few examples for a validation part.
+    """
+    images, labels = _take(dataset.train, config.train_examples, config.seed)
     partition = partitions.parse(config.partition)
     clients = partition.split(
         labels,
@@ -277,13 +279,18 @@ def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = 
         config.seed,
         dirichlet_seed_override=config.dirichlet_seed_override,
     )
+    clients = clients[: config.first_clients]
+    if config.split == "validation":
+        clients, held_out = hold_out(labels, clients, dataset.num_classes, config.validation_share, config.seed)
+        evaluated = images[held_out], labels[held_out]
+    else:
+        evaluated = _take(dataset.test, config.test_examples, config.seed)
     transform = transforms.build(config.transform, dataset.name, images.shape[1:], device)
     federation = federate(
         images,
         labels,
-        test_images,
-        test_labels,
-        clients[: config.first_clients],
+        *evaluated,
+        clients,
         dataset.num_classes,
         transform,
         partition.noise,
@@ -370,7 +377,9 @@ def unique_memory_mb() -> float | None:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024 / 1e6
 
 
-def _take(split: Any, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _take(split: Any, count: int | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of a stratified subset, in the order of the split."""
+    rows = stratified_subset(split.labels, count, seed)
     return (split.images, split.labels) if rows is None else (split.images[rows], split.labels[rows])
 
 

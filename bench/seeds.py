@@ -18,7 +18,8 @@ def seed_for(seed: int, purpose: str, *ids: int) -> int:
         seed: the seed of the run.
         purpose: "subset", "init" (which, if not the first), "cohort" (round), "batches", "augment" or "dropout" (round,
             client), "noise" (client), "clusters", "classifier", "privacy" or "inference" (client),
-            "choice" (model), "virtual" or "fraction" (class), "directions" (of projections; of no run: seed 0).
+            "choice" (model), "virtual" or "fraction" (class), "directions" (of projections; of no run: seed 0),
+            "validation" (client), "search" (trials before).
         *ids: what the draw may depend on, usually the round and the client.
     """
     key = "/".join(str(part) for part in (seed, purpose, *ids))

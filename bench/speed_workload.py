@@ -43,6 +43,8 @@ W1 = {
     "last_batch": "keep",
     "evaluate_every": None,
     "seed": 0,
+    "split": "test",
+    "validation_share": None,
     "train_examples": None,
     "test_examples": None,
     "dirichlet_seed_override": None,

@@ -30,6 +30,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+UNFINISHED = ("failed", "stopped")  # status of runs that are played on from their checkpoint when they are asked for
+
 
 class StoreError(RuntimeError):
     """The results directory cannot be used; one sentence."""
@@ -127,6 +129,12 @@ class Store:
         """How a run ended that was just played: the record of a repeated one that failed is not the run's own."""
         return _read(self.playing_folder(run_id) / "record.json") or self.record(run_id)
 
+    def ended(self) -> Iterator[tuple[str, dict, dict]]:
+        """Run id, config and record of every run that need not be played on, in the order of their ids."""
+        for run_id, record in self.records().items():
+            if record["status"] not in UNFINISHED and (config := self.config(run_id)):
+                yield run_id, config, record
+
     def rows(self, run_id: str) -> list[dict]:
         """The rounds of a run that has ended, in order."""
         return [json.loads(line) for line in (self.run_folder(run_id) / "rounds.jsonl").read_text().splitlines()]
@@ -163,7 +171,7 @@ class Store:
         write_file(folder / "rounds.jsonl", _lines(rows))
         write_file(folder / "record.json", _json(record))
         _forget_checkpoint(folder, record)
-        if folder != self.run_folder(run_id) and record["status"] != "failed":
+        if folder != self.run_folder(run_id) and record["status"] not in UNFINISHED:
             self._supersede(run_id)
             os.replace(folder, self.run_folder(run_id))
 
@@ -201,13 +209,17 @@ class Store:
     def scratch(self) -> Path:
         """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the
         results, whose end is no matter of the scheduler."""
-        folder = Path(tempfile.gettempdir()) / f"skewbench-{platform.node()}-{self.key}"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        return folder
+        shutil.rmtree(self.scratch_folder, ignore_errors=True)
+        self.scratch_folder.mkdir()
+        return self.scratch_folder
+
+    @property
+    def scratch_folder(self) -> Path:
+        """Where `scratch` is."""
+        return Path(tempfile.gettempdir()) / f"skewbench-{platform.node()}-{self.key}"
 
     def _has_ended(self, run_id: str) -> bool:
-        return (self.record(run_id) or {"status": "failed"})["status"] != "failed"
+        return (self.record(run_id) or {"status": "failed"})["status"] not in UNFINISHED
 
     def _finish_repeats(self) -> None:
         """Puts repeated runs into place whose driver was killed after the earlier results had been moved aside."""
@@ -227,8 +239,8 @@ class Store:
 
 
 def _forget_checkpoint(folder: Path, record: dict | None) -> None:
-    """Removes where a run would go on if it has ended; one that failed is tried again from there."""
-    if record and record["status"] != "failed":
+    """Removes where a run would go on if it has ended; one that failed or was stopped is played on from there."""
+    if record and record["status"] not in UNFINISHED:
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
 

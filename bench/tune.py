@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from bench import shares
-from bench.events import write_events
 from bench.folders import Folder
+from bench.ledger import Ledger
 from bench.resources import Resources
 from bench.run import FINAL
 from bench.shares import Shares
@@ -78,10 +77,8 @@ class _Recorder(tune.Callback):
     """Writes what the workers report into the store."""
 
     def __init__(self, store: Store, watcher: Watcher, facts: dict, shares: Shares, tracker: Tracker | None = None):
-        self._store, self._watcher, self._facts, self._shares = store, watcher, facts, shares
-        self._tracker = tracker
-        self._rows: dict[str, list[dict]] = {}
-        self._started: dict[str, str] = {}
+        self._store, self._watcher, self._shares, self._tracker = store, watcher, shares, tracker
+        self._ledger = Ledger(store, facts)
         self._postponed: list[Job] = []
         self._deaths: Counter[str] = Counter()
 
@@ -99,9 +96,7 @@ class _Recorder(tune.Callback):
 
     def on_trial_start(self, iteration, trials, trial, **info):
         job = self._job(trial)
-        self._rows[job.id] = []
-        self._started.setdefault(job.id, _now())  # of a run that is tried again, the first time
-        self._store.start(job.id, job.config.canonical())
+        self._ledger.start(job.id, job.config.canonical())
         self._watcher.started(job)
         if self._tracker:
             self._tracker.started(job.id, job.config.canonical())
@@ -114,8 +109,7 @@ class _Recorder(tune.Callback):
             self._watcher.noted(job, result["note"])
         if result["block"]:
             self._shares.shrank(job, result["block"])
-        known = self._rows[job.id]
-        known[result["first"] :] = rows
+        self._ledger.take(job.id, result["first"], rows)
         if self._tracker:
             self._tracker.reported(job.id, rows)
         if result["ended"]:
@@ -123,12 +117,12 @@ class _Recorder(tune.Callback):
         elif result["crowded"]:
             self._make_room(job)
         elif rows:
-            self._store.append(job.id, rows)
-            self._watcher.advanced(job, len(known))
+            self._ledger.write(job.id, rows)
+            self._watcher.advanced(job, len(self._ledger.rows[job.id]))
 
     def on_trial_error(self, iteration, trials, trial, **info):
         job = self._job(trial)
-        if job.id not in self._started:  # its worker died before it could begin
+        if not self._ledger.has_started(job.id):  # its worker died before it could begin
             self.on_trial_start(iteration, trials, trial)
         text = Path(trial.error_file).read_text() if trial.error_file else ""
         self._deaths[job.id] += max(1, text.count("Failure # "))
@@ -151,28 +145,9 @@ class _Recorder(tune.Callback):
         self._watcher.postponed(job)
 
     def _end(self, job: Job, result: dict) -> None:
-        rows = self._rows.pop(job.id, [])
-        record = {
-            "id": job.id,
-            "status": "failed",
-            "reason": "",
-            "summary": {},
-            **result,
-            "rounds": len(rows),
-        }
-        record["versions"] = record.get("versions", {}) | {"ray": ray.__version__}
-        record |= self._facts | {"started": self._started.get(job.id), "finished": _now()}
-        own = self._store.playing_folder(job.id)
-        elsewhere = None if job.folder == str(own) else Folder(job.folder)
-        if elsewhere:
-            elsewhere.copy_to(own)
         if job.base:
-            record["base_summary"] = (self._store.record(_base_id(job)) or {}).get("summary")
-        if rows:
-            write_events(own, job.config.canonical(), rows, record["started"])
-        self._store.finish(job.id, rows, record)
-        if elsewhere and record["status"] != "failed":
-            elsewhere.remove()
+            result = result | {"base_summary": (self._store.record(_base_id(job)) or {}).get("summary")}
+        record = self._ledger.end(job.id, result, job.folder)
         self._watcher.ended(job, record)
         if self._tracker:
             self._tracker.ended(job.id, failed=record["status"] == "failed")
@@ -207,11 +182,9 @@ def play(
         ValueError: if the cluster cannot play them.
         StoreError: if results or checkpoints cannot be written any more.
     """
-    earlier_handler = signal.getsignal(signal.SIGTERM)
-    try:
-        _start_ray(address, resources)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
-        _check_machines(resources, address, storage)
+    with session(store, resources, address, storage), contextlib.ExitStack() as at_end:
+        if tracker:
+            at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
         if address or resources.auto:
             watcher.said(_found(address))
         known = _shares(store, resources, watcher, data_dir)
@@ -226,18 +199,39 @@ def play(
                         recorder.begin(members, share)
                         _fit(members, share, recorder, store, data_dir, max_concurrent)
                     waiting = recorder.take_postponed()
+
+
+@contextlib.contextmanager
+def session(store: Store, resources: Resources, address: str | None, storage: str | None = None) -> Iterator[None]:
+    """Ray is there meanwhile; arguments and errors as in `play`."""
+    earlier_handler = signal.getsignal(signal.SIGTERM)
+    try:
+        _start_ray(address, resources)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
+        _check_machines(resources, address, storage)
+        yield
     except (tune.TuneError, OSError) as error:  # what a callback raises comes wrapped, most of the time
         trouble = storage_trouble(error, store.folder)
         if trouble:
             raise StoreError(trouble) from error
         raise
     finally:
-        try:
-            if tracker:
-                tracker.finish()  # it may wait for a network, and be interrupted at that
-        finally:
-            signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
-            ray.shutdown()
+        signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
+        ray.shutdown()
+        shutil.rmtree(store.scratch_folder, ignore_errors=True)
+
+
+def run_config(store: Store, callbacks: list) -> tune.RunConfig:
+    """Of a scheduler that keeps nothing for itself; a failed trial is in its record, so nothing is printed."""
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    return tune.RunConfig(
+        name="trials",
+        storage_path=str(store.scratch()),
+        verbose=0,
+        checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+        failure_config=tune.FailureConfig(max_failures=RETRIES),
+        callbacks=callbacks,
+    )
 
 
 @contextlib.contextmanager
@@ -262,26 +256,14 @@ def _fit(
     jobs: list[Job], share: Resources, recorder: _Recorder, store: Store, data_dir: Path | None, max_concurrent: int
 ) -> None:
     """Plays jobs that get the same share of a machine: only those can take turns on one worker."""
-    scratch = store.scratch()
     trainable = tune.with_parameters(Trial, jobs=jobs, data_dir=data_dir, resources=share)
     tuner = tune.Tuner(
         tune.with_resources(trainable, {"cpu": share.cpus, "gpu": share.gpus}),
         param_space={"job": tune.grid_search(list(range(len(jobs))))},
         tune_config=tune.TuneConfig(reuse_actors=True, max_concurrent_trials=max_concurrent or None),
-        run_config=tune.RunConfig(
-            name="trials",
-            storage_path=str(scratch),
-            verbose=0,
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-            failure_config=tune.FailureConfig(max_failures=RETRIES),
-            callbacks=[recorder],
-        ),
+        run_config=run_config(store, [recorder]),
     )
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # a failed trial is in its record
-    try:
-        tuner.fit()
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    tuner.fit()
 
 
 def _shares(store: Store, resources: Resources, watcher: Watcher, data_dir: Path | None) -> Shares:
@@ -368,7 +350,3 @@ def reason_of(text: str) -> str:
     """The error at the end of a traceback, in one line; without any, the process was killed from outside."""
     errors = re.findall(r"^(?:\w+\.)*(\w+: .+)$", text, re.MULTILINE)
     return errors[-1] if errors else "the worker process died"
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -28,7 +28,7 @@ _BENCH = Path(__file__).parent
 _NUMBERS = (  # the packages need not lie side by side: a cluster unpacks each in a folder of its own
     *(Path(package.__file__).parent for package in (algorithms, datasets)),
     *(_BENCH / part for part in ("models", "client.py", "engine.py", "evaluate.py", "local_models.py")),
-    *(_BENCH / part for part in ("participation.py", "run.py", "seeds.py", "task.py")),
+    *(_BENCH / part for part in ("participation.py", "run.py", "seeds.py", "task.py", "validation.py")),
 )
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
@@ -58,20 +58,28 @@ class Job:
 
 
 class Worker:
-    """Plays the job that it was given last, about a second per step."""
+    """Plays the job that it was given last, about a second per step.
+
+    Attributes:
+        round: of the job at which it is.
+    """
 
     def __init__(self, data_dir: Path | None, device: str):
         self._data_dir, self._device = data_dir, device
         if device == "cuda":
             make_deterministic()
 
+    @property
+    def round(self) -> int:
+        return self._run.round if self._run else 0
+
     def take(self, job: Job) -> None:
         """Another job, instead of the one before."""
         self._job, self._run = job, None
         self._reported, self._notes = 0, []
 
-    def step(self) -> dict[str, Any]:
-        """Plays on for a while.
+    def step(self, until_round: int | None = None) -> dict[str, Any]:
+        """Plays on for a while, but not beyond a round.
 
         Returns:
             "rows" of new rounds, and "first", the number of rounds before them (those reported from there on are replaced);
@@ -86,7 +94,7 @@ class Worker:
         said = {"ended": None, "block": None, "crowded": False, "broken": ""}
         try:
             run = self._run = self._run or self._begin()
-            while not run.finished:
+            while not run.finished and (until_round is None or run.round < until_round):
                 run.step()
                 if self._checkpoints.due and not run.finished:
                     self._checkpoints.save(run.checkpoint())

@@ -77,14 +77,18 @@ def draw(series: Series):
     return figure
 
 
-def save(figure, path: Path) -> None:
-    """Writes a figure in one step; the suffix says the format. The file tells nothing of when it was made."""
+def save(figure, path: Path, **layout) -> None:
+    """Writes a figure in one step; the suffix says the format. The file tells nothing of when it was made.
+
+    Args:
+        layout: more for `Figure.savefig`.
+    """
     import matplotlib
 
     metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
     partial = path.with_name(f".{path.name}.partial")
     with matplotlib.rc_context(STYLE):
-        figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata)
+        figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata, **layout)
     os.replace(partial, path)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from bench.sameness import differences
-from bench.store import Store
+from bench.store import UNFINISHED, Store
 from reports.cells import cell_keys, collect_runs, current_cells
 from reports.comparison import own_value
 from reports.layout import percent
@@ -83,7 +83,7 @@ def render(comparison: Comparison) -> str:
 
 def _records(grid: dict, store: Store) -> dict[str, dict]:
     found = {id_: store.record(id_) for id_ in dict.fromkeys(cell["run"] for cell in grid["cells"]) if id_}
-    return {id_: record for id_, record in found.items() if record and record["status"] != "failed"}
+    return {id_: record for id_, record in found.items() if record and record["status"] not in UNFINISHED}
 
 
 def _lines(sides: Sequence[pd.DataFrame], records: Sequence[dict], differing: dict, grid: dict) -> Iterator[dict]:

@@ -1,6 +1,15 @@
-"""Which processes a process has started."""
+"""Drivers in processes of their own, and which processes a process has started."""
 
+import signal
 import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+ROOT = Path(__file__).parents[2]
 
 
 def family(pid: int) -> dict[int, str]:
@@ -11,3 +20,43 @@ def family(pid: int) -> dict[int, str]:
     while more := {int(child) for child, parent, _ in processes if int(parent) in found} - found:
         found |= more
     return {int(child): command for child, _, command in processes if int(child) in found}
+
+
+class Driver(subprocess.Popen):
+    """`python -m bench run`, or another command, in a process of its own; what it prints can be read at any time."""
+
+    running: ClassVar[list["Driver"]] = []
+
+    def __init__(self, *arguments: object, command: str = "run"):
+        self.started = time.time()
+        self._printed = tempfile.NamedTemporaryFile(prefix="driver-", suffix=".log")
+        super().__init__(
+            [sys.executable, "-m", "bench", command, *map(str, arguments)],
+            cwd=ROOT,
+            stdout=self._printed,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_hear_interrupts,
+        )
+        self.running.append(self)
+
+    def printed(self) -> str:
+        return Path(self._printed.name).read_text()
+
+    def ended(self) -> str:
+        """What it has printed when it has ended."""
+        self.wait(timeout=400)
+        return self.printed()
+
+
+def _hear_interrupts() -> None:
+    """Tests that run in the background of a script inherit that Ctrl-C is ignored; drivers of these tests must hear it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def wait_until(true: Callable[[], bool], driver: Driver) -> None:
+    deadline = time.monotonic() + 400
+    while not true():
+        assert driver.poll() is None, driver.printed()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -7,12 +7,8 @@ import random
 import re
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import torch
@@ -20,7 +16,7 @@ import yaml
 
 from algorithms import tree
 from bench.store import Store
-from tests.bench.processes import family
+from tests.bench.processes import Driver, family, wait_until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -37,33 +33,6 @@ def write_grid(folder: Path, **changes) -> Path:
     return path
 
 
-class Driver(subprocess.Popen):
-    """`python -m bench run` in a process of its own; what it prints can be read at any time."""
-
-    running: ClassVar[list["Driver"]] = []
-
-    def __init__(self, *arguments: object):
-        self.started = time.time()
-        self._printed = tempfile.NamedTemporaryFile(prefix="driver-", suffix=".log")
-        super().__init__(
-            [sys.executable, "-m", "bench", "run", *map(str, arguments)],
-            cwd=ROOT,
-            stdout=self._printed,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=_hear_interrupts,
-        )
-        self.running.append(self)
-
-    def printed(self) -> str:
-        return Path(self._printed.name).read_text()
-
-    def ended(self) -> str:
-        """What it has printed when it has ended."""
-        self.wait(timeout=400)
-        return self.printed()
-
-
 @pytest.fixture(autouse=True)
 def no_driver_outlives_its_test():
     yield
@@ -72,11 +41,6 @@ def no_driver_outlives_its_test():
             os.killpg(driver.pid, signal.SIGKILL)
             driver.wait()
     Driver.running.clear()
-
-
-def _hear_interrupts() -> None:
-    """Tests that run in the background of a script inherit that Ctrl-C is ignored; drivers of these tests must hear it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(*arguments: object) -> tuple[int, str]:
@@ -143,14 +107,6 @@ def wait_for_rounds(results: Path, count: int, driver: Driver, runs: int = 1) ->
         return sum(_rounds(path, driver) >= count for path in results.glob("runs/*/rounds.jsonl")) >= runs
 
     wait_until(far_enough, driver)
-
-
-def wait_until(true: Callable[[], bool], driver: Driver) -> None:
-    deadline = time.monotonic() + 400
-    while not true():
-        assert driver.poll() is None, driver.printed()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def _rounds(path: Path, driver: Driver) -> int:

@@ -269,7 +269,7 @@ def test_a_run_imports_neither_ray_nor_pydantic_nor_torchvision():
         "      transform='fedconcat', rounds=1, local_epochs=1, local_steps=None, batch_size=16, lr=0.1, momentum=0.0,\n"
         "      weight_decay=0.0, participation=1.0, last_batch='keep', evaluate_every=None, seed=0, train_examples=None,\n"
         "      test_examples=None, dirichlet_seed_override=None, first_clients=None,\n"
-        "      trace_local_models=None)\n"
+        "      split='test', validation_share=None, trace_local_models=None)\n"
         "Run(c, datasets.load('digits', None)).step()\n"
         "from bench import speed_concat, speed_engines, speed_population, speed_scheduler, speed_w1\n"
         "print([m for m in ('ray', 'pydantic', 'torchvision', 'optuna', 'sklearn', 'matplotlib') if m in sys.modules])"

@@ -1,0 +1,69 @@
+"""`python -m bench tune` from the search to the table of the final runs, killed in the middle."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from bench.store import Store
+from tests.bench.processes import Driver, wait_until
+
+pytestmark = pytest.mark.slow
+SETTING = ["--algorithm", "fedprox", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1"]
+SMALL = ["--set", "clients=12,rounds=27,local_epochs=2,model=mlp,lr=0.1", "--checkpoint-seconds", "0"]
+
+
+@pytest.fixture
+def results(tmp_path):
+    yield tmp_path / "results"
+    for driver in Driver.running:
+        if driver.poll() is None:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+    Driver.running.clear()
+
+
+def tune(results, *more) -> Driver:
+    return Driver(*SETTING, *SMALL, "--results-dir", results, *more, command="tune")
+
+
+def of_split(store: Store, split: str) -> dict[str, dict]:
+    return {run: record for run, config, record in store.ended() if config["split"] == split}
+
+
+def test_a_search_that_is_killed_goes_on_and_its_winner_is_trained_on_all_data(results):
+    driver = tune(results)
+    store = Store(results)
+    wait_until(lambda: len(of_split(store, "validation")) >= 2, driver)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    before = {run: store.rows(run) for run in of_split(store, "validation")}
+    text = (again := tune(results)).ended()
+    assert again.returncode == 0, text
+    validation, test = of_split(store, "validation"), of_split(store, "test")
+    assert len(validation) == 8 and len(test) == 2, "four configurations, two seeds; the best one once more"
+    assert all(store.rows(run) == rows for run, rows in before.items()), "what was finished was not played again"
+    best = max((0.001, 0.01, 0.1, 1), key=lambda mu: mean(store, validation, mu))
+    chosen = {config["algorithm"]["mu"] for run, config, _ in store.ended() if run in test}
+    assert chosen == {best}
+    assert f"Chosen on validation data (15% of each class of each client; no test image was read): mu={best:g}" in text
+    text = (third := tune(results)).ended()
+    assert third.returncode == 0 and "2 finished, 0 to run" in text and "[1/" not in text
+
+
+def mean(store: Store, runs: dict[str, dict], mu: float) -> float:
+    configs = {run: config for run, config, _ in store.ended()}
+    own = [record for run, record in runs.items() if configs[run]["algorithm"]["mu"] == mu]
+    return sum(record["summary"]["last"]["accuracy"] for record in own) / len(own)
+
+
+def test_asha_stops_early_what_does_badly_and_says_so(results):
+    driver = tune(results, "--searcher", "optuna", "--scheduler", "asha", "--samples", "6")
+    text = driver.ended()
+    assert driver.returncode == 0, text
+    records = [json.loads(path.read_text()) for path in results.glob("runs/*/record.json")]
+    stopped = [record for record in records if record["status"] == "stopped"]
+    assert stopped and all(record["reason"].startswith("the search stopped it after round") for record in stopped)
+    assert all(record["rounds"] in (3, 9) for record in stopped)
+    assert "stopped after round" in text and list((results / "reports").glob("search-*-rungs.png"))
