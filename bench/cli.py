@@ -1,8 +1,5 @@
 """The command line. A command imports what it needs when it runs: `--help`, `list` and `report` start in a moment."""
 
-import contextlib
-import secrets
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,8 +12,9 @@ from bench.cli_encoders import GRIDS as ANALYSES
 from bench.cli_encoders import encoders
 from bench.cli_encoders import run_grid as run_analysis
 from bench.cli_exchange import compare, export, import_
+from bench.cli_run import print_saved, run_request, storage_of
 from bench.cli_tune import tune
-from bench.console import INTERRUPTED, console, errors, explained, warn
+from bench.console import console, explained
 from bench.names import unknown
 from bench.options import RESULTS
 from bench.overview import KINDS, listing_table
@@ -52,31 +50,37 @@ def run(
     cpus_per_trial: Annotated[float, typer.Option(help="Cores, and torch threads, of a trial.")] = 1.0,
     gpus_per_trial: Annotated[str, typer.Option(help="Share of a GPU, or auto.")] = "0",
     max_concurrent: Annotated[int, typer.Option(help="Trials at once; 0: as many as there are cores.")] = 0,
-    address: Annotated[str | None, typer.Option(help="A running Ray cluster: auto, or HOST:PORT.")] = None,
+    address: given.AddressOption = None,
     keep_state: Annotated[str, typer.Option(help="final or none: whether a run keeps its last state.")] = "final",
-    checkpoint_seconds: Annotated[
-        float, typer.Option(help="Least time between checkpoints of a run; 0: one after every round.")
-    ] = 60.0,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            help="Where the machines of a cluster write checkpoints and states: a shared path, or a URI as s3://..."
-        ),
-    ] = None,
+    checkpoint_seconds: given.CheckpointOption = 60.0,
+    storage: given.StorageOption = None,
     track: Annotated[
         str | None, typer.Option(help="Also tell every round to a tracking service: wandb or mlflow.")
     ] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Repeat finished runs; their old results are kept.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")] = False,
+    tuned: Annotated[
+        str,
+        typer.Option(
+            help="On what methods choose hyper-parameters: test (the grid's sets, as published), or validation (searches)."
+        ),
+    ] = "test",
+    samples: Annotated[
+        int | None, typer.Option(help="Of --tuned validation: configurations that each method tries in each cell (8).")
+    ] = None,
+    searcher: Annotated[
+        str | None, typer.Option(help="Of --tuned validation: random, or optuna (TPE); random if left out.")
+    ] = None,
+    space: Annotated[
+        str | None, typer.Option(help="Of --tuned validation: where to search, as in `tune`; own if left out.")
+    ] = None,
+    dry_run: given.DryRunOption = False,
 ) -> None:
     """Run what is not finished of a grid, or of one setting, and print its table."""
     from bench import tracking
     from bench.plan import Request
 
     with explained():
-        for option, value in (("--max-concurrent", max_concurrent), ("--checkpoint-seconds", checkpoint_seconds)):
-            if not value >= 0:
-                raise ValueError(f"{option} must be at least 0, but got {value:g}.")
+        given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
         if grid in ANALYSES:
             unread = {
                 "--only": only,
@@ -90,6 +94,7 @@ def run(
                 "--cpus-per-trial": cpus_per_trial != 1,
                 "--gpus-per-trial": gpus_per_trial != "0",
                 "--max-concurrent": max_concurrent,
+                "--tuned": tuned != "test",
             }
             if any(unread.values()):
                 options = " or ".join(key for key, value in unread.items() if value)
@@ -111,8 +116,9 @@ def run(
             rerun=rerun,
             keep_final=keep_state == "final",
             checkpoint_seconds=checkpoint_seconds,
-            storage=None if dry_run else _storage(storage),
+            storage=None if dry_run else storage_of(storage),
             track=track,
+            how=_how(tuned, samples, searcher, space),
         )
         ended_well = run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
     if not ended_well:
@@ -157,7 +163,7 @@ def report(
             paths = reports.write(store.folder, name, of, value=value, formats=formats)
             sys.stdout.write(paths["md"].read_text() + "\n")
             drawn, sentences = reports.write_figures(store.folder, name, of, tuple(figure or ()), value=value)
-            _print_saved([*paths.values(), *drawn], sentences)
+            print_saved([*paths.values(), *drawn], sentences)
 
 
 @app.command(name="list")
@@ -214,99 +220,26 @@ def speed(context: typer.Context) -> None:
     speed.main(context.args, prog="python -m bench speed")
 
 
-def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
-    """Plays a request and prints its table; returns whether no run failed."""
-    import reports
-    from bench import driver, probes, resources
-    from bench.plan import make_plan, store_grid
-    from bench.store import Store
-
-    share = resources.choose(cpus_per_trial, gpus_per_trial, address)
-    store = Store(results_dir)
-    with contextlib.nullcontext() if dry_run else store.locked():
-        plan = make_plan(request, store)
-        _announce(plan)
-        if dry_run:
-            for cell in plan.todo:
-                console.print(f"{cell.id}  {driver.name_of(cell, request.grid)}", highlight=False, markup=False)
-            return True
-        store_grid(request, plan, store)
-        ended = None
-        try:
-            if plan.todo:
-                ended = driver.play(
-                    request,
-                    plan,
-                    store,
-                    console,
-                    resources=share,
-                    max_concurrent=max_concurrent,
-                    address=address,
-                )
-            figures = [figure.model_dump() for figure in request.grid.report.figures]
-            probes.measure(plan.selected, figures, store, request.data_dir, warn)
-        except KeyboardInterrupt:
-            errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
-            raise typer.Exit(INTERRUPTED) from None
-    name, _, label = request.label.partition("@")
-    sys.stdout.write("\n" + reports.write(results_dir, name, label)["md"].read_text() + "\n")
-    drawn, sentences = reports.write_figures(results_dir, name, label)
-    _print_saved(drawn, sentences)
-    console.print(f"Results: {store.folder}", highlight=False, soft_wrap=True)
-    if plan.no_data:
-        warn(plan.no_data)
-    if ended:
-        console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
-        for line in driver.failures(request.grid, plan, store):
-            warn(line)
-    if ended and ended["failed"]:
-        command = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])
-        warn(f"What failed is tried again by: {command}")
-    return not (ended and ended["failed"])
-
-
-def _storage(uri: str | None) -> str | None:
-    """Where workers write, once it has been seen that something can be written there; None for the results directory.
-
-    Raises:
-        ValueError: if nothing can be.
-    """
-    if uri is None:
+def _how(tuned: str, samples: int | None, searcher: str | None, space: str | None):
+    """How a grid is tuned on validation data; None if it is not."""
+    given_anyway = {"--samples": samples, "--searcher": searcher, "--space": space}
+    if tuned == "test":
+        if unread := [option for option, value in given_anyway.items() if value is not None]:
+            raise ValueError(f"{' and '.join(unread)} is about searches: use it with --tuned validation.")
         return None
-    import torch
+    if tuned != "validation":
+        raise ValueError(unknown("value of --tuned", tuned, ("test", "validation")))
+    from bench.search_spec import OWN, How
 
-    from bench.folders import Folder
-    from bench.store import StoreError
-
-    uri = uri if "://" in uri else str(Path(uri).absolute())
-    try:
-        place, probe = Folder(uri), f"probe-{secrets.token_hex(8)}.pt"
-        place.save(probe, {"probe": torch.zeros(1)})
-        place.remove([probe])
-    except (ValueError, StoreError, OSError) as error:
-        why = str(error).rstrip(".")
-        raise ValueError(
-            f"--storage: {why}; name a folder that can be written, or a URI as s3://bucket/path."
-        ) from error
-    return uri
-
-
-def _print_saved(paths: list, sentences: list[str]) -> None:
-    """Which files a report wrote, and which figures have nothing to show yet."""
-    for sentence in sentences:
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
-    if paths:
-        console.print("Saved: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
-
-
-def _announce(plan) -> None:
-    """What will be played, and what not."""
-    absent = sorted({cell.missing for cell in plan.selected if cell.missing})
-    for line in absent:
-        console.print(line, highlight=False)
-    console.print(f"{plan.finished} finished, {len(plan.todo)} to run", highlight=False)
-    for run_id, reason in plan.reasons.items():
-        console.print(f"{run_id} runs again: {reason}", highlight=False, soft_wrap=True)
+    how = How(
+        searcher or "random",
+        samples=8 if samples is None else samples,
+        space=space or OWN,
+        warm_start=False,
+        draw=False,
+    )
+    how.check()
+    return how
 
 
 def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None):

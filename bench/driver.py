@@ -13,7 +13,7 @@ from bench.cost import examples_to_train
 from bench.grid import Cell
 from bench.grid_spec import GridSpec
 from bench.plan import Plan, Request, keep_of
-from bench.resources import Resources
+from bench.resources import Machines
 from bench.store import Store, StoreError
 
 if TYPE_CHECKING:
@@ -28,10 +28,7 @@ def play(
     plan: Plan,
     store: Store,
     console: Console,
-    *,
-    resources: Resources,
-    max_concurrent: int,
-    address: str | None,
+    machines: Machines,
 ) -> dict[str, int]:
     """Plays what is left to do; the store must be locked.
 
@@ -46,15 +43,15 @@ def play(
         cell.id: (name_of(cell, request.grid), 0 if cell.id in plan.bases else examples_to_train(cell.config))
         for cell in plan.todo
     }
-    with _mark(request, store, address) as mark, Display(console, shown).shown() as display:
+    with mark_of(request, store, machines.address) as mark, Display(console, shown).shown() as display:
         jobs = [
             Job(
                 cell.id,
                 cell.config,
-                _folder_of(cell.id, request, store),
+                folder_of(cell.id, request, store),
                 replace(keep, final=True) if cell.id in plan.bases.values() else keep,
                 request.checkpoint_seconds,
-                base=_base_of(plan.bases.get(cell.id), request, store),
+                base=base_folder(plan.bases.get(cell.id), request, store),
                 mark=mark,
             )
             for cell, keep in ((cell, keep_of(request, cell, store)) for cell in plan.todo)
@@ -64,9 +61,7 @@ def play(
             store,
             display,
             data_dir=request.data_dir,
-            resources=resources,
-            max_concurrent=max_concurrent,
-            address=address,
+            machines=machines,
             storage=request.storage,
             facts={"commit": commit()},
             tracker=_tracker(request, plan, store, display),
@@ -100,13 +95,13 @@ def _some(names: list[str], shown: int = 3) -> str:
     return f"{len(names)} runs: {'; '.join([*names[:shown], *['...'] * (len(names) > shown)])}"
 
 
-def _folder_of(run_id: str, request: Request, store: Store) -> str:
+def folder_of(run_id: str, request: Request, store: Store) -> str:
     """Where the worker of a run writes."""
     own = store.playing_folder(run_id)
     return str(own) if request.storage is None else f"{_storage_of(request, store)}/{run_id}"
 
 
-def _base_of(run_id: str | None, request: Request, store: Store) -> str:
+def base_folder(run_id: str | None, request: Request, store: Store) -> str:
     """Where a worker finds the state of a finished run; "" without any."""
     from bench.worker import LENT
 
@@ -115,13 +110,18 @@ def _base_of(run_id: str | None, request: Request, store: Store) -> str:
     return str(store.run_folder(run_id)) if request.storage is None else f"{_storage_of(request, store)}/{LENT}{run_id}"
 
 
+def place_of(request: Request, store: Store) -> str:
+    """The folder in which each run that has not ended has one of its own."""
+    return str(store.folder / "runs") if request.storage is None else _storage_of(request, store)
+
+
 def _storage_of(request: Request, store: Store) -> str:
     """In a storage each results directory has a place of its own."""
     return f"{request.storage.rstrip('/')}/{store.key}"
 
 
 @contextlib.contextmanager
-def _mark(request: Request, store: Store, address: str | None) -> Iterator[str]:
+def mark_of(request: Request, store: Store, address: str | None) -> Iterator[str]:
     """A file of this driver by which machines know that they see where runs write; "" where there is no other machine. A
     storage is empty again when every run has ended."""
     from bench.folders import Folder

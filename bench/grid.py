@@ -8,7 +8,7 @@ client).
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import datasets
@@ -33,6 +33,7 @@ class Cell:
             axis.
         variant: what the mirrored table calls the published counterpart, beside its method; "" for nothing.
         published_as: what it calls the method; "" for the name that it has here.
+        tuned: hyper-parameters that a search on validation data has chosen, and how, as `bench.tuning.described` has it.
     """
 
     dataset: str
@@ -44,6 +45,7 @@ class Cell:
     variant: str = ""
     published_as: str = ""
     wrapper: str = ""
+    tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def setting(self, key: str) -> Any:
         """The cell's value of an axis, a setting or a method option; None if it has none of that name."""
@@ -72,7 +74,7 @@ class Cell:
             "substitute": self.substitute,
             "variant": self.variant,
             "config": self.config.canonical(),
-            **{key: value for key in ("wrapper", "published_as") if (value := getattr(self, key))},
+            **{key: value for key in ("wrapper", "published_as", "tuned") if (value := getattr(self, key))},
         }
 
 

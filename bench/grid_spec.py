@@ -252,6 +252,16 @@ class GridSpec(Part):
             raise ValueError(" ".join(unknown("setting of a figure", name, known) for name in wrong))
         return self
 
+    def untuned(self) -> "GridSpec":
+        """The same with one point of each tuning set, for hyper-parameters that are chosen elsewhere: the named one, else the
+        first."""
+        points = [tuning.named or tuning.points("first")[0] for tuning in self.tuning]
+        sets = [
+            tuning.model_copy(update={"options": {key: [value] for key, value in point.items()}})
+            for tuning, point in zip(self.tuning, points, strict=True)
+        ]
+        return self.model_copy(update={"tuning": sets})
+
     def digest(self, budget: str) -> str:
         """Hash of what its cells at a budget have in common; a grid whose file was changed there is another grid."""
         parts = self.model_dump(include={"settings", "conditions", "tuning"})

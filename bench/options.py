@@ -1,6 +1,6 @@
 """Command-line options that several commands share, and how their values are read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +29,22 @@ ResultsOption = Annotated[Path, typer.Option("--results-dir", help="Where result
 AlgorithmOption = Annotated[str | None, typer.Option("--algorithm", help="One setting instead of a grid: method.")]
 DatasetOption = Annotated[str | None, typer.Option("--dataset", help="One setting instead of a grid: dataset.")]
 PartitionOption = Annotated[str | None, typer.Option("--partition", help="One setting instead of a grid: partition.")]
+AddressOption = Annotated[str | None, typer.Option(help="A running Ray cluster: auto, or HOST:PORT.")]
+CheckpointOption = Annotated[
+    float, typer.Option(help="Least time between checkpoints of a run; 0: one after every round.")
+]
+StorageOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the machines of a cluster write checkpoints and states: a shared path, or a URI as s3://..."
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")]
+SpaceOption = Annotated[
+    str,
+    typer.Option(help="Where to search: NAME,... (see `list spaces`) or YAML files; own: the method's own space."),
+]
+ShareOption = Annotated[float, typer.Option(help="Validation data: of each class of each client, set aside.")]
 
 RESULTS = Path("results")
 
@@ -73,6 +89,13 @@ def read_seeds(text: str | None) -> list[int] | None:
     if not all(part.isdecimal() for part in parts):
         raise ValueError(f"--seeds needs whole numbers such as 0,1,2, but got {text!r}.")
     return list(dict.fromkeys(map(int, parts)))
+
+
+def check_least(options: Mapping[str, float], least: float = 0) -> None:
+    """Raises ValueError for a number that is too small."""
+    for option, value in options.items():
+        if not value >= least:
+            raise ValueError(f"{option} must be at least {least:g}, but got {value:g}.")
 
 
 def scalar(text: str) -> Any:

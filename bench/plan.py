@@ -4,16 +4,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import algorithms
 import datasets
 from bench import grid as grids
 from bench import images
 from bench.asked import merge
-from bench.config import base_of, run_id
+from bench.config import base_of, run_id, with_options
 from bench.cost import examples_to_train
 from bench.figure_spec import Round
 from bench.grid import Cell
@@ -23,6 +23,9 @@ from bench.probes import needed_state, probes_of, rounds_of
 from bench.run import FINAL, Keep
 from bench.store import Store
 from datasets import Dataset, DatasetInfo
+
+if TYPE_CHECKING:
+    from bench.search_spec import How
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,9 @@ class Request:
         checkpoint_seconds: least time between checkpoints of an unfinished run.
         storage: where workers write checkpoints and states, a shared path or a URI; None for the results directory.
         track: which service is told of every round, one of `bench.tracking.KINDS`; None for none.
+        how: how hyper-parameters are chosen on validation data; None plays the grid's tuning sets, among whose points the table
+            chooses on the split of its runs, as published.
+        chosen: what was chosen in that way, place of the table -> as `bench.tuning.described` has it; none yet if empty.
     """
 
     grid: GridSpec
@@ -54,11 +60,18 @@ class Request:
     checkpoint_seconds: float = 60.0
     storage: str | None = None
     track: str | None = None
+    how: "How | None" = None
+    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def budget_label(self) -> str:
+        """Name of the budget in the store and in reports, with what was overridden and how it was tuned."""
+        return grids.budget_label(self.budget, self.overrides | ({"tuned": "validation"} if self.how else {}))
 
     @property
     def label(self) -> str:
         """Its name in the store."""
-        return f"{self.grid.name}@{grids.budget_label(self.budget, self.overrides)}"
+        return f"{self.grid.name}@{self.budget_label}"
 
 
 @dataclass(frozen=True)
@@ -179,6 +192,7 @@ def store_grid(request: Request, plan: Plan, store: Store) -> None:
         return (store.record(run_id) or {}).get("status") in ("done", "diverged")
 
     described = grids.to_json(request.grid, request.budget, request.overrides, plan.selected)
+    described |= {"budget": request.budget_label, "chosen_on": "validation" if request.how else "test"}
     order = [cell.to_json() for cell in plan.cells]
     store.write_grid(request.label, merge(described, store.grid(request.label), order, ended))
 
@@ -187,10 +201,10 @@ def _expand(
     request: Request, missing: list[str], facts: Mapping[str, DatasetInfo] | None
 ) -> tuple[list[Cell], list[Cell]]:
     """All cells, for the grid's own seeds and those asked for, and the selected ones among them."""
-    cells = {}
+    cells, grid = {}, request.grid.untuned() if request.how else request.grid
     for seeds in dict.fromkeys((None, request.seeds and tuple(request.seeds))):
         found = grids.expand(
-            request.grid,
+            grid,
             request.budget,
             overrides=request.overrides,
             seeds=seeds and list(seeds),
@@ -198,9 +212,21 @@ def _expand(
             substitutes=request.substitutes,
             facts=facts,
         )
+        if request.how:
+            found = [_with_chosen(cell, request) for cell in found]
         cells |= {(cell.dataset, cell.id): cell for cell in found}
     only = dict(request.only) | ({"seed": request.seeds} if request.seeds else {})
     return list(cells.values()), grids.select(list(cells.values()), only)
+
+
+def _with_chosen(cell: Cell, request: Request) -> Cell:
+    """A cell with the hyper-parameters that a search has chosen for its place."""
+    cell = replace(cell, choice={})
+    tuned = request.chosen.get(grids.place(request.grid.report.model_dump(), cell.to_json()))
+    if not tuned:
+        return cell
+    config = with_options(cell.config, tuned["params"])
+    return replace(cell, config=config, id=run_id(config), tuned=tuned)
 
 
 def _look(wanted: Iterable[tuple[str, str]], data_dir: Path | None) -> tuple[dict[str, Dataset], dict[str, str]]:

@@ -25,6 +25,21 @@ class Resources:
         return max(1, int(self.cpus))
 
 
+@dataclass(frozen=True)
+class Machines:
+    """Where trials are played.
+
+    Attributes:
+        resources: of each of them.
+        max_concurrent: bound on the trials at once, 0 for none.
+        address: a running Ray cluster; None for this machine alone.
+    """
+
+    resources: Resources
+    max_concurrent: int = 0
+    address: str | None = None
+
+
 def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = None) -> Resources:
     """Checks what was asked for against this machine; a cluster at an address is not asked.
 

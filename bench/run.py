@@ -270,18 +270,8 @@ def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = 
     Raises:
         ValueError: if the parts of the config do not fit together, or clients have too few examples for a validation part.
     """
-    images, labels = _take(dataset.train, config.train_examples, config.seed)
-    partition = partitions.parse(config.partition)
-    clients = partition.split(
-        labels,
-        config.clients,
-        dataset.num_classes,
-        config.seed,
-        dirichlet_seed_override=config.dirichlet_seed_override,
-    )
-    clients = clients[: config.first_clients]
+    images, labels, clients, held_out = divide(config, dataset)
     if config.split == "validation":
-        clients, held_out = hold_out(labels, clients, dataset.num_classes, config.validation_share, config.seed)
         evaluated = images[held_out], labels[held_out]
     else:
         evaluated = _take(dataset.test, config.test_examples, config.seed)
@@ -293,7 +283,7 @@ def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = 
         clients,
         dataset.num_classes,
         transform,
-        partition.noise,
+        partitions.parse(config.partition).noise,
         device,
     )
     model_class = models.load(config.model)
@@ -305,6 +295,31 @@ def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = 
     elif engine == "auto":
         engine = choose_engine(model, device)
     return Task(model, settings, federation, config.seed, engine)
+
+
+def divide(config: Any, dataset: Any) -> tuple[np.ndarray, np.ndarray, list[np.ndarray], np.ndarray | None]:
+    """Who has which training examples.
+
+    Returns:
+        Images and labels of those that the run uses, the rows on which each client trains, and those that all of them have set
+        aside (None if they need not).
+
+    Raises:
+        ValueError: if clients have too few examples for a validation part.
+    """
+    images, labels = _take(dataset.train, config.train_examples, config.seed)
+    clients = partitions.parse(config.partition).split(
+        labels,
+        config.clients,
+        dataset.num_classes,
+        config.seed,
+        dirichlet_seed_override=config.dirichlet_seed_override,
+    )
+    clients = clients[: config.first_clients]
+    if config.split != "validation":
+        return images, labels, clients, None
+    kept, held_out = hold_out(labels, clients, dataset.num_classes, config.validation_share, config.seed)
+    return images, labels, kept, held_out
 
 
 def choose_engine(model, device: str) -> str:

@@ -5,6 +5,7 @@ store on the split "validation": what one search has finished is not played agai
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import algorithms
 from bench import tune as scheduling  # sets the environment that Ray reads
 from bench.config import RunConfig, base_of, run_id
 from bench.ledger import Ledger
-from bench.resources import Resources
+from bench.resources import Machines
 from bench.run import Keep, summarise
 from bench.store import Store, StoreError
 from bench.study import REDUCTION, Search, Study, stops, text_of
@@ -25,13 +26,30 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler  # isort:
 from ray.tune.search import Searcher  # isort: skip
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where the workers of a search write.
+
+    Attributes:
+        folder: has one for each run; an absolute path, or a URI that fsspec knows.
+        mark: as in `bench.worker.Job`.
+        bases: seed -> where the last state lies from which the runs of that seed start; see `bases_of`.
+        checkpoint_seconds: least time between checkpoints of an unfinished run.
+    """
+
+    folder: str
+    mark: str
+    bases: Mapping[int, str]
+    checkpoint_seconds: float = 60.0
+
+
 class Configuration(tune.Trainable):
     """Workers that play the runs of one configuration, a worker per seed; all of them share its part of a machine."""
 
-    def setup(self, config, search, place, checkpoint_seconds, data_dir, resources, ended, bases):
+    def setup(self, config, search, place, data_dir, resources, ended):
         torch.set_num_threads(resources.threads)
-        self._search, self._place, self._checkpoint_seconds = search, place, checkpoint_seconds
-        self._data_dir, self._device, self._ended, self._bases = data_dir, resources.device, ended, bases
+        self._search, self._place, self._ended = search, place, ended
+        self._data_dir, self._device = data_dir, resources.device
         self.reset_config(config)
 
     def reset_config(self, new_config):
@@ -57,9 +75,9 @@ class Configuration(tune.Trainable):
 
     def _worker(self, run: str) -> Worker:
         config, worker = self._runs[run], Worker(self._data_dir, self._device)
-        base = self._bases.get(config.seed, "")
-        folder = f"{self._place}/{run}"
-        worker.take(Job(run, config, folder, Keep(final=False), self._checkpoint_seconds, base=base))
+        place, folder = self._place, f"{self._place.folder}/{run}"
+        base = place.bases.get(config.seed, "")
+        worker.take(Job(run, config, folder, Keep(final=False), place.checkpoint_seconds, base=base, mark=place.mark))
         return worker
 
     def _play(self, run: str, stop: int) -> dict[str, Any]:
@@ -122,9 +140,10 @@ class _Recorder(tune.Callback):
     """
 
     def __init__(
-        self, search: Search, store: Store, say: Callable[[str], None], facts: Mapping, bases: Mapping, total: int
+        self, search: Search, store: Store, say: Callable[[str], None], facts: Mapping, place: Place, total: int
     ):
-        self._search, self._store, self._say, self._bases, self._total = search, store, say, bases, total
+        self._search, self._store, self._say, self._place, self._total = search, store, say, place, total
+        self._bases = {seed: run_id(config) for seed, config in bases_of(search).items()}
         self._ledger = Ledger(store, facts)
         self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds played, of runs that have not ended
         self._number = self.failed = 0
@@ -163,7 +182,9 @@ class _Recorder(tune.Callback):
             if told["note"]:
                 self._say(f"{text_of(trial.config)}, seed {told['config']['seed']}: {told['note']}")
             if told["ended"]:
-                self._ledger.end(run, told["ended"] | self._base_of(told["config"]["seed"]))
+                self._ledger.end(
+                    run, told["ended"] | self._base_of(told["config"]["seed"]), f"{self._place.folder}/{run}"
+                )
                 del playing[run]
                 if told["ended"]["status"] == "failed":
                     self._say(
@@ -176,7 +197,8 @@ class _Recorder(tune.Callback):
         last, stopped = trial.last_result, self._open.pop(trial.trial_id, {})
         for run, rounds in stopped.items():
             reason = f"the search stopped it after round {rounds} of {self._search.template.rounds}"
-            self._ledger.end(run, {"status": "stopped", "reason": reason, "summary": summarise(self._ledger.rows[run])})
+            told = {"status": "stopped", "reason": reason, "summary": summarise(self._ledger.rows[run])}
+            self._ledger.end(run, told, f"{self._place.folder}/{run}")
         self._number += 1
         reached = f"validation {self._search.metric.replace('_', ' ')} {100 * last['value']:.1f} %"
         if last["failed"]:
@@ -203,44 +225,41 @@ class _Recorder(tune.Callback):
 
 
 def play(
-    search: Search,
-    store: Store,
+    study: Study,
     say: Callable[[str], None],
     *,
+    place: Place,
     data_dir: Path | None,
-    resources: Resources,
-    max_concurrent: int = 0,
-    checkpoint_seconds: float = 60.0,
+    machines: Machines,
+    storage: str | None = None,
     facts: Mapping[str, Any] | None = None,
-) -> tuple[Study, int]:
-    """Tries what is left of a search; the store must be locked, and have the last states of the runs of `bases_of`.
+) -> int:
+    """Tries what is left of a search; its store must be locked, and the last states of the runs of `bases_of` be where `place`
+    says.
 
     Args:
         say: is told of each configuration.
-        data_dir, resources, max_concurrent, facts: as in `bench.tune.play`.
+        data_dir, machines, storage, facts: as in `bench.tune.play`.
 
     Returns:
-        The study, and how many configurations have failed now; the same search tries these again.
+        How many configurations have failed now; the same search tries these again.
 
     Raises:
         KeyboardInterrupt, ValueError, StoreError: as `bench.tune.play`.
     """
-    study = Study(search, store)
-    count = study.left
+    search, store, count = study.search, study.store, study.left
     if not count:
-        return study, 0
-    bases = {seed: run_id(config) for seed, config in bases_of(search).items()}
-    recorder = _Recorder(search, store, say, facts or {}, bases, count)
-    with scheduling.session(store, resources, None):
+        return 0
+    resources = machines.resources
+    recorder = _Recorder(search, store, say, facts or {}, place, count)
+    with scheduling.session(store, resources, machines.address, storage):
         trainable = tune.with_parameters(
             Configuration,
             search=search,
-            place=str(store.folder / "runs"),
-            checkpoint_seconds=checkpoint_seconds,
+            place=place,
             data_dir=data_dir,
             resources=resources,
             ended=study.ended_runs,
-            bases={seed: str(store.run_folder(base)) for seed, base in bases.items()},
         )
         early = AsyncHyperBandScheduler(
             time_attr="round",
@@ -256,7 +275,7 @@ def play(
                 search_alg=_Proposals(study),
                 scheduler=early if search.scheduler == "asha" else FIFOScheduler(),
                 num_samples=count,
-                max_concurrent_trials=max_concurrent or None,
+                max_concurrent_trials=machines.max_concurrent or None,
                 reuse_actors=True,
             ),
             run_config=scheduling.run_config(store, [recorder]),
@@ -264,7 +283,7 @@ def play(
         tuner.fit()
     if recorder.trouble:
         raise StoreError(str(recorder.trouble)) from recorder.trouble
-    return study, recorder.failed
+    return recorder.failed
 
 
 def bases_of(search: Search) -> dict[int, RunConfig]:

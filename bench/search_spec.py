@@ -1,95 +1,158 @@
-"""From what `tune` was asked for to a search, checked before anything runs."""
+"""From cells of a table to the searches that choose their hyper-parameters, checked before anything runs."""
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import algorithms
 import search_spaces
 from bench import grid as grids
-from bench.config import DEFAULT_VALIDATION_SHARE, RunConfig, with_options
-from bench.grid_spec import single
+from bench.config import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig, resolve, with_options
+from bench.grid import Cell
 from bench.mistakes import ConfigError
 from bench.names import unknown
 from bench.study import SCHEDULERS, SEARCHERS, VALIDATION, Search, stops_of
 from reports.metrics import METRICS
 from search_spaces import Parameter, Space
 
+OWN = "own"  # among the names of spaces: that of the method itself
+
 # What a search may change: how clients train, but not the problem, nor how much of it is trained.
 _TRAINING = ("lr", "momentum", "weight_decay", "batch_size", "local_epochs", "local_steps", "last_batch")
 _STAGES = ("encoder_rounds", "classifier_rounds")
 
 
-def make_search(
-    setting: Mapping[str, str],
-    budget: str,
-    overrides: Mapping[str, Any],
-    seeds: Sequence[int],
-    *,
-    space: str | None,
-    searcher: str,
-    scheduler: str,
-    samples: int | None,
-    metric: str | None,
-    validation_share: float = DEFAULT_VALIDATION_SHARE,
-) -> Search:
-    """A search for one method in one setting.
+@dataclass(frozen=True)
+class How:
+    """How hyper-parameters are searched; in words that people gave, so that nothing of it need be right.
+
+    Attributes:
+        searcher, scheduler: of SEARCHERS and SCHEDULERS.
+        samples: configurations that are tried, at most; None for all of a grid.
+        space: names of spaces or files, with commas.
+        metric: one of METRICS after "validation_"; None for what the method is usually judged by.
+        validation_share: of each class of each client.
+        warm_start: whether what other searches have finished counts, too; where methods are compared, each must get as many
+            configurations as the others.
+        draw: whether figures are drawn of each search.
+    """
+
+    searcher: str = "grid"
+    scheduler: str = "none"
+    samples: int | None = None
+    space: str = OWN
+    metric: str | None = None
+    validation_share: float = DEFAULT_VALIDATION_SHARE
+    warm_start: bool = True
+    draw: bool = True
+
+    def check(self) -> None:
+        """Raises ConfigError with what is wrong whatever is searched."""
+        mistakes = [
+            unknown(kind, value, known)
+            for kind, value, known in (
+                ("searcher", self.searcher, SEARCHERS),
+                ("scheduler", self.scheduler, SCHEDULERS),
+            )
+            if value not in known
+        ]
+        if self.samples is not None and self.samples < 1:
+            mistakes.append(f"--samples must be at least 1, but got {self.samples}.")
+        if self.searcher in SEARCHERS and self.searcher != "grid" and self.samples is None:
+            mistakes.append(f"--searcher {self.searcher} needs --samples, the number of configurations to try.")
+        if not self.warm_start and self.searcher == "grid":
+            mistakes.append(
+                "The grids of methods have different numbers of points; so that each method gets as many configurations, take "
+                "--searcher random or optuna."
+            )
+        if mistakes:
+            raise ConfigError(mistakes)
+
+
+def make_searches(
+    cells: Iterable[Cell], layout: Mapping[str, Any], how: How, fixed: Collection[str] = ()
+) -> dict[str, Search]:
+    """A search for each place of a table whose method has something to search.
 
     Args:
-        setting: algorithm, dataset and partition.
-        overrides: settings and method options that win over the budget.
-        space: names of spaces or files, with commas; None for the method's own.
-        metric: one of METRICS after "validation_"; None for what the method is usually judged by.
+        cells: of the split "test", a cell per place and seed.
+        layout: of the report, which tells places apart.
+        fixed: settings and options that are not searched, because the table shows them or somebody has given them.
+
+    Returns:
+        Place (see `bench.grid.place`) -> search.
 
     Raises:
         ConfigError: with everything that is wrong.
     """
-    mistakes = [
-        unknown(kind, value, known)
-        for kind, value, known in (("searcher", searcher, SEARCHERS), ("scheduler", scheduler, SCHEDULERS))
-        if value not in known
-    ]
-    if samples is not None and samples < 1:
-        mistakes.append(f"--samples must be at least 1, but got {samples}.")
-    if setting["algorithm"] == "centralized":
-        mistakes.append("centralized has no clients that could set validation data aside; search a federated method.")
-    for key in ("split", "validation_share"):
-        if key in overrides:
-            mistakes.append(
-                f"--set {key} has no place here: a search is on validation data, what follows it on test data."
-            )
+    how.check()
+    places: dict[str, list[Cell]] = {}
+    for cell in cells:
+        places.setdefault(grids.place(layout, cell.to_json()), []).append(cell)
+    found, mistakes = {}, []
+    for place, members in places.items():
+        try:
+            space = _space_of(members[0], how, fixed)
+            if space:
+                found[place] = _search(members, space, how)
+        except ConfigError as error:
+            mistakes += error.mistakes
     if mistakes:
-        raise ConfigError(mistakes)
-    own = {key: value for key, value in overrides.items() if key != "test_examples"}  # which is about the final runs
-    own |= {"split": VALIDATION, "validation_share": validation_share}
-    cells = grids.expand(single(setting, list(seeds)), budget, overrides=own, seeds=list(seeds))
-    configs = {cell.config.seed: cell.config for cell in cells}
-    template = next(iter(configs.values()))
-    name = template.algorithm["name"]
-    found = search_spaces.merged((space or name).split(","))
-    options = [key for key in template.algorithm if key not in ("name", "base", *_STAGES)]
-    search_spaces.check(found, [*_TRAINING, *options], name)
-    points = math.prod(len(parameter.grid) for parameter in found.values())
-    if searcher == "grid" and samples is not None and samples < points:
+        raise ConfigError(list(dict.fromkeys(mistakes)))
+    return found
+
+
+def on_validation(config: RunConfig, share: float) -> RunConfig:
+    """A run as it is searched: without test examples."""
+    settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
+    return resolve(settings | {"split": VALIDATION, "validation_share": share, "test_examples": None})
+
+
+def _space_of(cell: Cell, how: How, fixed: Collection[str]) -> Space:
+    """Where the hyper-parameters of a cell's method are searched; "own" are those of the method that is played, and where a
+    table shows it as a wrapper around another one, those of this one, too."""
+    method = cell.config.algorithm
+    name = method["name"]
+    if name == "centralized":
         raise ConfigError(
             [
-                f"The grid has {points} points, of which --samples {samples} would leave out a corner; leave --samples out, or "
-                "take --searcher random."
+                "centralized has no clients that could set validation data aside; search a federated method (in a grid: --only "
+                "algorithm=NAME|NAME)."
             ]
         )
-    if searcher != "grid" and samples is None:
-        raise ConfigError([f"--searcher {searcher} needs --samples, the number of configurations to try."])
+    own = [method["base"]["name"], name] if cell.is_wrapped else [name]
+    wanted = [part for asked in how.space.split(",") for part in (own if asked == OWN else [asked])]
+    space = search_spaces.merged(wanted)
+    inside = method.get("base") if isinstance(method.get("base"), Mapping) else {}
+    options = [key for key in method | inside if key not in ("name", "base", *_STAGES)]
+    search_spaces.check(space, [*_TRAINING, *options], name)
+    return {key: parameter for key, parameter in space.items() if key not in fixed}
+
+
+def _search(cells: Sequence[Cell], space: Space, how: How) -> Search:
+    configs = {cell.config.seed: on_validation(cell.config, how.validation_share) for cell in cells}
+    template = next(iter(configs.values()))
+    name = template.algorithm["name"]
+    points = math.prod(len(parameter.grid) for parameter in space.values())
+    mistakes = []
+    if how.searcher == "grid" and how.samples is not None and how.samples < points:
+        mistakes.append(
+            f"The grid has {points} points, of which --samples {how.samples} would leave out a corner; leave --samples out, or "
+            "take --searcher random."
+        )
     method = algorithms.load(name)
     usual = "local_accuracy" if method.personal else "accuracy"
-    mistakes = [
-        *_impossible_values(template, found),
-        *_wrong_metric(metric, method, name),
-        *_too_early(scheduler, template),
+    mistakes += [
+        *_impossible_values(template, space),
+        *_wrong_metric(how.metric, method, name),
+        *_too_early(how.scheduler, template),
     ]
     if mistakes:
         raise ConfigError(mistakes)
-    return Search(configs, found, searcher, scheduler, (metric or usual).removeprefix("validation_"), samples)
+    metric = (how.metric or usual).removeprefix(f"{VALIDATION}_")
+    return Search(configs, space, how.searcher, how.scheduler, metric, how.samples, how.warm_start)
 
 
 def _impossible_values(template: RunConfig, space: Space) -> list[str]:

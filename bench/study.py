@@ -6,6 +6,7 @@ searches/<name>.json       what is searched: settings, space, seeds, metric
 
 import itertools
 import json
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class Search:
         scheduler: "none", or "asha", which stops what does badly.
         metric: the validation accuracy that counts.
         samples: configurations that are tried, at most; None for all of a grid.
+        warm_start: whether configurations count that other searches have finished, and those beyond `samples` that a longer
+            one has tried.
     """
 
     configs: Mapping[int, RunConfig]
@@ -52,6 +55,7 @@ class Search:
     scheduler: str
     metric: str
     samples: int | None
+    warm_start: bool = True
 
     @property
     def template(self) -> RunConfig:
@@ -72,8 +76,9 @@ class Search:
 
     @property
     def wanted(self) -> int:
-        """Configurations to try, at most."""
-        return self.samples or sum(1 for _ in self.points())
+        """Configurations to try, at most: a space may have fewer than are asked for."""
+        there = math.prod(parameter.size(self.searcher) for parameter in self.space.values())
+        return int(there if self.samples is None else min(self.samples, there))
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Of the grid, in its order."""
@@ -83,7 +88,7 @@ class Search:
     def describe(self) -> dict[str, Any]:
         """As JSON values."""
         space = {key: parameter.model_dump() for key, parameter in self.space.items()}
-        how = {"searcher": self.searcher, "scheduler": self.scheduler, "metric": self.metric, "samples": self.samples}
+        how = {key: getattr(self, key) for key in ("searcher", "scheduler", "metric", "samples", "warm_start")}
         configs = {str(seed): config.canonical() for seed, config in self.configs.items()}
         return {"configs": configs, "space": space, **how}
 
@@ -98,7 +103,7 @@ class Search:
         return {
             "runs": [*self.runs(first)],
             "space": space,
-            **{key: described[key] for key in ("searcher", "scheduler", "metric")},
+            **{key: described[key] for key in ("searcher", "scheduler", "metric", "warm_start")},
         }
 
 
@@ -151,7 +156,7 @@ class Study:
         self._waiting = [params for params in self._proposed if not self._add(params)]
         self._tried = {self._key(params) for params in self._proposed}
         self._write()
-        if search.searcher == "optuna":
+        if search.searcher == "optuna" and search.warm_start:
             for params in self._found_elsewhere():
                 self._add(params, found=True)
 
@@ -197,7 +202,12 @@ class Study:
         with the smaller values; those that were stopped come last."""
         self._runs = validation_runs(self.search, self.store)
         found = {}
-        for params in [*self._proposed, *self._found_elsewhere()]:
+        counting = (
+            [*self._proposed, *self._found_elsewhere()]
+            if self.search.warm_start
+            else self._proposed[: self.search.wanted]
+        )
+        for params in counting:
             runs = self.search.runs(params)
             if self._runs.keys() >= runs.keys():
                 curves = [self._runs[run][0] for run in runs]
@@ -281,16 +291,23 @@ class Study:
 
 def validation_runs(search: Search, store: Store) -> dict[str, tuple[dict[int, float], bool]]:
     """Run id -> (round -> metric, whether it was trained to the end), of the validation runs that have not failed."""
-    found = {}
+    found, problem = {}, _problem(search.template.canonical())
     for run, record in store.records().items():
         config = store.config(run) or {}
-        if config.get("split") == VALIDATION and config["seed"] in search.configs and record["status"] in _STATUS:
+        if config.get("split") != VALIDATION or _problem(config) != problem:
+            continue
+        if config["seed"] in search.configs and record["status"] in _STATUS:
             rows = store.rows(run)
             curve = {row["round"]: row[search.metric] for row in rows if search.metric in row}
             if record["status"] == "diverged":
                 curve[config["rounds"]] = 0.0
             found[run] = (curve, record["status"] != "stopped")
     return found
+
+
+def _problem(config: Mapping) -> tuple:
+    """What no search changes, of which most runs of a store have another one: their rounds need not be read."""
+    return config["dataset"], config["partition"], config["algorithm"]["name"]
 
 
 def _at_end(run: tuple[dict[int, float], bool]) -> float:

@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,7 @@ from typing import Protocol
 from bench import shares
 from bench.folders import Folder
 from bench.ledger import Ledger
-from bench.resources import Resources
+from bench.resources import Machines, Resources
 from bench.run import FINAL
 from bench.shares import Shares
 from bench.store import Store, StoreError
@@ -41,7 +41,7 @@ import torch  # noqa: E402
 from ray import tune  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("algorithms", "bench", "datasets", "reports")
+PACKAGES = ("algorithms", "bench", "datasets", "reports", "search_spaces")
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
 
 
@@ -146,7 +146,7 @@ class _Recorder(tune.Callback):
 
     def _end(self, job: Job, result: dict) -> None:
         if job.base:
-            result = result | {"base_summary": (self._store.record(_base_id(job)) or {}).get("summary")}
+            result = result | {"base_summary": (self._store.record(_run_of(job.base)) or {}).get("summary")}
         record = self._ledger.end(job.id, result, job.folder)
         self._watcher.ended(job, record)
         if self._tracker:
@@ -159,9 +159,7 @@ def play(
     watcher: Watcher,
     *,
     data_dir: Path | None,
-    resources: Resources,
-    max_concurrent: int = 0,
-    address: str | None = None,
+    machines: Machines,
     storage: str | None = None,
     facts: dict | None = None,
     tracker: Tracker | None = None,
@@ -171,8 +169,6 @@ def play(
 
     Args:
         data_dir: where workers find the datasets.
-        max_concurrent: bound on the trials at once, 0 for none.
-        address: a running Ray cluster; None starts one on this machine.
         storage: where workers of several machines write; only to be checked, jobs name their folders themselves.
         facts: goes into every record (commit).
         tracker: is told of every round.
@@ -182,6 +178,7 @@ def play(
         ValueError: if the cluster cannot play them.
         StoreError: if results or checkpoints cannot be written any more.
     """
+    resources, address = machines.resources, machines.address
     with session(store, resources, address, storage), contextlib.ExitStack() as at_end:
         if tracker:
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
@@ -190,20 +187,23 @@ def play(
         known = _shares(store, resources, watcher, data_dir)
         recorder = _Recorder(store, watcher, facts or {}, known, tracker)
         for waiting in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
-            with _lent(waiting, store):
+            with lent([job.base for job in waiting], store):
                 while waiting:
                     groups: dict[Resources, list[Job]] = {}
                     for job in waiting:
                         groups.setdefault(known.of(job), []).append(replace(job, block=known.block_of(job)))
                     for share, members in groups.items():
                         recorder.begin(members, share)
-                        _fit(members, share, recorder, store, data_dir, max_concurrent)
+                        _fit(members, share, recorder, store, data_dir, machines.max_concurrent)
                     waiting = recorder.take_postponed()
 
 
 @contextlib.contextmanager
 def session(store: Store, resources: Resources, address: str | None, storage: str | None = None) -> Iterator[None]:
-    """Ray is there meanwhile; arguments and errors as in `play`."""
+    """Ray is there meanwhile, unless it is there already; arguments and errors as in `play`."""
+    if ray.is_initialized():
+        yield
+        return
     earlier_handler = signal.getsignal(signal.SIGTERM)
     try:
         _start_ray(address, resources)
@@ -235,21 +235,21 @@ def run_config(store: Store, callbacks: list) -> tune.RunConfig:
 
 
 @contextlib.contextmanager
-def _lent(jobs: list[Job], store: Store) -> Iterator[None]:
-    """Finished runs whose states these jobs need lie meanwhile where workers look for them: in the storage, if there is one."""
-    lent = {job.base: _base_id(job) for job in jobs if job.base.rpartition("/")[2].startswith(LENT)}
+def lent(places: Iterable[str], store: Store) -> Iterator[None]:
+    """Finished runs whose states others need lie meanwhile where workers look for them: in the storage, if there is one."""
+    runs = {place: _run_of(place) for place in places if place.rpartition("/")[2].startswith(LENT)}
     try:
-        for place, run_id in lent.items():
+        for place, run_id in runs.items():
             Folder(place).copy_from(store.run_folder(run_id), [FINAL])
         yield
     finally:
-        for place in lent:
+        for place in runs:
             Folder(place).remove()
 
 
-def _base_id(job: Job) -> str:
-    """The run from whose last state a job starts."""
-    return job.base.rpartition("/")[2].removeprefix(LENT)
+def _run_of(place: str) -> str:
+    """The run whose last state lies at a place."""
+    return place.rpartition("/")[2].removeprefix(LENT)
 
 
 def _fit(

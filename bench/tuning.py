@@ -1,8 +1,7 @@
-"""A whole search: the runs that it starts from, its configurations, what was chosen, and the request to train that on all."""
+"""Hyper-parameters from searches: runs that a search starts from, its configurations, what was chosen for places of a table."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -10,146 +9,173 @@ from rich.console import Console
 from bench import images
 from bench.config import run_id
 from bench.cost import examples_to_train
-from bench.driver import commit
-from bench.grid_spec import make_grid
+from bench.driver import base_folder, commit, folder_of, mark_of, place_of
+from bench.grid import Cell
 from bench.plan import Request
-from bench.resources import Resources
-from bench.resources import choose as choose_resources
-from bench.run import FINAL, Keep, build_task
+from bench.resources import Machines
+from bench.run import FINAL, Keep, divide
+from bench.search_spec import make_searches
 from bench.store import Store
-from bench.study import Outcome, Search, text_of
+from bench.study import Outcome, Search, Study
 from bench.worker import Job
 
-
-@dataclass(frozen=True)
-class Playing:
-    """Where and how runs are played; as the options of `run`."""
-
-    data_dir: Path | None
-    results_dir: Path
-    cpus: float
-    gpus: float
-    max_concurrent: int
-    checkpoint_seconds: float
+# What decides who has which training examples, and so whether enough can be set aside.
+_OF_THE_DATA = (
+    *("dataset", "transform", "partition", "clients", "first_clients", "seed"),
+    *("train_examples", "validation_share", "dirichlet_seed_override"),
+)
 
 
-def choose(search: Search, playing: Playing, console: Console, say: Callable[[str], None]) -> tuple[Outcome, str]:
-    """Plays what is left of a search, and saves its table and figures.
+def searches_of(request: Request, cells: Iterable[Cell]) -> dict[str, Search]:
+    """Place of a table -> its search, for the cells of a request whose images are there; errors as in `make_searches`."""
+    fixed = () if request.how.warm_start else {*request.grid.axes, *request.overrides}
+    there = [cell for cell in cells if not cell.missing]
+    return make_searches(there, request.grid.report.model_dump(), request.how, fixed)
+
+
+def choose(
+    searches: Mapping[str, Search],
+    request: Request,
+    store: Store,
+    machines: Machines,
+    console: Console,
+    say: Callable[[str], None],
+) -> dict[str, dict[str, Any]]:
+    """Plays what is left of searches, and saves their tables and figures; the store must be locked.
+
+    Args:
+        searches: of `searches_of`.
 
     Returns:
-        The configuration with the best mean over seeds among those that were trained to the end, and one sentence about how it
-        was chosen.
+        Place -> what was chosen and how, as tables tell it (see `described`): the configuration with the best mean over seeds
+        among those that were trained to the end.
 
     Raises:
-        ValueError: if none was.
+        KeyboardInterrupt, StoreError: as `bench.tune.play`.
+        ValueError: if clients cannot set enough aside; or after all searches, if some have not ended well.
         datasets.DataError: if there are no images.
     """
-    from bench.search import play  # Ray takes seconds to import
     from reports import search_report
 
-    template = search.template
-    dataset = images.load(template.dataset, template.transform, playing.data_dir)
-    for config in search.configs.values():
-        build_task(config, dataset)  # so that too few examples to set aside are told before workers start, and once
-    resources = choose_resources(playing.cpus, f"{playing.gpus:g}", None)
-    store = Store(playing.results_dir)
-    with store.locked():
-        _train_bases(search, playing, store, resources, console)
-        study, failed = play(
-            search,
-            store,
+    _check_data(searches.values(), request)
+    studies = {search.name: Study(search, store) for search in searches.values()}  # places may share one
+    found, troubles = {}, []
+    with contextlib.ExitStack() as session:
+        if any(study.left for study in studies.values()):
+            from bench import tune  # Ray takes seconds to import
+
+            session.enter_context(tune.session(store, machines.resources, machines.address, request.storage))
+        for number, (name, study) in enumerate(studies.items(), start=1):
+            if len(studies) > 1 and study.left:
+                say(f"Search {number} of {len(studies)}: {title_of(study.search)}")
+            failed = _play(study, request, store, machines, console, say) if study.left else 0
+            outcomes = study.outcomes()
+            saved = search_report.write(study, outcomes, with_figures=request.how.draw)
+            if request.how.draw:
+                say("Saved: " + ", ".join(map(str, saved)))
+            whole = [one for one in outcomes if one.whole]
+            if failed or not whole:
+                troubles.append(_trouble(study.search, failed))
+            else:
+                found[name] = described(study.search, whole[0], len(outcomes))
+    if troubles:
+        raise ValueError(" ".join(troubles))
+    return {place: found[search.name] for place, search in searches.items()}
+
+
+def described(search: Search, chosen: Outcome, tried: int) -> dict[str, Any]:
+    """What was chosen and how, as JSON values.
+
+    Args:
+        tried: configurations among which it was chosen.
+    """
+    return {
+        "params": chosen.params,
+        "score": chosen.mean,
+        "metric": search.metric,
+        "seeds": [*search.configs],
+        "share": search.template.validation_share,
+        "searcher": search.searcher,
+        "scheduler": search.scheduler,
+        "tried": tried,
+        "space": {key: parameter.describe(search.searcher) for key, parameter in search.space.items()},
+        "search": search.name,
+    }
+
+
+def _check_data(searches: Iterable[Search], request: Request) -> None:
+    """So that too few examples to set aside are told before workers start, and once."""
+    looked = set()
+    for config in (config for search in searches for config in search.configs.values()):
+        key = tuple(getattr(config, name) for name in _OF_THE_DATA)
+        if key not in looked:
+            looked.add(key)
+            divide(config, images.load(config.dataset, config.transform, request.data_dir))
+
+
+def _play(
+    study: Study, request: Request, store: Store, machines: Machines, console: Console, say: Callable[[str], None]
+) -> int:
+    """Plays what is left of one search, and returns how many of its configurations have failed."""
+    from bench import search, tune
+
+    bases = search.bases_of(study.search)
+    _train_bases(bases, request, store, machines, console)
+    folders = {seed: base_folder(run_id(config), request, store) for seed, config in bases.items()}
+    with mark_of(request, store, machines.address) as mark, tune.lent(folders.values(), store):
+        return search.play(
+            study,
             say,
-            data_dir=playing.data_dir,
-            resources=resources,
-            max_concurrent=playing.max_concurrent,
-            checkpoint_seconds=playing.checkpoint_seconds,
+            place=search.Place(place_of(request, store), mark, folders, request.checkpoint_seconds),
+            data_dir=request.data_dir,
+            machines=machines,
+            storage=request.storage,
             facts={"commit": commit()},
         )
-        outcomes = study.outcomes()
-        for path in search_report.write(study, outcomes):
-            say(f"Saved: {path}")
-    if failed:
-        raise ValueError(
-            f"{failed} configurations have failed, so the best one is not known; the same command tries them again."
-        )
-    whole = [one for one in outcomes if one.whole]
-    if not whole:
-        raise ValueError("No configuration of the search was trained to the end, so none can be chosen.")
-    return whole[0], how_chosen(search, whole[0], len(outcomes))
 
 
-def _train_bases(search: Search, playing: Playing, store: Store, resources: Resources, console: Console) -> None:
+def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machines, console: Console) -> None:
     """Runs from whose last states the configurations start, those that are not in the store; see `bench.search.bases_of`."""
     from bench import tune
     from bench.progress import Display
-    from bench.search import bases_of
 
-    wanted = {run_id(config): config for config in bases_of(search).values()}
+    wanted = {run_id(config): config for config in bases.values()}
     lacking = {run: config for run, config in wanted.items() if FINAL not in store.states(run)}
+    if not lacking:
+        return
     shown = {
         run: (f"{config.algorithm['name']} seed {config.seed}", examples_to_train(config))
         for run, config in lacking.items()
     }
-    if not lacking:
-        return
-    with Display(console, shown).shown() as display:
+    with mark_of(request, store, machines.address) as mark, Display(console, shown).shown() as display:
         jobs = [
-            Job(run, config, str(store.playing_folder(run)), Keep(), playing.checkpoint_seconds)
+            Job(run, config, folder_of(run, request, store), Keep(), request.checkpoint_seconds, mark=mark)
             for run, config in lacking.items()
         ]
         tune.play(
             jobs,
             store,
             display,
-            data_dir=playing.data_dir,
-            resources=resources,
-            max_concurrent=playing.max_concurrent,
+            data_dir=request.data_dir,
+            machines=machines,
+            storage=request.storage,
             facts={"commit": commit()},
         )
 
 
-def how_chosen(search: Search, chosen: Outcome, tried: int) -> str:
-    """One sentence for the table of the final runs."""
-    params = text_of(chosen.params)
-    where = "; ".join(f"{key} in {parameter.describe(search.searcher)}" for key, parameter in search.space.items())
+def title_of(search: Search) -> str:
+    """A search for people."""
+    config = search.template
     return (
-        f"Chosen on validation data ({search.template.validation_share:.0%} of each class of each client; no test image was "
-        f"read): {params}, with {100 * chosen.mean:.1f} % {search.metric.replace('_', ' ')} there, mean over seeds "
-        f"{', '.join(map(str, search.configs))}; searched: {where}, by {search.searcher}"
-        f"{'' if search.scheduler == 'none' else f' with {search.scheduler}'}, {tried} configurations. "
-        "Then trained on all training data."
+        f"{config.dataset} {config.partition} {config.algorithm['name']}: {', '.join(search.space)}; {search.wanted} "
+        f"configurations, seeds {', '.join(map(str, search.configs))}"
     )
 
 
-def final_request(
-    search: Search,
-    params: Mapping[str, Any],
-    note: str,
-    *,
-    setting: Mapping[str, str],
-    budget: str,
-    overrides: Mapping[str, Any],
-    seeds: list[int],
-    playing: Playing,
-) -> Request:
-    """What `run` does with the chosen hyper-parameters: train on all training data, test.
-
-    The grid is named after the search: what a longer search chooses takes the place of what a shorter one has chosen.
-    """
-    name = "-".join(str(setting[key]) for key in ("algorithm", "dataset", "partition"))
-    content = {
-        "title": f"{name}, tuned on validation data",
-        "axes": {key: [setting[key]] for key in ("dataset", "partition", "algorithm")} | {"seed": seeds},
-        "settings": dict(params),
-        "report": {"notes": [note]},
-    }
-    return Request(
-        grid=make_grid(f"tuned-{search.name}", content),
-        budget=budget,
-        only={},
-        overrides=overrides,
-        seeds=seeds,
-        substitutes={},
-        data_dir=playing.data_dir,
-        checkpoint_seconds=playing.checkpoint_seconds,
-    )
+def _trouble(search: Search, failed: int) -> str:
+    if failed:
+        return (
+            f"{title_of(search)}: {failed} configurations have failed, so the best one is not known; the same command tries "
+            "them again."
+        )
+    return f"{title_of(search)}: no configuration was trained to the end, so none can be chosen."

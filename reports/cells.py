@@ -30,12 +30,19 @@ def label(cell: dict, key: str) -> str:
     return "-" if value is None else str(value)
 
 
+def split_of(grid: dict) -> str:
+    """On which split the accuracies of a grid are; "test and validation" if it mixes them."""
+    return " and ".join(sorted({cell["config"]["split"] for cell in grid["cells"]}))
+
+
 def current_cells(grid: dict, records: dict[str, dict]) -> list[dict]:
     """The cells of a grid without those that were played anew: of runs that differ in nothing but the versions of their
     parts, the last of the grid that has ended counts, and while none has, the last."""
     current = {}
     for cell in grid["cells"]:
-        key = json.dumps(cell | {"run": None, "config": cell["config"] | {"versions": None}}, sort_keys=True)
+        key = json.dumps(
+            cell | {"run": None, "tuned": None, "config": cell["config"] | {"versions": None}}, sort_keys=True
+        )
         ended = records.get(cell["run"], {}).get("status") in ("done", "diverged")
         earlier = current.get(key)
         if ended or not earlier or not earlier[0]:
@@ -53,9 +60,9 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
         value: `last`, `best` or `last10`.
 
     Returns:
-        Columns: the cell keys and SETTING, choice, seed, run, missing, substitute and data_note ("" unless they apply),
-        score (percent; NaN unless the run is done and reports the metric), wobble (std of the last 10 rounds of the run,
-        where value is `last10`), done, diverged, failed (bool).
+        Columns: the cell keys and SETTING, choice, searched (whether a search on validation data made it), seed, run,
+        missing, substitute and data_note ("" unless they apply), score (percent; NaN unless the run is done and reports the
+        metric), wobble (std of the last 10 rounds of the run, where value is `last10`), done, diverged, failed (bool).
 
     Raises:
         ValueError: if two runs would fall on the same place of the table.
@@ -69,7 +76,8 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
         lines.append(
             {
                 **{key: label(cell, key) for key in {*keys, *SETTING, "seed"}},
-                "choice": _describe(cell["choice"]),
+                "choice": _describe(cell["choice"] or _chosen(cell)),
+                "searched": bool(cell.get("tuned")),
                 "run": cell["run"],
                 "missing": cell["missing"] or "",
                 "substitute": cell["substitute"] or "",
@@ -101,14 +109,14 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
         std: `population` (divides by the number of seeds) or `sample` (by one less).
 
     Returns:
-        Columns of the chosen setting: keys and SETTING, choice, missing, substitute, data_note, mean, std (percent
+        Columns of the chosen setting: keys and SETTING, choice, searched, missing, substitute, data_note, mean, std (percent
         points; of a single planned seed over its last 10 rounds, if the value is about them; else NaN below two
         seeds), seeds, done, diverged, failed (numbers of seeds), run_ids. Columns about
         the whole cell: settings, tried (numbers of settings; a tried one ended on every seed, done or
         diverged), complete.
     """
     by_setting = runs.groupby([*keys, "choice"], sort=False)
-    firsts = [*(key for key in SETTING if key not in keys), "missing", "substitute"]
+    firsts = [*(key for key in SETTING if key not in keys), "searched", "missing", "substitute"]
     settings = by_setting.agg(
         **{name: (name, "first") for name in firsts},
         mean=("score", "mean"),
@@ -146,6 +154,12 @@ def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     scored = runs.dropna(subset=["run", "score"]).drop_duplicates("run").set_index("run")[["seed", "score"]]
     chosen = cells["run_ids"].str.split().explode().to_frame("run").join(scored, on="run", how="inner")
     return chosen.pivot(columns="seed", values="score").reindex(cells.index)
+
+
+def _chosen(cell: dict) -> dict:
+    """What a search has chosen for a cell, numbers as people read them: those of a range have many digits."""
+    params = cell.get("tuned", {}).get("params", {})
+    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in params.items()}
 
 
 def _wobble(record: dict, metric: str) -> float:

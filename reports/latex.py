@@ -23,9 +23,9 @@ _DOCUMENT = r"""\documentclass{article}
 
 
 def render(report: Report) -> str:
-    """One float per metric, with footnotes, and one for its standings; published value and difference stand below the measured
-    one."""
-    floats = [*report.tables, *report.standings]
+    """One float per metric, with footnotes, and one each for its choices and standings; published value and difference stand
+    below the measured one."""
+    floats = [*report.tables, *report.below]
     several = {table.title for table in floats if sum(table.title == other.title for other in floats) > 1}
     texts = []
     for table in floats:
@@ -37,7 +37,7 @@ def render(report: Report) -> str:
 
 def render_document(report: Report) -> str:
     """The same tables as a document that pdflatex compiles as it is."""
-    width = max(len(table.row_keys) + len(table.columns) for table in (*report.tables, *report.standings))
+    width = max(len(table.row_keys) + len(table.columns) for table in (*report.tables, *report.below))
     return _DOCUMENT % (max(210, 30 + 22 * width), render(report))
 
 

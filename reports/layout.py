@@ -3,8 +3,9 @@
 The result is made of short texts and knows nothing of Markdown or LaTeX.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -71,8 +72,14 @@ def percent(number: float) -> str:
     return f"{number:.1f}"
 
 
-def arrange(cells: pd.DataFrame, grid: dict, metric: str) -> Table:
+def arrange(
+    cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], Cell] | None = None, title: str = ""
+) -> Table:
     """The table of one metric's cells.
+
+    Args:
+        show: what stands in a cell; None for its number.
+        title: of the table.
 
     A cell without a partition (centralized training) belongs to the dataset, not to one of its rows: it
     stands once, in the dataset's first row, as in the papers.
@@ -82,7 +89,7 @@ def arrange(cells: pd.DataFrame, grid: dict, metric: str) -> Table:
     places = {}
     for cell in cells.itertuples():
         labels = tuple(getattr(cell, key) for key in keys)
-        places[labels, getattr(cell, column_key)] = _show(cell)
+        places[labels, getattr(cell, column_key)] = (show or _show)(cell)
 
     columns = _in_order((column for _, column in places), map(_text, grid["column_order"]))
     labels_in_order = _in_order((labels for labels, _ in places), map(_labels, grid["row_order"]))
@@ -92,7 +99,7 @@ def arrange(cells: pd.DataFrame, grid: dict, metric: str) -> Table:
         Row(labels, tuple(placed.get((labels, column)) for column in columns))
         for labels in dict.fromkeys(hosts.values())
     )
-    return Table(metric, tuple(keys), tuple(columns), tuple(rows), column_key)
+    return Table(metric, tuple(keys), tuple(columns), tuple(rows), column_key, title)
 
 
 def _show(cell) -> Cell:

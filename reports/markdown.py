@@ -9,14 +9,14 @@ from reports.report import Report
 
 
 def render(report: Report) -> str:
-    """Title, one table per metric (named where there are several), standings, footnotes as a list."""
+    """Title, one table per metric (named where there are several), choices, standings, footnotes as a list."""
     parts = [f"# {_escape(report.title)}"]
     for table in report.tables:
         if len(report.tables) > 1:
             parts.append(f"## {_escape(table.metric)}")
         parts.append(_table(table))
-    for table in report.standings:
-        of = f" ({table.metric})" if len(report.standings) > 1 else ""
+    for table in report.below:
+        of = f" ({table.metric})" if len(report.tables) > 1 else ""
         parts += [f"## {_escape(table.title + of)}", _table(table)]
     parts.append("\n".join(f"- {_escape(note)}" for note in report.notes))
     return "\n\n".join(parts) + "\n"

@@ -1,13 +1,12 @@
 """The footnotes of a report: what the numbers are, how they were chosen, and what is not as it should be."""
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import pandas as pd
 
-from reports import agreement, best
-from reports.cells import cell_keys, label
+from reports import agreement, best, tuned
+from reports.cells import label, split_of
 from reports.comparison import is_comparable, own_value
 from reports.metrics import METRICS
 from reports.verdicts import rule
@@ -35,7 +34,7 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     if cells["gain"].notna().any():
         over = " ".join(f"{key}={value}" for key, value in grid["report"]["gains_over"].items())
         yield f"In brackets: gain over {over}, in points: mean, and std if there is one, of the differences of the same seeds."
-    yield from _tuning(grid, cells)
+    yield from tuned.footnotes(grid, cells)
     yield from grid["report"].get("notes", ())
     yield from _published(grid, cells, value)
     yield from agreement.footnotes(grid, cells)
@@ -64,29 +63,9 @@ def _numbers(grid: dict, value: str) -> str:
     alone = "1 seed, std of these rounds" if value == "last10" else "1 seed, so no std"
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds" if len(seeds) > 1 else alone
     return (
-        f"Accuracy in percent on the {_split(grid)} split, {_VALUES[value]}; "
+        f"Accuracy in percent on the {split_of(grid)} split, {_VALUES[value]}; "
         f"{spread} ({', '.join(map(str, seeds))}); budget {grid['budget']}."
     )
-
-
-def _tuning(grid: dict, cells: pd.DataFrame) -> Iterable[str]:
-    tuned = cells[cells["settings"] > 1].groupby("algorithm", sort=False)["settings"].agg(["min", "max"])
-    if len(tuned):
-        counts = ", ".join(
-            f"{low} for {name}" if low == high else f"{low} to {high} for {name}"
-            for name, low, high in tuned.itertuples()
-        )
-        protocol = ", as published" if grid["mirrors"] else ""
-        yield (
-            f"Tuned: best of N settings per cell, chosen on the {_split(grid)} split by the mean over "
-            f"seeds{protocol}; N is {counts}; the CSV names the choices."
-        )
-    fixed = cells[(cells["settings"] == 1) & (cells["choice"] != "")]
-    if len(fixed):
-        keys = cell_keys(grid)
-        places = set(fixed[keys].itertuples(index=False, name=None))
-        shown = [cell for cell in grid["cells"] if tuple(label(cell, key) for key in keys) in places]
-        yield f"One setting, not tuned: {', '.join(_choices(shown))}."
 
 
 def _published(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
@@ -189,26 +168,6 @@ def _part(config: dict, path: str) -> str:
     for name in path.split("."):
         found = found[name]
     return f"{path.partition('.')[0]} {found['name'] if isinstance(found, dict) else found}"
-
-
-def _split(grid: dict) -> str:
-    return " and ".join(sorted({cell["config"]["split"] for cell in grid["cells"]}))
-
-
-def _choices(cells: list[dict]) -> Iterator[str]:
-    """ "moon mu=5.0" for each option that was chosen, with the method that it belongs to, be it around another or inside, and
-    the datasets where it differs between them."""
-    found: dict[str, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))
-    for cell in cells:
-        for name, value in sorted(cell["choice"].items()):
-            method = outer = cell["config"]["algorithm"]
-            while name not in method and isinstance(method.get("base"), dict):
-                method = method["base"]
-            owner = (method if name in method else outer)["name"]
-            found[f"{owner} {name}"][json.dumps(value)][cell["dataset"]] = True
-    for option, values in found.items():
-        for value, names in values.items():
-            yield f"{option}={value}" + (f" on {' and '.join(names)}" if len(values) > 1 else "")
 
 
 def _join(names: Iterable[str]) -> str:

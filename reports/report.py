@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from bench.names import unknown
-from reports import VALUES
+from reports import VALUES, tuned
 from reports import standings as over_rows
 from reports.best import compare_with_best
 from reports.cells import cell_keys, collect_runs, current_cells, label, row_keys, summarise
@@ -26,6 +26,7 @@ class Report:
         tables: one per metric; shared models and per-client models never stand in one column.
         notes: footnotes, plain sentences.
         cells: one line per cell and metric, accuracies in percent, not rounded.
+        choices: hyper-parameters that were chosen, as tables, one per metric where something was.
         standings: mean ranks and wins of the columns, as tables, one per metric that has some.
         standings_data: the numbers behind them, lines of `reports.standings.COLUMNS`.
     """
@@ -35,8 +36,14 @@ class Report:
     tables: tuple[Table, ...]
     notes: tuple[str, ...]
     cells: pd.DataFrame
+    choices: tuple[Table, ...] = ()
     standings: tuple[Table, ...] = ()
     standings_data: pd.DataFrame | None = None
+
+    @property
+    def below(self) -> tuple[Table, ...]:
+        """What stands below the tables of numbers."""
+        return (*self.choices, *self.standings)
 
 
 def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Report:
@@ -60,7 +67,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         if all(label(cell, key) == "-" for cell in grid["cells"]):
             raise ValueError(f"The report names {key!r}, but no cell of the grid has a setting of that name.")
 
-    tables, frames, ranked = [], [], []
+    tables, frames, choices, ranked = [], [], [], []
     for metric, columns in _columns_by_metric(grid, records, value).items():
         runs = collect_runs(grid, records, metric, value)
         runs = runs[runs[grid["report"]["columns"]].isin(columns)]
@@ -68,7 +75,8 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         cells = compare(cells, grid, metric, value)
         cells = compare_with_best(cells, runs, row_keys(grid))
         tables.append(arrange(cells, grid, metric))
-        frames.append(cells.assign(metric=metric, value=value))
+        choices += filter(None, [tuned.table(cells, grid, metric)])
+        frames.append(cells.assign(metric=metric, value=value, chosen_on=tuned.chosen_on(cells, grid)))
         if grid["report"].get("standings"):
             found = over_rows.standings(cells, grid, tables[-1].columns)
             ranked.append(found.assign(metric=metric)[list(over_rows.COLUMNS)])
@@ -78,11 +86,11 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
     name = f"{grid['grid']}@{grid['budget']}" + (f"-{value}" if value != own_value(grid) else "")
     title = grid["title"] or grid["grid"]
     if not ranked:
-        return Report(name, title, tuple(tables), tuple(notes), cells)
+        return Report(name, title, tuple(tables), tuple(notes), cells, tuple(choices))
     found = pd.concat([lines for lines in ranked if len(lines)] or ranked[:1], ignore_index=True)
     notes += over_rows.footnotes(found, cells, grid)
     shown = tuple(over_rows.arrange(lines, grid, metric) for metric, lines in found.groupby("metric", sort=False))
-    return Report(name, title, tuple(tables), tuple(notes), cells, shown, found)
+    return Report(name, title, tuple(tables), tuple(notes), cells, tuple(choices), shown, found)
 
 
 def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict[str, set[str]]:

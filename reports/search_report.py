@@ -12,8 +12,8 @@ from reports import figures
 from reports.looks import COLOURS
 
 
-def write(study: Study, outcomes: list[Outcome]) -> list[Path]:
-    """Saves table and figures under `<results>/reports/search-<name>...` and returns the files."""
+def write(study: Study, outcomes: list[Outcome], with_figures: bool = True) -> list[Path]:
+    """Saves the table, and figures if they are wanted, under `<results>/reports/search-<name>...` and returns the files."""
     folder = study.store.folder / "reports"
     stem = f"search-{study.search.name}"
     table = configurations(study, outcomes)
@@ -21,7 +21,7 @@ def write(study: Study, outcomes: list[Outcome]) -> list[Path]:
     write_file(paths["md"], markdown(study, table))
     write_file(paths["csv"], table.round({"mean": 6, "std": 6}).to_csv(index=False, lineterminator="\n"))
     drawn = [*paths.values()]
-    for name, figure in draw(study, outcomes).items():
+    for name, figure in (draw(study, outcomes) if with_figures else {}).items():
         for suffix in figures.FORMATS:
             drawn.append(folder / f"{stem}-{name}.{suffix}")
             figures.save(figure, drawn[-1], bbox_inches="tight")  # Optuna's labels would be cut

@@ -12,6 +12,7 @@ _COLUMNS = (
         "diverged",
         "failed",
         "choice",
+        "chosen_on",
         "tried",
         "settings",
         "missing",

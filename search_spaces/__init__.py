@@ -12,6 +12,7 @@ A file maps settings or options to where they are searched:
 and `extends: NAME` takes over what another file has.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,12 @@ class Parameter(BaseModel):
     def is_whole(self) -> bool:
         """Whether the range is one of whole numbers."""
         return isinstance(self.low, int) and isinstance(self.high, int) and all(isinstance(v, int) for v in self.grid)
+
+    def size(self, searcher: str) -> float:
+        """Number of values among which a searcher chooses, infinite for a range of real numbers."""
+        if searcher == "grid" or self.low is None:
+            return len(self.grid)
+        return self.high - self.low + 1 if self.is_whole else math.inf
 
     def describe(self, searcher: str) -> str:
         """Where a searcher looks: "0.001 to 10 (log)" or "0.1, 1, 5"."""

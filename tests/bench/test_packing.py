@@ -9,7 +9,7 @@ import ray
 
 from bench import tune as scheduler
 from bench.config import resolve, run_id
-from bench.resources import Resources
+from bench.resources import Machines, Resources
 from bench.run import Keep
 from bench.shares import Profile
 from bench.store import Store
@@ -80,7 +80,7 @@ def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_
     with Store(tmp_path).locked() as store:
         jobs = [Job(run_id(one), one, str(store.playing_folder(run_id(one))), Keep()) for one in configs]
         scheduler.play(
-            jobs, store, watcher, data_dir=None, resources=Resources(0.5, 1.0, "cuda", auto=True), max_concurrent=2
+            jobs, store, watcher, data_dir=None, machines=Machines(Resources(0.5, 1.0, "cuda", auto=True), 2)
         )
         assert [store.record(job.id)["status"] for job in jobs] == ["done"] * 3
     seen = [json.loads((Path(job.folder) / "seen.json").read_text()) for job in jobs]

@@ -8,7 +8,7 @@ import pytest
 
 from bench import tune as scheduler
 from bench.config import resolve
-from bench.resources import Resources
+from bench.resources import Machines, Resources
 from bench.run import Keep
 from bench.store import Store
 from bench.tune import _Recorder, python_path, reason_of
@@ -88,6 +88,6 @@ def test_how_a_polite_kill_is_answered_is_restored_afterwards(tmp_path, monkeypa
     monkeypatch.setattr(scheduler, "_check_machines", stop)
     before = signal.getsignal(signal.SIGTERM)
     with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
-        scheduler.play([], store, None, data_dir=None, resources=Resources())
+        scheduler.play([], store, None, data_dir=None, machines=Machines(Resources()))
     assert during == [signal.default_int_handler]
     assert signal.getsignal(signal.SIGTERM) == before != during[0]

@@ -1,0 +1,118 @@
+"""How hyper-parameters were chosen, and which: footnotes, and a table of the choices."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import pandas as pd
+
+from reports.cells import cell_keys, label, split_of
+from reports.layout import Cell, Table, arrange
+
+TITLE = "Chosen hyper-parameters"
+
+
+def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
+    """By which protocol the numbers of a table were tuned.
+
+    Args:
+        grid: expanded grid.
+        cells: of all metrics.
+    """
+    tuned = cells[cells["settings"] > 1].groupby("algorithm", sort=False)["settings"].agg(["min", "max"])
+    if len(tuned):
+        counts = _counted({name: (low, high) for name, low, high in tuned.itertuples()})
+        protocol = ", as published" if grid["mirrors"] else ""
+        yield (
+            f"Tuned: best of N settings per cell, chosen on the {split_of(grid)} split by the mean over "
+            f"seeds{protocol}; N is {counts}."
+        )
+    yield from _searched(grid)
+    fixed = cells[(cells["settings"] == 1) & (cells["choice"] != "") & ~cells["searched"]]
+    if len(fixed):
+        keys = cell_keys(grid)
+        places = set(fixed[keys].itertuples(index=False, name=None))
+        shown = [cell for cell in grid["cells"] if tuple(label(cell, key) for key in keys) in places]
+        yield f"One setting, not tuned: {', '.join(_choices(shown))}."
+    if cells["searched"].any() and not cells["searched"].all():
+        others = dict.fromkeys(cells.loc[~cells["searched"] & (cells["missing"] == ""), grid["report"]["columns"]])
+        if others:
+            yield f"Nothing was searched in some cells of {', '.join(others)}."
+
+
+def chosen_on(cells: pd.DataFrame, grid: dict) -> pd.Series:
+    """The split on which each cell's hyper-parameters were chosen, "" where there was no choice."""
+    own = pd.Series(split_of(grid), cells.index).where(cells["settings"] > 1, "")
+    return own.mask(cells["searched"], "validation")
+
+
+def table(cells: pd.DataFrame, grid: dict, metric: str) -> Table | None:
+    """What was chosen, laid out as the table of a metric; None where there was no choice."""
+    if not (cells["searched"] | (cells["settings"] > 1)).any():
+        return None
+    chosen = cells["choice"].where(cells["searched"] | (cells["settings"] > 1) & (cells["done"] > 0), "")
+    return arrange(cells.assign(choice=chosen), grid, metric, show=lambda cell: Cell(cell.choice), title=TITLE)
+
+
+def _searched(grid: dict) -> Iterator[str]:
+    """About choices on validation data."""
+    found = {json.dumps(cell["tuned"], sort_keys=True): cell for cell in grid["cells"] if cell.get("tuned")}
+    if not found:
+        return
+    told = [cell["tuned"] for cell in found.values()]
+    shares = _alternatives(f"{one['share']:.0%}" for one in told)
+    metrics = _alternatives(one["metric"].replace("_", " ") for one in told)
+    seeds = _alternatives(", ".join(map(str, one["seeds"])) for one in told)
+    how = _alternatives(one["searcher"] + (f" with {one['scheduler']}" * (one["scheduler"] != "none")) for one in told)
+    counts = defaultdict(list)
+    for cell in found.values():
+        counts[label(cell, "algorithm")].append(cell["tuned"]["tried"])
+    equal = {one["tried"] for one in told}
+    number = str(*equal) if len(equal) == 1 else "N"
+    yield (
+        f"Hyper-parameters were chosen on validation data ({shares} of each class of each client; no test image was read), and "
+        f"then trained on all training data. Best of {number} configurations per cell by mean validation {metrics} over seeds "
+        f"{seeds}; searcher {how}."
+    )
+    if len(equal) > 1:
+        yield (
+            "The methods did not get equally many configurations: N is "
+            f"{_counted({name: (min(tried), max(tried)) for name, tried in counts.items()})}."
+        )
+    spaces = defaultdict(dict)
+    for cell in found.values():
+        for key, where in cell["tuned"]["space"].items():
+            spaces[key, where][_method(cell, key)] = True
+    searched = "; ".join(f"{key} of {', '.join(names)} in {where}" for (key, where), names in spaces.items())
+    yield f"Searched: {searched}."
+
+
+def _choices(cells: list[dict]) -> Iterator[str]:
+    """ "moon mu=5.0" for each option that was chosen, with the method that it belongs to, be it around another or inside, and
+    the datasets where it differs between them."""
+    found: dict[str, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))
+    for cell in cells:
+        for name, value in sorted(cell["choice"].items()):
+            found[f"{_method(cell, name)} {name}"][json.dumps(value)][cell["dataset"]] = True
+    for option, values in found.items():
+        for value, names in values.items():
+            yield f"{option}={value}" + (f" on {' and '.join(names)}" if len(values) > 1 else "")
+
+
+def _method(cell: dict, option: str) -> str:
+    """The method to which an option of a cell belongs: the one that is played, or one inside it."""
+    method = outer = cell["config"]["algorithm"]
+    while option not in method and isinstance(method.get("base"), dict):
+        method = method["base"]
+    return (method if option in method else outer)["name"]
+
+
+def _counted(counts: dict[str, tuple[int, int]]) -> str:
+    """ "2 for fedprox, 1 to 5 for moon"."""
+    return ", ".join(
+        f"{low} for {name}" if low == high else f"{low} to {high} for {name}" for name, (low, high) in counts.items()
+    )
+
+
+def _alternatives(texts: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(texts))
