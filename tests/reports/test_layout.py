@@ -10,7 +10,8 @@ from bench.store import StoreError
 def table(store, **options):
     """The first table as (row labels, column) -> text, in the order of the page."""
     text = reports.render(store.save(), "small_table", store.budget, **options)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    lines = text[text.index("\n|") + 1 :].split("\n\n")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     header, _, *body = rows
     width = len(store.report["rows"])
     return {(*row[:width], column): row[i] for row in body for i, column in enumerate(header) if i >= width}
@@ -190,7 +191,7 @@ def test_tuning_is_named_with_the_number_of_settings(store):
     tuned, fixed = (note for note in notes(store) if "setting" in note and "tuned" in note.lower())
     assert tuned == (
         "Tuned: best of N settings per cell, chosen on the test split by the mean over seeds, as published; "
-        "N is 2 to 3 for moon; the CSV names the choices."
+        "N is 2 to 3 for moon."
     )
     assert fixed == "One setting, not tuned: fedrs alpha=0.5."
 

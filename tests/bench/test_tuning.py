@@ -1,0 +1,165 @@
+"""Grids whose hyper-parameters come from searches. Nothing here starts Ray: searches were played before."""
+
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+import reports
+from bench import tuning
+from bench.console import console
+from bench.grid_spec import make_grid
+from bench.mistakes import ConfigError
+from bench.plan import Request, make_plan, store_grid
+from bench.resources import Machines, Resources
+from bench.search_spec import How
+from bench.store import Store
+from bench.study import Study
+from tests.bench.test_search import finish
+
+SETTINGS = {"clients": 12, "rounds": 4, "local_epochs": 1, "model": "mlp", "lr": 0.1}
+HOW = How(searcher="random", samples=3, warm_start=False, draw=False)
+
+
+def content(**changes) -> dict:
+    axes = {
+        "dataset": ["digits"],
+        "partition": ["label-2", "dir-0.5"],
+        "algorithm": ["fedavg", "fedprox"],
+        "seed": [0, 1],
+    }
+    return {"axes": axes, "settings": SETTINGS} | changes
+
+
+def request(how: How = HOW, **changes) -> Request:
+    grid = make_grid("mine", content(**changes))
+    return Request(grid, "paper", {}, {}, None, {}, None, how=how)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path).locked() as store:
+        yield store
+
+
+def played(asked: Request, store: Store, best: float = 0.9) -> dict[str, dict]:
+    """What is chosen by searches in which each later configuration is better than the one before."""
+    searches = tuning.searches_of(asked, make_plan(asked, store).selected)
+    for search in searches.values():
+        study, number = Study(search, store), 0
+        while trial := study.propose():
+            number += 1
+            finish(search, store, dict(trial.params), best - 1 / (1 + number), best, rounds=search.template.rounds)
+            study.close(trial, best, whole=True)
+    return tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None)
+
+
+def test_each_method_searches_its_own_space_in_each_setting_with_as_many_configurations_as_the_others(store):
+    asked = request()
+    searches = tuning.searches_of(asked, make_plan(asked, store).selected)
+    assert [(s.template.partition, s.template.algorithm["name"], [*s.space], s.wanted) for s in searches.values()] == [
+        ("label-2", "fedavg", ["weight_decay"], 3),
+        ("label-2", "fedprox", ["mu"], 3),
+        ("dir-0.5", "fedavg", ["weight_decay"], 3),
+        ("dir-0.5", "fedprox", ["mu"], 3),
+    ]
+    assert all(
+        config.split == "validation" and config.seed == seed
+        for s in searches.values()
+        for seed, config in s.configs.items()
+    )
+
+
+def test_what_the_table_shows_or_somebody_has_set_is_not_searched(store):
+    axes = content()["axes"] | {"weight_decay": [0.001, 0.01]}
+    asked = request(axes=axes, report={"rows": ["partition", "weight_decay"]})
+    searches = tuning.searches_of(asked, make_plan(asked, store).selected)
+    assert {s.template.algorithm["name"] for s in searches.values()} == {"fedprox"} and len(searches) == 4
+    given = replace(request(), overrides={"mu": 0.3})
+    assert {
+        s.template.algorithm["name"] for s in tuning.searches_of(given, make_plan(given, store).selected).values()
+    } == {"fedavg"}
+
+
+def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_tells_them(store):
+    asked = request()
+    chosen = played(asked, store)
+    asked = replace(asked, chosen=chosen)
+    plan = make_plan(asked, store)
+    assert {cell.config.split for cell in plan.todo} == {"test"} and len(plan.todo) == 8
+    for cell in plan.selected:
+        key = {"fedavg": "weight_decay", "fedprox": "mu"}[cell.config.algorithm["name"]]
+        assert cell.setting(key) == cell.tuned["params"][key] != {"weight_decay": 1e-5, "mu": 0.01}[key]
+        assert cell.tuned["tried"] == 3
+    store_grid(asked, plan, store)
+    for cell in plan.todo:
+        store.start(cell.id, cell.config.canonical())
+        summary = {value: {"accuracy": 0.5} for value in ("last", "best", "last10")}
+        store.finish(cell.id, [], {"status": "done", "reason": "", "rounds": 4, "summary": summary, "versions": {}})
+    paths = reports.write(store.folder, "mine", "paper+tuned=validation")
+    lines = pd.read_csv(paths["csv"], keep_default_na=False)
+    assert lines["chosen_on"].tolist() == ["validation"] * 4 and lines["choice"].str.contains("=").all()
+    assert "Best of 3 configurations per cell" in paths["md"].read_text()
+
+
+def test_what_a_longer_search_chooses_takes_the_place_of_what_a_shorter_one_has_chosen(store):
+    for how in (HOW, replace(HOW, samples=5)):
+        asked = replace(request(how), chosen=played(request(how), store))
+        store_grid(asked, make_plan(asked, store), store)
+        cells = store.grid(asked.label)["cells"]
+        assert len(cells) == 8 and {cell["tuned"]["tried"] for cell in cells} == {how.samples}
+    again = played(request(), store)
+    assert {one["tried"] for one in again.values()} == {3}, "a shorter search is as it was, whatever was tried later"
+
+
+def test_what_other_searches_have_found_counts_for_none_of_the_methods(store):
+    asked = request()
+    (place, search), *_ = tuning.searches_of(asked, make_plan(asked, store).selected).items()
+    finish(search, store, {"weight_decay": 0.005}, 1.0, 1.0, rounds=4)
+    assert played(asked, store)[place]["params"] != {"weight_decay": 0.005}
+
+
+def test_options_that_no_space_has_stay_at_the_named_point_of_the_grid(store):
+    tuning_sets = [
+        {"when": {"algorithm": "fedprox"}, "options": {"mu": [0.5, 0.7]}, "named": {"mu": 0.7}},
+        {"when": {"algorithm": "fedavg"}, "options": {"lr": [0.2, 0.3]}},
+    ]
+    searches = tuning.searches_of(asked := request(tuning=tuning_sets), make_plan(asked, store).selected).values()
+    assert {s.template.algorithm["mu"] for s in searches if s.template.algorithm["name"] == "fedprox"} == {0.7}
+    assert {s.template.lr for s in searches if s.template.algorithm["name"] == "fedavg"} == {0.2}
+
+
+def test_a_wrapper_is_searched_together_with_the_method_inside(store):
+    axes = {
+        "dataset": ["digits"],
+        "partition": ["label-2"],
+        "algorithm": ["fedprox"],
+        "wrapper": ["none", "ccvr"],
+        "seed": [0],
+    }
+    asked = request(axes=axes, report={"rows": ["partition", "algorithm"], "columns": "wrapper"})
+    searches = tuning.searches_of(asked, make_plan(asked, store).selected).values()
+    assert [[*search.space] for search in searches] == [["mu"], ["mu", "virtual_per_class"]]
+
+
+def test_a_grid_with_centralized_is_refused_with_what_to_do(store):
+    axes = content()["axes"] | {"algorithm": ["fedavg", "centralized"]}
+    asked = request(axes=axes)
+    with pytest.raises(ConfigError, match=r"centralized has no clients .* --only algorithm=NAME|NAME"):
+        tuning.searches_of(asked, make_plan(asked, store).selected)
+
+
+@pytest.mark.parametrize("key", ["split", "validation_share"])
+def test_the_splits_are_not_set_by_hand(key):
+    asked = replace(request(), overrides={key: "test"})
+    with pytest.raises(ConfigError, match=f"--set {key} has no place here"):
+        tuning.searches_of(asked, [])
+
+
+def test_a_share_that_leaves_a_client_empty_is_told_before_anything_is_played(store):
+    axes = content()["axes"] | {"partition": ["label-2"]}
+    asked = request(axes=axes, settings=SETTINGS | {"train_examples": 20})
+    searches = tuning.searches_of(asked, make_plan(asked, store).selected)
+    with pytest.raises(ValueError, match="A validation part needs two examples of one class at each client"):
+        tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None)
+    assert not [*store.folder.glob("runs/*")]

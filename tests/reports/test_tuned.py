@@ -1,0 +1,80 @@
+"""How a report tells by which protocol hyper-parameters were chosen, and which."""
+
+from io import StringIO
+
+import pandas as pd
+import pytest
+
+import reports
+
+
+def choice(mu: float, tried: int = 4, **changes) -> dict:
+    """What a search has chosen, as a cell has it."""
+    facts = {"metric": "accuracy", "share": 0.15, "seeds": [0, 1], "searcher": "random", "scheduler": "none"}
+    space = {"mu": "0.001 to 10 (log)"}
+    return {"params": {"mu": mu}, "score": 0.6, "tried": tried, "space": space, "search": "s", **facts} | changes
+
+
+@pytest.fixture
+def searched(store):
+    store.budget = "paper+tuned=validation"
+    for row, mu in (("cifar10 label-2", 0.012345678), ("cifar10 dir-0.1", 3.0)):
+        store.add(row, "fedprox", [0.5, 0.6], tuned=choice(mu), config=with_mu("fedprox", mu))
+        store.add(row, "fednova", [0.55, 0.6])
+    return store
+
+
+def with_mu(name: str, mu: float) -> dict:
+    return {"algorithm": {"name": name, "mu": mu}}
+
+
+def text_of(store, **options) -> str:
+    return reports.render(store.save(), "small_table", store.budget, **options)
+
+
+def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):
+    text = text_of(searched)
+    section = text.split("## Chosen hyper-parameters\n\n")[1].split("\n\n")[0]
+    rows = [[part.strip() for part in line.strip("|").split("|")] for line in section.splitlines()]
+    assert rows[0] == ["dataset", "partition", "fedprox"], "methods without a choice have no column"
+    assert rows[2:] == [["cifar10", "label-2", "mu=0.01235"], ["cifar10", "dir-0.1", "mu=3.0"]]
+    assert (
+        "- Hyper-parameters were chosen on validation data (15% of each class of each client; no test image was read), and "
+        "then trained on all training data. Best of 4 configurations per cell by mean validation accuracy over seeds 0, 1; "
+        "searcher random.\n"
+    ) in text
+    assert "- Searched: mu of fedprox in 0.001 to 10 (log).\n" in text
+    assert "- Nothing was searched in some cells of fednova.\n" in text
+    assert "not tuned" not in text and "as published" not in text
+    assert "differences carry no verdict" in text, "the published protocol is another one"
+
+
+def test_unequal_trial_budgets_are_named(searched):
+    searched.add("cifar10 label-2", "moon", [0.5, 0.5], tuned=choice(1.0, tried=3), config=with_mu("moon", 1.0))
+    searched.add("cifar10 dir-0.1", "moon", [0.5, 0.5], tuned=choice(1.0, tried=5), config=with_mu("moon", 1.0))
+    text = text_of(searched)
+    assert "Best of N configurations per cell" in text
+    assert "- The methods did not get equally many configurations: N is 4 for fedprox, 3 to 5 for moon.\n" in text
+
+
+@pytest.mark.parametrize(("tuned", "expected"), [(True, ["validation", ""]), (False, ["test", ""])])
+def test_the_csv_says_on_which_split_each_cell_was_tuned(store, tuned, expected):
+    if tuned:
+        store.add("cifar10 label-2", "moon", [0.5], tuned=choice(1.0), config=with_mu("moon", 1.0))
+    else:
+        store.add("cifar10 label-2", "moon", [0.5], choice={"mu": 1.0}).add(
+            "cifar10 label-2", "moon", [0.4], choice={"mu": 2.0}
+        )
+    store.add("cifar10 label-2", "fedavg", [0.5])
+    lines = pd.read_csv(StringIO(text_of(store, format="csv")), keep_default_na=False)
+    assert lines["chosen_on"].tolist() == expected and lines["choice"].tolist() == ["mu=1.0", ""]
+
+
+def test_choices_stand_in_latex_too(searched):
+    text = text_of(searched, format="tex")
+    assert r"\caption{Chosen hyper-parameters}" in text and "mu=0.01235" in text
+
+
+def test_where_nothing_was_chosen_there_is_no_table_of_choices(store):
+    store.add("cifar10 label-2", "fedrs", [0.5], choice={"alpha": 0.5})
+    assert "Chosen hyper-parameters" not in text_of(store)
