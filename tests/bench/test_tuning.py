@@ -158,7 +158,7 @@ def test_the_splits_are_not_set_by_hand(key):
 
 def test_a_share_that_leaves_a_client_empty_is_told_before_anything_is_played(store):
     axes = content()["axes"] | {"partition": ["label-2"]}
-    asked = request(axes=axes, settings=SETTINGS | {"train_examples": 20})
+    asked = request(axes=axes, settings=SETTINGS | {"train_examples": 40})
     searches = tuning.searches_of(asked, make_plan(asked, store).selected)
     with pytest.raises(ValueError, match="A validation part needs two examples of one class at each client"):
         tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None)
