@@ -7,6 +7,7 @@ store on the split "validation": what one search has finished is not played agai
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -261,19 +262,11 @@ def play(
             resources=resources,
             ended=study.ended_runs,
         )
-        early = AsyncHyperBandScheduler(
-            time_attr="round",
-            grace_period=stops(search)[0],
-            reduction_factor=REDUCTION,
-            max_t=search.template.rounds,
-        )
         tuner = tune.Tuner(
             tune.with_resources(trainable, {"cpu": resources.cpus, "gpu": resources.gpus}),
             tune_config=tune.TuneConfig(
-                metric="value",
-                mode="max",
                 search_alg=_Proposals(study),
-                scheduler=early if search.scheduler == "asha" else FIFOScheduler(),
+                scheduler=asha(study) if search.scheduler == "asha" else FIFOScheduler(),
                 num_samples=count,
                 max_concurrent_trials=machines.max_concurrent or None,
                 reuse_actors=True,
@@ -284,6 +277,25 @@ def play(
     if recorder.trouble:
         raise StoreError(str(recorder.trouble)) from recorder.trouble
     return recorder.failed
+
+
+def asha(study: Study) -> AsyncHyperBandScheduler:
+    """Stops early what does badly, compared with all that the search has tried, before a kill as well."""
+    search = study.search
+    scheduler = AsyncHyperBandScheduler(
+        time_attr="round",
+        metric="value",
+        mode="max",
+        grace_period=stops(search)[0],
+        reduction_factor=REDUCTION,
+        max_t=search.template.rounds,
+    )
+    for trial in study.optuna.get_trials(deepcopy=False):
+        earlier = SimpleNamespace(trial_id=f"earlier-{trial.number}")
+        scheduler.on_trial_add(None, earlier)
+        for stop, value in sorted(trial.intermediate_values.items()):
+            scheduler.on_trial_result(None, earlier, {"round": stop, "value": value})
+    return scheduler
 
 
 def bases_of(search: Search) -> dict[int, RunConfig]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -15,7 +16,7 @@ from bench.grid_spec import single
 from bench.mistakes import ConfigError
 from bench.resources import Resources
 from bench.run import Run
-from bench.search import Configuration, Place, bases_of
+from bench.search import Configuration, Place, asha, bases_of
 from bench.search_spec import How, make_searches
 from bench.store import Store
 from bench.study import Search, Study, stops
@@ -320,6 +321,20 @@ def test_runs_that_have_ended_are_not_played_again_and_count_as_they_were_at_eac
     assert [value["done"] for value in values] == [False, False, True] and not any(value["runs"] for value in values)
     part = configuration(search, {"mu": 0.1}, tmp_path, ended={first: known[first]})
     assert [told["id"] for told in part.step()["runs"]] == [second]
+
+
+def test_after_a_restart_a_configuration_is_still_compared_with_those_that_were_tried_before(store):
+    search = make(scheduler="asha", searcher="random", samples=5)
+    (study := Study(search, store)).propose()
+    late, bad = SimpleNamespace(trial_id="new"), {"round": 1, "value": 0.1}
+    fresh = asha(study)
+    fresh.on_trial_add(None, late)
+    assert fresh.on_trial_result(None, late, bad) == "CONTINUE"
+    for score in (0.5, 0.6, 0.7):
+        try_next(study, store, score, score)
+    again = asha(Study(search, store))
+    again.on_trial_add(None, late)
+    assert again.on_trial_result(None, late, bad) == "STOP"
 
 
 def test_a_seed_that_fails_ends_its_configuration(tmp_path, monkeypatch):
