@@ -81,12 +81,14 @@ def choose(
             outcomes = study.outcomes()
             saved = search_report.write(study, outcomes, with_figures=request.how.draw)
             if request.how.draw:
-                say("Saved: " + ", ".join(map(str, saved)))
+                say(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
             whole = [one for one in outcomes if one.whole]
             if failed or not whole:
                 troubles.append(_trouble(study.search, failed))
             else:
                 found[name] = described(study.search, whole[0], len(outcomes))
+    if not request.how.draw and studies:
+        say(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
     if troubles:
         raise ValueError(" ".join(troubles))
     return {place: found[search.name] for place, search in searches.items()}
