@@ -151,10 +151,13 @@ def tidy(storage: "Folder", store: Store) -> None:
 def name_of(cell: Cell, grid: GridSpec) -> str:
     """A run for people: "cifar10 label-2 fedprox mu=0.01 seed 0", with all in which it may differ from others of its grid."""
     stand_in = f"(as {cell.dataset})" if cell.substitute else ""
-    told = {"dataset", "partition", "algorithm", "wrapper", "seed", *cell.choice}
+    chosen = cell.choice or cell.tuned.get("params", {})
+    told = {"dataset", "partition", "algorithm", "wrapper", "seed", *chosen}
     others = {key: cell.setting(key) for key in grid.axes if key not in told}
-    differing = cell.choice | {key: value for key, value in others.items() if value is not None}
-    choice = (f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}" for key, value in differing.items())
+    differing = chosen | {key: value for key, value in others.items() if value is not None}
+    choice = (
+        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in differing.items()
+    )
     config = cell.config
     words = [
         config.dataset,

@@ -40,6 +40,11 @@ def value_of(cell: Mapping[str, Any], key: str) -> Any:
     return shown(next(found, None))
 
 
+def chosen_in(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters of a stored cell that were chosen: its point of a tuning set, or what a search has found."""
+    return cell["choice"] or cell.get("tuned", {}).get("params", {})
+
+
 def shown(value: Any) -> Any:
     """A setting's value as a label of a table: a method with options as "fedprox mu=0.1", all others as they are."""
     if not (isinstance(value, Mapping) and "name" in value):

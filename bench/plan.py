@@ -158,7 +158,7 @@ def training_of(cell: Cell) -> Cell | None:
     if not (config.evaluate_every is None and algorithms.load(config.algorithm["name"]).post_hoc):
         return None
     trained = base_of(config)
-    return replace(cell, config=trained, id=run_id(trained), choice={}, variant="", wrapper="")
+    return replace(cell, config=trained, id=run_id(trained), choice={}, tuned={}, variant="", wrapper="")
 
 
 def keep_of(request: Request, cell: Cell, store: Store) -> Keep:

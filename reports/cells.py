@@ -8,7 +8,7 @@ import json
 
 import pandas as pd
 
-from bench.names import value_of
+from bench.names import chosen_in, value_of
 
 # What identifies the published counterpart of a cell; the same for all runs of the cell.
 SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participation", "variant", "published_as"]
@@ -76,7 +76,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
         lines.append(
             {
                 **{key: label(cell, key) for key in {*keys, *SETTING, "seed"}},
-                "choice": _describe(cell["choice"] or _chosen(cell)),
+                "choice": _describe(cell["choice"] or _rounded(chosen_in(cell))),
                 "searched": bool(cell.get("tuned")),
                 "run": cell["run"],
                 "missing": cell["missing"] or "",
@@ -156,9 +156,8 @@ def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return chosen.pivot(columns="seed", values="score").reindex(cells.index)
 
 
-def _chosen(cell: dict) -> dict:
-    """What a search has chosen for a cell, numbers as people read them: those of a range have many digits."""
-    params = cell.get("tuned", {}).get("params", {})
+def _rounded(params: dict) -> dict:
+    """Numbers as people read them: those that a search has drawn from a range have many digits."""
     return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in params.items()}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.names import unknown, value_of
+from bench.names import chosen_in, unknown, value_of
 from bench.store import Store
 from reports.cells import cell_keys, current_cells
 
@@ -42,7 +42,7 @@ def rounds_table(grid: dict, records: dict[str, dict], store: Store) -> pd.DataF
         seconds (so far), and whatever else the rounds report as numbers.
     """
     cells = [cell for cell in current_cells(grid, records) if cell["run"] in records]
-    axes = [*cell_keys(grid), *sorted({key for cell in cells for key in cell["choice"]})]
+    axes = [*cell_keys(grid), *sorted({key for cell in cells for key in chosen_in(cell)})]
     settings, metrics = [], []
     for number, cell in enumerate(cells):
         settings.append(_described(cell, axes) | {"status": records[cell["run"]]["status"]})

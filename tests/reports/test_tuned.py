@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 
 import reports
+from bench.store import Store as ResultStore
+from reports import rounds
 
 
 def choice(mu: float, tried: int = 4, **changes) -> dict:
@@ -73,6 +75,17 @@ def test_the_csv_says_on_which_split_each_cell_was_tuned(store, tuned, expected)
 def test_choices_stand_in_latex_too(searched):
     text = text_of(searched, format="tex")
     assert r"\caption{Chosen hyper-parameters}" in text and "mu=0.01235" in text
+
+
+def test_all_rounds_of_a_tuned_grid_have_a_column_for_what_was_chosen(searched):
+    store = ResultStore(searched.save())
+    expanded = store.grid("small_table@paper+tuned=validation")
+    for cell in expanded["cells"]:
+        (store.run_folder(cell["run"]) / "rounds.jsonl").write_text('{"round": 1, "accuracy": 0.5}\n')
+    columns = rounds.rounds_table(
+        expanded, {cell["run"]: store.record(cell["run"]) for cell in expanded["cells"]}, store
+    )
+    assert "mu" in columns
 
 
 def test_where_nothing_was_chosen_there_is_no_table_of_choices(store):
