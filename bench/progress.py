@@ -24,14 +24,7 @@ class Display:
         self._console, self._jobs = console, jobs
         self._running: dict[str, float] = {}
         self.ended_by = {"done": 0, "diverged": 0, "failed": 0}
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self._bar = _bar(console)
         self._task = self._bar.add_task("", total=sum(examples for _, examples in jobs.values()))
 
     @contextmanager
@@ -78,6 +71,41 @@ class Display:
         ended = sum(self.ended_by.values())
         text = f"{ended}/{len(self._jobs)} done, {len(self._running)} running, {self.ended_by['failed']} failed"
         self._bar.update(self._task, description=text)
+
+
+class RoundsBar:
+    """How far the configurations of a search are; a context in which it is on the screen."""
+
+    def __init__(self, console: Console, rounds: int, count: int):
+        """
+        Args:
+            rounds: of one configuration, all seeds together.
+            count: configurations to try, at most.
+        """
+        self._bar, self._rounds, self._played = _bar(console), rounds, {}
+        self._task = self._bar.add_task(f"{count} configurations", total=rounds * count)
+
+    def __enter__(self):
+        self._bar.start()
+
+    def __exit__(self, *error):
+        self._bar.stop()
+
+    def advance(self, configuration: str, rounds: int | None) -> None:
+        """A configuration has played so many rounds, None if it has ended."""
+        self._played[configuration] = self._rounds if rounds is None else rounds
+        self._bar.update(self._task, completed=sum(self._played.values()))
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=console,
+        disable=not console.is_terminal,
+    )
 
 
 def outcome(record: dict) -> str:

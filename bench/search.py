@@ -5,102 +5,27 @@ store on the split "validation": what one search has finished is not played agai
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
+from rich.console import Console
 
 import algorithms
 from bench import tune as scheduling  # sets the environment that Ray reads
 from bench.config import RunConfig, base_of, run_id
+from bench.configuration import Configuration, Place
 from bench.ledger import Ledger
+from bench.progress import RoundsBar
 from bench.resources import Machines
-from bench.run import Keep, summarise
-from bench.store import Store, StoreError
-from bench.study import REDUCTION, Search, Study, stops, text_of
-from bench.worker import Job, Worker
+from bench.run import summarise
+from bench.searches import REDUCTION, Search, stops, text_of
+from bench.store import StoreError
+from bench.study import Study
 
 from ray import tune  # isort: skip
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler  # isort: skip
 from ray.tune.search import Searcher  # isort: skip
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the workers of a search write.
-
-    Attributes:
-        folder: has one for each run; an absolute path, or a URI that fsspec knows.
-        mark: as in `bench.worker.Job`.
-        bases: seed -> where the last state lies from which the runs of that seed start; see `bases_of`.
-        checkpoint_seconds: least time between checkpoints of an unfinished run.
-    """
-
-    folder: str
-    mark: str
-    bases: Mapping[int, str]
-    checkpoint_seconds: float = 60.0
-
-
-class Configuration(tune.Trainable):
-    """Workers that play the runs of one configuration, a worker per seed; all of them share its part of a machine."""
-
-    def setup(self, config, search, place, data_dir, resources, ended):
-        torch.set_num_threads(resources.threads)
-        self._search, self._place, self._ended = search, place, ended
-        self._data_dir, self._device = data_dir, resources.device
-        self.reset_config(config)
-
-    def reset_config(self, new_config):
-        self._runs, self._failed = self._search.runs(new_config), False
-        self._curves = {run: dict(self._ended.get(run, {})) for run in self._runs}  # round -> metric
-        self._workers = {run: self._worker(run) for run in self._runs if run not in self._ended}
-        self._stops = stops(self._search)
-        return True
-
-    def step(self):
-        """Plays all seeds up to the next round at which configurations are compared.
-
-        Returns:
-            "value", the mean over seeds there; "round"; "runs", what each of them tells (see `_play`); "failed", whether one of
-            them has failed; "broken", why nothing can be written any more, or "".
-        """
-        stop = self._stops.pop(0)
-        told = [self._play(run, stop) for run in list(self._workers)]
-        broken = next((one["broken"] for one in told if one["broken"]), "")
-        done = not self._stops or self._failed or bool(broken)
-        value = sum(_latest(curve, stop) for curve in self._curves.values()) / len(self._runs)
-        return {"value": value, "round": stop, "runs": told, "failed": self._failed, "broken": broken, "done": done}
-
-    def _worker(self, run: str) -> Worker:
-        config, worker = self._runs[run], Worker(self._data_dir, self._device)
-        place, folder = self._place, f"{self._place.folder}/{run}"
-        base = place.bases.get(config.seed, "")
-        worker.take(Job(run, config, folder, Keep(final=False), place.checkpoint_seconds, base=base, mark=place.mark))
-        return worker
-
-    def _play(self, run: str, stop: int) -> dict[str, Any]:
-        """Plays a run up to a round, and tells all of it as `Worker.step` does."""
-        worker, rows, notes, first = self._workers[run], [], [], None
-        while True:
-            said = worker.step(stop)
-            first = said["first"] if first is None else min(first, said["first"])
-            rows[said["first"] - first :] = said["rows"]
-            notes += [said["note"]] if said["note"] else []
-            if said["crowded"]:
-                said["ended"] = {"status": "failed", "reason": "out of GPU memory: ask for a larger --gpus-per-trial"}
-            if said["ended"] or said["broken"] or worker.round >= stop:
-                break
-        self._curves[run] |= {row["round"]: row[self._search.metric] for row in rows if self._search.metric in row}
-        if said["ended"]:
-            del self._workers[run]
-            self._failed |= said["ended"]["status"] == "failed"
-            if said["ended"]["status"] == "diverged":
-                self._curves[run] = {0: 0.0}
-        told = {"id": run, "config": self._runs[run].canonical(), "first": first, "rows": rows, "until": stop}
-        return told | {"ended": said["ended"], "broken": said["broken"], "note": "; ".join(notes)}
 
 
 class _Proposals(Searcher):
@@ -118,7 +43,8 @@ class _Proposals(Searcher):
         return dict(trial.params)
 
     def on_trial_result(self, trial_id, result):
-        self._open[trial_id].report(result["value"], result["round"])
+        if result["round"]:
+            self._open[trial_id].report(result["value"], result["round"])
 
     def on_trial_complete(self, trial_id, result=None, error=False):
         failed = error or result is None or result["failed"] or result["broken"]
@@ -140,18 +66,21 @@ class _Recorder(tune.Callback):
         trouble: an error in writing, which Ray would keep to itself.
     """
 
-    def __init__(
-        self, search: Search, store: Store, say: Callable[[str], None], facts: Mapping, place: Place, total: int
-    ):
-        self._search, self._store, self._say, self._place, self._total = search, store, say, place, total
-        self._bases = {seed: run_id(config) for seed, config in bases_of(search).items()}
-        self._ledger = Ledger(store, facts)
+    def __init__(self, study: Study, place: Place, say: Callable[[str], None], facts: Mapping, bar: RoundsBar):
+        self._study, self._place, self._say, self._bar = study, place, say, bar
+        self._search, self._store = study.search, study.store
+        self._bases = {seed: run_id(config) for seed, config in bases_of(self._search).items()}
+        self._ledger = Ledger(self._store, facts)
+        self._ended = study.ended_runs.keys()
         self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds played, of runs that have not ended
-        self._number = self.failed = 0
+        self._number, self.failed = self._search.wanted - study.left, 0
         self.trouble: Exception | None = None
 
     def __getstate__(self):
         return {}  # Tune pickles its callbacks in order to restore them, which this project never does
+
+    def on_trial_start(self, iteration, trials, trial, **info):
+        self._keeping_trouble(self._start, trial)
 
     def on_trial_result(self, iteration, trials, trial, result, **info):
         if result["broken"]:
@@ -172,53 +101,63 @@ class _Recorder(tune.Callback):
             self.trouble = error
             raise
 
+    def _start(self, trial) -> None:
+        runs = {run: config for run, config in self._search.runs(trial.config).items() if run not in self._ended}
+        for run, config in runs.items():
+            self._ledger.start(run, config.canonical())
+        self._open[trial.trial_id] = dict.fromkeys(runs, 0)
+        self._bar.advance(trial.trial_id, 0)
+
     def _take(self, trial, result) -> None:
-        playing = self._open.setdefault(trial.trial_id, {})
+        playing = self._open[trial.trial_id]
         for told in result["runs"]:
             run = told["id"]
-            if run not in playing:
-                self._ledger.start(run, told["config"])
+            name = f"{text_of(trial.config)}, seed {told['config']['seed']}"
             self._ledger.take(run, told["first"], told["rows"])
             playing[run] = told["until"]
             if told["note"]:
-                self._say(f"{text_of(trial.config)}, seed {told['config']['seed']}: {told['note']}")
+                self._say(f"{name}: {told['note']}")
             if told["ended"]:
-                self._ledger.end(
-                    run, told["ended"] | self._base_of(told["config"]["seed"]), f"{self._place.folder}/{run}"
-                )
+                end = told["ended"] | self._base_of(told["config"]["seed"])
+                self._ledger.end(run, end, self._folder_of(run))
                 del playing[run]
-                if told["ended"]["status"] == "failed":
-                    self._say(
-                        f"{text_of(trial.config)}, seed {told['config']['seed']}: failed: {told['ended']['reason']}"
-                    )
+                if told["ended"]["status"] != "done":
+                    self._say(f"{name}: {told['ended']['status']}: {told['ended']['reason']}")
             else:
                 self._ledger.write(run, told["rows"])
+        ended = len(self._search.configs) - len(playing)
+        self._bar.advance(trial.trial_id, ended * self._search.template.rounds + sum(playing.values()))
+
+    def _folder_of(self, run: str) -> str:
+        """Where its worker has written, if that is not the store."""
+        return f"{self._place.folder}/{run}" if self._place.is_elsewhere else ""
 
     def _close(self, trial) -> None:
         last, stopped = trial.last_result, self._open.pop(trial.trial_id, {})
+        self._bar.advance(trial.trial_id, None)
         for run, rounds in stopped.items():
             reason = f"the search stopped it after round {rounds} of {self._search.template.rounds}"
             told = {"status": "stopped", "reason": reason, "summary": summarise(self._ledger.rows[run])}
-            self._ledger.end(run, told, f"{self._place.folder}/{run}")
+            self._ledger.end(run, told, self._folder_of(run))
         self._number += 1
         reached = f"validation {self._search.metric.replace('_', ' ')} {100 * last['value']:.1f} %"
         if last["failed"]:
             self.failed, reached = self.failed + 1, "failed"
         elif stopped:
             reached += f", stopped after round {last['round']}"
-        self._say(f"[{self._number}/{self._total}] {text_of(trial.config)}: {reached}")
+        self._say(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: {reached}")
 
     def _fail(self, trial) -> None:
         """Its process has died, again and again."""
         text = Path(trial.error_file).read_text() if trial.error_file else ""
         reason = scheduling.reason_of(text)
-        playing = self._open.pop(trial.trial_id, {})
-        for run, config in self._search.runs(trial.config).items():
-            if self._store.record(run) is None or run in playing:
-                self._ledger.start(run, config.canonical())
-                self._ledger.end(run, {"reason": reason, "traceback": text})
+        if trial.trial_id not in self._open:  # its worker died before it could begin
+            self._start(trial)
+        self._bar.advance(trial.trial_id, None)
+        for run in self._open.pop(trial.trial_id):
+            self._ledger.end(run, {"reason": reason, "traceback": text})
         self._number, self.failed = self._number + 1, self.failed + 1
-        self._say(f"[{self._number}/{self._total}] {text_of(trial.config)}: failed: {reason}")
+        self._say(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: failed: {reason}")
 
     def _base_of(self, seed: int) -> dict[str, Any]:
         base = self._bases.get(seed)
@@ -234,12 +173,14 @@ def play(
     machines: Machines,
     storage: str | None = None,
     facts: Mapping[str, Any] | None = None,
+    console: Console | None = None,
 ) -> int:
     """Tries what is left of a search; its store must be locked, and the last states of the runs of `bases_of` be where `place`
     says.
 
     Args:
         say: is told of each configuration.
+        console: where a bar shows how far it is; None for none.
         data_dir, machines, storage, facts: as in `bench.tune.play`.
 
     Returns:
@@ -252,8 +193,10 @@ def play(
     if not count:
         return 0
     resources = machines.resources
-    recorder = _Recorder(search, store, say, facts or {}, place, count)
-    with scheduling.session(store, resources, machines.address, storage):
+    of_one = len(search.configs) * search.template.rounds
+    bar = RoundsBar(console or Console(quiet=True), of_one, count)
+    recorder = _Recorder(study, place, say, facts or {}, bar)
+    with scheduling.session(store, resources, machines.address, storage), bar:
         trainable = tune.with_parameters(
             Configuration,
             search=search,
@@ -307,9 +250,3 @@ def bases_of(search: Search) -> dict[int, RunConfig]:
     if not post_hoc or not own >= search.space.keys():
         return {}
     return {seed: base_of(config) for seed, config in search.configs.items()}
-
-
-def _latest(curve: Mapping[int, float], stop: int) -> float:
-    """The last metric up to a round; 0 where there is none, of a run that has failed or diverged."""
-    rounds = [number for number in curve if number <= stop]
-    return curve[max(rounds)] if rounds else 0.0

@@ -13,7 +13,7 @@ from bench.config import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig, resolve,
 from bench.grid import Cell
 from bench.mistakes import ConfigError
 from bench.names import unknown
-from bench.study import SCHEDULERS, SEARCHERS, VALIDATION, Search, stops_of
+from bench.searches import SCHEDULERS, SEARCHERS, VALIDATION, Search, stops_of
 from reports.metrics import METRICS
 from search_spaces import Parameter, Space
 

@@ -12,12 +12,14 @@ from bench.cost import examples_to_train
 from bench.driver import base_folder, commit, folder_of, mark_of, place_of
 from bench.grid import Cell
 from bench.mistakes import ConfigError
+from bench.outcomes import Outcome
 from bench.plan import Request
 from bench.resources import Machines
 from bench.run import FINAL, Keep, divide
 from bench.search_spec import make_searches
+from bench.searches import Search
 from bench.store import Store
-from bench.study import Outcome, Search, Study
+from bench.study import Study
 from bench.worker import Job
 
 # What decides who has which training examples, and so whether enough can be set aside.
@@ -137,11 +139,14 @@ def _play(
         return search.play(
             study,
             say,
-            place=search.Place(place_of(request, store), mark, folders, request.checkpoint_seconds),
+            place=search.Place(
+                place_of(request, store), request.storage is not None, mark, folders, request.checkpoint_seconds
+            ),
             data_dir=request.data_dir,
             machines=machines,
             storage=request.storage,
             facts={"commit": commit()},
+            console=console,
         )
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
+from bench.outcomes import Outcome
 from bench.store import write_file
-from bench.study import Outcome, Study
+from bench.study import Study
 from reports import figures
 from reports.looks import COLOURS
 
@@ -101,7 +102,7 @@ def _rungs(study: Study, outcomes: list[Outcome]):
     import matplotlib
     from matplotlib.figure import Figure
 
-    from bench.study import stops
+    from bench.searches import stops
 
     rounds = stops(study.search)
     with matplotlib.rc_context(figures.STYLE):

@@ -12,14 +12,16 @@ import search_spaces
 from bench import grid as grids
 from bench import images
 from bench.config import resolve, run_id, with_options
+from bench.configuration import Configuration, Place
 from bench.grid_spec import single
 from bench.mistakes import ConfigError
 from bench.resources import Resources
 from bench.run import Run
-from bench.search import Configuration, Place, asha, bases_of
+from bench.search import asha, bases_of
 from bench.search_spec import How, make_searches
+from bench.searches import Search, stops
 from bench.store import Store
-from bench.study import Search, Study, stops
+from bench.study import Study
 from datasets import load
 from reports import search_report
 
@@ -280,35 +282,53 @@ def test_where_configurations_are_compared(scheduler, rounds, expected):
 def configuration(search: Search, params: dict, folder, ended=None) -> Configuration:
     """A trial without its scheduler."""
     made = Configuration.__new__(Configuration)
-    made.setup(params, search, Place(str(folder), "", {}, 0.0), None, Resources(1.0), ended or {})
+    made.setup(params, search, Place(str(folder), False, "", {}, 0.0), None, Resources(1.0), ended or {})
     return made
+
+
+def next_comparison(trial: Configuration) -> dict:
+    """Steps until all seeds have come to a round at which configurations are compared; "runs" are those of all steps."""
+    runs = []
+    while True:
+        told = trial.step()
+        runs += told["runs"]
+        if told["round"] or told["done"]:
+            return told | {"runs": runs}
 
 
 def test_seeds_are_played_in_lock_step_and_the_mean_is_reported(tmp_path):
     search = make(scheduler="asha")
     trial = configuration(search, {"mu": 0.1}, tmp_path)
-    rounds, last = [], None
-    while last is None or not last["done"]:
-        last = trial.step()
-        assert {told["until"] for told in last["runs"]} == {last["round"]} and len(last["runs"]) == 2
-        rounds += [[row["round"] for row in told["rows"]] for told in last["runs"]]
-        at = [told["rows"][-1]["accuracy"] for told in last["runs"]]
-        assert last["value"] == pytest.approx(sum(at) / 2) and at[0] != at[1]
-    assert rounds == [[1], [1], [2, 3], [2, 3], [4, 5, 6, 7, 8, 9], [4, 5, 6, 7, 8, 9]]
-    assert {json.dumps(told["config"]) for told in last["runs"]} == {
+    found = [next_comparison(trial) for _ in range(3)]
+    assert [told["round"] for told in found] == [1, 3, 9] and [told["done"] for told in found] == [False, False, True]
+    first, second = search.runs({"mu": 0.1})
+    for before, told in zip([0, 1, 3], found, strict=True):
+        rows = {
+            run: [row for one in told["runs"] if one["id"] == run for row in one["rows"]] for run in (first, second)
+        }
+        assert all([row["round"] for row in own] == list(range(before + 1, told["round"] + 1)) for own in rows.values())
+        at = [own[-1]["accuracy"] for own in rows.values()]
+        assert told["value"] == pytest.approx(sum(at) / 2) and at[0] != at[1]
+    assert {json.dumps(told["config"]) for told in found[0]["runs"]} == {
         json.dumps(config.canonical()) for config in search.runs({"mu": 0.1}).values()
     }
+
+
+def test_a_seed_tells_its_rounds_while_others_wait_and_counts_for_nothing_yet(tmp_path):
+    trial = configuration(make(), {"mu": 0.1}, tmp_path)
+    told = trial.step()
+    assert told["runs"][0]["rows"] and (told["round"], told["value"], told["done"]) == (0, 0.0, False)
 
 
 def test_a_configuration_that_goes_on_from_a_checkpoint_is_compared_at_the_same_rounds(tmp_path):
     search = make(scheduler="asha")
     first = configuration(search, {"mu": 0.1}, tmp_path)
-    values = [first.step()["value"] for _ in range(2)]
+    values = [next_comparison(first)["value"] for _ in range(2)]
     again = configuration(search, {"mu": 0.1}, tmp_path)
-    told = again.step()
+    told = next_comparison(again)
     assert told["round"] == 1 and told["value"] == pytest.approx(values[0])
     assert all("goes on after round 3" in run["note"] for run in told["runs"])
-    assert again.step()["value"] == pytest.approx(values[1])
+    assert next_comparison(again)["value"] == pytest.approx(values[1])
 
 
 def test_runs_that_have_ended_are_not_played_again_and_count_as_they_were_at_each_round(tmp_path):
@@ -350,9 +370,9 @@ def test_no_test_image_is_read_while_a_configuration_is_played(tmp_path, monkeyp
 
     poisoned = dataclasses.replace(load("digits", None), test=Poison())
     monkeypatch.setattr(images, "load", lambda *arguments: poisoned)
-    told = configuration(make(), {"mu": 0.1}, tmp_path).step()
+    told = next_comparison(configuration(make(), {"mu": 0.1}, tmp_path))
     assert told["done"] and not told["failed"] and told["value"] > 0
-    finals = configuration(make(), {"split": "test", "validation_share": None}, tmp_path).step()
+    finals = next_comparison(configuration(make(), {"split": "test", "validation_share": None}, tmp_path))
     assert finals["failed"] and "the test split was read" in finals["runs"][0]["ended"]["reason"]
 
 

@@ -1,0 +1,101 @@
+"""A configuration of a search as a trial of Ray Tune: a run for each seed, in lock step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import bench.tune  # noqa: F401  (sets the environment that Ray reads)
+from bench.run import Keep
+from bench.searches import stops
+from bench.worker import Job, Worker
+
+from ray import tune  # isort: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the workers of a search write.
+
+    Attributes:
+        folder: has one for each run; an absolute path, or a URI that fsspec knows.
+        is_elsewhere: whether that is not the folder of the store's own runs.
+        mark: as in `bench.worker.Job`.
+        bases: seed -> where the last state lies from which the runs of that seed start; see `bases_of`.
+        checkpoint_seconds: least time between checkpoints of an unfinished run.
+    """
+
+    folder: str
+    is_elsewhere: bool
+    mark: str
+    bases: Mapping[int, str]
+    checkpoint_seconds: float = 60.0
+
+
+class Configuration(tune.Trainable):
+    """Workers that play the runs of one configuration, a worker per seed; all of them share its part of a machine."""
+
+    def setup(self, config, search, place, data_dir, resources, ended):
+        torch.set_num_threads(resources.threads)
+        self._search, self._place, self._ended = search, place, ended
+        self._data_dir, self._device = data_dir, resources.device
+        self.reset_config(config)
+
+    def reset_config(self, new_config):
+        self._runs, self._failed = self._search.runs(new_config), False
+        self._curves = {run: dict(self._ended.get(run, {})) for run in self._runs}  # round -> metric
+        self._workers = {run: self._worker(run) for run in self._runs if run not in self._ended}
+        self._stops = stops(self._search)
+        return True
+
+    def step(self):
+        """Plays one seed on for about a second, but not beyond the next round at which configurations are compared.
+
+        Returns:
+            "runs": what was told of the seed (see `_play`), nothing if all have ended; "failed", whether one of them has
+            failed; "broken", why nothing can be written any more, or ""; and when all of them have come to that round, "round",
+            and "value", the mean over seeds there; until then round is 0.
+        """
+        stop, told, broken = self._stops[0], [], ""
+        behind = [run for run, worker in self._workers.items() if worker.round < stop]
+        if behind:
+            told = [self._play(behind[0], stop)]
+            broken = told[0]["broken"]
+            behind = [run for run in behind if run in self._workers and self._workers[run].round < stop]
+        said = {"runs": told, "failed": self._failed, "broken": broken, "value": 0.0, "round": 0}
+        if behind and not (self._failed or broken):
+            return said | {"done": False}
+        self._stops.pop(0)
+        value = sum(_latest(curve, stop) for curve in self._curves.values()) / len(self._runs)
+        return said | {"value": value, "round": stop, "done": not self._stops or self._failed or bool(broken)}
+
+    def _worker(self, run: str) -> Worker:
+        config, worker = self._runs[run], Worker(self._data_dir, self._device)
+        place, folder = self._place, f"{self._place.folder}/{run}"
+        base = place.bases.get(config.seed, "")
+        worker.take(Job(run, config, folder, Keep(final=False), place.checkpoint_seconds, base=base, mark=place.mark))
+        return worker
+
+    def _play(self, run: str, stop: int) -> dict[str, Any]:
+        """Plays a run on, and tells what `Worker.step` says about it, with its id, its config and the round at which it is."""
+        worker = self._workers[run]
+        said = worker.step(stop)
+        until = worker.round
+        if said["crowded"]:
+            said["ended"] = {"status": "failed", "reason": "out of GPU memory: ask for a larger --gpus-per-trial"}
+        self._curves[run] |= {
+            row["round"]: row[self._search.metric] for row in said["rows"] if self._search.metric in row
+        }
+        if said["ended"]:
+            del self._workers[run]
+            self._failed |= said["ended"]["status"] == "failed"
+            if said["ended"]["status"] == "diverged":
+                self._curves[run] = {0: 0.0}
+        return said | {"id": run, "config": self._runs[run].canonical(), "until": until}
+
+
+def _latest(curve: Mapping[int, float], stop: int) -> float:
+    """The last metric up to a round; 0 where there is none, of a run that has failed or diverged."""
+    rounds = [number for number in curve if number <= stop]
+    return curve[max(rounds)] if rounds else 0.0

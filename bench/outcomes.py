@@ -1,0 +1,87 @@
+"""What validation runs of the store have reached, and configurations by them."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from bench.searches import VALIDATION, Search
+from bench.store import Store
+
+_STATUS = ("done", "diverged", "stopped")
+
+
+class Outcome(NamedTuple):
+    """What one configuration reached.
+
+    Attributes:
+        params: hyper-parameter -> value.
+        runs: their ids, a run per seed.
+        scores: of the runs in their last round, in [0, 1], 0 for one that diverged; of stopped ones in the last that all have.
+        rounds: that all of them have played.
+        whole: whether they were trained to the end.
+        diverged: number of runs that did.
+    """
+
+    params: dict[str, Any]
+    runs: tuple[str, ...]
+    scores: tuple[float, ...]
+    rounds: int
+    whole: bool
+    diverged: int = 0
+
+    @property
+    def mean(self) -> float:
+        return sum(self.scores) / len(self.scores)
+
+
+class Played(NamedTuple):
+    """A validation run of the store that has not failed.
+
+    Attributes:
+        curve: round -> metric.
+        status: of its record.
+    """
+
+    curve: dict[int, float]
+    status: str
+
+    @property
+    def whole(self) -> bool:
+        """Whether it need not be trained any further."""
+        return self.status != "stopped"
+
+    @property
+    def at_end(self) -> float:
+        """The metric after its last round."""
+        return self.curve[max(self.curve)] if self.curve else 0.0
+
+
+def validation_runs(search: Search, store: Store) -> dict[str, Played]:
+    """Run id -> what is known of it, of the validation runs of a search's setting and method that have not failed."""
+    found, problem = {}, _problem(search.template.canonical())
+    for run, record in store.records().items():
+        config = store.config(run) or {}
+        if config.get("split") != VALIDATION or _problem(config) != problem:
+            continue
+        if config["seed"] in search.configs and record["status"] in _STATUS:
+            curve = {row["round"]: row[search.metric] for row in store.rows(run) if search.metric in row}
+            if record["status"] == "diverged":
+                curve[config["rounds"]] = 0.0
+            found[run] = Played(curve, record["status"])
+    return found
+
+
+def _problem(config: Mapping) -> tuple:
+    """What no search changes, and most runs of a store have otherwise: their rounds need not be read."""
+    return config["dataset"], config["partition"], config["algorithm"]["name"]
+
+
+def value_in(config: Mapping, key: str) -> Any:
+    """A setting, or an option of the method or of one inside; None if there is none of that name."""
+    if key in config:
+        return config[key]
+    method = config["algorithm"]
+    while isinstance(method, Mapping):
+        if key in method:
+            return method[key]
+        method = method.get("base")
+    return None

@@ -1,0 +1,109 @@
+"""What a search is: where it looks, how, and for which runs."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bench.config import RunConfig, run_id, with_options
+from bench.names import file_name
+from search_spaces import Space
+
+VALIDATION = "validation"
+SEARCHERS = ("grid", "random", "optuna")
+SCHEDULERS = ("none", "asha")
+REDUCTION = 3  # one configuration in so many goes on from a rung, and the next rung is after so many times more rounds
+_RUNGS = 2  # before the last round
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched, and how.
+
+    Attributes:
+        configs: for each seed, the config on the split "validation", with the method's usual hyper-parameters.
+        space: where they are searched.
+        searcher: "grid", "random" or "optuna" (TPE).
+        scheduler: "none", or "asha", which stops what does badly.
+        metric: the validation accuracy that counts.
+        samples: configurations that are tried, at most; None for all of a grid.
+        warm_start: whether configurations count that other searches have finished, and those beyond `samples` that a longer
+            one has tried.
+    """
+
+    configs: Mapping[int, RunConfig]
+    space: Space
+    searcher: str
+    scheduler: str
+    metric: str
+    samples: int | None
+    warm_start: bool = True
+
+    @property
+    def template(self) -> RunConfig:
+        """The config of the first seed."""
+        return next(iter(self.configs.values()))
+
+    @property
+    def name(self) -> str:
+        """Of its files: another one for whatever makes its numbers not comparable; more samples continue a search."""
+        config = self.template
+        parts = [config.algorithm["name"], config.dataset, config.partition, run_id(self._key())[:8]]
+        return file_name("-".join(parts))
+
+    def runs(self, params: Mapping[str, Any]) -> dict[str, RunConfig]:
+        """Run id -> config of one configuration, a run per seed."""
+        configs = [with_options(config, params) for config in self.configs.values()]
+        return {run_id(config): config for config in configs}
+
+    @property
+    def wanted(self) -> int:
+        """Configurations to try, at most: a space may have fewer than are asked for."""
+        there = math.prod(parameter.size(self.searcher) for parameter in self.space.values())
+        return int(there if self.samples is None else min(self.samples, there))
+
+    def points(self) -> Iterator[dict[str, Any]]:
+        """Of the grid, in its order."""
+        for values in itertools.product(*(parameter.grid for parameter in self.space.values())):
+            yield dict(zip(self.space, values, strict=True))
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON values."""
+        space = {key: parameter.model_dump() for key, parameter in self.space.items()}
+        how = {key: getattr(self, key) for key in ("searcher", "scheduler", "metric", "samples", "warm_start")}
+        configs = {str(seed): config.canonical() for seed, config in self.configs.items()}
+        return {"configs": configs, "space": space, **how}
+
+    def _key(self) -> dict[str, Any]:
+        """What makes numbers comparable: not the values that are replaced, nor the words about them."""
+        described = self.describe()
+        space = {
+            key: {part: value for part, value in where.items() if part != "source"}
+            for key, where in described["space"].items()
+        }
+        first = {key: parameter.grid[0] for key, parameter in self.space.items()}
+        return {
+            "runs": [*self.runs(first)],
+            "space": space,
+            **{key: described[key] for key in ("searcher", "scheduler", "metric", "warm_start")},
+        }
+
+
+def stops(search: Search) -> list[int]:
+    """Rounds after which configurations are compared; the first is the least that each gets, the last the end."""
+    return stops_of(search.template.rounds, search.scheduler)
+
+
+def stops_of(rounds: int, scheduler: str) -> list[int]:
+    """`stops` of runs with so many rounds; without a scheduler only the end."""
+    first = max(1, rounds // REDUCTION**_RUNGS)
+    rungs = (first * REDUCTION**rung for rung in range(_RUNGS + 1)) if scheduler != "none" else ()
+    return [*(stop for stop in rungs if 2 * stop <= rounds), rounds]  # shortly before the end nothing would be saved
+
+
+def text_of(params: Mapping[str, Any]) -> str:
+    """ "mu=0.01, tau=0.5", as people read it."""
+    return ", ".join(
+        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in params.items()
+    )
