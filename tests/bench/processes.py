@@ -1,5 +1,6 @@
-"""Drivers in processes of their own, and which processes a process has started."""
+"""Drivers in processes of their own or in this one, and which processes a process has started."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
+from unittest import mock
+
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,6 +51,17 @@ class Driver(subprocess.Popen):
         """What it has printed when it has ended."""
         self.wait(timeout=400)
         return self.printed()
+
+
+def in_this_process(*arguments: object, command: str = "run") -> tuple[int, str]:
+    """Exit code and output of a command that nothing interrupts; what it needs has been imported before."""
+    from bench.cli import app
+
+    with mock.patch.dict(os.environ):  # it sets what its workers inherit
+        result = CliRunner().invoke(app, [command, *map(str, arguments)], env={"COLUMNS": "200"})
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
 
 
 def _hear_interrupts() -> None:

@@ -5,13 +5,11 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
-import datasets
-from bench.config import resolve, run_id
-from bench.run import Run
+from tests.bench.alone import play_alone
 from tests.bench.test_grid_runs import (  # noqa: F401
     GRID,
+    LONG,
     ROOT,
     Driver,
     metrics,
@@ -22,7 +20,7 @@ from tests.bench.test_grid_runs import (  # noqa: F401
 )
 
 pytestmark = pytest.mark.slow
-LONG = {"axes": GRID["axes"] | {"seed": [0]}, "settings": GRID["settings"] | {"rounds": 60, "local_epochs": 5}}
+TWO_RUNS = {"axes": GRID["axes"] | {"seed": [0]}, "settings": GRID["settings"] | LONG}
 
 
 @pytest.fixture
@@ -53,45 +51,20 @@ def cluster():
     process.wait(timeout=60)
 
 
-@pytest.fixture
-def one_thread():
-    """As workers have: the number of threads changes how sums are rounded."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def expected() -> dict[str, list]:
-    """What the runs of the grid measure, played one after another in this process."""
-    found, images = {}, datasets.load("digits", None)
-    for algorithm in LONG["axes"]["algorithm"]:
-        config = resolve(
-            {**LONG["settings"], "dataset": "digits", "partition": "label-2", "algorithm": algorithm, "seed": 0}
-        )
-        one = Run(config, images)
-        while not one.finished:
-            one.step()
-        found[run_id(config)] = [{key: v for key, v in row.items() if "second" not in key} for row in one.rows]
-    return found
-
-
-def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(
-    cluster, one_thread, tmp_path, monkeypatch
-):
+def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(cluster, tmp_path, monkeypatch):
     address, kill_a_node = cluster
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     results, shared = tmp_path / "results", tmp_path / "shared"
     options = ("--address", address, "--storage", shared, "--checkpoint-seconds", 0)
-    command = ("--grid", write_grid(tmp_path, **LONG), "--results-dir", results, *options)
-    driver = Driver(*command)
+    grid = write_grid(tmp_path, **TWO_RUNS)
+    driver = Driver("--grid", grid, "--results-dir", results, *options)
     wait_for_rounds(results, 5, driver, runs=2)
     assert list(shared.glob("*/*/checkpoint/checkpoint.pt")) and not list(results.glob("runs/*/checkpoint"))
     kill_a_node()
     output = driver.ended()
     assert driver.returncode == 0, output
     assert "goes on after round" in output, "one run was on the node that died"
-    assert metrics(results) == expected()
+    assert metrics(results) == metrics(play_alone(grid, tmp_path / "alone"))
     for run_id_, record in records(results).items():
         assert record["status"] == "done"
         assert (results / "runs" / run_id_ / "final.pt").exists(), "states came back"

@@ -94,11 +94,10 @@ def test_one_training_step_of_the_full_resnet50_on_real_tiny_imagenet(real_data)
     config = resolve(
         {"algorithm": "fedavg", "dataset": "tinyimagenet", "partition": "iid", "rounds": 1} | settings, facts=None
     )
-    task = Run(config, load_tiny(real_data)).task
-    only = task.restrict(torch.tensor([0]))
-    method = Run(config, load_tiny(real_data)).algorithm
-    before = method.init(only)
-    after = method.step(only, before)
+    run = Run(config, load_tiny(real_data))
+    only = run.task.restrict(torch.tensor([0]))
+    before = run.algorithm.init(only)
+    after = run.algorithm.step(only, before)
     encoder = sum(leaf.numel() for name, leaf in after["params"].items() if not name.startswith("classifier"))
     assert encoder == 23_500_352
     assert tree.all_finite(after["params"]) and after["spent"]["examples"] == 64

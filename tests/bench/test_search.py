@@ -67,11 +67,15 @@ def try_next(study: Study, store: Store, *scores: float, **how) -> dict | None:
     return params
 
 
+def test_every_method_has_a_space_but_the_one_that_has_no_clients():
+    assert set(algorithms.REGISTRY) - set(search_spaces.names()) == {"centralized"}
+
+
 @pytest.mark.parametrize("name", search_spaces.names())
 def test_every_space_is_about_training_and_options_of_its_method(name):
     method = "fedavg" if name == "training" else name
     stages = STAGES if hasattr(algorithms.load(method), "encoder_rounds") else {}
-    overrides = stages | ({"clients": 20} if method == "fesem" else {})
+    overrides = stages | ({"clients": 20} if method.endswith("fesem") else {})
     search = make(method, overrides, space=name)
     assert search.space and all(parameter.source for parameter in search.space.values())
     assert len([search.runs(params) for params in search.points()]) == search.wanted

@@ -6,12 +6,13 @@ import signal
 
 import pytest
 
+from bench import cli
 from bench.store import Store
-from tests.bench.processes import Driver, wait_until
+from tests.bench.processes import Driver, in_this_process, wait_until
 
 pytestmark = pytest.mark.slow
 SETTING = ["--algorithm", "fedprox", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1"]
-SMALL = ["--set", "clients=12,rounds=27,local_epochs=2,model=mlp,lr=0.1", "--checkpoint-seconds", "0"]
+SMALL = ["--set", "clients=12,rounds=9,local_epochs=2,model=mlp,lr=0.1", "--checkpoint-seconds", "0"]
 
 
 @pytest.fixture
@@ -24,8 +25,8 @@ def results(tmp_path):
     Driver.running.clear()
 
 
-def tune(results, *more) -> Driver:
-    return Driver(*SETTING, *SMALL, "--results-dir", results, *more, command="tune")
+def tune(results) -> Driver:
+    return Driver(*SETTING, *SMALL, "--results-dir", results, command="tune")
 
 
 def of_split(store: Store, split: str) -> dict[str, dict]:
@@ -48,8 +49,8 @@ def test_a_search_that_is_killed_goes_on_and_its_winner_is_trained_on_all_data(r
     chosen = {config["algorithm"]["mu"] for run, config, _ in store.ended() if run in test}
     assert chosen == {best}
     assert f"Chosen on validation data (15% of each class of each client; no test image was read): mu={best:g}" in text
-    text = (third := tune(results)).ended()
-    assert third.returncode == 0 and "2 finished, 0 to run" in text and "[1/" not in text
+    code, text = in_this_process(*SETTING, *SMALL, "--results-dir", results, command="tune")
+    assert code == 0 and "2 finished, 0 to run" in text and "[1/" not in text
 
 
 def mean(store: Store, runs: dict[str, dict], mu: float) -> float:
@@ -58,12 +59,14 @@ def mean(store: Store, runs: dict[str, dict], mu: float) -> float:
     return sum(record["summary"]["last"]["accuracy"] for record in own) / len(own)
 
 
-def test_asha_stops_early_what_does_badly_and_says_so(results):
-    driver = tune(results, "--searcher", "optuna", "--scheduler", "asha", "--samples", "6")
-    text = driver.ended()
-    assert driver.returncode == 0, text
+def test_asha_stops_early_what_does_badly_and_says_so(results, monkeypatch):
+    """The search alone: what follows it does not depend on the scheduler."""
+    monkeypatch.setattr(cli, "run_request", lambda request, *given: True)
+    search = ("--searcher", "optuna", "--scheduler", "asha", "--samples", 6, "--max-concurrent", 1)
+    code, text = in_this_process(*SETTING, *SMALL, "--results-dir", results, *search, command="tune")
+    assert code == 0, text
     records = [json.loads(path.read_text()) for path in results.glob("runs/*/record.json")]
     stopped = [record for record in records if record["status"] == "stopped"]
     assert stopped and all(record["reason"].startswith("the search stopped it after round") for record in stopped)
-    assert all(record["rounds"] in (3, 9) for record in stopped)
+    assert all(record["rounds"] in (1, 3) for record in stopped)
     assert "stopped after round" in text and list((results / "reports").glob("search-*-rungs.png"))

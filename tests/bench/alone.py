@@ -1,0 +1,40 @@
+"""A grid played without a scheduler: what every way to play it must end in."""
+
+from pathlib import Path
+
+import torch
+
+import reports
+from bench.driver import commit
+from bench.grid import expand, to_json
+from bench.grid_spec import load_grid
+from bench.ledger import Ledger
+from bench.run import Keep
+from bench.store import Store
+from bench.worker import Job, Worker
+
+
+def play_alone(grid_file: Path, results: Path) -> Path:
+    """Plays the runs of a grid file one after another in this process, and writes its tables; returns the results directory."""
+    grid, threads = load_grid(str(grid_file)), torch.get_num_threads()
+    torch.set_num_threads(1)  # as workers have: the number of threads changes how sums are rounded
+    try:
+        with Store(results).locked() as store:
+            cells, ledger = expand(grid, "paper"), Ledger(store, {"commit": commit()})
+            store.write_grid(f"{grid.name}@paper", to_json(grid, "paper", {}, cells))
+            for cell in cells:
+                _play(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), Keep()), ledger)
+    finally:
+        torch.set_num_threads(threads)
+    reports.write(results, grid.name, "paper")
+    return results
+
+
+def _play(job: Job, ledger: Ledger) -> None:
+    worker, said = Worker(None, "cpu"), {"ended": None}
+    worker.take(job)
+    ledger.start(job.id, job.config.canonical())
+    while not said["ended"]:
+        said = worker.step()
+        ledger.take(job.id, said["first"], said["rows"])
+    ledger.end(job.id, said["ended"])
