@@ -24,10 +24,10 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
         raise ValueError("--gpus-per-trial auto does not work for searches yet; give the share of a GPU, as 0.25.")
     machines = resources.Machines(share, max_concurrent, address)
     store = Store(results_dir)
-    with contextlib.nullcontext() if dry_run else store.locked():
+    with contextlib.nullcontext() if dry_run else store.locked(), contextlib.ExitStack() as session:
         plan = make_plan(request, store)
         if request.how:
-            request = _tuned(request, plan, store, machines, dry_run)
+            request = _tuned(request, plan, store, machines, dry_run, session)
             if dry_run:
                 return True
             plan = make_plan(request, store)
@@ -62,7 +62,7 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
     return not (ended and ended["failed"])
 
 
-def _tuned(request, plan, store, machines, dry_run: bool):
+def _tuned(request, plan, store, machines, dry_run: bool, session: contextlib.ExitStack):
     """A request with the hyper-parameters that searches choose for the selected cells of a plan; a dry run only says which
     searches there are."""
     from bench import tuning
@@ -73,7 +73,7 @@ def _tuned(request, plan, store, machines, dry_run: bool):
             _say(tuning.title_of(search))
         return request
     try:
-        return replace(request, chosen=tuning.choose(searches, request, store, machines, console, _say))
+        return replace(request, chosen=tuning.choose(searches, request, store, machines, console, _say, session))
     except KeyboardInterrupt:
         _stopped()
 

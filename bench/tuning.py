@@ -51,11 +51,13 @@ def choose(
     machines: Machines,
     console: Console,
     say: Callable[[str], None],
+    session: contextlib.ExitStack,
 ) -> dict[str, dict[str, Any]]:
     """Plays what is left of searches, and saves their tables and figures; the store must be locked.
 
     Args:
         searches: of `searches_of`.
+        session: where Ray, if it is needed, is left for what follows.
 
     Returns:
         Place -> what was chosen and how, as tables tell it (see `described`): the configuration with the best mean over seeds
@@ -71,24 +73,23 @@ def choose(
     _check_data(searches.values(), request)
     studies = {search.name: Study(search, store) for search in searches.values()}  # places may share one
     found, troubles = {}, []
-    with contextlib.ExitStack() as session:
-        if any(study.left for study in studies.values()):
-            from bench import tune  # Ray takes seconds to import
+    if any(study.left for study in studies.values()):
+        from bench import tune  # Ray takes seconds to import
 
-            session.enter_context(tune.session(store, machines.resources, machines.address, request.storage))
-        for number, (name, study) in enumerate(studies.items(), start=1):
-            if len(studies) > 1 and study.left:
-                say(f"Search {number} of {len(studies)}: {title_of(study.search)}")
-            failed = _play(study, request, store, machines, console, say) if study.left else 0
-            outcomes = study.outcomes()
-            saved = search_report.write(study, outcomes, with_figures=request.how.draw)
-            if request.how.draw:
-                say(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
-            whole = [one for one in outcomes if one.whole]
-            if failed or not whole:
-                troubles.append(_trouble(study.search, failed))
-            else:
-                found[name] = described(study.search, whole[0], len(outcomes))
+        session.enter_context(tune.session(store, machines.resources, machines.address, request.storage))
+    for number, (name, study) in enumerate(studies.items(), start=1):
+        if len(studies) > 1 and study.left:
+            say(f"Search {number} of {len(studies)}: {title_of(study.search)}")
+        failed = _play(study, request, store, machines, console, say) if study.left else 0
+        outcomes = study.outcomes()
+        saved = search_report.write(study, outcomes, with_figures=request.how.draw)
+        if request.how.draw:
+            say(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
+        whole = [one for one in outcomes if one.whole]
+        if failed or not whole:
+            troubles.append(_trouble(study.search, failed))
+        else:
+            found[name] = described(study.search, whole[0], len(outcomes))
     if not request.how.draw and studies:
         say(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
     if troubles:

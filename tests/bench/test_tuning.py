@@ -1,5 +1,6 @@
 """Grids whose hyper-parameters come from searches. Nothing here starts Ray: searches were played before."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pandas as pd
@@ -51,7 +52,7 @@ def played(asked: Request, store: Store, best: float = 0.9) -> dict[str, dict]:
             number += 1
             finish(search, store, dict(trial.params), best - 1 / (1 + number), best, rounds=search.template.rounds)
             study.close(trial, best, whole=True)
-    return tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None)
+    return tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack())
 
 
 def test_each_method_searches_its_own_space_in_each_setting_with_as_many_configurations_as_the_others(store):
@@ -161,5 +162,5 @@ def test_a_share_that_leaves_a_client_empty_is_told_before_anything_is_played(st
     asked = request(axes=axes, settings=SETTINGS | {"train_examples": 40})
     searches = tuning.searches_of(asked, make_plan(asked, store).selected)
     with pytest.raises(ValueError, match="A validation part needs two examples of one class at each client"):
-        tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None)
+        tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack())
     assert not [*store.folder.glob("runs/*")]
