@@ -49,7 +49,16 @@ def parse(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    pass
+    """Refuses a key that stands twice in a mapping, of which YAML would silently take the last."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for place, key in enumerate(keys):
+            if key in keys[:place]:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key} stands there twice", node.start_mark
+                )
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(

@@ -1,5 +1,6 @@
 """How much of the machine a trial asks for."""
 
+import math
 import os
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
             f"--address must be HOST:PORT of a running cluster, or auto, from one of its own machines, but got {address}."
         )
     cores = os.cpu_count() or 1
-    if cpus_per_trial <= 0 or (cpus_per_trial > cores and not address):
+    if not 0 < cpus_per_trial < math.inf or (cpus_per_trial > cores and not address):
         raise ValueError(f"--cpus-per-trial must be above 0 and at most {cores} here, but got {cpus_per_trial:g}.")
     if gpus_per_trial == "auto":
         return Resources(cpus_per_trial, 1.0, "cuda", auto=True) if address or _has_gpu() else Resources(cpus_per_trial)

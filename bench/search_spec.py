@@ -1,6 +1,5 @@
 """From cells of a table to the searches that choose their hyper-parameters, checked before anything runs."""
 
-import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +57,10 @@ class How:
             )
             if value not in known
         ]
+        if not 0 < self.validation_share < 1:
+            mistakes.append(f"--validation-share must lie between 0 and 1, but got {self.validation_share:g}.")
+        if not all(part.strip() for part in self.space.split(",")):
+            mistakes.append(f"--space needs names of spaces with commas between them, but got {self.space!r}.")
         if self.samples is not None and self.samples < 1:
             mistakes.append(f"--samples must be at least 1, but got {self.samples}.")
         if self.searcher in SEARCHERS and self.searcher != "grid" and self.samples is None:
@@ -123,7 +126,7 @@ def _space_of(cell: Cell, how: How, fixed: Collection[str]) -> Space:
             ]
         )
     own = [method["base"]["name"], name] if cell.is_wrapped else [name]
-    wanted = [part for asked in how.space.split(",") for part in (own if asked == OWN else [asked])]
+    wanted = [part for asked in map(str.strip, how.space.split(",")) for part in (own if asked == OWN else [asked])]
     space = search_spaces.merged(wanted)
     inside = method.get("base") if isinstance(method.get("base"), Mapping) else {}
     options = [key for key in method | inside if key not in ("name", "base", *_STAGES)]
@@ -132,6 +135,7 @@ def _space_of(cell: Cell, how: How, fixed: Collection[str]) -> Space:
 
 
 def _search(cells: Sequence[Cell], space: Space, how: How) -> Search:
+    cells = sorted(cells, key=lambda cell: cell.config.seed)
     configs = {cell.config.seed: on_validation(cell.config, how.validation_share) for cell in cells}
     template = next(iter(configs.values()))
     name = template.algorithm["name"]
@@ -145,7 +149,7 @@ def _search(cells: Sequence[Cell], space: Space, how: How) -> Search:
     method = algorithms.load(name)
     usual = "local_accuracy" if method.personal else "accuracy"
     mistakes += [
-        *_impossible_values(template, space),
+        *_impossible_values(template, space, how.searcher),
         *_wrong_metric(how.metric, method, name),
         *_too_early(how.scheduler, template),
     ]
@@ -155,11 +159,11 @@ def _search(cells: Sequence[Cell], space: Space, how: How) -> Search:
     return Search(configs, space, how.searcher, how.scheduler, metric, how.samples, how.warm_start)
 
 
-def _impossible_values(template: RunConfig, space: Space) -> list[str]:
+def _impossible_values(template: RunConfig, space: Space, searcher: str) -> list[str]:
     """Why ends and values of a space are none for the method."""
     mistakes = []
     for key, parameter in space.items():
-        for value in _values(parameter):
+        for value in _values(parameter, searcher):
             if not isinstance(value, str | int | float | bool):
                 mistakes.append(f"{key} must be searched among numbers or texts, but its grid has {value!r}.")
                 continue
@@ -170,9 +174,9 @@ def _impossible_values(template: RunConfig, space: Space) -> list[str]:
     return mistakes
 
 
-def _values(parameter: Parameter) -> list:
-    ends = [] if parameter.low is None else [parameter.low, parameter.high]
-    return list(itertools.chain(parameter.grid, ends))
+def _values(parameter: Parameter, searcher: str) -> list:
+    """All of a grid, the ends of a range."""
+    return parameter.grid if searcher == "grid" or parameter.low is None else [parameter.low, parameter.high]
 
 
 def _wrong_metric(metric: str | None, method: type, name: str) -> list[str]:

@@ -136,8 +136,16 @@ class Store:
                 yield run_id, config, record
 
     def rows(self, run_id: str) -> list[dict]:
-        """The rounds of a run that has ended, in order."""
-        return [json.loads(line) for line in (self.run_folder(run_id) / "rounds.jsonl").read_text().splitlines()]
+        """The rounds of a run that has ended, in order.
+
+        Raises:
+            StoreError: if they cannot be read.
+        """
+        path = self.run_folder(run_id) / "rounds.jsonl"
+        try:
+            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        except ValueError as error:
+            raise StoreError(f"{path} is not readable; remove the folder of the run and run its grid again.") from error
 
     def states(self, run_id: str) -> list[str]:
         """Names of the states that a run has kept."""

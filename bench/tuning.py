@@ -31,17 +31,25 @@ _OF_THE_DATA = (
 
 def searches_of(request: Request, cells: Iterable[Cell]) -> dict[str, Search]:
     """Place of a table -> its search, for the cells of a request whose images are there; errors as in `make_searches`."""
-    wrong = [key for key in ("split", "validation_share") if key in request.overrides]
-    if wrong:
-        raise ConfigError(
-            [
-                f"--set {key} has no place here: a search is on validation data, what follows it on test data."
-                for key in wrong
-            ]
-        )
-    fixed = () if request.how.warm_start else {*request.grid.axes, *request.overrides}
+    given = {
+        "split": "a search is on validation data, what follows it on test data.",
+        "validation_share": "it is an option of its own, --validation-share.",
+        "seed": "it is an option of its own, --seeds.",
+    }
+    mistakes = [f"--set {key} has no place here: {why}" for key, why in given.items() if key in request.overrides]
+    if mistakes:
+        raise ConfigError(mistakes)
+    of_one = request.how.warm_start
+    fixed = () if of_one else {*request.grid.axes, *request.overrides}
     there = [cell for cell in cells if not cell.missing]
-    return make_searches(there, request.grid.report.model_dump(), request.how, fixed)
+    searches = make_searches(there, request.grid.report.model_dump(), request.how, fixed)
+    searched = dict.fromkeys(key for search in searches.values() for key in search.space if key in request.overrides)
+    if searched:
+        names = ", ".join(searched)
+        raise ConfigError(
+            [f"--set {names} has no place here: {names} is searched; leave it out, or take another --space."]
+        )
+    return searches
 
 
 def choose(

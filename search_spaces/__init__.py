@@ -15,7 +15,7 @@ and `extends: NAME` takes over what another file has.
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -39,14 +39,16 @@ class Parameter(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    grid: list[Any] = Field(min_length=1)
-    low: float | int | None = None
-    high: float | int | None = None
+    grid: list[Any]
+    low: int | Annotated[float, Field(allow_inf_nan=False)] | None = None
+    high: int | Annotated[float, Field(allow_inf_nan=False)] | None = None
     log: bool = False
     source: str
 
     @model_validator(mode="after")
     def _range_is_one(self) -> "Parameter":
+        if not self.grid:
+            raise ValueError("the grid must have at least one value, but it is empty.")
         if any(value in self.grid[:place] for place, value in enumerate(self.grid)):
             raise ValueError(f"the grid has a value twice: {self.grid}.")
         if (self.low is None) != (self.high is None):
@@ -89,17 +91,34 @@ def load(name: str) -> Space:
     Raises:
         ConfigError: if there is none, or with everything that is wrong in it.
     """
+    return _load(name, ())
+
+
+def _load(name: str, inside: tuple[str, ...]) -> Space:
+    """`load`, of a space that those inside extend."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.exists():
-        raise ConfigError([f"There is no file {name}." if path.parent != FOLDER else unknown("space", name, names())])
+        raise ConfigError(
+            [f"There is no file {name}." if path.parent != FOLDER else unknown("space", name, [*names(), "FILE.yaml"])]
+        )
     try:
         content = grid_files.parse(path.read_text())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path} is not valid YAML: {' '.join(str(error).split())}."]) from error
     if not (isinstance(content, dict) and content):
         raise ConfigError([f"{path} must map hyper-parameters to where they are searched."])
-    space, mistakes = load(content.pop("extends")) if "extends" in content else {}, []
+    space, mistakes = {}, []
+    if "extends" in content:
+        extended = content.pop("extends")
+        if not isinstance(extended, str) or extended in (*inside, name):
+            raise ConfigError([f"space {name}: extends must name one other space, but got {extended!r}."])
+        space = _load(extended, (*inside, name))
     for key, value in content.items():
+        if not isinstance(value, dict):
+            mistakes.append(
+                f"space {name}: {key} must say where it is searched, as {{grid: [0.1, 1], source: ours}}, but got {value!r}."
+            )
+            continue
         try:
             space[key] = Parameter.model_validate(value)
         except ValidationError as error:
@@ -115,9 +134,15 @@ def merged(wanted: Iterable[str]) -> Space:
 
 
 def describe(name: str) -> str:
-    """First line of a space's file, and its hyper-parameters."""
+    """First line of a space's file, and where its hyper-parameters are searched."""
     about = (FOLDER / f"{name}.yaml").read_text().splitlines()[0].removeprefix("# ")
-    return f"{about} ({', '.join(load(name))})"
+    ranges = (
+        f"{key} in {parameter.describe('')}; grid {parameter.describe('grid')}"
+        if parameter.low is not None
+        else f"{key} in {parameter.describe('grid')}"
+        for key, parameter in load(name).items()
+    )
+    return "\n".join([about, *ranges])
 
 
 def check(space: Mapping[str, Parameter], known: Iterable[str], of: str) -> None:
