@@ -30,7 +30,7 @@ STYLE = {
 }
 # Ten colours that people with colour vision deficiencies can tell apart (Petroff, Accessible Color Sequences for Data
 # Visualization, arXiv 2107.02270). Colours and markers are not equally many, so that their pairs repeat after 70 lines.
-_COLOURS = (
+COLOURS = (
     "#3f90da",
     "#ffa90e",
     "#bd1f01",
@@ -107,7 +107,7 @@ def _look(series: Series, line: str) -> dict:
     """How a line looks in every figure of the grid."""
     number = series.lines.index(line)
     return {
-        "color": _COLOURS[number % len(_COLOURS)],
+        "color": COLOURS[number % len(COLOURS)],
         "marker": _MARKERS[number % len(_MARKERS)],
         "linestyle": _DASHES[number % len(_DASHES)],
     }
@@ -175,7 +175,7 @@ def _draw_bars(axes, points: pd.DataFrame, series: Series, line: str):
         points["mean"],
         width,
         label=line,
-        color=_COLOURS[number % len(_COLOURS)],
+        color=COLOURS[number % len(COLOURS)],
         hatch=_HATCHES[number % len(_HATCHES)],
         edgecolor="white",
         linewidth=0,

@@ -21,6 +21,8 @@ class Cell:
         gain: "+5.7±0.4" over another cell, or "".
         published: published value, difference and, where there is one, verdict; empty without a counterpart.
         best: whether it is the best of its row.
+        mean: percent, not rounded; None if no seed has a result.
+        runs: ids of the runs behind it.
     """
 
     measured: str
@@ -28,6 +30,8 @@ class Cell:
     published: tuple[str, ...] = ()
     best: bool = False
     gain: str = ""
+    mean: float | None = None
+    runs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,8 @@ def _show(cell) -> Cell:
         published=published,
         best=cell.best,
         gain="" if pd.isna(cell.gain) else f"{_signed(cell.gain)}{_spread(cell.gain_std)}",
+        mean=cell.mean if cell.done else None,
+        runs=tuple(cell.run_ids.split()),
     )
 
 
