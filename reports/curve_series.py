@@ -56,8 +56,7 @@ def curves_of(report: Report, table: Table, grid: dict, records: dict, store: St
         for name, cell in ((name, cell) for name, found in cells.items() for cell in found):
             own = getattr(cell, over) if over else "-"
             line = name if own == "-" else f"{name}, {own} {over.replace('_', ' ')}"
-            columns = [*_SPENT, table.metric]
-            runs = [pd.DataFrame(store.rows(run_id)).reindex(columns=columns) for run_id in done_of(cell, records)]
+            runs = [store.rows(run_id) for run_id in done_of(cell, records)]
             yield Curve(panel, line, cell, _curve(runs, table.metric, grid["std"]))
 
 
@@ -78,11 +77,18 @@ def _partial_axis(report: Report, table: Table) -> str | None:
     return next(found, None)
 
 
-def _curve(runs: list[pd.DataFrame], metric: str, std: str) -> pd.DataFrame:
-    """The mean over seeds at every round that all of them evaluated, with the means of what they had spent by then."""
-    spent = [{x: measure(run) for x, (_, measure) in _X.items()} for run in runs]
-    lines = [run.assign(**costs, score=100 * run[metric]) for run, costs in zip(runs, spent, strict=True)]
-    by_round = pd.concat(lines).dropna(subset="score").groupby("round")
+def _curve(runs: list[list[dict]], metric: str, std: str) -> pd.DataFrame:
+    """The mean over seeds at every round that all of them evaluated, with the means of what they had spent by then.
+
+    Args:
+        runs: the rounds of each seed; a frame of each would take most of the time that a report takes.
+    """
+    columns = [*_SPENT, metric]
+    rows = pd.DataFrame([[row.get(name) for name in columns] for run in runs for row in run], columns=columns)
+    rows = rows.astype(float).dropna(subset=metric)
+    by_round = rows.assign(score=100 * rows[metric], **{x: measure(rows) for x, (_, measure) in _X.items()}).groupby(
+        "round"
+    )
     curve = by_round.agg(**{x: (x, "mean") for x in _X}, mean=("score", "mean"), seeds=("score", "size"))
     curve["std"] = by_round["score"].std(ddof={"population": 0, "sample": 1}[std]).where(curve["seeds"] > 1)
     return curve[curve["seeds"] == len(runs)].drop(columns="seeds")

@@ -6,7 +6,9 @@ const theme = () => themes[scheme.matches ? "dark" : "light"];
 
 async function draw(place, spec, points) {
   const actions = { export: true, source: false, compiled: false, editor: false };
-  const options = { actions, config: theme().config, renderer: "svg", tooltip: { theme: scheme.matches ? "dark" : "light" } };
+  const tooltip = { theme: scheme.matches ? "dark" : "light" };
+  const logLevel = window.vega.Error; // a layer without points is no reason to warn
+  const options = { actions, config: theme().config, renderer: "svg", tooltip, logLevel };
   await window.vegaEmbed(place, { ...spec, datasets: { points } }, options);
 }
 
@@ -68,14 +70,14 @@ if (curves.panels.length) {
   showLines();
 }
 
-if (partitions.plots.length) {
+if (partitions.length) {
   const choice = document.getElementById("partition");
 
   function redraw() {
-    const { classes, counts, height } = partitions.plots[choice.value];
+    const { classes, counts, spec } = partitions[choice.value];
     const points = counts.flatMap((of_client, client) =>
       of_client.map((examples, label) => ({ client, class: classes[label], examples })).filter((point) => point.examples));
-    draw("#partition-chart", { ...partitions.spec, height }, points);
+    draw("#partition-chart", spec, points);
   }
 
   choice.addEventListener("change", redraw);

@@ -36,7 +36,7 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
     data = {
         "themes": curves.themes(panels),
         "curves": {"panels": panels, "axes": curves.AXES, "specs": curves.specs(panels)},
-        "partitions": {"plots": partitions, "spec": bubbles.spec() if partitions else None},
+        "partitions": partitions,
         "runs": behind.to_json(),
     }
     # The parts are the project's own, so they are not escaped; the template says what is.

@@ -16,8 +16,7 @@ function list(values) {
 }
 
 function details(id, open) {
-  const { status, reason, config, record } = runs[id];
-  const seed = config.seed ?? shared.config.seed;
+  const { seed, status, reason, config, record } = runs[id];
   const made = element("details", "", [element("summary", `${id}, seed ${seed}: ${status}`)]);
   made.open = open;
   if (reason) made.append(element("h3", "Reason"), element("pre", reason));

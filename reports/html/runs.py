@@ -16,7 +16,8 @@ class Behind:
     """All runs of a grid.
 
     Attributes:
-        runs: run id -> {"status", "reason", "config", "record"}; the latter two without what is shared, as name -> text.
+        runs: run id -> {"seed", "status", "reason", "config", "record"}; the latter two without what is shared, as name ->
+            text.
         shared: "config" and "record": name -> text, what all runs have in common.
         differing: of configs: name -> the texts that are found, at most some of them.
     """
@@ -52,10 +53,12 @@ class Line:
 def collect(grid: dict, records: dict[str, dict]) -> Behind:
     """What is behind a grid; arguments as in `reports.html.page.render`."""
     configs = {cell["run"]: dict(_flat(cell["config"])) for cell in grid["cells"] if cell["run"]}
-    ended = {run: dict(_flat(_without(records[run], _TOLD_APART))) for run in configs if run in records}
+    ended = {run: dict(_flat(_short(_without(records[run], _TOLD_APART)))) for run in configs if run in records}
+    seeds = {cell["run"]: cell["seed"] for cell in grid["cells"]}
     shared = {"config": _common(configs), "record": _common(ended)}
     runs = {
         run: {
+            "seed": seeds[run],
             "status": status_of(run, records),
             "reason": records.get(run, {}).get("reason") or "",
             "config": _without(config, shared["config"]),
@@ -97,7 +100,22 @@ def _flat(part: Mapping, prefix: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         elif value not in ("", []):
-            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield f"{prefix}{name}", _text(value)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _short(part: Mapping) -> dict:
+    """Measured numbers with six digits; those of a config stay as they are."""
+    return {name: _short(value) if isinstance(value, Mapping) else _rounded(value) for name, value in part.items()}
+
+
+def _rounded(value: object) -> object:
+    if not isinstance(value, float):
+        return value
+    return int(value) if value.is_integer() else float(f"{value:.6g}")
 
 
 def _common(of_runs: dict[str, dict[str, str]]) -> dict[str, str]:

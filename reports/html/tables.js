@@ -54,13 +54,16 @@ for (const table of document.querySelectorAll("table.sortable")) {
     output.textContent = shown === original.length ? all : `${shown} of ${all}`;
   });
 
-  // Labels of rows stay in view beside each other; how wide they are is known only here.
+  // Labels of rows stay in view beside each other if that leaves most of the box to the cells. How wide they are is known
+  // only here.
+  const labels = heads.filter((_, column) => original[0]?.cells[column].tagName === "TH");
   const stick = () => {
-    let left = 0;
-    heads.filter((_, column) => original[0]?.cells[column].tagName === "TH").forEach((head, column) => {
-      for (const row of [table.tHead.rows[0], ...original]) row.cells[column].style.left = `${left}px`;
-      left += head.getBoundingClientRect().width;
-    });
+    const lefts = [0];
+    for (const head of labels) lefts.push(lefts.at(-1) + head.offsetWidth);
+    const fits = lefts.at(-1) <= 0.45 * table.parentElement.clientWidth;
+    for (const row of [table.tHead.rows[0], ...original]) {
+      labels.forEach((_, column) => (row.cells[column].style.left = fits ? `${lefts[column]}px` : "auto"));
+    }
   };
-  new ResizeObserver(stick).observe(table);
+  new ResizeObserver(stick).observe(table.parentElement);
 }

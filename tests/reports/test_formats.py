@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from io import StringIO
@@ -12,6 +11,7 @@ import pandas as pd
 import pytest
 
 import reports
+from tests.tools import path_of
 
 ROOT = Path(reports.__file__).parents[1]
 
@@ -46,7 +46,8 @@ def test_the_markdown_of_a_small_table_is_this_file(small_table):
 def test_write_saves_every_format_and_says_where(small_table):
     folder = small_table.save()
     paths = reports.write(folder, "small_table", "paper")
-    assert paths == {format: folder / "reports" / f"small_table@paper.{format}" for format in ("md", "tex", "csv")}
+    formats = ("md", "tex", "csv", "html")
+    assert paths == {format: folder / "reports" / f"small_table@paper.{format}" for format in formats}
     for format, path in paths.items():
         assert path.read_text(encoding="utf-8") == reports.render(folder, "small_table", "paper", format=format)
 
@@ -134,7 +135,6 @@ def test_latex_groups_rows_by_dataset_and_puts_published_values_below(small_tabl
     ]
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_latex_compiles_with_nothing_but_booktabs(small_table, tmp_path):
     small_table.title = SPECIAL
     small_table.add(f"{SPECIAL} label-2", "local", [0.3] * 3, personal=True)
@@ -143,7 +143,7 @@ def test_latex_compiles_with_nothing_but_booktabs(small_table, tmp_path):
         "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n" + text + "\\end{document}\n",
         encoding="utf-8",
     )
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    command = [path_of("pdflatex"), "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Missing character" not in done.stdout
@@ -159,7 +159,20 @@ def run_python(code: str) -> str:
 
 def test_a_report_imports_neither_torch_nor_ray_and_the_package_alone_not_even_pandas(small_table):
     folder = str(small_table.save())
-    heavy = "print(sorted({'torch', 'ray', 'pydantic', 'pandas'} & sys.modules.keys()))"
+    heavy = (
+        "print(sorted({'torch', 'ray', 'pydantic', 'pandas', 'altair', 'jinja2', 'vl_convert'} & sys.modules.keys()))"
+    )
     assert run_python(f"import sys, reports; {heavy}") == "[]\n"
-    code = f"import sys, reports; reports.write({folder!r}, 'small_table', 'paper'); {heavy}"
-    assert run_python(code) == "['pandas']\n"
+    for formats, needed in (
+        (("md", "tex", "csv"), ["pandas"]),
+        (("html",), ["altair", "jinja2", "pandas", "vl_convert"]),
+    ):
+        code = f"import sys, reports; reports.write({folder!r}, 'small_table', 'paper', formats={formats!r}); {heavy}"
+        assert run_python(code) == f"{needed}\n"
+
+
+def test_an_unknown_format_is_refused_before_anything_is_written(small_table):
+    folder = small_table.save()
+    with pytest.raises(ValueError, match="Unknown report format 'htm'. Did you mean 'html'?"):
+        reports.write(folder, "small_table", "paper", formats=("md", "htm"))
+    assert not (folder / "reports").exists()
