@@ -7,7 +7,7 @@ const theme = () => themes[scheme.matches ? "dark" : "light"];
 async function draw(place, spec, points) {
   const actions = { export: true, source: false, compiled: false, editor: false };
   const tooltip = { theme: scheme.matches ? "dark" : "light" };
-  const logLevel = window.vega.Error; // a layer without points is no reason to warn
+  const logLevel = 1; // errors; a layer without points is no reason to warn
   const options = { actions, config: theme().config, renderer: "svg", tooltip, logLevel };
   await window.vegaEmbed(place, { ...spec, datasets: { points } }, options);
 }
