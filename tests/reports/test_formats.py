@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import reports
+from bench.cli import app
 from tests.tools import path_of
 
 ROOT = Path(reports.__file__).parents[1]
@@ -50,6 +52,16 @@ def test_write_saves_every_format_and_says_where(small_table):
     assert paths == {format: folder / "reports" / f"small_table@paper.{format}" for format in formats}
     for format, path in paths.items():
         assert path.read_text(encoding="utf-8") == reports.render(folder, "small_table", "paper", format=format)
+
+
+def test_the_command_writes_the_formats_that_it_is_asked_for(small_table):
+    folder = small_table.save()
+    asked = ["report", "--results-dir", str(folder), "--format"]
+    result = CliRunner().invoke(app, [*asked, "md, csv"])
+    assert result.exit_code == 0 and "| cifar10" in result.output
+    assert sorted(path.suffix for path in (folder / "reports").iterdir()) == [".csv", ".md"]
+    refused = CliRunner().invoke(app, [*asked, "md,htm"])
+    assert refused.exit_code and "Unknown value of --format 'htm'. Did you mean 'html'?" in refused.output
 
 
 def test_another_value_gets_files_of_its_own(small_table):
