@@ -131,6 +131,9 @@ def report(
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Also save the tables as a LaTeX document of its own.")
     ] = False,
+    format: Annotated[
+        str | None, typer.Option(help="Only these formats: md, tex, csv, html; several as md,html.")
+    ] = None,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
     """Print and save the tables of stored results, and the figures that their grids list: all of them, or of one grid."""
@@ -142,6 +145,7 @@ def report(
             raise ValueError(
                 f"{grid} is an analysis, not a grid of runs; `run --grid {grid}` prints it again from what is finished."
             )
+        formats = given.read_formats(format)
         grid = Path(grid).stem if grid and grid.endswith((".yaml", ".yml")) else grid  # as it is called in the store
         store = Store(results_dir)
         stored = [tuple(name.split("@", 1)) for name in store.grids()]
@@ -153,9 +157,10 @@ def report(
                 raise ValueError(f"There is no results directory {store.folder}; name one with --results-dir.")
             raise ValueError(f"{store.folder} holds no results of {wanted}, only: {known}.")
         for name, of in chosen:
-            formats = (*reports.FORMATS, *[reports.STANDALONE] * standalone)
-            paths = reports.write(store.folder, name, of, value=value, formats=formats)
-            sys.stdout.write(paths["md"].read_text() + "\n")
+            wanted = (*formats, *[reports.STANDALONE] * standalone)
+            paths = reports.write(store.folder, name, of, value=value, formats=wanted)
+            if "md" in paths:
+                sys.stdout.write(paths["md"].read_text() + "\n")
             drawn, sentences = reports.write_figures(store.folder, name, of, tuple(figure or ()), value=value)
             _print_saved([*paths.values(), *drawn], sentences)
 
@@ -217,7 +222,7 @@ def speed(context: typer.Context) -> None:
 def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
     """Plays a request and prints its table; returns whether no run failed."""
     import reports
-    from bench import driver, probes, resources
+    from bench import driver, label_counts, probes, resources
     from bench.plan import make_plan, store_grid
     from bench.store import Store
 
@@ -245,13 +250,15 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
                 )
             figures = [figure.model_dump() for figure in request.grid.report.figures]
             probes.measure(plan.selected, figures, store, request.data_dir, warn)
+            label_counts.measure(plan.selected, store, request.data_dir)
         except KeyboardInterrupt:
             errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
             raise typer.Exit(INTERRUPTED) from None
     name, _, label = request.label.partition("@")
-    sys.stdout.write("\n" + reports.write(results_dir, name, label)["md"].read_text() + "\n")
+    paths = reports.write(results_dir, name, label)
+    sys.stdout.write("\n" + paths["md"].read_text() + "\n")
     drawn, sentences = reports.write_figures(results_dir, name, label)
-    _print_saved(drawn, sentences)
+    _print_saved([paths["html"], *drawn], sentences)
     console.print(f"Results: {store.folder}", highlight=False, soft_wrap=True)
     if plan.no_data:
         warn(plan.no_data)

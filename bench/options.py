@@ -6,6 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from bench.names import unknown
+from reports import FORMATS
+
 GridOption = Annotated[str | None, typer.Option("--grid", help="Name of a grid (see `list`), or a YAML file.")]
 BudgetOption = Annotated[str, typer.Option("--budget", help="paper, small, smoke, or one of the grid's own.")]
 OnlyOption = Annotated[
@@ -73,6 +76,19 @@ def read_seeds(text: str | None) -> list[int] | None:
     if not all(part.isdecimal() for part in parts):
         raise ValueError(f"--seeds needs whole numbers such as 0,1,2, but got {text!r}.")
     return list(dict.fromkeys(map(int, parts)))
+
+
+def read_formats(text: str | None) -> tuple[str, ...]:
+    """Values of `--format`; all of them if it was not given.
+
+    Raises:
+        ValueError: if one is unknown.
+    """
+    formats = FORMATS if text is None else tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for format in formats:
+        if format not in FORMATS:
+            raise ValueError(unknown("value of --format", format, FORMATS))
+    return formats
 
 
 def scalar(text: str) -> Any:
