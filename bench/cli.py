@@ -250,7 +250,7 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
                 )
             figures = [figure.model_dump() for figure in request.grid.report.figures]
             probes.measure(plan.selected, figures, store, request.data_dir, warn)
-            label_counts.measure(plan.selected, store, request.data_dir)
+            label_counts.measure(plan.selected, store, request.data_dir, warn)
         except KeyboardInterrupt:
             errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
             raise typer.Exit(INTERRUPTED) from None

@@ -109,7 +109,7 @@ def write_figures(
 _STANDINGS = "standings"
 _ENDINGS = {STANDALONE: "-standalone.tex", _STANDINGS: "-standings.csv"}
 
-# pandas takes most of a table's time to import, altair that of a page's; who does not need them does not pay for them.
+# pandas takes most of a report's time to import; commands that only import this package do not pay for it.
 
 
 def _build(results_dir: Path, grid: str, budget: str, value: str | None) -> tuple:

@@ -86,9 +86,9 @@ def _curve(runs: list[list[dict]], metric: str, std: str) -> pd.DataFrame:
     columns = [*_SPENT, metric]
     rows = pd.DataFrame([[row.get(name) for name in columns] for run in runs for row in run], columns=columns)
     rows = rows.astype(float).dropna(subset=metric)
-    by_round = rows.assign(score=100 * rows[metric], **{x: measure(rows) for x, (_, measure) in _X.items()}).groupby(
-        "round"
-    )
-    curve = by_round.agg(**{x: (x, "mean") for x in _X}, mean=("score", "mean"), seeds=("score", "size"))
-    curve["std"] = by_round["score"].std(ddof={"population": 0, "sample": 1}[std]).where(curve["seeds"] > 1)
-    return curve[curve["seeds"] == len(runs)].drop(columns="seeds")
+    spent = {x: measure(rows) for x, (_, measure) in _X.items()}
+    by_round = rows.assign(mean=100 * rows[metric], **spent).groupby("round")
+    counts = by_round.size()
+    curve = by_round[[*_X, "mean"]].mean()
+    curve["std"] = by_round["mean"].std(ddof={"population": 0, "sample": 1}[std]).where(counts > 1)
+    return curve[counts == len(runs)]

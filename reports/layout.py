@@ -22,7 +22,7 @@ class Cell:
         published: published value, difference and, where there is one, verdict; empty without a counterpart.
         best: whether it is the best of its row.
         like_best: whether it is not, but the seeds cannot tell it from the best.
-        mean: percent, not rounded; None if no seed has a result.
+        mean: the number of `measured`, not rounded; None if there is none.
         runs: ids of the runs behind it.
     """
 

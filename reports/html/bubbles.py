@@ -1,7 +1,5 @@
 """Bubble plots of the page: which client holds how many examples of which class, one plot per partition."""
 
-import altair as alt
-
 from bench.label_counts import NAME, partition_of
 from bench.store import Store
 from datasets.show import legend_counts
@@ -33,11 +31,25 @@ def collect(grid: dict, store: Store) -> list[dict]:
 
 def _spec(classes: list[str], largest: int) -> dict:
     """Bubbles whose areas are proportional to the numbers of examples."""
-    client = alt.X("client:O", title="client", axis=alt.Axis(labelAngle=0, labelOverlap=True, grid=True))
-    label = alt.Y("class:N", title="class", sort=classes, axis=alt.Axis(labelOverlap=True, grid=True))
-    legend = alt.Legend(orient="bottom", values=legend_counts(largest))
-    scale = alt.Scale(domain=[0, largest], range=[0, _LARGEST])
-    size = alt.Size("examples:Q", title="examples", scale=scale, legend=legend)
-    chart = alt.Chart(alt.NamedData("points")).mark_circle(opacity=0.8)
-    chart = chart.encode(client, label, size, tooltip=["client:O", "class:N", "examples:Q"])
-    return chart.properties(width="container", height=min(_STEP * len(classes), _MOST)).to_dict()
+    client = {"field": "client", "type": "ordinal", "title": "client"}
+    label = {"field": "class", "type": "nominal", "title": "class", "sort": classes}
+    legend = {"orient": "bottom", "values": legend_counts(largest)}
+    scale = {"domain": [0, largest], "range": [0, _LARGEST]}
+    return {
+        "data": {"name": "points"},
+        "mark": {"type": "circle", "opacity": 0.8},
+        "encoding": {
+            "x": client | {"axis": {"labelAngle": 0, "labelOverlap": True, "grid": True}},
+            "y": label | {"axis": {"labelOverlap": True, "grid": True}},
+            "size": {
+                "field": "examples",
+                "type": "quantitative",
+                "title": "examples",
+                "scale": scale,
+                "legend": legend,
+            },
+            "tooltip": [client, {"field": "class", "type": "nominal"}, {"field": "examples", "type": "quantitative"}],
+        },
+        "width": "container",
+        "height": min(_STEP * len(classes), _MOST),
+    }

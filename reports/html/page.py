@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from bench.store import Store
 from reports.cells import current_cells
-from reports.html import bubbles, curves, runs
+from reports.html import bubbles, curves, runs, vega
 from reports.metrics import METRICS
 from reports.report import Report
 
@@ -34,8 +34,8 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
     panels = curves.collect(report, grid, records, store)
     partitions = bubbles.collect(grid, store)
     data = {
-        "themes": curves.themes(panels),
-        "curves": {"panels": panels, "axes": curves.AXES, "specs": curves.specs(panels)},
+        "themes": curves.themes(report, panels),
+        "curves": {"panels": panels, "axes": curves.AXES, "specs": curves.specs(report, panels)},
         "partitions": partitions,
         "runs": behind.to_json(),
     }
@@ -51,7 +51,7 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
             lines=runs.lines(report, grid, records),
             data=data,
             style=_part("page.css"),
-            vega=_vega() if panels or partitions else "",
+            vega=Markup(vega.script()) if panels or partitions else "",
             scripts=[_part(name) for name in _SCRIPTS],
         )
     )
@@ -73,13 +73,3 @@ def _environment() -> jinja2.Environment:
 
 def _part(name: str) -> Markup:
     return Markup((_FOLDER / name).read_text(encoding="utf-8"))
-
-
-@functools.cache
-def _vega() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed in the version for which altair writes, as one script."""
-    import vl_convert
-    from altair import SCHEMA_VERSION
-
-    major_minor = ".".join(SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    return Markup(vl_convert.javascript_bundle(vl_version=major_minor))
