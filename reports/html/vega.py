@@ -3,6 +3,7 @@
 Bundling them takes seconds of processor time and always gives the same text, so it is kept beside the decoded images.
 """
 
+import contextlib
 import functools
 import os
 from importlib.metadata import version
@@ -30,9 +31,7 @@ def script() -> str:
 
 def _keep(text: str, path: Path) -> None:
     own = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may get here at once
-    try:
+    with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(own, text)
         os.replace(own, path)
-    except OSError:
-        own.unlink(missing_ok=True)

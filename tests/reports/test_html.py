@@ -6,8 +6,10 @@ import re
 from io import StringIO
 from itertools import pairwise
 
+import altair
 import pandas as pd
 import pytest
+from altair.utils.schemapi import SchemaValidationError
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -15,6 +17,8 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 import reports
+from reports.html import vega
+from reports.looks import METHODS
 from tests.reports.conftest import Store
 from tests.tools import path_of
 
@@ -195,13 +199,86 @@ def test_curves_switch_their_axis_their_methods_and_their_panel(page):
     assert page.find_element(By.ID, "curve-notes").text == "fedavg: 2/3 seeds"
 
 
-def test_a_curve_has_the_colour_of_the_figures(page):
-    from reports.figures import COLOURS
+def test_a_curve_looks_as_in_the_figures(page):
+    drawn = {
+        line.get_attribute("stroke"): line.get_attribute("stroke-dasharray")
+        for line in page.find_elements(By.CSS_SELECTOR, "#curve-chart svg .mark-line.role-mark path")
+    }
+    for method in ("fedavg", "moon"):
+        assert METHODS[method].color in drawn
+        swatch = "return getComputedStyle(arguments[0]).getPropertyValue('--colour')"
+        assert page.execute_script(swatch, button(page, method, "#lines")) == METHODS[method].color
+    assert drawn[METHODS["fedavg"].color] == "1,0" and drawn[METHODS["moon"].color] == "6,2,1,2"
 
-    line = page.find_element(By.CSS_SELECTOR, "#curve-chart svg .mark-line.role-mark path")
-    assert line.get_attribute("stroke") == COLOURS[0]
-    swatch = "return getComputedStyle(document.querySelector('#lines button')).getPropertyValue('--colour')"
-    assert page.execute_script(swatch) == COLOURS[0] and texts(page, "#lines button")[0] == "fedavg"
+
+def test_in_the_dark_colours_stay_unless_they_are_too_dark(stored):
+    store = Store(stored.folder / "dark")
+    for method in ("fedavg", "fedconcat"):
+        store.add("cifar10 label-2", method, [0.5])
+    text = reports.render(store.save(), "small_table", "paper", format="html")
+    colours = {name: theme["colours"] for name, theme in embedded(text)["themes"].items()}
+    assert colours["light"] == {method: METHODS[method].color for method in ("fedavg", "fedconcat")}
+    assert colours["dark"]["fedavg"] == colours["light"]["fedavg"]
+    light, dark = (re.findall("..", colours[name]["fedconcat"][1:]) for name in ("light", "dark"))
+    assert all(int(a, 16) < int(b, 16) for a, b in zip(light, dark, strict=True))
+
+
+def embedded(page: str) -> dict:
+    """The data that stand in a page."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', page)[1])
+
+
+def test_charts_are_written_as_vega_lite_defines_them(path):
+    data = embedded(path.read_text())
+    specs = [spec for of_metric in data["curves"]["specs"].values() for spec in of_metric.values()]
+    specs += [plot["spec"] for plot in data["partitions"]]
+    assert len(specs) == 5
+    for spec in specs:
+        for theme in data["themes"].values():
+            altair.Chart.from_dict(spec | {"config": theme["config"]}, validate=True)
+    with pytest.raises(SchemaValidationError):
+        altair.Chart.from_dict(specs[0] | {"layer": "none"}, validate=True)
+    assert altair.SCHEMA_VERSION.startswith(f"v{vega.VEGA_LITE}.")
+
+
+def test_where_the_script_cannot_be_kept_the_page_is_the_same(stored, path, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "file"))
+    vega.script.cache_clear()
+    assert reports.render(stored.folder, "small_table", "paper", format="html") == path.read_text()
+
+
+def test_tables_say_what_those_in_markdown_say(browser, store):
+    store.report |= {"standings": True, "gains_over": {"algorithm": "fedavg"}, "notes": ["A note."]}
+    for row, shift in (("cifar10 label-2", 0.0), ("cifar10 dir-0.1", 0.02)):
+        store.add(row, "fedavg", [0.53 + shift, 0.531 + shift, 0.53 + shift])
+        store.add(row, "moon", [0.60, 0.62, 0.64]).add(row, "fedrs", [0.59, 0.63, 0.62])
+    store.add("cifar10 label-3", "moon", [0.6, None, 0.6])
+    text = reports.render(store.save(), "small_table", "paper")
+    browser.get(reports.write(store.folder, "small_table", "paper", formats=("html",))["html"].as_uri())
+    script = """
+        const marks = { 'best': '**', 'like-best': '_' };
+        const shown = [];
+        for (const table of document.querySelectorAll('#tables table')) for (const row of table.rows)
+            shown.push([...row.cells].map(cell => (marks[cell.className] ?? '') + cell.textContent));
+        return [shown, [...document.querySelectorAll('.notes li')].map(note => note.textContent)];
+    """
+    shown, notes = browser.execute_script(script)
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|") and ":--" not in line]
+    assert [[bare(cell) for cell in row] for row in shown] == [[bare(cell) for cell in row] for row in lines]
+    marks = [re.match(r"[*_]*", cell)[0] for row in shown for cell in row]
+    assert marks.count("**") == 2 and marks.count("_") == 3 and len(shown) == 8
+    assert notes[:-1] == [line.removeprefix("- ") for line in text.splitlines() if line.startswith("- ")]
+    values = browser.execute_script(
+        "return [...document.querySelectorAll('#standings-1 td')].map(e => e.dataset.value)"
+    )
+    assert values[0] == "3.000000" and values[1] is None
+
+
+def bare(cell: str) -> str:
+    """A cell without spaces, commas, and the end of its mark."""
+    mark, text = re.fullmatch(r"\s*(\*\*|_)?(.*?)\s*", cell, re.DOTALL).groups(default="")
+    return mark + re.sub(r"[\s,*_]", "", text)
 
 
 def test_bubbles_are_the_label_counts(page):
