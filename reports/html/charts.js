@@ -23,9 +23,10 @@ if (curves.panels.length) {
     const [means, stds, xs] = numbers[x] === null
       ? [[numbers.level[0]], [numbers.level[1]], [null]]
       : [numbers.mean, numbers.std, numbers[x]];
-    return means
+    const points = means
       .map((mean, i) => ({ line, x: xs[i], mean, std: stds[i], low: mean - (stds[i] ?? 0), high: mean + (stds[i] ?? 0) }))
       .filter((point) => numbers[x] === null || point.x !== null);
+    return points.map((point) => ({ ...point, alone: points.length === 1 }));
   }
 
   function redraw() {

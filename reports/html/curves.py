@@ -2,7 +2,7 @@
 
 The numbers are those of `reports.curve_series`, thinned and rounded; the charts are Vega-Lite's, one per accuracy and x axis,
 which get the points of the panel and of the methods that the reader has chosen. In them, a point is {line, x, mean, low,
-high, std}; a level that holds for every x has no x.
+high, std, alone}; a level that holds for every x has no x, and a point without others on its line is alone.
 """
 
 import math
@@ -99,7 +99,7 @@ def _remarks(cell) -> str:
 
 
 def _spec(lines: dict[str, Look], x_label: str, y_label: str) -> dict:
-    """A band of one std around the mean, a line, and invisible points that say their numbers."""
+    """A band of one std around the mean, a line, and points that say their numbers; they are seen where there is no line."""
     names = [*lines]
     x = {"field": "x", "type": "quantitative", "title": x_label, "axis": {"tickCount": 6}}
     y = {"field": "mean", "type": "quantitative", "title": y_label, "scale": {"zero": False}}
@@ -117,6 +117,7 @@ def _spec(lines: dict[str, Look], x_label: str, y_label: str) -> dict:
         return {"transform": [{"filter": points}], "mark": mark, "encoding": {"color": colour, **encoding}}
 
     curve, level = "isValid(datum.x)", "!isValid(datum.x)"
+    seen = {"condition": {"test": "datum.alone", "value": 1}, "value": 0}
     low, high = {"field": "low", "type": "quantitative"}, {"field": "high"}
     return {
         "data": {"name": "points"},
@@ -124,7 +125,7 @@ def _spec(lines: dict[str, Look], x_label: str, y_label: str) -> dict:
             layer(f"{curve} && isValid(datum.std)", {"type": "area", "opacity": 0.14}, x=x, y=low, y2=high),
             layer(curve, {"type": "line", "strokeWidth": 2, "clip": True}, x=x, y=y, strokeDash=dash),
             layer(level, {"type": "rule", "strokeWidth": 2}, y=y, strokeDash=dash, tooltip=[said[0], *said[2:]]),
-            layer(curve, {"type": "point", "size": 120, "opacity": 0, "filled": True}, x=x, y=y, tooltip=said),
+            layer(curve, {"type": "point", "size": 120, "filled": True}, x=x, y=y, opacity=seen, tooltip=said),
         ],
         "width": "container",
         "height": _HEIGHT,

@@ -51,6 +51,10 @@ def stored(tmp_path_factory) -> Store:
     failed = next(cell["run"] for cell in store.cells if cell["partition"] == "label-3" and cell["algorithm"] == "moon")
     path = store.folder / "runs" / failed / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"reason": f"Traceback: {NASTY}"}))
+    for cell in store.cells:
+        if cell["partition"] == "label-3" and cell["algorithm"] == "moon":  # as a method that calibrates at the end
+            rows = store.folder / "runs" / cell["run"] / "rounds.jsonl"
+            rows.write_text("".join(rows.read_text().splitlines(keepends=True)[-1:]))
     counts = {"classes": ["cat", NASTY, "dog"], "label_counts": [[5, 0, 7], [0, 9, 1]]}
     probe = store.folder / "runs" / store.cells[3]["run"] / "probe-label-counts.json"
     probe.write_text(json.dumps({"version": 1, "result": counts}))
@@ -197,6 +201,14 @@ def test_curves_switch_their_axis_their_methods_and_their_panel(page):
     Select(page.find_element(By.ID, "panel")).select_by_visible_text("cifar10, dir-0.1")
     wait(page, lambda: marks(page, "#curve-chart", "line") == 2)  # fedavg and centralized
     assert page.find_element(By.ID, "curve-notes").text == "fedavg: 2/3 seeds"
+
+
+def test_a_method_with_one_round_is_a_point(page):
+    Select(page.find_element(By.ID, "panel")).select_by_visible_text("cifar10, label-3")
+    seen = "#curve-chart svg .mark-symbol.role-mark path[opacity='1']"
+    wait(page, lambda: len(page.find_elements(By.CSS_SELECTOR, seen)) == 1)
+    (point,) = page.find_elements(By.CSS_SELECTOR, seen)
+    assert "method: moon" in point.get_attribute("aria-label")
 
 
 def test_a_curve_looks_as_in_the_figures(page):
