@@ -143,6 +143,9 @@ def report(
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Also save the tables as a LaTeX document of its own.")
     ] = False,
+    format: Annotated[
+        str | None, typer.Option(help="Only these formats: md, tex, csv, html; several as md,html.")
+    ] = None,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
     """Print and save the tables of stored results, and the figures that their grids list: all of them, or of one grid."""
@@ -154,6 +157,7 @@ def report(
             raise ValueError(
                 f"{grid} is an analysis, not a grid of runs; `run --grid {grid}` prints it again from what is finished."
             )
+        formats = given.read_formats(format)
         grid = Path(grid).stem if grid and grid.endswith((".yaml", ".yml")) else grid  # as it is called in the store
         store = Store(results_dir)
         stored = [tuple(name.split("@", 1)) for name in store.grids()]
@@ -165,9 +169,10 @@ def report(
                 raise ValueError(f"There is no results directory {store.folder}; name one with --results-dir.")
             raise ValueError(f"{store.folder} holds no results of {wanted}, only: {known}.")
         for name, of in chosen:
-            formats = (*reports.FORMATS, *[reports.STANDALONE] * standalone)
-            paths = reports.write(store.folder, name, of, value=value, formats=formats)
-            sys.stdout.write(paths["md"].read_text() + "\n")
+            wanted = (*formats, *[reports.STANDALONE] * standalone)
+            paths = reports.write(store.folder, name, of, value=value, formats=wanted)
+            if "md" in paths:
+                sys.stdout.write(paths["md"].read_text() + "\n")
             drawn, sentences = reports.write_figures(store.folder, name, of, tuple(figure or ()), value=value)
             print_saved([*paths.values(), *drawn], sentences)
 

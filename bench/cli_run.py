@@ -15,7 +15,7 @@ from bench.console import INTERRUPTED, console, errors, warn
 def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
     """Plays a request and prints its table; returns whether no run failed."""
     import reports
-    from bench import driver, probes, resources
+    from bench import driver, label_counts, probes, resources
     from bench.plan import make_plan, store_grid
     from bench.store import Store
 
@@ -43,12 +43,14 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
                 ended = driver.play(request, plan, store, console, machines)
             figures = [figure.model_dump() for figure in request.grid.report.figures]
             probes.measure(plan.selected, figures, store, request.data_dir, warn)
+            label_counts.measure(plan.selected, store, request.data_dir, warn)
         except KeyboardInterrupt:
             _stopped()
     name, _, label = request.label.partition("@")
-    sys.stdout.write("\n" + reports.write(results_dir, name, label)["md"].read_text() + "\n")
+    paths = reports.write(results_dir, name, label)
+    sys.stdout.write("\n" + paths["md"].read_text() + "\n")
     drawn, sentences = reports.write_figures(results_dir, name, label)
-    print_saved(drawn, sentences)
+    print_saved([paths["html"], *drawn], sentences)
     console.print(f"Results: {store.folder}", highlight=False, soft_wrap=True)
     if plan.no_data:
         warn(plan.no_data)

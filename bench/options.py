@@ -6,6 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from bench.names import unknown
+from reports import FORMATS
+
 GridOption = Annotated[str | None, typer.Option("--grid", help="Name of a grid (see `list`), or a YAML file.")]
 BudgetOption = Annotated[str, typer.Option("--budget", help="paper, small, smoke, or one of the grid's own.")]
 OnlyOption = Annotated[
@@ -96,6 +99,19 @@ def check_least(options: Mapping[str, float], least: float = 0) -> None:
     for option, value in options.items():
         if not value >= least:
             raise ValueError(f"{option} must be at least {least:g}, but got {value:g}.")
+
+
+def read_formats(text: str | None) -> tuple[str, ...]:
+    """Values of `--format`; all of them if it was not given.
+
+    Raises:
+        ValueError: if one is unknown.
+    """
+    formats = FORMATS if text is None else tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for format in formats:
+        if format not in FORMATS:
+            raise ValueError(unknown("value of --format", format, FORMATS))
+    return formats
 
 
 def scalar(text: str) -> Any:

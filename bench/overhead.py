@@ -88,14 +88,14 @@ def memory_per_trial(first: int = 200, last: int = 2000) -> float | None:
 
 
 def report_seconds(num_seeds: int = 100) -> tuple[int, float]:
-    """Seconds of the command `report` over 25 stored runs per seed, from its start to its end.
+    """Seconds of the command `report --format md` over 25 stored runs per seed, from its start to its end.
 
     Returns:
         Number of runs, seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         count = write_store(Path(folder), num_seeds)
-        command = [sys.executable, "-m", "bench", "report", "--results-dir", folder]
+        command = [sys.executable, "-m", "bench", "report", "--format", "md", "--results-dir", folder]
         paths = {"PYTHONPATH": tune.python_path(os.environ.get("PYTHONPATH"))}
         begin = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | paths)

@@ -28,7 +28,7 @@ def trials(setting: Setting) -> list[Row]:
 def scheduler(
     setting: Setting, count: int = 1000, growth: tuple[int, int] = (200, 2000), seeds: int = 100
 ) -> list[Row]:
-    """A thousand trivial runs, the driver's memory over two thousand, and a report over 2,500."""
+    """A thousand trivial runs, the driver's memory over two thousand, and a Markdown report over 2,500."""
     from bench import overhead
 
     wall = overhead.wall_of_many(count)
@@ -39,7 +39,7 @@ def scheduler(
         _warm(overhead),
         Row(f"{count:,} trivial runs", wall, "s", f"{1000 * wall / count:.0f} ms per run; target on 2 cores: 90 s"),
         not_measured(case, "needs /proc") if grown is None else Row(case, grown / 1000, "kB", "target: 50 kB"),
-        Row(f"report over {num_runs:,} stored runs", seconds, "s", "target: 3 s"),
+        Row(f"Markdown report over {num_runs:,} stored runs", seconds, "s", "target: 3 s"),
     ]
 
 

@@ -54,7 +54,7 @@ def draw_bubbles(table: pd.DataFrame, path: Path, title: str = "") -> None:
     axes = figure.subplots()
     clients, labels = np.nonzero(counts.to_numpy())
     axes.scatter(clients, labels, area(counts.to_numpy()[clients, labels]), alpha=0.6, linewidth=0)
-    for count in _legend_counts(largest):
+    for count in legend_counts(largest):
         axes.scatter([], [], area(count), color="C0", alpha=0.6, linewidth=0, label=f"{count:,}")
     axes.legend(title="examples", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelspacing=1.2)
 
@@ -74,7 +74,7 @@ def _cell(total: float, count: int) -> float:
     return float(np.clip(total / count, 0.08, 0.4))
 
 
-def _legend_counts(largest: int) -> list[int]:
+def legend_counts(largest: int) -> list[int]:
     """Up to three round numbers of examples, from a tenth of the largest count to nearly all of it."""
     counts = [_round_down(largest * share) for share in (0.1, 0.4, 1)]
     return sorted({count for count in counts if count > 0})

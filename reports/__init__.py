@@ -6,7 +6,7 @@ Everything comes from the JSON files of a result store.
 
 from pathlib import Path
 
-FORMATS = ("md", "tex", "csv")
+FORMATS = ("md", "tex", "csv", "html")
 STANDALONE = "standalone"  # LaTeX as a document of its own
 VALUES = ("last", "best", "last10")
 FIGURES = ("curves", "by-setting", "distributions", "local-models", "cka", "weight-norms", "embedding", "separability")
@@ -33,22 +33,26 @@ def write(
         StoreError: if the store holds no such grid, or a file of it cannot be read.
         ValueError: if an argument is unknown, or the grid cannot be laid out as its report asks.
     """
+    from bench.names import unknown
     from bench.store import write_file
 
-    report = _build(results_dir, grid, budget, value)
+    for format in formats:
+        if format not in (*FORMATS, STANDALONE):
+            raise ValueError(unknown("report format", format, [*FORMATS, STANDALONE]))
+    made = _build(results_dir, grid, budget, value)
     folder = Path(results_dir) / "reports"
     folder.mkdir(parents=True, exist_ok=True)
-    if "csv" in formats and report.standings:
+    if "csv" in formats and made[0].standings:
         formats = (*formats, _STANDINGS)
-    paths = {format: folder / (report.name + _ENDINGS.get(format, f".{format}")) for format in formats}
+    paths = {format: folder / (made[0].name + _ENDINGS.get(format, f".{format}")) for format in formats}
     for format, path in paths.items():
-        write_file(path, _text(report, format))
+        write_file(path, _text(format, *made))
     return paths
 
 
 def render(results_dir: Path, grid: str, budget: str, *, value: str | None = None, format: str = "md") -> str:
     """The tables of a grid as text, nothing saved; arguments and errors as in `write`."""
-    return _text(_build(results_dir, grid, budget, value), format)
+    return _text(format, *_build(results_dir, grid, budget, value))
 
 
 def write_figures(
@@ -108,13 +112,15 @@ _ENDINGS = {STANDALONE: "-standalone.tex", _STANDINGS: "-standings.csv"}
 # pandas takes most of a report's time to import; commands that only import this package do not pay for it.
 
 
-def _build(results_dir: Path, grid: str, budget: str, value: str | None):
+def _build(results_dir: Path, grid: str, budget: str, value: str | None) -> tuple:
+    """The report of a grid, and what it was made of: expanded grid, records, store."""
     from bench.store import Store
     from reports import report
 
     store = Store(results_dir)
     expanded = _expanded(store, grid, budget)
-    return report.build(expanded, _records(store, expanded), value)
+    records = _records(store, expanded)
+    return report.build(expanded, records, value), expanded, records, store
 
 
 def _expanded(store, grid: str, budget: str) -> dict:
@@ -135,11 +141,15 @@ def _records(store, expanded: dict) -> dict[str, dict]:
     return {run_id: record for run_id, record in records.items() if record}
 
 
-def _text(report, format: str) -> str:
+def _text(format: str, report, grid: dict, records: dict[str, dict], store) -> str:
     from bench.names import unknown
     from reports import latex, markdown, tidy
 
-    renderers = dict(zip(FORMATS, (markdown.render, latex.render, tidy.render), strict=True))
+    if format == "html":
+        from reports.html import page
+
+        return page.render(report, grid, records, store)
+    renderers = {"md": markdown.render, "tex": latex.render, "csv": tidy.render}
     renderers |= {STANDALONE: latex.render_document, _STANDINGS: tidy.render_standings}
     if format not in renderers:
         raise ValueError(unknown("report format", format, [*FORMATS, STANDALONE]))

@@ -76,7 +76,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
         lines.append(
             {
                 **{key: label(cell, key) for key in {*keys, *SETTING, "seed"}},
-                "choice": _describe(cell["choice"] or _rounded(chosen_in(cell))),
+                "choice": choice_of(cell),
                 "searched": bool(cell.get("tuned")),
                 "run": cell["run"],
                 "missing": cell["missing"] or "",
@@ -156,15 +156,14 @@ def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return chosen.pivot(columns="seed", values="score").reindex(cells.index)
 
 
-def _rounded(params: dict) -> dict:
-    """Numbers as people read them: those that a search has drawn from a range have many digits."""
-    return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in params.items()}
-
-
 def _wobble(record: dict, metric: str) -> float:
     return record["summary"].get("last10_std", {}).get(metric, float("nan"))
 
 
-def _describe(choice: dict) -> str:
-    """A tuning setting as "mu=0.01, tau=0.5", empty when there is nothing to choose."""
-    return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(choice.items()))
+def choice_of(cell: dict) -> str:
+    """What was chosen for a cell of the grid, as "mu=0.01, tau=0.5", empty if there was nothing to choose. Numbers that a
+    search has drawn from a range have many digits; people read four."""
+    params = chosen_in(cell)
+    if not cell["choice"]:
+        params = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in params.items()}
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(params.items()))

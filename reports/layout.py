@@ -23,6 +23,8 @@ class Cell:
         published: published value, difference and, where there is one, verdict; empty without a counterpart.
         best: whether it is the best of its row.
         like_best: whether it is not, but the seeds cannot tell it from the best.
+        mean: the number of `measured`, not rounded; None if there is none.
+        runs: ids of the runs behind it.
     """
 
     measured: str
@@ -31,6 +33,8 @@ class Cell:
     best: bool = False
     gain: str = ""
     like_best: bool = False
+    mean: float | None = None
+    runs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,8 @@ def _show(cell) -> Cell:
         best=cell.best,
         like_best=cell.like_best,
         gain="" if pd.isna(cell.gain) else f"{_signed(cell.gain)}{_spread(cell.gain_std)}",
+        mean=cell.mean if cell.done else None,
+        runs=tuple(cell.run_ids.split()),
     )
 
 

@@ -4,24 +4,17 @@ As in the table, a line shows the tuning choice with the best mean over seeds, a
 """
 
 from collections import defaultdict
-from dataclasses import replace
 
 import pandas as pd
 
 from bench.store import Store
-from reports import feature_series
+from reports import curve_series, feature_series
 from reports.cells import label
 from reports.layout import Table
 from reports.panels import ACCURACIES, Series, done_of, is_done, panels, points_of, series_of
 from reports.report import Report, build
 
 _MOMENTS = {"last": "last round", "best": "best round", "last10": "mean of the last 10 evaluated rounds"}
-_X = {
-    "rounds": ("Communication round", lambda rows: rows["round"]),
-    "communication": ("Communication (MB per client)", lambda rows: (rows["bytes_down"] + rows["bytes_up"]) / 1e6),
-    "time": ("Time (s)", lambda rows: rows["seconds"]),
-    "examples": ("Training examples (millions)", lambda rows: rows["examples"] / 1e6),
-}
 _SETTINGS = {"virtual_per_class": "Virtual features of each class", "fraction": "Share of the real features"}
 _TRUTHFUL = "fedconcat"  # the method whose clients report their true label distribution
 
@@ -42,7 +35,7 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
         grid = _laid_out_by(grid, figure["setting"])
     report = build(grid, records, value)
     makers = {
-        "curves": lambda table: _curves(figure["x"], report, table, grid, records, store),
+        "curves": lambda table: curve_series.collect(figure["x"], report, table, grid, records, store),
         "by-setting": lambda table: _by_setting(figure["setting"], report, table, grid),
         "distributions": lambda table: _distributions(figure["client"], report, table, grid, records),
         "local-models": lambda table: _local_models(report, table, grid, records, store),
@@ -51,46 +44,6 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
     }
     found = {table.metric: makers[figure["kind"]](table) for table in report.tables}
     return {metric: series for metric, series in found.items() if len(series.points)}
-
-
-def _curves(x: str, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
-    """Accuracy over rounds, communication, time or examples; pooled data know neither rounds nor communication, so there
-    the accuracy of centralized training is a level. An axis that only some methods have makes lines, not panels."""
-    x_label, _ = _X[x]
-    frames, over = [], _partial_axis(report, table)
-    for panel, cells in panels(report, table, grid, over):
-        for name, cell in ((name, cell) for name, found in cells.items() for cell in found):
-            own = getattr(cell, over) if over else "-"
-            line = name if own == "-" else f"{name}, {own} {over.replace('_', ' ')}"
-            if cell.partition == "none" and x in ("rounds", "communication"):
-                points = pd.DataFrame({"x": [None], "mean": [cell.mean], "std": [cell.std]})
-            else:
-                points = _curve(
-                    [pd.DataFrame(store.rows(run_id)) for run_id in done_of(cell, records)],
-                    table.metric,
-                    x,
-                    grid["std"],
-                )
-            frames.append(points.assign(panel=panel, line=line))
-    series = series_of("curves", x_label, f"{ACCURACIES[table.metric]} (%)", report, table, points_of(frames), over)
-    return series if over is None else replace(series, lines=tuple(dict.fromkeys(series.points["line"])))
-
-
-def _partial_axis(report: Report, table: Table) -> str | None:
-    """The row axis that only some methods have, if there is one."""
-    cells = report.cells[report.cells["metric"] == table.metric]
-    found = (key for key in table.row_keys if 0 < (cells[key] == "-").sum() < len(cells))
-    return next(found, None)
-
-
-def _curve(runs: list[pd.DataFrame], metric: str, x: str, std: str) -> pd.DataFrame:
-    """The mean over seeds at every round that all of them evaluated; x is the mean of what they had spent by then."""
-    _, measure = _X[x]
-    lines = [run.assign(x=measure(run), score=100 * run[metric]) for run in runs]
-    by_round = pd.concat(lines).dropna(subset="score").groupby("round")
-    curve = by_round.agg(x=("x", "mean"), mean=("score", "mean"), seeds=("score", "size"))
-    curve["std"] = by_round["score"].std(ddof={"population": 0, "sample": 1}[std]).where(curve["seeds"] > 1)
-    return curve[curve["seeds"] == len(runs)].drop(columns="seeds")
 
 
 def _by_setting(setting: str, report: Report, table: Table, grid: dict) -> Series:

@@ -59,9 +59,9 @@ def arrange(found: pd.DataFrame, grid: dict, metric: str) -> Table:
     """Standings of one metric as a table: one row per column of the grid's table."""
     names = tuple(found["column"].unique())
     shown = {
-        (line.column, line.over): Cell(f"{line.value:.2f} [{line.low:.2f}, {line.high:.2f}]")
+        (line.column, line.over): Cell(f"{line.value:.2f} [{line.low:.2f}, {line.high:.2f}]", mean=line.value)
         if line.measure == "mean_rank"
-        else Cell(f"{line.value:.0f} [{line.low:.0f}, {line.high:.0f}]")
+        else Cell(f"{line.value:.0f} [{line.low:.0f}, {line.high:.0f}]", mean=line.value)
         for line in found.itertuples()
     }
     rows = tuple(Row((name,), tuple(shown.get((name, over)) for over in ("", *names))) for name in names)

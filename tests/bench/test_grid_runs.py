@@ -55,6 +55,10 @@ def records(results: Path) -> dict[str, dict]:
     return {path.parent.name: json.loads(path.read_text()) for path in results.glob("runs/*/record.json")}
 
 
+def configs(results: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in results.glob("runs/*/config.json")]
+
+
 def metrics(results: Path) -> dict[str, list]:
     """Everything a run measured that is not a time."""
     timed = ("seconds", "examples_per_second")
@@ -86,6 +90,10 @@ def test_a_grid_ends_with_a_record_and_a_state_for_every_run_and_a_table(uninter
         assert record["id"] == run_id and record["versions"]["ray"]
         assert record["started"] <= record["finished"]
     assert "| digits" in (uninterrupted / "reports" / "six@paper.md").read_text()
+    page = (uninterrupted / "reports" / "six@paper.html").read_text()
+    assert all(run_id in page for run_id in found)
+    partitions = {record["partition"] for record in configs(uninterrupted)}
+    assert len(list(uninterrupted.glob("runs/*/probe-label-counts.json"))) == len(partitions)
 
 
 def test_several_trials_at_once_give_the_same_numbers_as_one_after_another(uninterrupted, tmp_path):

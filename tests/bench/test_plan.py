@@ -341,7 +341,7 @@ def test_many_settings_on_the_command_line_still_make_names_of_files(ask, store)
     overrides = dict.fromkeys(numbers, 0.1234567890123456) | dict.fromkeys(counts, 100)
     request = ask(only=ONE, overrides=overrides | {"transform": "none", "last_batch": "drop-if-full"})
     play(request, store)
-    paths = reports.write(store.folder, *request.label.split("@"))
+    paths = reports.write(store.folder, *request.label.split("@"), formats=("md", "csv"))
     assert all(path.exists() and len(path.name) < 120 for path in paths.values())
     assert store.grid(request.label)["overrides"]["lr"] == 0.1234567890123456
 
@@ -349,7 +349,7 @@ def test_many_settings_on_the_command_line_still_make_names_of_files(ask, store)
 def test_a_report_replaces_the_earlier_one_in_one_step(ask, store, monkeypatch):
     request = ask(only=ONE)
     play(request, store)
-    path = reports.write(store.folder, *request.label.split("@"))["md"]
+    path = reports.write(store.folder, *request.label.split("@"), formats=("md", "csv"))["md"]
     before = path.read_text()
     monkeypatch.setattr("bench.store.os.fsync", lambda file: 1 / 0)
     with pytest.raises(ZeroDivisionError):

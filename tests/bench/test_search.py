@@ -117,7 +117,7 @@ def test_a_mistake_in_a_space_is_explained(tmp_path, content, said):
             {"overrides": {"evaluate_every": 3}, "scheduler": "asha"},
             "asha compares runs after round 1, but they are evaluated",
         ),
-        ({"validation_share": 0.0}, "validation_share must be greater than 0, but got 0.0."),
+        ({"validation_share": 0.0}, "--validation-share must lie between 0 and 1, but got 0."),
         ({"samples": 0}, "--samples must be at least 1, but got 0."),
         ({"space": "fedporx"}, "Unknown space 'fedporx'. Did you mean 'fedprox'?"),
         ({"algorithm": "centralized"}, "centralized has no clients that could set validation data aside"),

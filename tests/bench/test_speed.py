@@ -393,6 +393,6 @@ def test_the_scheduler_is_measured_on_few_runs(setting, monkeypatch):
         "scheduler overhead, warm workers",
         "4 trivial runs",
         "driver's memory per trial, from 2 to 5",
-        "report over 25 stored runs",
+        "Markdown report over 25 stored runs",
     ]
     assert rows[1].value > 0 and rows[3].value > 0

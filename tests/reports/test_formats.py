@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from io import StringIO
@@ -10,9 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 import reports
+from bench.cli import app
 from reports.latex_text import escape
+from tests.tools import path_of
 
 ROOT = Path(reports.__file__).parents[1]
 
@@ -47,9 +49,20 @@ def test_the_markdown_of_a_small_table_is_this_file(small_table):
 def test_write_saves_every_format_and_says_where(small_table):
     folder = small_table.save()
     paths = reports.write(folder, "small_table", "paper")
-    assert paths == {format: folder / "reports" / f"small_table@paper.{format}" for format in ("md", "tex", "csv")}
+    formats = ("md", "tex", "csv", "html")
+    assert paths == {format: folder / "reports" / f"small_table@paper.{format}" for format in formats}
     for format, path in paths.items():
         assert path.read_text(encoding="utf-8") == reports.render(folder, "small_table", "paper", format=format)
+
+
+def test_the_command_writes_the_formats_that_it_is_asked_for(small_table):
+    folder = small_table.save()
+    asked = ["report", "--results-dir", str(folder), "--format"]
+    result = CliRunner().invoke(app, [*asked, "md, csv"])
+    assert result.exit_code == 0 and "| cifar10" in result.output
+    assert sorted(path.suffix for path in (folder / "reports").iterdir()) == [".csv", ".md"]
+    refused = CliRunner().invoke(app, [*asked, "md,htm"])
+    assert refused.exit_code and "Unknown value of --format 'htm'. Did you mean 'html'?" in refused.output
 
 
 def test_another_value_gets_files_of_its_own(small_table):
@@ -92,7 +105,6 @@ def test_csv_reads_back_as_the_same_numbers(small_table):
     ]
 
 
-needs_pdflatex = pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 PAPER = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n%s\\end{document}\n"
 SPECIAL = r"a&b_50%#$x{y}~^\z<|>`*"
 
@@ -155,7 +167,7 @@ def test_latex_sets_letters_that_it_knows_and_names_the_others():
 def compile_latex(text, folder):
     """Runs pdflatex on a document, and fails with its log."""
     (folder / "paper.tex").write_text(text, encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    command = [path_of("pdflatex"), "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Missing character" not in done.stdout
@@ -178,7 +190,6 @@ def specials_everywhere(store):
     return store.save()
 
 
-@needs_pdflatex
 @pytest.mark.parametrize("format", ["tex", "standalone"])
 def test_latex_compiles_with_special_characters_everywhere(store, tmp_path, format):
     text = reports.render(specials_everywhere(store), "small_table", "paper", format=format)
@@ -195,7 +206,6 @@ def test_a_standalone_document_holds_the_same_tables(small_table):
     assert paths["tex"].read_text(encoding="utf-8") in document
 
 
-@needs_pdflatex
 def test_latex_compiles_with_nothing_but_booktabs(small_table, tmp_path):
     small_table.title = SPECIAL
     small_table.add(f"{SPECIAL} label-2", "local", [0.3] * 3, personal=True)
@@ -210,9 +220,24 @@ def run_python(code: str) -> str:
     ).stdout
 
 
-def test_a_report_imports_neither_torch_nor_ray_and_the_package_alone_not_even_pandas(small_table):
+def test_a_report_imports_neither_torch_nor_ray_and_the_package_alone_not_even_pandas(
+    small_table, tmp_path, monkeypatch
+):
     folder = str(small_table.save())
-    heavy = "print(sorted({'torch', 'ray', 'pydantic', 'pandas'} & sys.modules.keys()))"
+    heavy = "print(sorted({'torch', 'ray', 'pydantic', 'pandas', 'jinja2', 'vl_convert'} & sys.modules.keys()))"
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
     assert run_python(f"import sys, reports; {heavy}") == "[]\n"
-    code = f"import sys, reports; reports.write({folder!r}, 'small_table', 'paper'); {heavy}"
-    assert run_python(code) == "['pandas']\n"
+    for formats, needed in (
+        (("md", "tex", "csv"), ["pandas"]),
+        (("html",), ["jinja2", "pandas", "vl_convert"]),
+        (("html",), ["jinja2", "pandas"]),  # the script is kept
+    ):
+        code = f"import sys, reports; reports.write({folder!r}, 'small_table', 'paper', formats={formats!r}); {heavy}"
+        assert run_python(code) == f"{needed}\n"
+
+
+def test_an_unknown_format_is_refused_before_anything_is_written(small_table):
+    folder = small_table.save()
+    with pytest.raises(ValueError, match="Unknown report format 'htm'. Did you mean 'html'?"):
+        reports.write(folder, "small_table", "paper", formats=("md", "htm"))
+    assert not (folder / "reports").exists()

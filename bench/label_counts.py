@@ -1,0 +1,65 @@
+"""How many examples of each class each client holds: counted once per partition, for the bubble plots of reports.
+
+The counts stand beside a run that trained on the partition, as a probe (see `bench.probes`), so that a report needs no
+images. Seeds draw partitions that are alike; the first that is done stands for all.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.store import Store
+
+NAME = "label-counts"
+VERSION = 1  # raised whenever the counts of the same config may change
+_ABOUT = (
+    "dataset",
+    "partition",
+    "clients",
+    "first_clients",
+    "train_examples",
+    "validation_share",
+    "dirichlet_seed_override",
+)
+
+
+def partition_of(config: Mapping[str, Any]) -> tuple:
+    """What tells partitions apart, seeds left out; of a resolved config as it is stored."""
+    return tuple(config.get(name) for name in _ABOUT)
+
+
+def measure(cells: Iterable, store: Store, data_dir: Path | None, say: Callable[[str], None]) -> None:
+    """Counts what is not counted yet for one finished run of each partition; the store must be locked.
+
+    What cannot be counted costs its plot, and nothing else.
+
+    Args:
+        cells: `bench.grid.Cell`s.
+        say: is told what could not be counted.
+    """
+    alike: dict[tuple, list] = {}
+    for cell in cells:
+        if not cell.missing and cell.config.partition != "none":
+            alike.setdefault(partition_of(cell.config.canonical()), []).append(cell)
+    for found in alike.values():
+        if not any((store.probe(cell.id, NAME) or {}).get("version") == VERSION for cell in found):
+            done = (cell for cell in found if (store.record(cell.id) or {}).get("status") == "done")
+            if first := next(done, None):
+                try:
+                    _count(first, store, data_dir)
+                except Exception as error:  # of damaged images, or a full disk
+                    of = f"{first.config.dataset} {first.config.partition} {first.id}"
+                    say(f"{NAME} of {of}: not counted: {type(error).__name__}: {error}")
+
+
+def _count(cell, store: Store, data_dir: Path | None) -> None:
+    from bench import images
+    from bench.run import build_task
+
+    dataset = images.load(cell.config.dataset, cell.config.transform, data_dir)
+    trained_on = store.record(cell.id)["data"]["digest"]
+    if dataset.digest != trained_on:
+        raise ValueError(f"the run saw other images ({trained_on}) than there are now ({dataset.digest}).")
+    counts = build_task(cell.config, dataset).federation.label_counts.long().tolist()
+    result = {"classes": list(dataset.classes), "label_counts": counts}
+    store.write_probe(cell.id, NAME, {"version": VERSION, "images": dataset.digest, "result": result})

@@ -1,0 +1,55 @@
+"""Bubble plots of the page: which client holds how many examples of which class, one plot per partition."""
+
+from bench.label_counts import NAME, partition_of
+from bench.store import Store
+from datasets.show import legend_counts
+
+_STEP, _MOST = 24, 520  # pixels of a class, and of all
+_LARGEST = 420  # square pixels of a bubble
+
+
+def collect(grid: dict, store: Store) -> list[dict]:
+    """The partitions of a grid whose examples have been counted, in its order.
+
+    Returns:
+        For each: "title", "classes" (names), "counts" [clients][classes], and "spec", Vega-Lite's specification without the
+        points {client, class, examples}.
+    """
+    plots = {}
+    for cell in grid["cells"]:
+        config = cell["config"]
+        key = partition_of(config)
+        if config["partition"] == "none" or not cell["run"] or key in plots:
+            continue
+        if found := store.probe(cell["run"], NAME):
+            counts, classes = found["result"]["label_counts"], found["result"]["classes"]
+            title = f"{config['dataset']}, {config['partition']}, {len(counts)} clients, seed {cell['seed']}"
+            largest = max(map(max, counts))
+            plots[key] = {"title": title, "classes": classes, "counts": counts, "spec": _spec(classes, largest)}
+    return list(plots.values())
+
+
+def _spec(classes: list[str], largest: int) -> dict:
+    """Bubbles whose areas are proportional to the numbers of examples."""
+    client = {"field": "client", "type": "ordinal", "title": "client"}
+    label = {"field": "class", "type": "nominal", "title": "class", "sort": classes}
+    legend = {"orient": "bottom", "values": legend_counts(largest)}
+    scale = {"domain": [0, largest], "range": [0, _LARGEST]}
+    return {
+        "data": {"name": "points"},
+        "mark": {"type": "circle", "opacity": 0.8},
+        "encoding": {
+            "x": client | {"axis": {"labelAngle": 0, "labelOverlap": True, "grid": True}},
+            "y": label | {"axis": {"labelOverlap": True, "grid": True}},
+            "size": {
+                "field": "examples",
+                "type": "quantitative",
+                "title": "examples",
+                "scale": scale,
+                "legend": legend,
+            },
+            "tooltip": [client, {"field": "class", "type": "nominal"}, {"field": "examples", "type": "quantitative"}],
+        },
+        "width": "container",
+        "height": min(_STEP * len(classes), _MOST),
+    }

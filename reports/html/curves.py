@@ -1,0 +1,167 @@
+"""Curves of the page: accuracy over rounds, communication, time or examples, one panel per row of the table.
+
+The numbers are those of `reports.curve_series`, thinned and rounded; the charts are Vega-Lite's, one per accuracy and x axis,
+which get the points of the panel and of the methods that the reader has chosen. In them, a point is {line, x, mean, low,
+high, std, alone}; a level that holds for every x has no x, and a point without others on its line is alone.
+"""
+
+import math
+
+import pandas as pd
+
+from bench.store import Store
+from reports import CURVES
+from reports.curve_series import X_LABELS, Curve, curves_of, is_level
+from reports.looks import COLOURS, Look, looks
+from reports.panels import ACCURACIES
+from reports.report import Report
+
+AXES = {"rounds": "rounds", "communication": "bytes", "time": "seconds", "examples": "examples"}
+"""x axis -> what its button says."""
+_MOST_POINTS = 100  # of a line; a screen shows no more
+_DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 2, 1, 2], (0, (1, 1)): [1, 2]}  # of `reports.looks`, in pixels
+_HEIGHT = 360  # pixels
+_LIGHT = {"text": "#1c2024", "muted": "#5b6570", "grid": "#e4e7ea"}
+_DARK = {"text": "#e8eaed", "muted": "#a4adb6", "grid": "#30363d"}
+_LEAST_BRIGHT = 0.13  # three times as bright as the dark background, as graphics have to be
+
+
+def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dict]:
+    """The panels in the order of tables and rows; arguments as in `reports.html.page.render`.
+
+    Returns:
+        For each: "title", "metric", "remarks" (sentences), and "lines": name -> {x axis: [points], "mean": [points], "std":
+        [points], percent}, None where there is no number. Where a line is a level over an x axis, that one is None, and
+        "level" is its mean and std.
+    """
+    found = {}
+    for table in report.tables:
+        titles = dict(zip(table.columns, table.titles, strict=True))
+        for curve in curves_of(report, table, grid, records, store):
+            name = titles.get(curve.line, curve.line)
+            title = curve.panel if len(report.tables) == 1 else f"{curve.panel} ({table.metric})"
+            new = {"title": title, "metric": table.metric, "remarks": [], "lines": {}}
+            panel = found.setdefault((table.metric, curve.panel), new)
+            panel["lines"][name] = _numbers(curve)
+            if remarks := _remarks(curve.cell):
+                panel["remarks"].append(f"{name}: {remarks}")
+    return list(found.values())
+
+
+def specs(report: Report, panels: list[dict]) -> dict[str, dict[str, dict]]:
+    """Accuracy -> x axis -> Vega-Lite specification, without the points."""
+    lines = _looks(report, panels)
+    return {
+        metric: {x: _spec(lines, X_LABELS[x], f"{ACCURACIES[metric]} (%)") for x in CURVES}
+        for metric in dict.fromkeys(panel["metric"] for panel in panels)
+    }
+
+
+def themes(report: Report, panels: list[dict]) -> dict[str, dict]:
+    """For "light" and "dark": the "config" of all charts, and "colours" of lines, those of the figures in print."""
+    light = {line: look.color for line, look in _looks(report, panels).items()}
+    dark = {line: _readable(colour) for line, colour in light.items()}
+    return {
+        name: {"config": _config(inks, [*colours.values()]), "colours": colours}
+        for name, inks, colours in (("light", _LIGHT, light), ("dark", _DARK, dark))
+    }
+
+
+def _looks(report: Report, panels: list[dict]) -> dict[str, Look]:
+    """How the lines look in the figures, which know of columns that have no curve as well."""
+    drawn = dict.fromkeys(line for panel in panels for line in panel["lines"])
+    columns = dict.fromkeys(title for table in report.tables for title in table.titles)
+    found = looks([*(columns if drawn.keys() <= columns.keys() else drawn)])
+    return {line: found[line] for line in drawn}
+
+
+def _numbers(curve: Curve) -> dict[str, list | None]:
+    """Evenly thinned, the last point kept."""
+    points = curve.points
+    step = max(1, math.ceil(len(points) / _MOST_POINTS))
+    kept = points.iloc[(len(points) - 1) % step :: step]
+    numbers = {name: [_rounded(value) for value in kept[name]] for name in (*CURVES, "mean", "std")}
+    levels = {x: None for x in CURVES if is_level(curve, x)}
+    return numbers | levels | ({"level": [_rounded(curve.cell.mean), _rounded(curve.cell.std)]} if levels else {})
+
+
+def _rounded(value: float) -> float | int | None:
+    """Five digits; None for NaN, which is not JSON."""
+    if pd.isna(value):
+        return None
+    short = float(f"{value:.5g}")
+    return int(short) if short.is_integer() else short
+
+
+def _remarks(cell) -> str:
+    parts = [f"{cell.done}/{cell.seeds} seeds"] if cell.done < cell.seeds else []
+    return ", ".join([*parts, *([f"on {cell.substitute}"] if cell.substitute else [])])
+
+
+def _spec(lines: dict[str, Look], x_label: str, y_label: str) -> dict:
+    """A band of one std around the mean, a line, and points that say their numbers; they are seen where there is no line."""
+    names = [*lines]
+    x = {"field": "x", "type": "quantitative", "title": x_label, "axis": {"tickCount": 6}}
+    y = {"field": "mean", "type": "quantitative", "title": y_label, "scale": {"zero": False}}
+    line = {"field": "line", "type": "nominal", "legend": None}
+    colour = line | {"scale": {"domain": names}}  # in the colours of the theme
+    dash = line | {"scale": {"domain": names, "range": [_DASHES[look.linestyle] for look in lines.values()]}}
+    said = [
+        {"field": "line", "type": "nominal", "title": "method"},
+        {"field": "x", "type": "quantitative", "title": x_label, "format": ",.4~g"},
+        {"field": "mean", "type": "quantitative", "title": "mean (%)", "format": ".1f"},
+        {"field": "std", "type": "quantitative", "title": "std", "format": ".1f"},
+    ]
+
+    def layer(points: str, mark: dict, **encoding) -> dict:
+        return {"transform": [{"filter": points}], "mark": mark, "encoding": {"color": colour, **encoding}}
+
+    curve, level = "isValid(datum.x)", "!isValid(datum.x)"
+    seen = {"condition": {"test": "datum.alone", "value": 1}, "value": 0}
+    low, high = {"field": "low", "type": "quantitative"}, {"field": "high"}
+    return {
+        "data": {"name": "points"},
+        "layer": [
+            layer(f"{curve} && isValid(datum.std)", {"type": "area", "opacity": 0.14}, x=x, y=low, y2=high),
+            layer(curve, {"type": "line", "strokeWidth": 2, "clip": True}, x=x, y=y, strokeDash=dash),
+            layer(level, {"type": "rule", "strokeWidth": 2}, y=y, strokeDash=dash, tooltip=[said[0], *said[2:]]),
+            layer(curve, {"type": "point", "size": 120, "filled": True}, x=x, y=y, opacity=seen, tooltip=said),
+        ],
+        "width": "container",
+        "height": _HEIGHT,
+    }
+
+
+def _config(inks: dict, colours: list[str]) -> dict:
+    """How every chart looks on the background of the page."""
+    words = {"labelColor": inks["muted"], "titleColor": inks["text"]}
+    axis = words | {"gridColor": inks["grid"], "domainColor": inks["muted"], "tickColor": inks["muted"]}
+    return {
+        "background": "transparent",
+        "font": "system-ui, sans-serif",
+        "view": {"stroke": None},
+        "axis": axis | {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 8},
+        "legend": words | {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
+        "range": {"category": colours},
+        "circle": {"color": COLOURS[0]},
+    }
+
+
+def _readable(colour: str) -> str:
+    """The colour itself, as far towards white as it takes to be seen on a dark background."""
+    white = 0.0
+    while _brightness(shade := _towards_white(colour, white)) < _LEAST_BRIGHT:
+        white += 0.05
+    return shade
+
+
+def _towards_white(colour: str, white: float) -> str:
+    channels = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return "#" + "".join(f"{round(channel + (255 - channel) * white):02x}" for channel in channels)
+
+
+def _brightness(colour: str) -> float:
+    """Relative luminance, in [0, 1] (Web Content Accessibility Guidelines 2.2)."""
+    channels = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return sum(part * weight for part, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))

@@ -1,0 +1,75 @@
+"""The page: its template, filled with a report and everything that stands in the same store about its runs.
+
+What comes from users (titles, names, reasons) reaches the page through the template, which escapes it, or as JSON that
+cannot end its element, which scripts only ever show as text.
+"""
+
+import functools
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from bench.store import Store
+from reports.cells import current_cells
+from reports.html import bubbles, curves, runs, vega
+from reports.metrics import METRICS
+from reports.report import Report
+
+_FOLDER = Path(__file__).parent
+_SCRIPTS = ("tables.js", "charts.js", "runs.js")
+
+
+def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -> str:
+    """The page of a report.
+
+    Args:
+        report: what `reports.report.build` made of grid and records.
+        grid: expanded grid.
+        records: run id -> record of the runs that have ended.
+        store: where their rounds and label counts are.
+    """
+    grid = grid | {"cells": current_cells(grid, records)}
+    behind = runs.collect(grid, records)
+    panels = curves.collect(report, grid, records, store)
+    partitions = bubbles.collect(grid, store)
+    data = {
+        "themes": curves.themes(report, panels),
+        "curves": {"panels": panels, "axes": curves.AXES, "specs": curves.specs(report, panels)},
+        "partitions": partitions,
+        "runs": behind.to_json(),
+    }
+    # The parts are the project's own, so they are not escaped; the template says what is.
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            report=report,
+            metrics=METRICS,
+            value=report.cells["value"].iloc[0],
+            behind=behind,
+            lines=runs.lines(report, grid, records),
+            data=data,
+            style=_part("page.css"),
+            vega=Markup(vega.script()) if panels or partitions else "",
+            scripts=[_part(name) for name in _SCRIPTS],
+        )
+    )
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # `tojson` escapes < > & ', so that no text ends the script element; NaN would not be JSON.
+    found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
+    return found
+
+
+def _part(name: str) -> Markup:
+    return Markup((_FOLDER / name).read_text(encoding="utf-8"))

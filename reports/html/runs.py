@@ -1,0 +1,141 @@
+"""What is behind the cells of the page: config, versions and outcome of every run; what all runs share is said once."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from reports.cells import cell_keys, choice_of, label
+from reports.report import Report
+
+_TOLD_APART = ("id", "status", "reason", "findings")  # of a record: told elsewhere, or not for reading
+_MOST_VALUES = 12  # of a setting, listed
+
+
+@dataclass(frozen=True)
+class Behind:
+    """All runs of a grid.
+
+    Attributes:
+        runs: run id -> {"seed", "status", "reason", "config", "record"}; the latter two without what is shared, as name ->
+            text.
+        shared: "config" and "record": name -> text, what all runs have in common.
+        differing: of configs: name -> the texts that are found, at most some of them.
+    """
+
+    runs: dict[str, dict]
+    shared: dict[str, dict[str, str]]
+    differing: dict[str, list[str]]
+
+    def to_json(self) -> dict:
+        return {"runs": self.runs, "shared": self.shared}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A run in the list of all runs.
+
+    Attributes:
+        place: of its cell: one label per row key, and the column.
+        scores: percent, one per metric of the report; None without a result.
+    """
+
+    run: str
+    place: tuple[str, ...]
+    choice: str
+    seed: int
+    status: str
+    scores: tuple[float | None, ...]
+    rounds: int | None
+    seconds: float | None
+    reason: str
+
+
+def collect(grid: dict, records: dict[str, dict]) -> Behind:
+    """What is behind a grid; arguments as in `reports.html.page.render`."""
+    configs = {cell["run"]: dict(_flat(cell["config"])) for cell in grid["cells"] if cell["run"]}
+    ended = {run: dict(_flat(_short(_without(records[run], _TOLD_APART)))) for run in configs if run in records}
+    seeds = {cell["run"]: cell["seed"] for cell in grid["cells"]}
+    shared = {"config": _common(configs), "record": _common(ended)}
+    runs = {
+        run: {
+            "seed": seeds[run],
+            "status": status_of(run, records),
+            "reason": records.get(run, {}).get("reason") or "",
+            "config": _without(config, shared["config"]),
+            "record": _without(ended.get(run, {}), shared["record"]),
+        }
+        for run, config in configs.items()
+    }
+    return Behind(runs, shared, _differing(configs, shared["config"]))
+
+
+def lines(report: Report, grid: dict, records: dict[str, dict]) -> Iterator[Line]:
+    """All runs in the grid's order."""
+    value = report.cells["value"].iloc[0]
+    for cell in grid["cells"]:
+        if cell["run"]:
+            record = records.get(cell["run"], {})
+            scores = record.get("summary", {}).get(value, {})
+            yield Line(
+                run=cell["run"],
+                place=tuple(label(cell, key) for key in cell_keys(grid)),
+                choice=choice_of(cell),
+                seed=cell["seed"],
+                status=status_of(cell["run"], records),
+                scores=tuple(100 * scores[t.metric] if t.metric in scores else None for t in report.tables),
+                rounds=record.get("rounds"),
+                seconds=record.get("seconds"),
+                reason=record.get("reason") or "",
+            )
+
+
+def status_of(run: str, records: dict[str, dict]) -> str:
+    """ "done", "diverged" or "failed"; "waiting" for a run that has not ended."""
+    return records.get(run, {}).get("status", "waiting")
+
+
+def _flat(part: Mapping, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted name -> text of every value: "algorithm.mu", "0.01"."""
+    for name, value in part.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif value not in ("", []):
+            yield f"{prefix}{name}", _text(value)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _short(part: Mapping) -> dict:
+    """Measured numbers with six digits; those of a config stay as they are."""
+    return {name: _short(value) if isinstance(value, Mapping) else _rounded(value) for name, value in part.items()}
+
+
+def _rounded(value: object) -> object:
+    if not isinstance(value, float):
+        return value
+    return int(value) if value.is_integer() else float(f"{value:.6g}")
+
+
+def _common(of_runs: dict[str, dict[str, str]]) -> dict[str, str]:
+    """What is the same in all of them."""
+    first, *others = of_runs.values() or [{}]
+    return {name: text for name, text in first.items() if all(other.get(name) == text for other in others)}
+
+
+def _differing(configs: dict[str, dict[str, str]], shared: dict[str, str]) -> dict[str, list[str]]:
+    found: dict[str, dict[str, None]] = {}
+    for config in configs.values():
+        for name, text in _without(config, shared).items():
+            found.setdefault(name, {})[text] = None
+    return {
+        name: [*texts]
+        if len(texts) <= _MOST_VALUES
+        else [*[*texts][:_MOST_VALUES], f"and {len(texts) - _MOST_VALUES} more"]
+        for name, texts in found.items()
+    }
+
+
+def _without(part: Mapping, names: Mapping | tuple) -> dict:
+    return {name: value for name, value in part.items() if name not in names}

@@ -1,0 +1,69 @@
+// Sorts and filters every table of class "sortable".
+//
+// A column's button sorts by it: numbers first from high to low, texts from a to z; the second time the other way round; the
+// third time the rows stand in the order of the paper again. A cell sorts by its data-value, or by its text; empty ones come
+// last. A filter keeps the rows that hold all of its words.
+
+const NEXT = {
+  number: { none: "descending", descending: "ascending", ascending: "none" },
+  text: { none: "ascending", ascending: "descending", descending: "none" },
+};
+
+function key(row, column, type) {
+  const cell = row.cells[column];
+  const text = cell.dataset.value ?? cell.textContent.trim();
+  if (type === "text") return text;
+  return text === "" || Number.isNaN(Number(text)) ? null : Number(text);
+}
+
+function compare(a, b) {
+  return typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
+}
+
+for (const table of document.querySelectorAll("table.sortable")) {
+  const body = table.tBodies[0];
+  const original = [...body.rows];
+  const heads = [...table.tHead.rows[0].cells];
+
+  heads.forEach((head, column) => {
+    const type = head.dataset.type;
+    head.querySelector("button").addEventListener("click", () => {
+      const order = NEXT[type][head.getAttribute("aria-sort") ?? "none"];
+      for (const other of heads) other.removeAttribute("aria-sort");
+      if (order === "none") return body.replaceChildren(...original);
+      head.setAttribute("aria-sort", order);
+      const sign = order === "ascending" ? 1 : -1;
+      const keyed = original.map((row) => [key(row, column, type), row]);
+      const absent = (value) => value === null || value === "";
+      keyed.sort(([a], [b]) => absent(a) - absent(b) || (absent(a) ? 0 : sign * compare(a, b)));
+      body.replaceChildren(...keyed.map(([, row]) => row));
+    });
+  });
+
+  const input = document.querySelector(`[data-filters="${table.id}"]`);
+  const output = document.querySelector(`[data-counts="${table.id}"]`);
+  const all = output.textContent;
+  const texts = original.map((row) => [row, row.textContent.toLowerCase()]);
+  input.addEventListener("input", () => {
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const [row, text] of texts) {
+      row.hidden = !words.every((word) => text.includes(word));
+      shown += !row.hidden;
+    }
+    output.textContent = shown === original.length ? all : `${shown} of ${all}`;
+  });
+
+  // Labels of rows stay in view beside each other if that leaves most of the box to the cells. How wide they are is known
+  // only here.
+  const labels = heads.filter((_, column) => original[0]?.cells[column].tagName === "TH");
+  const stick = () => {
+    const lefts = [0];
+    for (const head of labels) lefts.push(lefts.at(-1) + head.offsetWidth);
+    const fits = lefts.at(-1) <= 0.45 * table.parentElement.clientWidth;
+    for (const row of [table.tHead.rows[0], ...original]) {
+      labels.forEach((_, column) => (row.cells[column].style.left = fits ? `${lefts[column]}px` : "auto"));
+    }
+  };
+  new ResizeObserver(stick).observe(table.parentElement);
+}
