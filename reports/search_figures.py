@@ -5,7 +5,7 @@ import warnings
 from bench.outcomes import Outcome
 from bench.searches import stops
 from bench.study import Study
-from reports import figures
+from reports.figures import STYLE
 from reports.looks import COLOURS
 
 
@@ -23,34 +23,47 @@ def draw(study: Study, outcomes: list[Outcome]) -> dict:
         values = {trial.value for trial in study.optuna.get_trials(deepcopy=False) if trial.value is not None}
         name = f"Validation {study.search.metric.replace('_', ' ')} (%)"
         if values:
-            found["history"] = plots.plot_optimization_history(study.optuna, target=_percent, target_name=name)
-            found["slice"] = plots.plot_slice(study.optuna, target=_percent, target_name=name)
+            # Given a target, Optuna leaves the best so far out.
+            found["history"] = plots.plot_optimization_history(study.optuna, target_name=name)
+            found["slice"] = plots.plot_slice(study.optuna, target_name=name)
         if len(values) > 1 and len(study.search.space) > 1:
-            found["importance"] = plots.plot_param_importances(study.optuna, target=_percent, target_name=name)
-    drawn = {title: _in_style(axes, study) for title, axes in found.items()}
+            found["importance"] = plots.plot_param_importances(study.optuna, target_name=name)
+    drawn = {title: _in_style(axes, study, name) for title, axes in found.items()}
     if study.search.scheduler != "none" and outcomes:
         drawn["rungs"] = _rungs(study, outcomes)
     return drawn
 
 
-def _percent(trial) -> float:
-    return 100 * trial.value
-
-
-def _in_style(axes, study: Study):
-    """Optuna gives axes, one or several, in a style of its own."""
-    from matplotlib.ticker import MaxNLocator
+def _in_style(axes, study: Study, metric: str):
+    """Optuna gives axes, one or several, in a style of its own, and scores in [0, 1]."""
+    from matplotlib.text import Text
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     figure = (axes if hasattr(axes, "figure") else axes.flat[0]).figure
+    panels = [one for one in figure.axes if one.get_label() != "<colorbar>"]
+    figure.set_size_inches(max(4.6, 2.6 * len(panels)), 2.8)
     config = study.search.template
-    for title in (*figure.texts, *(one.title for one in figure.axes)):
+    for one in figure.axes:
+        for place in ("left", "center"):
+            one.set_title("", loc=place)
+        if legend := one.get_legend():
+            legend.remove()
+        if len(one.get_legend_handles_labels()[0]) > 1:
+            one.legend(loc="best", facecolor="white")
+    for title in figure.texts:
         title.set_text("")
-    figure.suptitle(f"{config.algorithm['name']} on {config.dataset}, {config.partition}", fontsize=10)
+    figure.suptitle(f"{config.algorithm['name']} on {config.dataset}, {config.partition}")
+    for text in figure.findobj(Text):
+        text.set(fontsize=STYLE["font.size"], color="black")
     for one in figure.axes:
         one.set_facecolor("white")
-        one.grid(color=figures.STYLE["grid.color"], linewidth=figures.STYLE["grid.linewidth"])
+        one.tick_params(labelsize=STYLE["xtick.labelsize"], which="both", color="black", labelcolor="black")
+        if one.get_ylabel() in (metric, "Objective Value"):
+            one.set_ylabel(metric)
+            one.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}"))
+        one.grid(color=STYLE["grid.color"], linewidth=STYLE["grid.linewidth"])
         for spine in one.spines.values():
-            spine.set(edgecolor="black", linewidth=figures.STYLE["axes.linewidth"])
+            spine.set(edgecolor="black", linewidth=STYLE["axes.linewidth"])
         of_trials = one.get_xlabel() == "Trial"
         if of_trials or one.get_ylabel() == "Trial":
             (one.xaxis if of_trials else one.yaxis).set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -63,7 +76,7 @@ def _rungs(study: Study, outcomes: list[Outcome]):
     from matplotlib.figure import Figure
 
     rounds = stops(study.search)
-    with matplotlib.rc_context(figures.STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(3.4, 2.2), layout="constrained")
         axes = figure.subplots()
         counts = [sum(one.rounds >= stop for one in outcomes) for stop in rounds]
