@@ -79,6 +79,8 @@ def _body(rows: tuple[Row, ...]) -> list[str]:
         labels = [escape(label) for label in row.labels]
         if not opens_block:
             labels[0] = ""
+            if any(cell and cell.published for cell in before.cells):
+                lines.append(r"\addlinespace[2pt]")
         lines.append(_line([*labels, *map(_measured, row.cells)]))
         if any(cell and cell.gain for cell in row.cells):
             lines.append(_line([*[""] * len(labels), *map(_gain, row.cells)]))
