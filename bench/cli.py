@@ -72,7 +72,7 @@ def run(
         str | None, typer.Option(help="Of --tuned validation: random, or optuna (TPE); random if left out.")
     ] = None,
     space: Annotated[
-        str | None, typer.Option(help="Of --tuned validation: where to search, as in `tune`; own if left out.")
+        str | None, typer.Option(help="Of --tuned validation: where to search, as in `tune`; own,training if left out.")
     ] = None,
     validation_share: Annotated[
         float | None, typer.Option(help="Of --tuned validation: of each class of each client, set aside (0.15).")
@@ -99,6 +99,13 @@ def run(
                 "--gpus-per-trial": gpus_per_trial != "0",
                 "--max-concurrent": max_concurrent,
                 "--tuned": tuned != "test",
+                "--samples": samples,
+                "--searcher": searcher,
+                "--space": space,
+                "--validation-share": validation_share,
+                "--algorithm": algorithm,
+                "--dataset": dataset,
+                "--partition": partition,
             }
             if any(unread.values()):
                 options = " or ".join(key for key, value in unread.items() if value)
@@ -245,9 +252,9 @@ def _how(tuned: str, asked: Mapping[str, Any]):
             options = " and ".join(f"--{key.replace('_', '-')}" for key in asked)
             raise ValueError(f"{options}: only searches read that; use it with --tuned validation.")
         return None
-    from bench.search_spec import How
+    from bench.search_spec import ALL, How
 
-    how = How(**{"searcher": "random", "samples": 8} | asked, warm_start=False, draw=False)
+    how = How(**{"searcher": "random", "samples": 8, "space": ALL} | asked, compares=True)
     how.check()
     return how
 

@@ -20,6 +20,8 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
     from bench.store import Store
 
     share = resources.choose(cpus_per_trial, gpus_per_trial, address)
+    if request.how:
+        request.how.check()
     if request.how and share.auto:
         raise ValueError("--gpus-per-trial auto does not work for searches yet; give the share of a GPU, as 0.25.")
     machines = resources.Machines(share, max_concurrent, address)

@@ -35,7 +35,7 @@ def tune(
     dry_run: given.DryRunOption = False,
 ) -> None:
     """Search hyper-parameters without the test split, then train the best ones on all data and test them."""
-    from bench.cli import run_request, storage_of
+    from bench.cli_run import run_request, storage_of
     from bench.grid_spec import single
     from bench.plan import Request
     from bench.search_spec import How

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import bench.tune  # noqa: F401  (sets the environment that Ray reads)
+from bench.outcomes import latest
 from bench.run import Keep
 from bench.searches import stops
 from bench.worker import Job, Worker
@@ -44,7 +45,7 @@ class Configuration(tune.Trainable):
 
     def reset_config(self, new_config):
         self._runs, self._failed = self._search.runs(new_config), False
-        self._curves = {run: dict(self._ended.get(run, {})) for run in self._runs}  # round -> metric
+        self._curves = {run: {} for run in self._runs}  # round -> metric
         self._workers = {run: self._worker(run) for run in self._runs if run not in self._ended}
         self._stops = stops(self._search)
         return True
@@ -63,12 +64,16 @@ class Configuration(tune.Trainable):
             told = [self._play(behind[0], stop)]
             broken = told[0]["broken"]
             behind = [run for run in behind if run in self._workers and self._workers[run].round < stop]
-        said = {"runs": told, "failed": self._failed, "broken": broken, "value": 0.0, "round": 0}
-        if behind and not (self._failed or broken):
-            return said | {"done": False}
+        over = self._failed or bool(broken)  # then it is worth nothing, and nobody is compared with it
+        said = {"runs": told, "failed": self._failed, "broken": broken, "value": 0.0, "round": 0, "done": over}
+        if behind or over:
+            return said
         self._stops.pop(0)
-        value = sum(_latest(curve, stop) for curve in self._curves.values()) / len(self._runs)
-        return said | {"value": value, "round": stop, "done": not self._stops or self._failed or bool(broken)}
+        value = sum(self._at(run, stop) for run in self._runs) / len(self._runs)
+        return said | {"value": value, "round": stop, "done": not self._stops}
+
+    def _at(self, run: str, stop: int) -> float:
+        return self._ended[run].at(stop) if run in self._ended else latest(self._curves[run], stop)
 
     def _worker(self, run: str) -> Worker:
         config, worker = self._runs[run], Worker(self._data_dir, self._device)
@@ -93,9 +98,3 @@ class Configuration(tune.Trainable):
             if said["ended"]["status"] == "diverged":
                 self._curves[run] = {0: 0.0}
         return said | {"id": run, "config": self._runs[run].canonical(), "until": until}
-
-
-def _latest(curve: Mapping[int, float], stop: int) -> float:
-    """The last metric up to a round; 0 where there is none, of a run that has failed or diverged."""
-    rounds = [number for number in curve if number <= stop]
-    return curve[max(rounds)] if rounds else 0.0

@@ -16,9 +16,10 @@ class Outcome(NamedTuple):
         params: hyper-parameter -> value.
         runs: their ids, a run per seed.
         scores: of the runs in their last round, in [0, 1], 0 for one that diverged; of stopped ones in the last that all have.
-        rounds: that all of them have played.
+        rounds: that all of them have played, the rest of those that diverged included.
         whole: whether they were trained to the end.
         diverged: number of runs that did.
+        found: whether other searches have played it.
     """
 
     params: dict[str, Any]
@@ -27,32 +28,47 @@ class Outcome(NamedTuple):
     rounds: int
     whole: bool
     diverged: int = 0
+    found: bool = False
 
     @property
     def mean(self) -> float:
         return sum(self.scores) / len(self.scores)
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether it can be chosen: it was trained to the end, and not all of it diverged."""
+        return self.whole and self.diverged < len(self.runs)
 
 
 class Played(NamedTuple):
     """A validation run of the store that has not failed.
 
     Attributes:
-        curve: round -> metric.
+        curve: round -> metric, of the rounds in which it was evaluated.
         status: of its record.
+        rounds: that it has played.
     """
 
     curve: dict[int, float]
     status: str
+    rounds: int
 
     @property
     def whole(self) -> bool:
         """Whether it need not be trained any further."""
         return self.status != "stopped"
 
-    @property
-    def at_end(self) -> float:
-        """The metric after its last round."""
-        return self.curve[max(self.curve)] if self.curve else 0.0
+    def at(self, stop: int) -> float:
+        """What it is worth after a round: its last metric by then; 0 before the first, and once it has diverged."""
+        if self.status == "diverged" and stop >= self.rounds:
+            return 0.0
+        return latest(self.curve, stop)
+
+
+def latest(curve: Mapping[int, float], stop: int) -> float:
+    """The last metric up to a round, 0 without any."""
+    rounds = [number for number in curve if number <= stop]
+    return curve[max(rounds)] if rounds else 0.0
 
 
 def validation_runs(search: Search, store: Store) -> dict[str, Played]:
@@ -64,9 +80,7 @@ def validation_runs(search: Search, store: Store) -> dict[str, Played]:
             continue
         if config["seed"] in search.configs and record["status"] in _STATUS:
             curve = {row["round"]: row[search.metric] for row in store.rows(run) if search.metric in row}
-            if record["status"] == "diverged":
-                curve[config["rounds"]] = 0.0
-            found[run] = Played(curve, record["status"])
+            found[run] = Played(curve, record["status"], record["rounds"])
     return found
 
 

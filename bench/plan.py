@@ -66,7 +66,7 @@ class Request:
     @property
     def budget_label(self) -> str:
         """Name of the budget in the store and in reports, with what was overridden and how it was tuned."""
-        return grids.budget_label(self.budget, self.overrides | ({"tuned": "validation"} if self.how else {}))
+        return grids.budget_label(self.budget, self.overrides | (self.how.words if self.how else {}))
 
     @property
     def label(self) -> str:

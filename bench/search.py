@@ -15,6 +15,7 @@ import algorithms
 from bench import tune as scheduling  # sets the environment that Ray reads
 from bench.config import RunConfig, base_of, run_id
 from bench.configuration import Configuration, Place
+from bench.folders import Folder
 from bench.ledger import Ledger
 from bench.progress import RoundsBar
 from bench.resources import Machines
@@ -71,7 +72,7 @@ class _Recorder(tune.Callback):
         self._search, self._store = study.search, study.store
         self._bases = {seed: run_id(config) for seed, config in bases_of(self._search).items()}
         self._ledger = Ledger(self._store, facts)
-        self._ended = study.ended_runs.keys()
+        self._ended = set(study.ended_runs)
         self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds played, of runs that have not ended
         self._number, self.failed = self._search.wanted - study.left, 0
         self.trouble: Exception | None = None
@@ -112,6 +113,9 @@ class _Recorder(tune.Callback):
         playing = self._open[trial.trial_id]
         for told in result["runs"]:
             run = told["id"]
+            if run in self._ended:  # a worker has died, and another one plays the configuration again
+                self._forget(run, told)
+                continue
             name = f"{text_of(trial.config)}, seed {told['config']['seed']}"
             self._ledger.take(run, told["first"], told["rows"])
             playing[run] = told["until"]
@@ -121,12 +125,19 @@ class _Recorder(tune.Callback):
                 end = told["ended"] | self._base_of(told["config"]["seed"])
                 self._ledger.end(run, end, self._folder_of(run))
                 del playing[run]
+                if told["ended"]["status"] != "failed":
+                    self._ended.add(run)
                 if told["ended"]["status"] != "done":
                     self._say(f"{name}: {told['ended']['status']}: {told['ended']['reason']}")
             else:
                 self._ledger.write(run, told["rows"])
         ended = len(self._search.configs) - len(playing)
         self._bar.advance(trial.trial_id, ended * self._search.template.rounds + sum(playing.values()))
+
+    def _forget(self, run: str, told: Mapping) -> None:
+        """A run that is in the store: it ends as it did, and nothing of it is left where workers write."""
+        if told["ended"]:
+            (Folder(self._place.folder) / run / "checkpoint").remove()
 
     def _folder_of(self, run: str) -> str:
         """Where its worker has written, if that is not the store."""
@@ -137,6 +148,8 @@ class _Recorder(tune.Callback):
         self._bar.advance(trial.trial_id, None)
         for run, rounds in stopped.items():
             reason = f"the search stopped it after round {rounds} of {self._search.template.rounds}"
+            if last["failed"]:
+                reason = f"another seed of its configuration has failed when it was at round {rounds}"
             told = {"status": "stopped", "reason": reason, "summary": summarise(self._ledger.rows[run])}
             self._ledger.end(run, told, self._folder_of(run))
         self._number += 1

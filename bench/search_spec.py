@@ -16,9 +16,10 @@ from bench.searches import SCHEDULERS, SEARCHERS, VALIDATION, Search, stops_of
 from reports.metrics import METRICS
 from search_spaces import Parameter, Space
 
+ALL = "own,training"  # what methods that are compared search: with an option of their own or without
 OWN = "own"  # among the names of spaces: that of the method itself
 
-# What a search may change: how clients train, but not the problem, nor how much of it is trained.
+# What a search may change: how clients train, but not the problem, nor the number of rounds.
 _TRAINING = ("lr", "momentum", "weight_decay", "batch_size", "local_epochs", "local_steps", "last_batch")
 _STAGES = ("encoder_rounds", "classifier_rounds")
 
@@ -33,9 +34,8 @@ class How:
         space: names of spaces or files, with commas.
         metric: one of METRICS after "validation_"; None for what the method is usually judged by.
         validation_share: of each class of each client.
-        warm_start: whether what other searches have finished counts, too; where methods are compared, each must get as many
-            configurations as the others.
-        draw: whether figures are drawn of each search.
+        compares: whether methods are compared by it. Then each must get as many configurations as the others: nothing is
+            learned from other searches, and what the table shows is not searched. There are many searches, and no figures.
     """
 
     searcher: str = "grid"
@@ -44,8 +44,17 @@ class How:
     space: str = OWN
     metric: str | None = None
     validation_share: float = DEFAULT_VALIDATION_SHARE
-    warm_start: bool = True
-    draw: bool = True
+    compares: bool = False
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What the name of a budget says about it, as of `--set`: all that makes another table of it, but for `samples`: what a
+        longer search chooses takes the place of what a shorter one has chosen."""
+        searcher = self.searcher + ("" if self.scheduler == "none" else f"-{self.scheduler}")
+        usual = How(space=ALL) if self.compares else How()
+        others = {key: getattr(self, key) for key in ("space", "metric", "validation_share")}
+        own = {key: value for key, value in others.items() if value != getattr(usual, key)}
+        return {"tuned": VALIDATION, "searcher": searcher} | own
 
     def check(self) -> None:
         """Raises ConfigError with what is wrong whatever is searched."""
@@ -65,7 +74,7 @@ class How:
             mistakes.append(f"--samples must be at least 1, but got {self.samples}.")
         if self.searcher in SEARCHERS and self.searcher != "grid" and self.samples is None:
             mistakes.append(f"--searcher {self.searcher} needs --samples, the number of configurations to try.")
-        if not self.warm_start and self.searcher == "grid":
+        if self.compares and self.searcher == "grid":
             mistakes.append(
                 "The grids of methods have different numbers of points; so that each method gets as many configurations, take "
                 "--searcher random or optuna."
@@ -156,7 +165,7 @@ def _search(cells: Sequence[Cell], space: Space, how: How) -> Search:
     if mistakes:
         raise ConfigError(mistakes)
     metric = (how.metric or usual).removeprefix(f"{VALIDATION}_")
-    return Search(configs, space, how.searcher, how.scheduler, metric, how.samples, how.warm_start)
+    return Search(configs, space, how.searcher, how.scheduler, metric, how.samples, not how.compares)
 
 
 def _impossible_values(template: RunConfig, space: Space, searcher: str) -> list[str]:

@@ -28,8 +28,7 @@ class Search:
         scheduler: "none", or "asha", which stops what does badly.
         metric: the validation accuracy that counts.
         samples: configurations that are tried, at most; None for all of a grid.
-        warm_start: whether configurations count that other searches have finished, and those beyond `samples` that a longer
-            one has tried.
+        warm_start: whether the searcher "optuna" learns from configurations that other searches have finished, and these count.
     """
 
     configs: Mapping[int, RunConfig]
@@ -60,8 +59,12 @@ class Search:
     @property
     def wanted(self) -> int:
         """Configurations to try, at most: a space may have fewer than are asked for."""
-        there = math.prod(parameter.size(self.searcher) for parameter in self.space.values())
-        return int(there if self.samples is None else min(self.samples, there))
+        return int(self.size if self.samples is None else min(self.samples, self.size))
+
+    @property
+    def size(self) -> float:
+        """Of the space: number of configurations that there are, infinite for real numbers."""
+        return math.prod(parameter.size(self.searcher) for parameter in self.space.values())
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Of the grid, in its order."""

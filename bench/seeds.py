@@ -11,7 +11,7 @@ import torch
 _MIX = (-4658895280553007687, -7723592293110705685)  # odd multipliers of splitmix64, as signed 64-bit integers
 
 
-def seed_for(seed: int, purpose: str, *ids: int) -> int:
+def seed_for(seed: int, purpose: str, *ids: int | str) -> int:
     """A 63-bit seed for one purpose.
 
     Args:
@@ -19,7 +19,8 @@ def seed_for(seed: int, purpose: str, *ids: int) -> int:
         purpose: "subset", "init" (which, if not the first), "cohort" (round), "batches", "augment" or "dropout" (round,
             client), "noise" (client), "clusters", "classifier", "privacy" or "inference" (client),
             "choice" (model), "virtual" or "fraction" (class), "directions" (of projections; of no run: seed 0),
-            "validation" (client), "search" (trials before).
+            "validation" (client), "search" (of which search, configurations proposed
+            before, draws that gave a known one).
         *ids: what the draw may depend on, usually the round and the client.
     """
     key = "/".join(str(part) for part in (seed, purpose, *ids))

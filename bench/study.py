@@ -16,7 +16,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from bench.outcomes import Outcome, validation_runs, value_in
+from bench.outcomes import Outcome, Played, validation_runs, value_in
 from bench.searches import Search, stops
 from bench.seeds import seed_for
 from bench.store import Store, StoreError, write_file
@@ -57,7 +57,8 @@ class Study:
                 if self._key(params) not in self._tried and self._is_whole(params):
                     self._remember(params)
         self.optuna = self._new_journal()
-        self._waiting = [params for params in self._proposed if not self._add(params)]
+        counting = self._proposed[: search.wanted]  # a longer search may have proposed more
+        self._waiting = [params for params in counting if not self._add(params)]
         self._elsewhere = self._found_elsewhere()
         for params in self._elsewhere:
             self._add(params, found=True)
@@ -66,12 +67,13 @@ class Study:
     @property
     def left(self) -> int:
         """Configurations that are still to be tried, at most."""
-        return len(self._waiting) + max(self.search.wanted - len(self._proposed), 0)
+        unknown = self.search.size - len(self._proposed) - len(self._elsewhere)
+        return len(self._waiting) + int(max(min(self.search.wanted - len(self._proposed), unknown), 0))
 
     @property
-    def ended_runs(self) -> dict[str, dict[int, float]]:
-        """Run id -> round -> metric, of the validation runs in the store that have ended, and need not be played."""
-        return {run: played.curve for run, played in self._runs.items() if played.whole}
+    def ended_runs(self) -> dict[str, Played]:
+        """The validation runs in the store, by their ids, that need not be played."""
+        return {run: played for run, played in self._runs.items() if played.whole}
 
     def propose(self) -> optuna.trial.Trial | None:
         """The next configuration; None if there is no other one. What is proposed is on disk before it is tried."""
@@ -105,15 +107,16 @@ class Study:
         from other searches, what these have found."""
         self._runs = validation_runs(self.search, self.store)
         found = {}
-        for params in [*self._proposed[: self.search.wanted], *self._found_elsewhere()]:
+        for params in [*self._proposed[: self.search.wanted], *(elsewhere := self._found_elsewhere())]:
             runs = tuple(self.search.runs(params))
             if all(run in self._runs for run in runs):
                 played = [self._runs[run] for run in runs]
-                rounds = min(max(one.curve, default=0) for one in played)
                 whole = all(one.whole for one in played)
-                scores = tuple(one.at_end if whole else one.curve.get(rounds, 0.0) for one in played)
+                last = self.search.template.rounds
+                rounds = last if whole else min(one.rounds for one in played if not one.whole)
                 diverged = sum(one.status == "diverged" for one in played)
-                found[runs] = Outcome(params, runs, scores, rounds, whole, diverged)
+                scores = tuple(one.at(rounds) for one in played)
+                found[runs] = Outcome(params, runs, scores, rounds, whole, diverged, params in elsewhere)
         return sorted(
             found.values(),
             key=lambda one: (not one.whole, -one.rounds * (not one.whole), -one.mean, _order(one.params)),
@@ -140,8 +143,7 @@ class Study:
             path.unlink(missing_ok=True)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         storage = JournalStorage(JournalFileBackend(str(journal)))
-        sampler = _sampler(self.search, len(self._proposed))
-        study = optuna.create_study(study_name=self.search.name, storage=storage, sampler=sampler, direction="maximize")
+        study = optuna.create_study(study_name=self.search.name, storage=storage, direction="maximize")
         for key in ("metric", "searcher", "scheduler"):
             study.set_user_attr(key, getattr(self.search, key))
         study.set_user_attr("seeds", [*self.search.configs])
@@ -154,19 +156,17 @@ class Study:
     def _add(self, params: dict, found: bool = False) -> bool:
         """Tells Optuna what a configuration has reached; False if its runs have not all ended."""
         runs = [self._runs.get(run) for run in self.search.runs(params)]
+        rungs = stops(self.search)
+        if not all(runs) or not all(one.whole or one.rounds in rungs[:-1] for one in runs):
+            return False  # or another search has stopped them elsewhere
         whole = self._is_whole(params)
-        if not all(runs) or not (whole or self.search.scheduler != "none"):  # another search may have stopped them
-            return False
-        reached = {
-            stop: sum(one.curve[stop] for one in runs) / len(runs)
-            for stop in stops(self.search)
-            if all(stop in one.curve for one in runs)
-        }
+        last = rungs[-1] if whole else min(one.rounds for one in runs if not one.whole)
+        reached = {stop: sum(one.at(stop) for one in runs) / len(runs) for stop in rungs if stop <= last}
         self.optuna.add_trial(
             optuna.trial.create_trial(
                 params=params,
                 distributions=self._distributions,
-                value=sum(one.at_end for one in runs) / len(runs) if whole else None,
+                value=reached[last] if whole else None,
                 state=TrialState.COMPLETE if whole else TrialState.PRUNED,
                 intermediate_values=reached,
                 user_attrs={"runs": [*self.search.runs(params)], "found": found},
@@ -193,12 +193,22 @@ class Study:
     def _ask_for_a_new_one(self) -> optuna.trial.Trial | None:
         """What the searcher proposes, unless it is known; None where it finds nothing new any more."""
         known = self._tried | {self._key(params) for params in self._elsewhere}
-        for _ in range(_MOST_DRAWS):
+        if not self._proposed and (usual := self._usual()):
+            return self._ask(usual)
+        for draw in range(_MOST_DRAWS):
+            # Each proposal has draws of its own, so that it does not depend on where a driver was killed.
+            self.optuna.sampler = _sampler(self.search, len(self._proposed), draw)
             trial = self.optuna.ask(self._distributions)
             if self._key(trial.params) not in known:
                 return self._with_runs(trial)
             self.optuna.tell(trial, state=TrialState.FAIL)
         return None
+
+    def _usual(self) -> dict | None:
+        """What the method has without a search, which the best must be at least as good as; None outside of the space."""
+        config = self.search.template.canonical()
+        usual = {key: value_in(config, key) for key in self.search.space}
+        return usual if all(map(_holds, self.search.space.values(), usual.values())) else None
 
     def _with_runs(self, trial: optuna.trial.Trial) -> optuna.trial.Trial:
         trial.set_user_attr("runs", [*self.search.runs(trial.params)])
@@ -238,13 +248,14 @@ def _distribution(parameter: Parameter, search: Search) -> BaseDistribution:
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
-def _sampler(search: Search, tried: int) -> BaseSampler:
-    """A grid's points wait in the study, so that nothing is left to a sampler.
+def _sampler(search: Search, proposed: int, draw: int) -> BaseSampler:
+    """Of one draw.
 
     Args:
-        tried: trials of the study; a search that goes on must not draw again what it drew first.
+        proposed: configurations before.
+        draw: draws for this one that gave one that was known.
     """
-    seed = seed_for(min(search.configs), "search", tried) % 2**32
+    seed = seed_for(min(search.configs), "search", search.name, proposed, draw) % 2**32
     if search.searcher != "optuna":
         return RandomSampler(seed=seed)
     with warnings.catch_warnings():

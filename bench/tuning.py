@@ -39,8 +39,7 @@ def searches_of(request: Request, cells: Iterable[Cell]) -> dict[str, Search]:
     mistakes = [f"--set {key} has no place here: {why}" for key, why in given.items() if key in request.overrides]
     if mistakes:
         raise ConfigError(mistakes)
-    of_one = request.how.warm_start
-    fixed = () if of_one else {*request.grid.axes, *request.overrides}
+    fixed = {*request.grid.axes, *request.overrides} if request.how.compares else ()
     there = [cell for cell in cells if not cell.missing]
     searches = make_searches(there, request.grid.report.model_dump(), request.how, fixed)
     searched = dict.fromkeys(key for search in searches.values() for key in search.space if key in request.overrides)
@@ -69,7 +68,7 @@ def choose(
 
     Returns:
         Place -> what was chosen and how, as tables tell it (see `described`): the configuration with the best mean over seeds
-        among those that were trained to the end.
+        among those that were trained to the end and did not diverge with every seed.
 
     Raises:
         KeyboardInterrupt, StoreError: as `bench.tune.play`.
@@ -90,15 +89,15 @@ def choose(
             say(f"Search {number} of {len(studies)}: {title_of(study.search)}")
         failed = _play(study, request, store, machines, console, say) if study.left else 0
         outcomes = study.outcomes()
-        saved = search_report.write(study, outcomes, with_figures=request.how.draw)
-        if request.how.draw:
+        saved = search_report.write(study, outcomes, with_figures=not request.how.compares)
+        if not request.how.compares:
             say(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
-        whole = [one for one in outcomes if one.whole]
-        if failed or not whole:
+        choices = [one for one in outcomes if one.is_choice]
+        if failed or not choices:
             troubles.append(_trouble(study.search, failed))
         else:
-            found[name] = described(study.search, whole[0], len(outcomes))
-    if not request.how.draw and studies:
+            found[name] = described(study.search, choices[0], len(outcomes))
+    if request.how.compares and studies:
         say(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
     if troubles:
         raise ValueError(" ".join(troubles))
@@ -203,4 +202,4 @@ def _trouble(search: Search, failed: int) -> str:
             f"{title_of(search)}: {failed} configurations have failed, so the best one is not known; the same command tries "
             "them again."
         )
-    return f"{title_of(search)}: no configuration was trained to the end, so none can be chosen."
+    return f"{title_of(search)}: no configuration was trained to the end without diverging, so none can be chosen."

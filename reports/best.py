@@ -39,9 +39,9 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) 
     """Cells with best and three more columns: p_value (adjusted), pairs, like_best.
 
     Each contender is compared with the highest mean of its row by the two-sided paired t-test over the runs of the same seed;
-    Holm's correction covers the rivals of a row. Of three to ten seeds no test by ranks could ever tell so many rivals apart:
-    the smallest p-value of Wilcoxon's is 0.25 for three seeds and 0.002 for ten. That the best was found on the same seeds
-    is not corrected for: with many rivals some differences look clearer than they are.
+    Holm's correction covers the rivals of a row. Of three or five seeds no test by ranks could ever tell rivals apart: the
+    smallest p-value of Wilcoxon's is 0.25 and 0.06. That the best was found on the same seeds
+    is not corrected for: of eight equals on three to ten seeds, some rival differs in about one row in ten.
 
     Args:
         cells: of `reports.cells.summarise`.
@@ -86,7 +86,8 @@ def footnotes(cells: pd.DataFrame) -> Iterator[str]:
     weak = " Of so few seeds its power is low: italics say unknown, not equal." if pairs.min() < FEW_SEEDS else ""
     yield (
         f"Italics (like_best in the CSV): not distinguishable from the best of the row, by the two-sided paired t-test over "
-        f"the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the rivals of the row.{weak}"
+        f"the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the rivals of the row; that the best was found "
+        f"on the same seeds is not corrected for, so that more than {LEVEL:.0%} of the rows of equals show a difference.{weak}"
     )
 
 

@@ -5,6 +5,7 @@ the one with the best mean over seeds, as the papers do ("best of, chosen on the
 """
 
 import json
+import re
 
 import pandas as pd
 
@@ -60,9 +61,10 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
         value: `last`, `best` or `last10`.
 
     Returns:
-        Columns: the cell keys and SETTING, choice, searched (whether a search on validation data made it), seed, run,
-        missing, substitute and data_note ("" unless they apply), score (percent; NaN unless the run is done and reports the
-        metric), wobble (std of the last 10 rounds of the run, where value is `last10`), done, diverged, failed (bool).
+        Columns: the cell keys and SETTING, choice, searched (configurations among which a search on validation data has made
+        it, 0 for none), seed, run, missing, substitute and data_note ("" unless they apply), score (percent; NaN unless the
+        run is done and reports the metric), wobble (std of the last 10 rounds of the run, where value is `last10`), done,
+        diverged, failed (bool).
 
     Raises:
         ValueError: if two runs would fall on the same place of the table.
@@ -77,7 +79,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
             {
                 **{key: label(cell, key) for key in {*keys, *SETTING, "seed"}},
                 "choice": choice_of(cell),
-                "searched": bool(cell.get("tuned")),
+                "searched": cell.get("tuned", {}).get("tried", 0),
                 "run": cell["run"],
                 "missing": cell["missing"] or "",
                 "substitute": cell["substitute"] or "",
@@ -161,9 +163,10 @@ def _wobble(record: dict, metric: str) -> float:
 
 
 def choice_of(cell: dict) -> str:
-    """What was chosen for a cell of the grid, as "mu=0.01, tau=0.5", empty if there was nothing to choose. Numbers that a
-    search has drawn from a range have many digits; people read four."""
-    params = chosen_in(cell)
-    if not cell["choice"]:
-        params = {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in params.items()}
-    return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(params.items()))
+    """What was chosen for a cell of the grid, as "mu=0.01, tau=0.5", empty if there was nothing to choose."""
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(chosen_in(cell).items()))
+
+
+def short(choice: str) -> str:
+    """A choice with four digits of what a search has drawn from a range: people read no more."""
+    return re.sub(r"\d+\.\d{5,}(e-\d+)?|\d\.\d{4,}e-\d+", lambda found: f"{float(found[0]):.4g}", choice)

@@ -29,7 +29,8 @@ def write(study: Study, outcomes: list[Outcome], with_figures: bool = True) -> l
 
 def configurations(study: Study, outcomes: list[Outcome]) -> pd.DataFrame:
     """One line per configuration, the best first: hyper-parameters, mean and std (population) over seeds of the validation
-    metric in percent, rounds, whether it was trained to the end, how many seeds diverged, and its runs."""
+    metric in percent, rounds, whether it was trained to the end, how many seeds diverged, whether another search has played
+    it, and its runs."""
     lines = []
     for one in outcomes:
         scores = pd.Series(one.scores) * 100
@@ -42,7 +43,9 @@ def configurations(study: Study, outcomes: list[Outcome]) -> pd.DataFrame:
             "diverged": one.diverged,
         }
         lines.append({**one.params, **numbers, "run_ids": " ".join(one.runs)})
-    return pd.DataFrame(lines, columns=[*study.search.space, "mean", "std", "rounds", "whole", "diverged", "run_ids"])
+    return pd.DataFrame(
+        lines, columns=[*study.search.space, "mean", "std", "rounds", "whole", "diverged", "found", "run_ids"]
+    )
 
 
 def markdown(study: Study, table: pd.DataFrame) -> str:
@@ -70,7 +73,7 @@ def markdown(study: Study, table: pd.DataFrame) -> str:
         ),
         f"Searcher {search.searcher}, scheduler {search.scheduler}; {search.wanted} configurations to try.",
     ]
-    if (found := len(table) - search.wanted) > 0:
+    if found := table["found"].sum():
         notes.append(f"{found} of the configurations were found in the store: other searches had played them.")
     best = table[table["whole"]].head(1)
     alike = (table["whole"] & (table["mean"].round(1) == best["mean"].round(1).squeeze())).sum() if len(best) else 0

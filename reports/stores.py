@@ -90,6 +90,8 @@ def _lines(sides: Sequence[pd.DataFrame], records: Sequence[dict], differing: di
     """The lines of one metric's table, in the order of the first grid."""
     keys, ddof = [*cell_keys(grid), "choice"], {"population": 0, "sample": 1}[grid["std"]]
     tuned = any(side["choice"].any() for side in sides)
+    # What searches have chosen may differ between the sides, and is part of what is compared.
+    sides = [side.assign(choice=side["choice"].where(side["searched"] == 0, "searched")) for side in sides]
     cells = [{where: runs.set_index("seed") for where, runs in side.groupby(keys, sort=False)} for side in sides]
     for where in dict.fromkeys([*cells[0], *cells[1]]):
         runs = [side.get(where, sides[0].head(0).set_index("seed")) for side in cells]

@@ -29,6 +29,8 @@ def render(report: Report) -> str:
         published_mean=[published.mean if published else "" for published in report.cells["published"]],
         published_std=[published.std if published else "" for published in report.cells["published"]],
     )
+    searched = cells["searched"] > 0
+    cells.loc[searched, ["tried", "settings"]] = cells.loc[searched, "searched"]
     own_axes = [key for table in report.tables[:1] for key in table.row_keys if key not in _COLUMNS]
     gains = ["gain", "gain_std"] if cells["gain"].notna().any() else []
     numbers = ["mean", "std", "p_value", "difference", *gains]

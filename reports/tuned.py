@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from reports.cells import cell_keys, label, split_of
+from reports.cells import cell_keys, label, short, split_of
 from reports.layout import Cell, Table, arrange
 
 TITLE = "Chosen hyper-parameters"
@@ -28,14 +28,16 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
             f"seeds{protocol}; N is {counts}."
         )
     yield from _searched(grid)
-    fixed = cells[(cells["settings"] == 1) & (cells["choice"] != "") & ~cells["searched"]]
+    fixed = cells[(cells["settings"] == 1) & (cells["choice"] != "") & (cells["searched"] == 0)]
     if len(fixed):
         keys = cell_keys(grid)
         places = set(fixed[keys].itertuples(index=False, name=None))
         shown = [cell for cell in grid["cells"] if tuple(label(cell, key) for key in keys) in places]
         yield f"One setting, not tuned: {', '.join(_choices(shown))}."
     if cells["searched"].any() and not cells["searched"].all():
-        others = dict.fromkeys(cells.loc[~cells["searched"] & (cells["missing"] == ""), grid["report"]["columns"]])
+        others = dict.fromkeys(
+            cells.loc[(cells["searched"] == 0) & (cells["missing"] == ""), grid["report"]["columns"]]
+        )
         if others:
             yield f"Nothing was searched in some cells of {', '.join(others)}."
 
@@ -43,14 +45,16 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
 def chosen_on(cells: pd.DataFrame, grid: dict) -> pd.Series:
     """The split on which each cell's hyper-parameters were chosen, "" where there was no choice."""
     own = pd.Series(split_of(grid), cells.index).where(cells["settings"] > 1, "")
-    return own.mask(cells["searched"], "validation")
+    return own.mask(cells["searched"] > 0, "validation")
 
 
 def table(cells: pd.DataFrame, grid: dict, metric: str) -> Table | None:
     """What was chosen, laid out as the table of a metric, without its rows and columns in which nothing was; None if nothing
     was anywhere."""
-    chosen = cells[(cells["searched"] | (cells["settings"] > 1)) & (cells["done"] > 0)]
-    return None if chosen.empty else arrange(chosen, grid, metric, show=lambda cell: Cell(cell.choice), title=TITLE)
+    chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & (cells["done"] > 0)]
+    return (
+        None if chosen.empty else arrange(chosen, grid, metric, show=lambda cell: Cell(short(cell.choice)), title=TITLE)
+    )
 
 
 def _searched(grid: dict) -> Iterator[str]:
@@ -70,8 +74,8 @@ def _searched(grid: dict) -> Iterator[str]:
     number = str(*equal) if len(equal) == 1 else "N"
     yield (
         f"Hyper-parameters were chosen on validation data ({shares} of each class of each client; no test image was read), and "
-        f"then trained on all training data. Best of {number} configurations per cell by mean validation {metrics} over seeds "
-        f"{seeds}; searcher {how}."
+        f"then trained on all training data. Best of {number} configurations per cell by mean validation {metrics} in the last "
+        f"round over seeds {seeds}; searcher {how}."
     )
     if len(equal) > 1:
         yield (

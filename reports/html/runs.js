@@ -21,7 +21,7 @@ function details(id, open) {
   made.open = open;
   if (reason) made.append(element("h3", "Reason"), element("pre", reason));
   const outcome = { ...record, ...shared.record };
-  if (Object.keys(record).length) made.append(element("h3", "Outcome"), list(outcome));
+  if (status !== "waiting") made.append(element("h3", "Outcome"), list(outcome));
   made.append(element("h3", "Config"), list({ ...config, ...shared.config }));
   return made;
 }

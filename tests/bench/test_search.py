@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import math
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
 import algorithms
 import search_spaces
@@ -15,9 +17,11 @@ from bench.config import resolve, run_id, with_options
 from bench.configuration import Configuration, Place
 from bench.grid_spec import single
 from bench.mistakes import ConfigError
+from bench.outcomes import Played
+from bench.progress import RoundsBar
 from bench.resources import Resources
 from bench.run import Run
-from bench.search import asha, bases_of
+from bench.search import _Recorder, asha, bases_of
 from bench.search_spec import How, make_searches
 from bench.searches import Search, stops
 from bench.store import Store
@@ -193,6 +197,98 @@ def test_the_choice_does_not_depend_on_a_kill(store, tmp_path):
     assert found == [{"mu": 0.001}] * 2, "of equal ones the smaller value"
 
 
+@pytest.mark.parametrize("searcher", ["random", "optuna"])
+@pytest.mark.parametrize("kills", [(), (0, 1), (2, 5)])
+def test_what_is_proposed_does_not_depend_on_where_a_driver_was_killed(tmp_path, searcher, kills):
+    def found(name: str, kills: tuple[int, ...], first: int = 8) -> list[dict]:
+        with Store(tmp_path / name).locked() as own:
+            for samples in dict.fromkeys((first, 8)):
+                search = make(searcher=searcher, samples=samples)
+                study = Study(search, own)
+                while trial := study.propose():
+                    number, params = len(study.optuna.get_trials()), dict(trial.params)
+                    if number in kills:
+                        study = Study(search, own)
+                        assert dict((trial := study.propose()).params) == params
+                    score = 1 / (1 + abs(math.log(params["mu"] / 0.02)))
+                    finish(search, own, params, score, score)
+                    study.close(trial, score, whole=True)
+            return [one.params for one in study.outcomes()]
+
+    whole = found("whole", ())
+    assert len(whole) == 8 and found("killed", kills) == whole == found("longer", (), first=3)
+
+
+def test_a_search_tries_what_the_method_has_without_it_first(store):
+    usual = {"mu": 0.3, "lr": 0.1, "weight_decay": 1e-5}
+    search = make(overrides={"mu": 0.3}, space="fedprox,training", searcher="random", samples=2)
+    assert dict(Study(search, store).propose().params) == usual
+    outside = make(overrides={"mu": 50}, searcher="random", samples=2)
+    assert dict(Study(outside, store).propose().params)["mu"] <= 10
+
+
+def test_searches_in_other_settings_draw_other_values(store):
+    drawn = [
+        [try_next(study, store, 0.5, 0.5)["mu"] for _ in range(3)][1:]
+        for study in (
+            Study(make(searcher="random", samples=3, overrides={"rounds": rounds}), store) for rounds in (8, 9)
+        )
+    ]
+    assert not set(drawn[0]) & set(drawn[1])
+
+
+def test_a_run_is_worth_the_same_at_a_rung_whether_it_was_just_played_or_stands_in_the_store(store):
+    """One seed diverges in round 4; both are evaluated every second round."""
+    search = make(scheduler="asha", searcher="random", samples=3)
+    params = try_next(study := Study(search, store), store)
+    for (run, config), diverges in zip(search.runs(params).items(), (True, False), strict=True):
+        store.start(run, config.canonical())
+        rows = [
+            {"round": number} | ({} if number % 2 else {"accuracy": number / 10})
+            for number in range(1, 5 if diverges else 10)
+        ]
+        status = "diverged" if diverges else "done"
+        store.finish(run, rows, {"status": status, "reason": "", "rounds": len(rows), "summary": {}})
+    again = Study(search, store)
+    (trial,) = again.optuna.get_trials()
+    assert trial.intermediate_values == pytest.approx({1: 0.0, 3: 0.2, 9: 0.4})
+    (outcome,) = again.outcomes()
+    assert outcome.scores == (0.0, 0.8) and outcome.rounds == 9 and outcome.diverged == 1 and outcome.is_choice
+    assert study.search.name == again.search.name
+
+
+def test_a_configuration_that_diverged_with_every_seed_is_no_choice(store):
+    study = Study(make(), store)
+    try_next(study, store, 0.9, 0.9, status="diverged", rounds=4)
+    (outcome,) = study.outcomes()
+    assert outcome.mean == 0 and outcome.whole and not outcome.is_choice
+
+
+def test_a_worker_that_dies_leaves_what_had_ended_as_it_is(store):
+    search = make()
+    study = Study(search, store)
+    trial = SimpleNamespace(trial_id="t", config=dict(study.propose().params))
+    said = []
+    place = Place(str(store.folder / "runs"), False, "", {}, 0.0)
+    recorder = _Recorder(study, place, said.append, {}, RoundsBar(Console(quiet=True), 18, 4))
+    first, second = search.runs(trial.config)
+
+    def tell(run: str, accuracy: float) -> None:
+        rows = [{"round": number, "accuracy": accuracy} for number in range(1, 10)]
+        summary = {"last": {"accuracy": accuracy}}
+        ended = {"status": "done", "reason": "", "summary": summary}
+        told = {"id": run, "config": search.runs(trial.config)[run].canonical(), "first": 0, "rows": rows, "until": 9}
+        recorder.on_trial_result(0, [], trial, {"runs": [told | {"note": "", "ended": ended}], "broken": ""})
+
+    recorder.on_trial_start(0, [], trial)
+    tell(first, 0.5)
+    recorder.on_trial_start(0, [], trial)  # Ray starts it again, and all seeds are played again
+    tell(first, 0.6)
+    tell(second, 0.7)
+    assert [store.rows(run)[-1]["accuracy"] for run in (first, second)] == [0.5, 0.7]
+    assert not list(store.folder.glob("superseded/*")) and not list(store.folder.glob("repeating/*"))
+
+
 def test_random_search_goes_on_with_other_points_after_a_restart(store):
     search = make(searcher="random", samples=3)
     first = try_next(Study(search, store), store, 0.5, 0.5)
@@ -338,7 +434,8 @@ def test_a_configuration_that_goes_on_from_a_checkpoint_is_compared_at_the_same_
 def test_runs_that_have_ended_are_not_played_again_and_count_as_they_were_at_each_round(tmp_path):
     search = make(scheduler="asha")
     first, second = search.runs({"mu": 0.1})
-    known = {first: {1: 0.1, 3: 0.2, 9: 0.25}, second: {1: 0.3, 3: 0.4, 9: 0.75}}
+    curves = {first: {1: 0.1, 3: 0.2, 9: 0.25}, second: {1: 0.3, 3: 0.4, 9: 0.75}}
+    known = {run: Played(curve, "done", 9) for run, curve in curves.items()}
     trial = configuration(search, {"mu": 0.1}, tmp_path, ended=known)
     values = [trial.step() for _ in range(3)]
     assert [value["value"] for value in values] == pytest.approx([0.2, 0.3, 0.5])

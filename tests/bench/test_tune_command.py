@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections import Counter
 
 import pytest
 
@@ -71,3 +72,38 @@ def test_asha_stops_early_what_does_badly_and_says_so(results):
     assert stopped and all(record["reason"].startswith("the search stopped it after round") for record in stopped)
     assert all(record["rounds"] in (1, 3) for record in stopped)
     assert "stopped after round" in text and list((results / "reports").glob("search-*-rungs.png"))
+
+
+def test_a_calibration_is_searched_on_one_training_and_tested_on_another(results):
+    ccvr = ["--algorithm", "ccvr", *SETTING[2:], *SMALL, "--searcher", "random", "--samples", 2]
+    code, text = in_this_process(*ccvr, "--results-dir", results, command="tune")
+    assert code == 0, text
+    store = Store(results)
+    methods = {
+        split: [config["algorithm"]["name"] for _, config, _ in store.ended() if config["split"] == split]
+        for split in ("validation", "test")
+    }
+    assert Counter(methods["validation"]) == {"fedavg": 2, "ccvr": 4}, "two seeds, two configurations"
+    assert Counter(methods["test"]) == {"fedavg": 2, "ccvr": 2}
+
+
+def test_a_grid_is_tuned_on_validation_data_with_as_many_configurations_for_each_method(results, tmp_path):
+    grid = tmp_path / "mine.yaml"
+    grid.write_text(
+        "axes: {dataset: [digits], partition: [label-2], algorithm: [fedavg, fedconcat], seed: [0, 1]}\n"
+        "settings: {clients: 12, rounds: 3, local_epochs: 1, model: mlp, lr: 0.1, encoder_rounds: 1, classifier_rounds: 2}\n"
+    )
+    tuned = ("--grid", grid, "--tuned", "validation", "--samples", 2, "--results-dir", results)
+    code, text = in_this_process(*tuned)
+    assert code == 0, text
+    assert (
+        "Search 2 of 2: digits label-2 fedconcat: num_clusters, lr, weight_decay; 2 configurations, seeds 0, 1" in text
+    )
+    assert (
+        "Best of 2 configurations per cell by mean validation accuracy" in text and "## Chosen hyper-parameters" in text
+    )
+    store = Store(results)
+    assert Counter(config["algorithm"]["name"] for _, config, _ in store.ended()) == {"fedavg": 6, "fedconcat": 6}
+    code, again = in_this_process(*tuned)
+    assert code == 0 and "4 finished, 0 to run" in again and "Search" not in again
+    assert again.split("# mine")[1].split("Saved")[0] == text.split("# mine")[1].split("Saved")[0]

@@ -1,5 +1,6 @@
 """Grids whose hyper-parameters come from searches. Nothing here starts Ray: searches were played before."""
 
+import re
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from bench.study import Study
 from tests.bench.test_search import finish
 
 SETTINGS = {"clients": 12, "rounds": 4, "local_epochs": 1, "model": "mlp", "lr": 0.1}
-HOW = How(searcher="random", samples=3, warm_start=False, draw=False)
+HOW = How(searcher="random", samples=3, compares=True)
 
 
 def content(**changes) -> dict:
@@ -97,7 +98,7 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
         store.start(cell.id, cell.config.canonical())
         summary = {value: {"accuracy": 0.5} for value in ("last", "best", "last10")}
         store.finish(cell.id, [], {"status": "done", "reason": "", "rounds": 4, "summary": summary, "versions": {}})
-    paths = reports.write(store.folder, "mine", "paper+tuned=validation")
+    paths = reports.write(store.folder, "mine", "paper+searcher=random+space=own+tuned=validation")
     lines = pd.read_csv(paths["csv"], keep_default_na=False)
     assert lines["chosen_on"].tolist() == ["validation"] * 4 and lines["choice"].str.contains("=").all()
     assert "Best of 3 configurations per cell" in paths["md"].read_text()
@@ -146,7 +147,7 @@ def test_a_wrapper_is_searched_together_with_the_method_inside(store):
 def test_a_grid_with_centralized_is_refused_with_what_to_do(store):
     axes = content()["axes"] | {"algorithm": ["fedavg", "centralized"]}
     asked = request(axes=axes)
-    with pytest.raises(ConfigError, match=r"centralized has no clients .* --only algorithm=NAME|NAME"):
+    with pytest.raises(ConfigError, match=re.escape("(in a grid: --only algorithm=NAME|NAME)")):
         tuning.searches_of(asked, make_plan(asked, store).selected)
 
 

@@ -110,9 +110,12 @@ def test_what_is_like_the_best_is_in_italics_and_named_in_the_csv(store):
         ),
         (
             4,
-            "over the same 4 seeds at level 0.05 with Holm's correction for the rivals of the row. Of so few seeds its",
+            "5% of the rows of equals show a difference. Of so few seeds its power is low: italics say unknown, not equal.\n",
         ),
-        (5, "over the same 5 seeds at level 0.05 with Holm's correction for the rivals of the row.\n"),
+        (
+            5,
+            "over the same 5 seeds at level 0.05 with Holm's correction for the rivals of the row; that the best was found",
+        ),
     ],
 )
 def test_a_footnote_names_the_test_and_how_much_it_can_find(store, seeds, said):

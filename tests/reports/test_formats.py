@@ -132,17 +132,18 @@ def test_names_with_special_characters_are_escaped_in_latex(store):
 def test_latex_groups_rows_by_dataset_and_puts_published_values_below(small_table):
     text = reports.render(small_table.save(), "small_table", "paper", format="tex")
     body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0].strip().split("\n")
-    assert body[:6] == [
+    assert body[:7] == [
         r"cifar10 & label-2 & 53.2$\pm$0.3 & \textbf{60.0$\pm$0.0} & 70.2$\pm$0.0 \\",
         r" &  & {\scriptsize (53.6$\pm$0.8)} & {\scriptsize (53.4$\pm$1.3)} "
         r"& {\scriptsize (70.2$\pm$0.9)} \\",
         r" &  & {\scriptsize ($-$0.4, inside)} & {\scriptsize (+6.6, outside)} "
         r"& {\scriptsize (+0.0, inside)} \\",
+        r"\addlinespace[2pt]",
         r" & dir-0.1 & 53.0$\pm$2.0, 2/3 seeds & diverged &  \\",
         r" &  & {\scriptsize (53.0$\pm$1.0)} & {\scriptsize (53.1$\pm$3.5)} &  \\",
         r" &  & {\scriptsize (+0.0)} &  &  \\",
     ]
-    assert body[6:10] == [
+    assert body[7:11] == [
         r"\midrule",
         r"svhn & label-2 & no data: svhn &  &  \\",
         r" &  & {\scriptsize (82.8$\pm$0.5)} &  &  \\",
