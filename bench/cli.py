@@ -188,7 +188,7 @@ def report(
 def list_(
     what: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(KINDS)}; all if left out.")] = None,
 ) -> None:
-    """List grids, algorithms, datasets, models and partitions."""
+    """List grids, algorithms, datasets, models, partitions and search spaces."""
     with explained():
         if what not in (None, *KINDS):
             raise ValueError(unknown("listing", what, KINDS))

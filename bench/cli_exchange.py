@@ -8,7 +8,7 @@ import typer
 
 from bench import options as given
 from bench.console import console, explained, warn
-from bench.names import chosen_in, file_name
+from bench.names import chosen_in, file_name, pairs
 from bench.options import RESULTS
 
 
@@ -145,8 +145,7 @@ def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
     for cell in current_cells(expanded, records):
         run_id = cell["run"]
         if run_id in records:
-            choice = (f"{key}={value}" for key, value in chosen_in(cell).items())
-            words = [*(label(cell, key) for key in keys), *choice, f"seed {cell['seed']}"]
+            words = [*(label(cell, key) for key in keys), *pairs(chosen_in(cell)), f"seed {cell['seed']}"]
             own = folder / file_name(" ".join(words))
             own.mkdir(parents=True, exist_ok=True)
             write_events(own, cell["config"], store.rows(run_id), records[run_id].get("started"))

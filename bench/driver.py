@@ -12,6 +12,7 @@ from rich.console import Console
 from bench.cost import examples_to_train
 from bench.grid import Cell
 from bench.grid_spec import GridSpec
+from bench.names import pairs
 from bench.plan import Plan, Request, keep_of
 from bench.resources import Machines
 from bench.store import Store, StoreError
@@ -155,16 +156,13 @@ def name_of(cell: Cell, grid: GridSpec) -> str:
     told = {"dataset", "partition", "algorithm", "wrapper", "seed", *chosen}
     others = {key: cell.setting(key) for key in grid.axes if key not in told}
     differing = chosen | {key: value for key, value in others.items() if value is not None}
-    choice = (
-        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in differing.items()
-    )
     config = cell.config
     words = [
         config.dataset,
         stand_in,
         config.partition,
         cell.setting("algorithm"),
-        *choice,
+        *pairs(differing),
         f"with {cell.wrapper}" if cell.is_wrapped else "",
         f"seed {config.seed}",
     ]

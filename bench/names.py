@@ -45,6 +45,16 @@ def chosen_in(cell: Mapping[str, Any]) -> dict[str, Any]:
     return cell["choice"] or cell.get("tuned", {}).get("params", {})
 
 
+def pairs(params: Mapping[str, Any]) -> list[str]:
+    """["mu=0.01", "tau=0.5"]: hyper-parameters as people read them, with four digits."""
+    return [f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in params.items()]
+
+
+def text_of(params: Mapping[str, Any]) -> str:
+    """ "mu=0.01, tau=0.5"."""
+    return ", ".join(pairs(params))
+
+
 def shown(value: Any) -> Any:
     """A setting's value as a label of a table: a method with options as "fedprox mu=0.1", all others as they are."""
     if not (isinstance(value, Mapping) and "name" in value):

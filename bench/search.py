@@ -17,10 +17,11 @@ from bench.config import RunConfig, base_of, run_id
 from bench.configuration import Configuration, Place
 from bench.folders import Folder
 from bench.ledger import Ledger
+from bench.names import text_of
 from bench.progress import RoundsBar
 from bench.resources import Machines
 from bench.run import summarise
-from bench.searches import REDUCTION, Search, stops, text_of
+from bench.searches import REDUCTION, Search, stops
 from bench.store import StoreError
 from bench.study import Study
 

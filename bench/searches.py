@@ -103,10 +103,3 @@ def stops_of(rounds: int, scheduler: str) -> list[int]:
     first = max(1, rounds // REDUCTION**_RUNGS)
     rungs = (first * REDUCTION**rung for rung in range(_RUNGS + 1)) if scheduler != "none" else ()
     return [*(stop for stop in rungs if 2 * stop <= rounds), rounds]  # shortly before the end nothing would be saved
-
-
-def text_of(params: Mapping[str, Any]) -> str:
-    """ "mu=0.01, tau=0.5", as people read it."""
-    return ", ".join(
-        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in params.items()
-    )

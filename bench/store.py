@@ -8,6 +8,7 @@
               probe-*.json        what figures need, measured on its states (see `bench.probes`)
               *.pt                states the grid asked for
               events.out.tfevents.*   the rounds once more, for TensorBoard (see `bench.events`)
+    searches/                     searches of hyper-parameters (see `bench.study`)
     repeating/<id>/               a finished run that is being played again
     superseded/<id>-<n>/          earlier results of a repeated run
     tracking/                     files of a tracking service, if runs were tracked (see `bench.tracking`)

@@ -99,7 +99,11 @@ def _load(name: str, inside: tuple[str, ...]) -> Space:
     path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
     if not path.exists():
         raise ConfigError(
-            [f"There is no file {name}." if path.parent != FOLDER else unknown("space", name, [*names(), "FILE.yaml"])]
+            [
+                f"There is no file {name}."
+                if path.parent != FOLDER
+                else unknown("space", name, ["own", *names(), "FILE.yaml"])
+            ]
         )
     try:
         content = grid_files.parse(path.read_text())

@@ -5,6 +5,7 @@ Bundling them takes seconds of processor time and always gives the same text, so
 
 import contextlib
 import functools
+import hashlib
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -13,20 +14,27 @@ from bench.store import write_file
 from datasets.cache import default_dir
 
 VEGA_LITE = "6.4"  # for which `curves` and `bubbles` write
+_MARK = "\n// sha256 "
 
 
 @functools.cache
 def script() -> str:
     """The text of the script; where it cannot be kept, it is made anew each time."""
     path = default_dir() / f"vega-lite-{VEGA_LITE}-{version('vl-convert-python')}.js"
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        import vl_convert
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        text, _, mark = path.read_text(encoding="utf-8").rpartition(_MARK)
+        if mark.strip() == _digest(text):
+            return text
+    import vl_convert
 
-        text = vl_convert.javascript_bundle(vl_version=VEGA_LITE)
-        _keep(text, path)
-        return text
+    text = vl_convert.javascript_bundle(vl_version=VEGA_LITE)
+    _keep(f"{text}{_MARK}{_digest(text)}\n", path)
+    return text
+
+
+def _digest(text: str) -> str:
+    """By which a damaged file is known."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _keep(text: str, path: Path) -> None:

@@ -54,6 +54,36 @@ def test_report_imports_neither_torch_nor_ray(tmp_path):
     assert (tmp_path / "reports" / "quickstart@paper.md").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--tuned", "validaton"], "Unknown value of --tuned 'validaton'. Did you mean 'validation'?"),
+        (["--samples", "3"], "--samples: only searches read that; use it with --tuned validation."),
+        (["--tuned", "validation", "--searcher", "grid"], "take --searcher random or optuna."),
+        (["--tuned", "validation", "--samples", "0"], "--samples must be at least 1, but got 0."),
+        (["--tuned", "validation", "--space", "onw"], "Unknown space 'onw'. Did you mean 'own'?"),
+        (
+            ["--tuned", "validation", "--validation-share", "nan"],
+            "--validation-share must lie between 0 and 1, but got nan.",
+        ),
+        (["--tuned", "validation", "--set", "split=validation"], "--set split has no place here"),
+    ],
+)
+def test_what_a_tuned_grid_cannot_do_is_told_before_anything_runs(bench, tmp_path, options, said):
+    code, text = bench("run", *ALGORITHM, *options)
+    assert code == 2 and said in " ".join(text.split()) and not list(tmp_path.glob("results/runs/*"))
+
+
+def test_a_dry_run_of_a_tuned_grid_names_its_searches(bench):
+    code, text = bench("run", *ALGORITHM, "--tuned", "validation", "--samples", "5", "--dry-run")
+    assert code == 0 and "digits label-2 fedavg: weight_decay, lr; 5 configurations, seeds 0" in text
+
+
+def test_an_analysis_takes_no_options_of_searches(bench):
+    code, text = bench("run", "--grid", "paper_table6", "--samples", "3")
+    assert code == 2 and "it takes no --samples" in text
+
+
 def test_list_names_everything_with_a_line_each(bench):
     code, text = bench("list")
     assert code == 0

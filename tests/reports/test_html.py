@@ -260,6 +260,18 @@ def test_where_the_script_cannot_be_kept_the_page_is_the_same(stored, path, tmp_
     assert reports.render(stored.folder, "small_table", "paper", format="html") == path.read_text()
 
 
+def test_a_damaged_script_is_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path))
+    vega.script.cache_clear()
+    text = vega.script()
+    (kept,) = tmp_path.glob("*.js")
+    assert kept.read_text().startswith(text)
+    kept.write_text(kept.read_text()[:1000])
+    vega.script.cache_clear()
+    assert vega.script() == text and len(kept.read_text()) > 1000
+    vega.script.cache_clear()
+
+
 def test_tables_say_what_those_in_markdown_say(browser, store):
     store.report |= {"standings": True, "gains_over": {"algorithm": "fedavg"}, "notes": ["A note."]}
     for row, shift in (("cifar10 label-2", 0.0), ("cifar10 dir-0.1", 0.02)):
