@@ -23,7 +23,9 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
     if request.how:
         request.how.check()
     if request.how and share.auto:
-        raise ValueError("--gpus-per-trial auto does not work for searches yet; give the share of a GPU, as 0.25.")
+        raise ValueError(
+            "--gpus-per-trial auto finds shares for single runs, not for several seeds together; give a number, as 0.25."
+        )
     machines = resources.Machines(share, max_concurrent, address)
     store = Store(results_dir)
     with contextlib.nullcontext() if dry_run else store.locked(), contextlib.ExitStack() as session:

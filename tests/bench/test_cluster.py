@@ -1,4 +1,4 @@
-"""Grids on a Ray cluster of several nodes, one of which dies."""
+"""Grids and searches on a Ray cluster of several nodes, one of which dies."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from tests.bench.alone import play_alone
+from tests.bench.processes import in_this_process
 from tests.bench.test_grid_runs import (  # noqa: F401
     GRID,
     LONG,
@@ -68,4 +69,21 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
     for run_id_, record in records(results).items():
         assert record["status"] == "done"
         assert (results / "runs" / run_id_ / "final.pt").exists(), "states came back"
+    assert not list(shared.glob("*/*")), "nothing is left in the storage"
+
+
+def test_a_search_on_a_cluster_ends_as_on_one_machine(cluster, tmp_path, monkeypatch):
+    """Its configurations start from the states of finished runs, which lie in the storage meanwhile."""
+    address, _ = cluster
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    setting = ("--algorithm", "ccvr", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1")
+    small = ("--set", "clients=12,rounds=3,local_epochs=1,model=mlp,lr=0.1", "--searcher", "random", "--samples", 2)
+    remote, local, shared = tmp_path / "remote", tmp_path / "local", tmp_path / "shared"
+    where = ("--results-dir", remote, "--address", address, "--storage", shared)
+    driver = Driver(*setting, *small, *where, command="tune")
+    output = driver.ended()
+    assert driver.returncode == 0, output
+    code, output = in_this_process(*setting, *small, "--results-dir", local, command="tune")
+    assert code == 0, output
+    assert metrics(remote) == metrics(local) and len(metrics(local)) == 10, "six of the search, four after it"
     assert not list(shared.glob("*/*")), "nothing is left in the storage"
