@@ -41,6 +41,7 @@ def configurations(study: Study, outcomes: list[Outcome]) -> pd.DataFrame:
             "rounds": one.rounds,
             "whole": one.whole,
             "diverged": one.diverged,
+            "found": one.found,
         }
         lines.append({**one.params, **numbers, "run_ids": " ".join(one.runs)})
     return pd.DataFrame(

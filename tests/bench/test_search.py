@@ -27,7 +27,7 @@ from bench.searches import Search, stops
 from bench.store import Store
 from bench.study import Study
 from datasets import load
-from reports import search_report
+from reports import search_figures, search_report
 
 SETTING = {"algorithm": "fedprox", "dataset": "digits", "partition": "label-2"}
 SMALL = {"clients": 12, "rounds": 9, "local_epochs": 1, "model": "mlp", "lr": 0.1}
@@ -361,6 +361,30 @@ def test_the_winner_is_the_best_mean_among_what_was_trained_to_the_end(store):
     first = next(line for line in text.splitlines() if "±" in line)
     assert [part.strip() for part in first.split("|")[1:3]] == ["0.1", "60.0±10.0"] and "3 of 9, stopped" in text
     assert {path.suffix for path in paths} == {".md", ".csv", ".png", ".pdf", ".svg"}
+
+
+def test_a_report_says_what_was_found_and_that_the_best_print_alike(store):
+    search = make("fedconcat", STAGES, searcher="optuna", samples=5)
+    for clusters in (2, 3):
+        finish(search, store, {"num_clusters": clusters}, 0.5, 0.5)
+    study = Study(search, store)
+    assert study.left == 5, "of the nine there are, two are known"
+    while try_next(study, store, 0.4, 0.4):
+        pass
+    path = search_report.write(study, study.outcomes(), with_figures=False)[0]
+    text = path.read_text()
+    assert "- 2 of the configurations were found in the store: other searches had played them.\n" in text
+    assert "- 2 configurations print alike at the top: what is chosen among them means little.\n" in text
+    assert Study(search, store).left == 0
+
+
+def test_the_course_of_a_search_shows_the_best_so_far(store):
+    study = Study(make(), store)
+    for score in (0.3, 0.6, 0.5):
+        try_next(study, store, score, score)
+    (axes,) = search_figures.draw(study, study.outcomes())["history"].axes
+    (line,) = axes.lines
+    assert list(line.get_ydata()) == pytest.approx([0.3, 0.6, 0.6])
 
 
 def test_a_table_of_configurations_keeps_small_values(store):
