@@ -48,7 +48,7 @@ def import_(
 ) -> None:
     """Take finished runs and grids from another results directory; what is finished here stays as it is.
 
-    Exit status 1 if runs that both directories hold differ in their numbers.
+    Exit status 1 if runs that both directories hold differ in their numbers, or cells in their settings.
     """
     from bench.merging import merge_results
     from bench.store import Store
@@ -69,7 +69,9 @@ def import_(
         warn(f"{name} is not taken: its config.json is another run's, or is missing.")
     for name, difference in found.disagreeing.items():
         warn(f"{name} has other numbers there ({difference}, there and here); those that are here stay.")
-    if found.disagreeing:
+    for cell in found.replaced:
+        warn(f"{cell} has other settings there; the cell that is here stays.")
+    if found.disagreeing or found.replaced:
         raise typer.Exit(1)
 
 
@@ -80,7 +82,7 @@ def compare(
 ) -> None:
     """Compare the grids that two results directories hold, cell by cell.
 
-    Exit status 0 if every run that both hold has identical numbers, bit for bit, else 1.
+    Exit status 0 if every run that both hold has identical numbers, bit for bit, and searches have chosen the same; else 1.
     """
     from bench.store import Store, StoreError
 
@@ -102,7 +104,7 @@ def compare(
         for side, own, others in (("A", *held), ("B", *reversed(held))):
             if alone := [name for name in own if name not in others]:
                 console.print(f"Only in {side}: {', '.join(alone)}", highlight=False, markup=False, soft_wrap=True)
-    if any(each.differing for each in found):
+    if any(each.differing or each.choices for each in found):
         raise typer.Exit(1)
 
 
@@ -145,7 +147,7 @@ def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
     for cell in current_cells(expanded, records):
         run_id = cell["run"]
         if run_id in records:
-            words = [*(label(cell, key) for key in keys), *pairs(chosen_in(cell)), f"seed {cell['seed']}"]
+            words = [*(label(cell, key) for key in keys), f"seed {cell['seed']}", *pairs(chosen_in(cell))]
             own = folder / file_name(" ".join(words))
             own.mkdir(parents=True, exist_ok=True)
             write_events(own, cell["config"], store.rows(run_id), records[run_id].get("started"))

@@ -12,8 +12,9 @@ from bench.asked import merge
 from bench.config import run_id as id_of
 from bench.grid import expand, place
 from bench.grid_spec import load_grid
+from bench.names import value_of
 from bench.sameness import differences
-from bench.store import Store, StoreError
+from bench.store import Store, StoreError, write_file
 
 _FINISHED = ("done", "diverged")
 
@@ -30,6 +31,7 @@ class Merged:
         damaged: runs there whose folder is not named after their config.
         grids: stored grids that are here now and were not before, or have more cells.
         others: grids of the same name there that are not the grid that is stored here.
+        replaced: cells of grids there that have other settings here, where others stood in, or searches have chosen otherwise.
     """
 
     taken: list[str] = field(default_factory=list)
@@ -39,6 +41,7 @@ class Merged:
     damaged: list[str] = field(default_factory=list)
     grids: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
 
 
 def merge_results(there: Store, here: Store, dry_run: bool = False) -> Merged:
@@ -78,11 +81,27 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
             found.others.append(name)
             continue
         merged = merge(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs
+        kept = {cell["run"] for cell in merged["cells"]}
+        lost = [cell for cell in theirs["cells"] if cell["run"] in ended and cell["run"] not in kept]
+        found.replaced += dict.fromkeys(f"{name}: {_where(theirs, cell)}" for cell in lost)
         if merged != ours:
             found.grids.append(name)
             if not dry_run:
                 here.write_grid(name, merged)
+    for path in sorted(
+        (there.folder / "searches").glob("*.json")
+    ):  # what was proposed; the runs say what it has reached
+        own_path = here.folder / "searches" / path.name
+        if not own_path.exists() and not dry_run:
+            own_path.parent.mkdir(exist_ok=True)
+            write_file(own_path, path.read_text())
     return found
+
+
+def _where(grid: dict, cell: dict) -> str:
+    """Where a cell stands in its table, for people."""
+    keys = [*grid["report"]["rows"], grid["report"]["columns"]]
+    return ", ".join(str(value_of(cell, key)) for key in keys)
 
 
 def _order(ours: dict, theirs: dict) -> Sequence[dict]:

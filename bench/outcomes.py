@@ -34,6 +34,10 @@ class Outcome(NamedTuple):
     def mean(self) -> float:
         return sum(self.scores) / len(self.scores)
 
+    def is_like(self, other: "Outcome") -> bool:
+        """Whether its mean prints like that of another one."""
+        return self.whole and other.whole and f"{self.mean:.3f}" == f"{other.mean:.3f}"
+
     @property
     def is_choice(self) -> bool:
         """Whether it can be chosen: it was trained to the end, and not all of it diverged."""
@@ -87,15 +91,3 @@ def validation_runs(search: Search, store: Store) -> dict[str, Played]:
 def _problem(config: Mapping) -> tuple:
     """What no search changes, and most runs of a store have otherwise: their rounds need not be read."""
     return config["dataset"], config["partition"], config["algorithm"]["name"]
-
-
-def value_in(config: Mapping, key: str) -> Any:
-    """A setting, or an option of the method or of one inside; None if there is none of that name."""
-    if key in config:
-        return config[key]
-    method = config["algorithm"]
-    while isinstance(method, Mapping):
-        if key in method:
-            return method[key]
-        method = method.get("base")
-    return None

@@ -158,7 +158,10 @@ def training_of(cell: Cell) -> Cell | None:
     if not (config.evaluate_every is None and algorithms.load(config.algorithm["name"]).post_hoc):
         return None
     trained = base_of(config)
-    return replace(cell, config=trained, id=run_id(trained), choice={}, tuned={}, variant="", wrapper="")
+    own = trained.canonical() | trained.algorithm
+    params = {key: value for key, value in cell.tuned.get("params", {}).items() if key in own}
+    tuned = {"params": params} if params else {}
+    return replace(cell, config=trained, id=run_id(trained), choice={}, tuned=tuned, variant="", wrapper="")
 
 
 def keep_of(request: Request, cell: Cell, store: Store) -> Keep:

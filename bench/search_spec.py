@@ -152,7 +152,7 @@ def _search(cells: Sequence[Cell], space: Space, how: How) -> Search:
     mistakes = []
     if how.searcher == "grid" and how.samples is not None and how.samples < points:
         mistakes.append(
-            f"The grid has {points} points, of which --samples {how.samples} would leave out a corner; leave --samples out, or "
+            f"The grid has {points} points, more than --samples {how.samples}, and is tried whole; leave --samples out, or "
             "take --searcher random."
         )
     method = algorithms.load(name)

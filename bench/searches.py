@@ -17,6 +17,18 @@ REDUCTION = 3  # one configuration in so many goes on from a rung, and the next 
 _RUNGS = 2  # before the last round
 
 
+def value_in(config: Mapping, key: str) -> Any:
+    """A setting, or an option of the method or of one inside; None if there is none of that name."""
+    if key in config:
+        return config[key]
+    method = config["algorithm"]
+    while isinstance(method, Mapping):
+        if key in method:
+            return method[key]
+        method = method.get("base")
+    return None
+
+
 @dataclass(frozen=True)
 class Search:
     """What is searched, and how.
@@ -57,6 +69,12 @@ class Search:
         return {run_id(config): config for config in configs}
 
     @property
+    def usual(self) -> dict[str, Any]:
+        """What the method has without a search."""
+        config = self.template.canonical()
+        return {key: value_in(config, key) for key in self.space}
+
+    @property
     def wanted(self) -> int:
         """Configurations to try, at most: a space may have fewer than are asked for."""
         return int(self.size if self.samples is None else min(self.samples, self.size))
@@ -86,9 +104,11 @@ class Search:
             for key, where in described["space"].items()
         }
         first = {key: parameter.grid[0] for key, parameter in self.space.items()}
+        start = {} if self.searcher == "grid" else {"start": self.usual}  # which is tried first
         return {
             "runs": [*self.runs(first)],
             "space": space,
+            **start,
             **{key: described[key] for key in ("searcher", "scheduler", "metric", "warm_start")},
         }
 

@@ -16,8 +16,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from bench.outcomes import Outcome, Played, validation_runs, value_in
-from bench.searches import Search, stops
+from bench.outcomes import Outcome, Played, validation_runs
+from bench.searches import Search, stops, value_in
 from bench.seeds import seed_for
 from bench.store import Store, StoreError, write_file
 from search_spaces import Parameter
@@ -102,7 +102,7 @@ class Study:
         self.optuna.tell(trial, value if state == TrialState.COMPLETE else None, state=state)
 
     def outcomes(self) -> list[Outcome]:
-        """Every configuration that counts, and has not failed: the best first, of equal ones that with the smaller values;
+        """Every configuration that counts, and has not failed: the best first, of equal ones that which was proposed first;
         those that were stopped come last. Those count that this search has proposed, as many as are wanted; and where it learns
         from other searches, what these have found."""
         self._runs = validation_runs(self.search, self.store)
@@ -119,7 +119,7 @@ class Study:
                 found[runs] = Outcome(params, runs, scores, rounds, whole, diverged, params in elsewhere)
         return sorted(
             found.values(),
-            key=lambda one: (not one.whole, -one.rounds * (not one.whole), -one.mean, _order(one.params)),
+            key=lambda one: (not one.whole, -one.rounds * (not one.whole), -one.mean),
         )
 
     def _read_proposed(self) -> list[dict]:
@@ -193,7 +193,8 @@ class Study:
     def _ask_for_a_new_one(self) -> optuna.trial.Trial | None:
         """What the searcher proposes, unless it is known; None where it finds nothing new any more."""
         known = self._tried | {self._key(params) for params in self._elsewhere}
-        if not self._proposed and (usual := self._usual()):
+        usual = self.search.usual  # the best must be at least as good
+        if not self._proposed and all(map(_holds, self.search.space.values(), usual.values())):
             return self._ask(usual)
         for draw in range(_MOST_DRAWS):
             # Each proposal has draws of its own, so that it does not depend on where a driver was killed.
@@ -203,12 +204,6 @@ class Study:
                 return self._with_runs(trial)
             self.optuna.tell(trial, state=TrialState.FAIL)
         return None
-
-    def _usual(self) -> dict | None:
-        """What the method has without a search, which the best must be at least as good as; None outside of the space."""
-        config = self.search.template.canonical()
-        usual = {key: value_in(config, key) for key in self.search.space}
-        return usual if all(map(_holds, self.search.space.values(), usual.values())) else None
 
     def _with_runs(self, trial: optuna.trial.Trial) -> optuna.trial.Trial:
         trial.set_user_attr("runs", [*self.search.runs(trial.params)])
@@ -224,13 +219,6 @@ class Study:
 
     def _write(self) -> None:
         write_file(self._path, json.dumps(self.search.describe() | {"proposed": self._proposed}, indent=1) + "\n")
-
-
-def _order(params: Mapping[str, Any]) -> tuple:
-    """Numbers by size, before texts."""
-    return tuple(
-        (isinstance(value, str), value if isinstance(value, str) else float(value)) for value in params.values()
-    )
 
 
 def _holds(parameter: Parameter, value: Any) -> bool:

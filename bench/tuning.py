@@ -96,7 +96,7 @@ def choose(
         if failed or not choices:
             troubles.append(_trouble(study.search, failed))
         else:
-            found[name] = described(study.search, choices[0], len(outcomes))
+            found[name] = described(study.search, choices[0], outcomes)
     if request.how.compares and studies:
         say(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
     if troubles:
@@ -104,11 +104,11 @@ def choose(
     return {place: found[search.name] for place, search in searches.items()}
 
 
-def described(search: Search, chosen: Outcome, tried: int) -> dict[str, Any]:
+def described(search: Search, chosen: Outcome, outcomes: list[Outcome]) -> dict[str, Any]:
     """What was chosen and how, as JSON values.
 
     Args:
-        tried: configurations among which it was chosen.
+        outcomes: among which it was chosen.
     """
     return {
         "params": chosen.params,
@@ -118,7 +118,8 @@ def described(search: Search, chosen: Outcome, tried: int) -> dict[str, Any]:
         "share": search.template.validation_share,
         "searcher": search.searcher,
         "scheduler": search.scheduler,
-        "tried": tried,
+        "tried": len(outcomes),
+        "alike": sum(one.is_like(chosen) for one in outcomes),
         "space": {key: parameter.describe(search.searcher) for key, parameter in search.space.items()},
         "search": search.name,
     }
@@ -168,7 +169,10 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
     if not lacking:
         return
     shown = {
-        run: (f"{config.algorithm['name']} seed {config.seed}", examples_to_train(config))
+        run: (
+            f"for the search, {config.algorithm['name']} on validation data, seed {config.seed}",
+            examples_to_train(config),
+        )
         for run, config in lacking.items()
     }
     with mark_of(request, store, machines.address) as mark, Display(console, shown).shown() as display:
@@ -190,8 +194,10 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
 def title_of(search: Search) -> str:
     """A search for people."""
     config = search.template
+    base = config.algorithm.get("base")
+    method = config.algorithm["name"] + (f" around {base['name']}" if base else "")
     return (
-        f"{config.dataset} {config.partition} {config.algorithm['name']}: {', '.join(search.space)}; {search.wanted} "
+        f"{config.dataset} {config.partition} {method}: {', '.join(search.space)}; {search.wanted} "
         f"configurations, seeds {', '.join(map(str, search.configs))}"
     )
 

@@ -14,7 +14,8 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
     difference (method - best baseline) has the published sign.
 
     A row counts when all of its cells that have a published number are complete, and there are two of them. Measured means
-    count as they are printed; several that are alike are all winners, and one in common is enough.
+    count as they are printed; several that are alike are all winners, and one in common is
+    enough; where all are alike, nobody wins.
 
     Args:
         grid: expanded grid; `mirrors` names the paper's `own` columns and the `baselines` (none: all others).
@@ -59,4 +60,5 @@ def _parts(expected: pd.DataFrame, measured: pd.DataFrame, own: list[str], basel
 
 
 def _winners(means: pd.DataFrame) -> pd.DataFrame:
-    return means.eq(means.max(axis=1), axis=0)
+    best = means.eq(means.max(axis=1), axis=0)
+    return best[best.sum(axis=1) < means.notna().sum(axis=1)].reindex(means.index, fill_value=False)

@@ -76,14 +76,11 @@ def percent(number: float) -> str:
     return f"{number:.1f}"
 
 
-def arrange(
-    cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], Cell] | None = None, title: str = ""
-) -> Table:
+def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], Cell] | None = None) -> Table:
     """The table of one metric's cells.
 
     Args:
         show: what stands in a cell; None for its number.
-        title: of the table.
 
     A cell without a partition (centralized training) belongs to the dataset, not to one of its rows: it
     stands once, in the dataset's first row, as in the papers.
@@ -103,7 +100,7 @@ def arrange(
         Row(labels, tuple(placed.get((labels, column)) for column in columns))
         for labels in dict.fromkeys(hosts.values())
     )
-    return Table(metric, tuple(keys), tuple(columns), tuple(rows), column_key, title)
+    return Table(metric, tuple(keys), tuple(columns), tuple(rows), column_key)
 
 
 def _show(cell) -> Cell:

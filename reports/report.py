@@ -67,7 +67,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         if all(label(cell, key) == "-" for cell in grid["cells"]):
             raise ValueError(f"The report names {key!r}, but no cell of the grid has a setting of that name.")
 
-    tables, frames, choices, ranked = [], [], [], []
+    tables, frames, choices, ranked, told = [], [], [], [], set()
     for metric, columns in _columns_by_metric(grid, records, value).items():
         runs = collect_runs(grid, records, metric, value)
         runs = runs[runs[grid["report"]["columns"]].isin(columns)]
@@ -75,7 +75,9 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         cells = compare(cells, grid, metric, value)
         cells = compare_with_best(cells, runs, row_keys(grid))
         tables.append(arrange(cells, grid, metric))
-        choices += filter(None, [tuned.table(cells, grid, metric)])
+        new = cells[~cells[grid["report"]["columns"]].isin(told)]
+        told |= columns
+        choices += filter(None, [tuned.table(new, grid, metric)])
         frames.append(cells.assign(metric=metric, value=value, chosen_on=tuned.chosen_on(cells, grid)))
         if grid["report"].get("standings"):
             found = over_rows.standings(cells, grid, tables[-1].columns)

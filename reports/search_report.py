@@ -17,7 +17,8 @@ def write(study: Study, outcomes: list[Outcome], with_figures: bool = True) -> l
     stem = f"search-{study.search.name}"
     table = configurations(study, outcomes)
     paths = {suffix: folder / f"{stem}.{suffix}" for suffix in ("md", "csv")}
-    write_file(paths["md"], markdown(study, table))
+    alike = sum(one.is_like(outcomes[0]) for one in outcomes)
+    write_file(paths["md"], markdown(study, table, alike))
     write_file(paths["csv"], table.round({"mean": 6, "std": 6}).to_csv(index=False, lineterminator="\n"))
     drawn = [*paths.values()]
     for name, figure in (search_figures.draw(study, outcomes) if with_figures else {}).items():
@@ -49,8 +50,12 @@ def configurations(study: Study, outcomes: list[Outcome]) -> pd.DataFrame:
     )
 
 
-def markdown(study: Study, table: pd.DataFrame) -> str:
-    """The table for people."""
+def markdown(study: Study, table: pd.DataFrame, alike: int) -> str:
+    """The table for people.
+
+    Args:
+        alike: configurations whose means print like the best one's.
+    """
     search, rounds = study.search, study.search.template.rounds
     metric = f"validation {search.metric.replace('_', ' ')} (%)"
     rows = [
@@ -69,17 +74,19 @@ def markdown(study: Study, table: pd.DataFrame) -> str:
     notes = [
         f"{several} in the last round that was played; {share} was set aside; no test image was read.",
         *(
-            f"{key}: {parameter.describe(search.searcher)}; {parameter.source}."
+            f"{key}: {parameter.describe(search.searcher)}; {parameter.origin(search.searcher)}."
             for key, parameter in search.space.items()
         ),
         f"Searcher {search.searcher}, scheduler {search.scheduler}; {search.wanted} configurations to try.",
     ]
     if found := table["found"].sum():
         notes.append(f"{found} of the configurations were found in the store: other searches had played them.")
-    best = table[table["whole"]].head(1)
-    alike = (table["whole"] & (table["mean"].round(1) == best["mean"].round(1).squeeze())).sum() if len(best) else 0
     if alike > 1:
         notes.append(f"{alike} configurations print alike at the top: what is chosen among them means little.")
+    if study.search.scheduler != "none" and not table["whole"].all():
+        notes.append(
+            f"Figures of values are of the {table['whole'].sum()} configurations that were trained to the end."
+        )
     return f"{title}\n\n{body}\n\n" + "\n".join(f"- {note}" for note in notes) + "\n"
 
 

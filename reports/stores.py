@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from bench.sameness import differences
 from bench.store import UNFINISHED, Store
-from reports.cells import cell_keys, collect_runs, current_cells
+from reports.cells import cell_keys, choice_of, collect_runs, current_cells, label
 from reports.comparison import own_value
 from reports.layout import percent
 from reports.metrics import METRICS
@@ -29,6 +29,7 @@ class Comparison:
             both have), numbers ("identical", "1 of 3 differ", "other runs", "only in A", "only in B").
         shared: number of runs that have ended on both sides.
         differing: run id -> the first difference of its numbers.
+        choices: cells for which searches have chosen other hyper-parameters -> what they have, in A and in B.
         facts: what the runs of both sides were made with, where that differs: name -> (values of A, values of B).
     """
 
@@ -36,6 +37,7 @@ class Comparison:
     tables: dict[str, pd.DataFrame]
     shared: int
     differing: dict[str, str]
+    choices: dict[str, tuple[str, str]]
     facts: dict[str, tuple[list[str], list[str]]]
 
 
@@ -60,10 +62,26 @@ def compare(name: str, one: Store, other: Store) -> Comparison:
         sides = [collect_runs(grid, own, metric, value) for grid, own in zip(grids, records, strict=True)]
         if any(side["score"].notna().any() for side in sides):
             tables[metric] = pd.DataFrame(_lines(sides, records, differing, grids[0]))
+    chosen = [
+        {
+            ", ".join(label(cell, key) for key in cell_keys(grid)): choice_of(cell)
+            for cell in grid["cells"]
+            if cell.get("tuned")
+        }
+        for grid in grids
+    ]
+    unlike_choices = {
+        where: (own, chosen[1][where]) for where, own in chosen[0].items() if chosen[1].get(where, own) != own
+    }
     facts = [_facts(own) for own in records]
     unlike = {key: (facts[0].get(key, []), facts[1].get(key, [])) for key in dict.fromkeys([*facts[0], *facts[1]])}
     return Comparison(
-        name, tables, len(shared), differing, {key: two for key, two in unlike.items() if two[0] != two[1]}
+        name,
+        tables,
+        len(shared),
+        differing,
+        unlike_choices,
+        {key: two for key, two in unlike.items() if two[0] != two[1]},
     )
 
 
@@ -97,7 +115,8 @@ def _lines(sides: Sequence[pd.DataFrame], records: Sequence[dict], differing: di
         runs = [side.get(where, sides[0].head(0).set_index("seed")) for side in cells]
         ended = [set(own["run"].dropna()) & known.keys() for own, known in zip(runs, records, strict=True)]
         scores = [own["score"].astype(float).dropna() for own in runs]
-        if any(ended):
+        empty = not any(map(len, scores)) and not any(own[["diverged", "failed"]].to_numpy().any() for own in runs)
+        if any(ended) and not empty:
             axes = dict(zip(keys, where, strict=True))
             tuning = axes.pop("choice")
             yield (
@@ -154,5 +173,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
             yield f"and {len(comparison.differing) - _MOST_NAMED} more"
     else:
         yield f"{comparison.shared} runs are in both, with identical numbers."
+    for where, (one, other) in comparison.choices.items():
+        yield f"Searches have chosen otherwise for {where}: {one} in A, {other} in B."
     for key, (one, other) in comparison.facts.items():
         yield f"{key}: {', '.join(one) or 'nothing'} in A, {', '.join(other) or 'nothing'} in B"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pandas as pd
 
 from reports.cells import cell_keys, label, short, split_of
-from reports.layout import Cell, Table, arrange
+from reports.layout import Cell, Row, Table, arrange
 
 TITLE = "Chosen hyper-parameters"
 
@@ -49,12 +49,18 @@ def chosen_on(cells: pd.DataFrame, grid: dict) -> pd.Series:
 
 
 def table(cells: pd.DataFrame, grid: dict, metric: str) -> Table | None:
-    """What was chosen, laid out as the table of a metric, without its rows and columns in which nothing was; None if nothing
-    was anywhere."""
+    """What was chosen, a row for each cell of the table of a metric in which something was; None if nothing was anywhere."""
     chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & (cells["done"] > 0)]
-    return (
-        None if chosen.empty else arrange(chosen, grid, metric, show=lambda cell: Cell(short(cell.choice)), title=TITLE)
+    if chosen.empty:
+        return None
+    laid_out = arrange(chosen, grid, metric, show=lambda cell: Cell(short(cell.choice)))
+    rows = (
+        Row((*row.labels, column), (cell,))
+        for row in laid_out.rows
+        for column, cell in zip(laid_out.columns, row.cells, strict=True)
+        if cell
     )
+    return Table(metric, (*laid_out.row_keys, laid_out.column_key), ("chosen",), tuple(rows), title=TITLE)
 
 
 def _searched(grid: dict) -> Iterator[str]:
@@ -64,7 +70,12 @@ def _searched(grid: dict) -> Iterator[str]:
         return
     told = [cell["tuned"] for cell in found.values()]
     shares = _alternatives(f"{one['share']:.0%}" for one in told)
-    metrics = _alternatives(one["metric"].replace("_", " ") for one in told)
+    judged = defaultdict(dict)
+    for cell in found.values():
+        judged[cell["tuned"]["metric"].replace("_", " ")][label(cell, "algorithm")] = True
+    metrics = " or ".join(
+        f"{metric} ({', '.join(names)})" if len(judged) > 1 else metric for metric, names in judged.items()
+    )
     seeds = _alternatives(", ".join(map(str, one["seeds"])) for one in told)
     how = _alternatives(one["searcher"] + (f" with {one['scheduler']}" * (one["scheduler"] != "none")) for one in told)
     counts = defaultdict(list)
@@ -77,6 +88,12 @@ def _searched(grid: dict) -> Iterator[str]:
         f"then trained on all training data. Best of {number} configurations per cell by mean validation {metrics} in the last "
         f"round over seeds {seeds}; searcher {how}."
     )
+    vague = sum(one.get("alike", 1) > 1 for one in told)
+    if vague:
+        yield (
+            f"In {vague} of {len(told)} searches the best configurations print alike on validation data; the first of them was "
+            "taken, and which it is means little."
+        )
     if len(equal) > 1:
         yield (
             "The methods did not get equally many configurations: N is "

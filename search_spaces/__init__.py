@@ -70,6 +70,12 @@ class Parameter(BaseModel):
             return len(self.grid)
         return self.high - self.low + 1 if self.is_whole else math.inf
 
+    def origin(self, searcher: str) -> str:
+        """Whose values these are: ranges are this project's, around the grids of papers."""
+        if searcher == "grid" or self.low is None or self.source.startswith("ours"):
+            return self.source
+        return f"our range, around the grid {self.describe('grid')} ({self.source})"
+
     def describe(self, searcher: str) -> str:
         """Where a searcher looks: "0.001 to 10 (log)" or "0.1, 1, 5"."""
         if searcher == "grid" or self.low is None:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from reports.cells import cell_keys, choice_of, label
+from reports.cells import cell_keys, choice_of, label, short
 from reports.report import Report
 
 _TOLD_APART = ("id", "status", "reason", "findings")  # of a record: told elsewhere, or not for reading
@@ -79,7 +79,7 @@ def lines(report: Report, grid: dict, records: dict[str, dict]) -> Iterator[Line
             yield Line(
                 run=cell["run"],
                 place=tuple(label(cell, key) for key in cell_keys(grid)),
-                choice=choice_of(cell),
+                choice=short(choice_of(cell)),
                 seed=cell["seed"],
                 status=status_of(cell["run"], records),
                 scores=tuple(100 * scores[t.metric] if t.metric in scores else None for t in report.tables),

@@ -115,7 +115,7 @@ def test_a_mistake_in_a_space_is_explained(tmp_path, content, said):
     [
         ({"searcher": "gird"}, "Unknown searcher 'gird'. Did you mean 'grid'?"),
         ({"scheduler": "ahsa"}, "Unknown scheduler 'ahsa'. Did you mean 'asha'?"),
-        ({"samples": 3}, "The grid has 4 points, of which --samples 3 would leave out a corner"),
+        ({"samples": 3}, "The grid has 4 points, more than --samples 3, and is tried whole"),
         ({"searcher": "optuna"}, "--searcher optuna needs --samples"),
         (
             {"overrides": {"evaluate_every": 3}, "scheduler": "asha"},
@@ -146,11 +146,9 @@ def test_what_a_search_cannot_do_is_refused_in_one_sentence(options, said):
 def test_a_search_is_on_validation_data_and_more_samples_continue_it():
     search = make(searcher="random", samples=3)
     assert {config.split for config in search.configs.values()} == {"validation"}
-    assert (
-        make(searcher="random", samples=30).name
-        == search.name
-        == make(overrides={"mu": 0.7}, searcher="random", samples=3).name
-    )
+    assert make(searcher="random", samples=30).name == search.name
+    assert make(overrides={"mu": 0.7}, searcher="random", samples=3).name != search.name, "it starts elsewhere"
+    assert make(overrides={"mu": 0.7}).name == make().name, "a grid does not"
     others = [
         make(searcher="optuna", samples=3),
         make(overrides={"rounds": 8}),

@@ -11,12 +11,14 @@ import reports
 from bench import tuning
 from bench.console import console
 from bench.grid_spec import make_grid
+from bench.merging import merge_results
 from bench.mistakes import ConfigError
 from bench.plan import Request, make_plan, store_grid
 from bench.resources import Machines, Resources
 from bench.search_spec import How
 from bench.store import Store
 from bench.study import Study
+from reports import stores
 from tests.bench.test_search import finish
 
 SETTINGS = {"clients": 12, "rounds": 4, "local_epochs": 1, "model": "mlp", "lr": 0.1}
@@ -56,6 +58,32 @@ def played(asked: Request, store: Store, best: float = 0.9) -> dict[str, dict]:
     return tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack())
 
 
+def with_test_runs(asked: Request, store: Store) -> None:
+    """Its final runs, as if they had been played."""
+    plan = make_plan(asked, store)
+    store_grid(asked, plan, store)
+    for cell in plan.todo:
+        store.start(cell.id, cell.config.canonical())
+        summary = {value: {"accuracy": 0.5} for value in ("last", "best", "last10")}
+        store.finish(cell.id, [], {"status": "done", "reason": "", "rounds": 4, "summary": summary, "versions": {}})
+
+
+def test_another_choice_elsewhere_is_named_when_results_are_compared_or_imported(tmp_path):
+    for name, samples in (("one", 3), ("other", 4)):
+        with Store(tmp_path / name).locked() as own:
+            asked = request(replace(HOW, samples=samples))
+            asked = replace(asked, chosen=played(asked, own))
+            with_test_runs(asked, own)
+    one, other = Store(tmp_path / "one"), Store(tmp_path / "other")
+    found = stores.compare(asked.label, one, other)
+    assert len(found.choices) == 4 and not found.differing
+    assert "Searches have chosen otherwise for digits, label-2, fedprox: mu=" in stores.render(found)
+    here = Store(tmp_path / "here")
+    assert not merge_results(one, here).replaced and list((tmp_path / "here" / "searches").glob("*.json"))
+    merged = merge_results(other, here)
+    assert len(merged.replaced) == 4 and merged.replaced[0] == f"{asked.label}: digits, label-2, fedavg"
+
+
 def test_each_method_searches_its_own_space_in_each_setting_with_as_many_configurations_as_the_others(store):
     asked = request()
     searches = tuning.searches_of(asked, make_plan(asked, store).selected)
@@ -93,11 +121,7 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
         key = {"fedavg": "weight_decay", "fedprox": "mu"}[cell.config.algorithm["name"]]
         assert cell.setting(key) == cell.tuned["params"][key] != {"weight_decay": 1e-5, "mu": 0.01}[key]
         assert cell.tuned["tried"] == 3
-    store_grid(asked, plan, store)
-    for cell in plan.todo:
-        store.start(cell.id, cell.config.canonical())
-        summary = {value: {"accuracy": 0.5} for value in ("last", "best", "last10")}
-        store.finish(cell.id, [], {"status": "done", "reason": "", "rounds": 4, "summary": summary, "versions": {}})
+    with_test_runs(asked, store)
     paths = reports.write(store.folder, "mine", "paper+searcher=random+space=own+tuned=validation")
     lines = pd.read_csv(paths["csv"], keep_default_na=False)
     assert lines["chosen_on"].tolist() == ["validation"] * 4 and lines["choice"].str.contains("=").all()

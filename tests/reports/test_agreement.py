@@ -42,9 +42,11 @@ def test_baselines_may_be_named_and_what_is_neither_is_left_out(table_1, report_
 def test_what_prints_alike_wins_together_and_has_no_sign(store, report_of):
     store.mirrors = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
     store.add("cifar10 label-2", "fedavg", [0.5503]).add("cifar10 label-2", "fedconcat", [0.5499])
+    assert "same winner in 0 of 1" in said(report_of(store))[0], "where all are alike, nobody wins"
+    store.add("cifar10 label-2", "fedrs", [0.4])
     assert said(report_of(store)) == [
         "Agreement with the published table over the complete rows, 1 of 1: same winner in 1 of 1; "
-        "same sign of (method - best of fedavg) in 0 of 1 for fedconcat."
+        "same sign of (method - best of fedavg, fedrs) in 0 of 1 for fedconcat."
     ]
 
 

@@ -38,8 +38,11 @@ def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):
     text = text_of(searched)
     section = text.split("## Chosen hyper-parameters\n\n")[1].split("\n\n")[0]
     rows = [[part.strip() for part in line.strip("|").split("|")] for line in section.splitlines()]
-    assert rows[0] == ["dataset", "partition", "fedprox"], "methods without a choice have no column"
-    assert rows[2:] == [["cifar10", "label-2", "mu=0.01235"], ["cifar10", "dir-0.1", "mu=3.0"]]
+    assert rows[0] == ["dataset", "partition", "algorithm", "chosen"]
+    assert rows[2:] == [
+        ["cifar10", "label-2", "fedprox", "mu=0.01235"],
+        ["cifar10", "dir-0.1", "fedprox", "mu=3.0"],
+    ], "methods without a choice have no row"
     assert (
         "- Hyper-parameters were chosen on validation data (15% of each class of each client; no test image was read), and "
         "then trained on all training data. Best of 4 configurations per cell by mean validation accuracy in the last "
@@ -49,6 +52,11 @@ def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):
     assert "- Nothing was searched in some cells of fednova.\n" in text
     assert "not tuned" not in text and "as published" not in text
     assert "differences carry no verdict" in text, "the published protocol is another one"
+
+
+def test_a_choice_among_what_prints_alike_is_said_to_mean_little(searched):
+    searched.add("cifar10 label-2", "moon", [0.5, 0.5], tuned=choice(1.0, alike=3), config=with_mu("moon", 1.0))
+    assert "- In 1 of 3 searches the best configurations print alike on validation data;" in text_of(searched)
 
 
 def test_unequal_trial_budgets_are_named(searched):
