@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -165,7 +164,7 @@ def report(
                 f"{grid} is an analysis, not a grid of runs; `run --grid {grid}` prints it again from what is finished."
             )
         formats = given.read_formats(format)
-        grid = Path(grid).stem if grid and grid.endswith((".yaml", ".yml")) else grid  # as it is called in the store
+        grid, budget = given.stored_name(grid, budget)
         store = Store(results_dir)
         stored = [tuple(name.split("@", 1)) for name in store.grids()]
         chosen = [(name, of) for name, of in stored if grid in (None, name) and budget in (None, of)]

@@ -114,7 +114,7 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
     Raises:
         ValueError: if there is none, or more than one.
     """
-    grid = Path(grid).stem if grid.endswith((".yaml", ".yml")) else grid
+    grid, budget = given.stored_name(grid, budget)
     names = [
         name for name in store.grids() if name.split("@", 1)[0] == grid and budget in (None, name.split("@", 1)[1])
     ]

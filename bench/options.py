@@ -94,6 +94,13 @@ def read_seeds(text: str | None) -> list[int] | None:
     return list(dict.fromkeys(map(int, parts)))
 
 
+def stored_name(grid: str | None, budget: str | None) -> tuple[str | None, str | None]:
+    """A grid as it is called in the store, and its budget: `<grid>@<budget>` names both, a file its stem."""
+    if grid and "@" in grid and budget is None:
+        grid, _, budget = grid.partition("@")
+    return (Path(grid).stem if grid and grid.endswith((".yaml", ".yml")) else grid), budget
+
+
 def check_least(options: Mapping[str, float], least: float = 0) -> None:
     """Raises ValueError for a number that is too small."""
     for option, value in options.items():

@@ -195,7 +195,7 @@ def title_of(search: Search) -> str:
     """A search for people."""
     config = search.template
     base = config.algorithm.get("base")
-    method = config.algorithm["name"] + (f" around {base['name']}" if base else "")
+    method = config.algorithm["name"] + (f" with base {base['name']}" if base and base["name"] != "fedavg" else "")
     return (
         f"{config.dataset} {config.partition} {method}: {', '.join(search.space)}; {search.wanted} "
         f"configurations, seeds {', '.join(map(str, search.configs))}"

@@ -99,6 +99,8 @@ def test_of_several_budgets_one_must_be_chosen(both, bench, tmp_path):
     store.write_grid("quickstart@small", store.grid(LABEL))
     code, text = bench("export --grid quickstart --to {tmp}/x.csv --results-dir {a}")
     assert code == 2 and "holds quickstart@paper, quickstart@small; choose one with --budget." in text
+    code, text = bench("export --grid quickstart@small --to {tmp}/x.csv --results-dir {a}")
+    assert code == 0 and (tmp_path / "x.csv").exists()
 
 
 def test_stored_results_are_read_without_torch_and_ray(both, tmp_path):
