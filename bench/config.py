@@ -167,6 +167,8 @@ def wrapped(
 def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
     """A config with other values of settings, options of its method, or options of the method inside a wrapper.
 
+    Whether it fits its dataset is not asked again: that of a grid was compared with what is there of it.
+
     Raises:
         ConfigError: if one does not exist, or a value does not hold.
     """
@@ -176,7 +178,7 @@ def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
             settings[key] = value
         else:
             settings["algorithm"] = _with_option(settings["algorithm"], key, value)
-    return resolve(settings)
+    return resolve(settings, facts=None)
 
 
 def _with_option(method: Mapping[str, Any], key: str, value: Any) -> dict:

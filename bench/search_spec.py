@@ -119,7 +119,7 @@ def make_searches(
 def on_validation(config: RunConfig, share: float) -> RunConfig:
     """A run as it is searched: without test examples."""
     settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
-    return resolve(settings | {"split": VALIDATION, "validation_share": share, "test_examples": None})
+    return resolve(settings | {"split": VALIDATION, "validation_share": share, "test_examples": None}, facts=None)
 
 
 def _space_of(cell: Cell, how: How, fixed: Collection[str]) -> Space:

@@ -22,7 +22,7 @@ from bench.progress import RoundsBar
 from bench.resources import Resources
 from bench.run import Run
 from bench.search import _Recorder, asha, bases_of
-from bench.search_spec import How, make_searches
+from bench.search_spec import How, make_searches, on_validation
 from bench.searches import Search, stops
 from bench.store import Store
 from bench.study import Study
@@ -497,6 +497,15 @@ def test_no_test_image_is_read_while_a_configuration_is_played(tmp_path, monkeyp
     assert told["done"] and not told["failed"] and told["value"] > 0
     finals = next_comparison(configuration(make(), {"split": "test", "validation_share": None}, tmp_path))
     assert finals["failed"] and "the test split was read" in finals["runs"][0]["ended"]["reason"]
+
+
+def test_a_dataset_of_which_a_part_is_there_is_searched_as_it_is():
+    """All of Tiny-ImageNet has more classes than these clients could share."""
+    flat = {"algorithm": "fedprox", "dataset": "tinyimagenet", "partition": "label-2", "clients": 20}
+    with pytest.raises(ConfigError):
+        resolve(flat)
+    config = on_validation(resolve(flat, facts=None), 0.2)
+    assert with_options(config, {"mu": 0.5}).algorithm["mu"] == 0.5 and config.split == "validation"
 
 
 def test_a_method_that_only_changes_what_is_deployed_starts_from_one_run_of_its_base():
