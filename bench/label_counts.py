@@ -53,13 +53,16 @@ def measure(cells: Iterable, store: Store, data_dir: Path | None, say: Callable[
 
 
 def _count(cell, store: Store, data_dir: Path | None) -> None:
+    import numpy as np
+
     from bench import images
-    from bench.run import build_task
+    from bench.run import divide
 
     dataset = images.load(cell.config.dataset, cell.config.transform, data_dir)
     trained_on = store.record(cell.id)["data"]["digest"]
     if dataset.digest != trained_on:
         raise ValueError(f"the run saw other images ({trained_on}) than there are now ({dataset.digest}).")
-    counts = build_task(cell.config, dataset).federation.label_counts.long().tolist()
+    _, labels, clients, _ = divide(cell.config, dataset)
+    counts = [np.bincount(labels[rows], minlength=dataset.num_classes).tolist() for rows in clients]
     result = {"classes": list(dataset.classes), "label_counts": counts}
     store.write_probe(cell.id, NAME, {"version": VERSION, "images": dataset.digest, "result": result})

@@ -88,9 +88,8 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
             found.grids.append(name)
             if not dry_run:
                 here.write_grid(name, merged)
-    for path in sorted(
-        (there.folder / "searches").glob("*.json")
-    ):  # what was proposed; the runs say what it has reached
+    # What searches have proposed; the runs say what it has reached.
+    for path in sorted((there.folder / "searches").glob("*.json")):
         own_path = here.folder / "searches" / path.name
         if not own_path.exists() and not dry_run:
             own_path.parent.mkdir(exist_ok=True)

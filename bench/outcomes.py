@@ -1,6 +1,6 @@
 """What validation runs of the store have reached, and configurations by them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from bench.searches import VALIDATION, Search
@@ -75,19 +75,36 @@ def latest(curve: Mapping[int, float], stop: int) -> float:
     return curve[max(rounds)] if rounds else 0.0
 
 
-def validation_runs(search: Search, store: Store) -> dict[str, Played]:
-    """Run id -> what is known of it, of the validation runs of a search's setting and method that have not failed."""
-    found, problem = {}, _problem(search.template.canonical())
-    for run, record in store.records().items():
+Listed = dict[tuple, dict[str, int]]  # what no search changes -> run id -> seed
+
+
+def list_runs(store: Store) -> Listed:
+    """The validation runs of a store that have ended, by what no search changes of them: all searches of a grid are looked up
+    in one list, which thousands of files are read for."""
+    found: Listed = {}
+    for run in store.records():
         config = store.config(run) or {}
-        if config.get("split") != VALIDATION or _problem(config) != problem:
-            continue
-        if config["seed"] in search.configs and record["status"] in _STATUS:
+        if config.get("split") == VALIDATION:
+            found.setdefault(_problem(config), {})[run] = config["seed"]
+    return found
+
+
+def listed_for(search: Search, listed: Listed) -> list[str]:
+    """Runs of a search's setting, method and seeds."""
+    of_problem = listed.get(_problem(search.template.canonical()), {})
+    return [run for run, seed in of_problem.items() if seed in search.configs]
+
+
+def played_of(search: Search, store: Store, runs: Iterable[str]) -> dict[str, Played]:
+    """Run id -> what is known of it, of those that have ended and not failed."""
+    found = {}
+    for run in runs:
+        record = store.record(run)
+        if record and record["status"] in _STATUS:
             curve = {row["round"]: row[search.metric] for row in store.rows(run) if search.metric in row}
             found[run] = Played(curve, record["status"], record["rounds"])
     return found
 
 
 def _problem(config: Mapping) -> tuple:
-    """What no search changes, and most runs of a store have otherwise: their rounds need not be read."""
     return config["dataset"], config["partition"], config["algorithm"]["name"]

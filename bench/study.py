@@ -16,7 +16,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from bench.outcomes import Outcome, Played, validation_runs
+from bench.outcomes import Listed, Outcome, Played, list_runs, listed_for, played_of
 from bench.searches import Search, stops, value_in
 from bench.seeds import seed_for
 from bench.store import Store, StoreError, write_file
@@ -36,10 +36,13 @@ class Study:
         optuna: `optuna.Study`, for its searchers, its figures and its dashboard.
     """
 
-    def __init__(self, search: Search, store: Store):
+    def __init__(self, search: Search, store: Store, listed: Listed | None = None):
         """Opens it, or begins; what was being tried when a driver was killed, or has failed, is tried again first.
 
         The store must be locked.
+
+        Args:
+            listed: of `list_runs`, if several searches look at one store.
 
         Raises:
             StoreError: if its file is damaged.
@@ -50,7 +53,8 @@ class Study:
         self._path = self._folder / f"{search.name}.json"
         self._proposed = self._read_proposed()
         self._distributions = {key: _distribution(parameter, search) for key, parameter in search.space.items()}
-        self._runs = validation_runs(search, store)
+        listed = list_runs(store) if listed is None else listed
+        self._runs = played_of(search, store, listed_for(search, listed))
         self._tried = {self._key(params) for params in self._proposed}
         if search.searcher == "grid":  # points whose runs other searches have finished need no scheduler
             for params in search.points():
@@ -105,9 +109,12 @@ class Study:
         """Every configuration that counts, and has not failed: the best first, of equal ones that which was proposed first;
         those that were stopped come last. Those count that this search has proposed, as many as are wanted; and where it learns
         from other searches, what these have found."""
-        self._runs = validation_runs(self.search, self.store)
+        counting = [*self._proposed[: self.search.wanted], *self._elsewhere]
+        own = {run for params in counting for run in self.search.runs(params)}
+        before = {run: played for run, played in self._runs.items() if run not in own}
+        self._runs = before | played_of(self.search, self.store, own)
         found = {}
-        for params in [*self._proposed[: self.search.wanted], *(elsewhere := self._found_elsewhere())]:
+        for params in counting:
             runs = tuple(self.search.runs(params))
             if all(run in self._runs for run in runs):
                 played = [self._runs[run] for run in runs]
@@ -116,7 +123,7 @@ class Study:
                 rounds = last if whole else min(one.rounds for one in played if not one.whole)
                 diverged = sum(one.status == "diverged" for one in played)
                 scores = tuple(one.at(rounds) for one in played)
-                found[runs] = Outcome(params, runs, scores, rounds, whole, diverged, params in elsewhere)
+                found[runs] = Outcome(params, runs, scores, rounds, whole, diverged, params in self._elsewhere)
         return sorted(
             found.values(),
             key=lambda one: (not one.whole, -one.rounds * (not one.whole), -one.mean),

@@ -12,7 +12,7 @@ from bench.cost import examples_to_train
 from bench.driver import base_folder, commit, folder_of, mark_of, place_of
 from bench.grid import Cell
 from bench.mistakes import ConfigError
-from bench.outcomes import Outcome
+from bench.outcomes import Outcome, list_runs
 from bench.plan import Request
 from bench.resources import Machines
 from bench.run import FINAL, Keep, divide
@@ -78,7 +78,8 @@ def choose(
     from reports import search_report
 
     _check_data(searches.values(), request)
-    studies = {search.name: Study(search, store) for search in searches.values()}  # places may share one
+    listed = list_runs(store)
+    studies = {search.name: Study(search, store, listed) for search in searches.values()}  # places may share one
     found, troubles = {}, []
     if any(study.left for study in studies.values()):
         from bench import tune  # Ray takes seconds to import

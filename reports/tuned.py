@@ -88,7 +88,7 @@ def _searched(grid: dict) -> Iterator[str]:
         f"then trained on all training data. Best of {number} configurations per cell by mean validation {metrics} in the last "
         f"round over seeds {seeds}; searcher {how}."
     )
-    vague = sum(one.get("alike", 1) > 1 for one in told)
+    vague = sum(one["alike"] > 1 for one in told)
     if vague:
         yield (
             f"In {vague} of {len(told)} searches the best configurations print alike on validation data; the first of them was "

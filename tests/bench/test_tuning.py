@@ -19,7 +19,7 @@ from bench.search_spec import How
 from bench.store import Store
 from bench.study import Study
 from reports import stores
-from tests.bench.test_search import finish
+from tests.bench.searching import finish
 
 SETTINGS = {"clients": 12, "rounds": 4, "local_epochs": 1, "model": "mlp", "lr": 0.1}
 HOW = How(searcher="random", samples=3, compares=True)

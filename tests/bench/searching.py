@@ -1,0 +1,43 @@
+"""Searches for tests, and runs of theirs as if they had been played."""
+
+from bench import grid as grids
+from bench.grid_spec import single
+from bench.search_spec import How, make_searches
+from bench.searches import Search
+from bench.store import Store
+from bench.study import Study
+
+SETTING = {"algorithm": "fedprox", "dataset": "digits", "partition": "label-2"}
+SMALL = {"clients": 12, "rounds": 9, "local_epochs": 1, "model": "mlp", "lr": 0.1}
+
+STAGES = {"rounds": None, "encoder_rounds": 1, "classifier_rounds": 2}
+
+
+def make(algorithm="fedprox", overrides=None, **how) -> Search:
+    settings = {key: value for key, value in (SMALL | (overrides or {})).items() if value is not None}
+    grid = single(SETTING | {"algorithm": algorithm}, [0, 1])
+    cells = grids.expand(grid, "paper", overrides=settings)
+    (search,) = make_searches(cells, grid.report.model_dump(), How(**how)).values()
+    return search
+
+
+def finish(search: Search, store: Store, params: dict, *scores: float, status: str = "done", rounds: int = 9) -> None:
+    """Runs of a configuration, as if they had been played."""
+    for (run, config), reached in zip(search.runs(params).items(), scores, strict=True):
+        store.start(run, config.canonical())
+        rows = [{"round": number + 1, "accuracy": reached} for number in range(rounds)]
+        store.finish(
+            run, rows, {"status": status, "reason": "", "rounds": rounds, "summary": {"last": {"accuracy": reached}}}
+        )
+
+
+def try_next(study: Study, store: Store, *scores: float, **how) -> dict | None:
+    """What the study proposes, played with these scores; without any it is left running."""
+    trial = study.propose()
+    if trial is None:
+        return None
+    params = dict(trial.params)
+    if scores:
+        finish(study.search, store, params, *scores, **how)
+        study.close(trial, sum(scores) / len(scores), whole=how.get("status", "done") != "stopped")
+    return params

@@ -1,0 +1,124 @@
+"""Spaces, and which searches are refused."""
+
+import pytest
+
+import algorithms
+import search_spaces
+from bench.config import resolve, with_options
+from bench.mistakes import ConfigError
+from bench.search_spec import on_validation
+from bench.searches import stops
+from tests.bench.searching import SETTING, SMALL, STAGES, make
+
+
+def test_every_method_has_a_space_but_the_one_that_has_no_clients():
+    assert set(algorithms.REGISTRY) - set(search_spaces.names()) == {"centralized"}
+
+
+@pytest.mark.parametrize("name", search_spaces.names())
+def test_every_space_is_about_training_and_options_of_its_method(name):
+    method = "fedavg" if name == "training" else name
+    stages = STAGES if hasattr(algorithms.load(method), "encoder_rounds") else {}
+    overrides = stages | ({"clients": 20} if method.endswith("fesem") else {})
+    search = make(method, overrides, space=name)
+    assert search.space and all(parameter.source for parameter in search.space.values())
+    assert len([search.runs(params) for params in search.points()]) == search.wanted
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("mu: {grid: [1], low: 2, high: 1, source: x}", "the range must not be empty, but low is 2 and high 1."),
+        ("mu: {grid: [], source: x}", "grid"),
+        ("mu: {grid: [1], low: 0, high: 1, log: true, source: x}", "a logarithmic range needs low above 0, but got 0."),
+        ("mu: {grid: [1], low: 0, source: x}", "low and high belong together"),
+        ("mu: {grid: [1], hihg: 3, source: x}", "Did you mean 'high'?"),
+        ("nu: {grid: [1], source: x}", "Unknown hyper-parameter of fedprox 'nu'. Did you mean 'mu'?"),
+        ("mu: {grid: [1, -1], source: x}", "The space of mu has -1: fedprox:"),
+        ("mu: {grid: [0.1, 1, 1.0], source: x}", "the grid has a value twice: [0.1, 1, 1.0]."),
+        ("rounds: {grid: [1, 2], source: x}", "Unknown hyper-parameter of fedprox 'rounds'."),
+        ("clients: {grid: [1, 2], source: x}", "Unknown hyper-parameter of fedprox 'clients'."),
+        ("mu: {grid: [[1]], source: x}", "mu must be searched among numbers or texts, but its grid has [1]."),
+        ("- mu", "must map hyper-parameters to where they are searched."),
+        ("mu: [", "is not valid YAML"),
+    ],
+)
+def test_a_mistake_in_a_space_is_explained(tmp_path, content, said):
+    (tmp_path / "mine.yaml").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        make(space=str(tmp_path / "mine.yaml"))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"searcher": "gird"}, "Unknown searcher 'gird'. Did you mean 'grid'?"),
+        ({"scheduler": "ahsa"}, "Unknown scheduler 'ahsa'. Did you mean 'asha'?"),
+        ({"samples": 3}, "The grid has 4 points, more than --samples 3, and is tried whole"),
+        ({"searcher": "optuna"}, "--searcher optuna needs --samples"),
+        (
+            {"overrides": {"evaluate_every": 3}, "scheduler": "asha"},
+            "asha compares runs after round 1, but they are evaluated",
+        ),
+        ({"validation_share": 0.0}, "--validation-share must lie between 0 and 1, but got 0."),
+        ({"samples": 0}, "--samples must be at least 1, but got 0."),
+        ({"space": "fedporx"}, "Unknown space 'fedporx'. Did you mean 'fedprox'?"),
+        ({"algorithm": "centralized"}, "centralized has no clients that could set validation data aside"),
+        ({"metric": "acuracy"}, "Unknown metric 'acuracy'."),
+        (
+            {"metric": "validation_local_accuracy"},
+            "no run reports validation_local_accuracy; choose validation_accuracy.",
+        ),
+        (
+            {"algorithm": "fedconcat", "scheduler": "asha", "overrides": STAGES},
+            "fedconcat has no accuracy before its last rounds",
+        ),
+        ({"algorithm": "local", "scheduler": "asha"}, "local has no accuracy before its last rounds"),
+    ],
+)
+def test_what_a_search_cannot_do_is_refused_in_one_sentence(options, said):
+    with pytest.raises(ConfigError) as caught:
+        make(**options)
+    assert said in str(caught.value)
+
+
+def test_a_search_is_on_validation_data_and_more_samples_continue_it():
+    search = make(searcher="random", samples=3)
+    assert {config.split for config in search.configs.values()} == {"validation"}
+    assert make(searcher="random", samples=30).name == search.name
+    assert make(overrides={"mu": 0.7}, searcher="random", samples=3).name != search.name, "it starts elsewhere"
+    assert make(overrides={"mu": 0.7}).name == make().name, "a grid does not"
+    others = [
+        make(searcher="optuna", samples=3),
+        make(overrides={"rounds": 8}),
+        make(space="fedprox,training"),
+        make(validation_share=0.3),
+    ]
+    assert len({search.name, *(other.name for other in others)}) == 5
+    assert make(overrides={"test_examples": 100}).name == make().name, "the final runs may be tested on fewer images"
+
+
+def test_an_option_goes_to_the_method_that_has_it():
+    config = resolve(SETTING | SMALL | {"algorithm": "ccvr", "base": "fedprox"})
+    found = with_options(config, {"mu": 0.3, "virtual_per_class": 7, "lr": 0.2}).algorithm
+    assert found["base"]["mu"] == 0.3 and found["virtual_per_class"] == 7
+    with pytest.raises(ConfigError, match="nu"):
+        with_options(config, {"nu": 1})
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "rounds", "expected"),
+    [("none", 9, [9]), ("asha", 9, [1, 3, 9]), ("asha", 50, [5, 15, 50]), ("asha", 2, [1, 2]), ("asha", 1, [1])],
+)
+def test_where_configurations_are_compared(scheduler, rounds, expected):
+    assert stops(make(scheduler=scheduler, overrides={"rounds": rounds})) == expected
+
+
+def test_a_dataset_of_which_a_part_is_there_is_searched_as_it_is():
+    """All of Tiny-ImageNet has more classes than these clients could share."""
+    flat = {"algorithm": "fedprox", "dataset": "tinyimagenet", "partition": "label-2", "clients": 20}
+    with pytest.raises(ConfigError):
+        resolve(flat)
+    config = on_validation(resolve(flat, facts=None), 0.2)
+    assert with_options(config, {"mu": 0.5}).algorithm["mu"] == 0.5 and config.split == "validation"

@@ -1,0 +1,219 @@
+"""What a study proposes and remembers, and what is reported of it."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from bench.config import run_id, with_options
+from bench.store import Store
+from bench.study import Study
+from reports import search_figures, search_report
+from tests.bench.searching import STAGES, finish, make, try_next
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path).locked() as store:
+        yield store
+
+
+def test_a_grid_is_tried_once_and_what_a_kill_has_interrupted_is_tried_again_first(store):
+    search = make()
+    study = Study(search, store)
+    assert study.left == 4
+    tried = [try_next(study, store, 0.5, 0.5), try_next(study, store, 0.6, 0.6)]
+    running = try_next(study, store)
+    again = Study(search, store)
+    assert again.left == 2
+    assert try_next(again, store, 0.7, 0.7) == running
+    tried += [running, try_next(again, store, 0.4, 0.4)]
+    assert sorted(params["mu"] for params in tried) == [0.001, 0.01, 0.1, 1]
+    assert Study(search, store).left == 0 and try_next(again, store) is None
+
+
+def test_the_choice_does_not_depend_on_a_kill(store, tmp_path):
+    found = []
+    for kills in (False, True):
+        with Store(tmp_path / f"kills-{kills}").locked() as own:
+            study = Study(make(), own)
+            if kills:
+                try_next(study, own)
+                study = Study(make(), own)
+            while try_next(study, own, 0.5, 0.5):
+                pass
+            found.append(study.outcomes()[0].params)
+    assert found == [{"mu": 0.001}] * 2, "of equal ones the smaller value"
+
+
+@pytest.mark.parametrize("searcher", ["random", "optuna"])
+@pytest.mark.parametrize("kills", [(), (0, 1), (2, 5)])
+def test_what_is_proposed_does_not_depend_on_where_a_driver_was_killed(tmp_path, searcher, kills):
+    def found(name: str, kills: tuple[int, ...], first: int = 8) -> list[dict]:
+        with Store(tmp_path / name).locked() as own:
+            for samples in dict.fromkeys((first, 8)):
+                search = make(searcher=searcher, samples=samples)
+                study = Study(search, own)
+                while trial := study.propose():
+                    number, params = len(study.optuna.get_trials()), dict(trial.params)
+                    if number in kills:
+                        study = Study(search, own)
+                        assert dict((trial := study.propose()).params) == params
+                    score = 1 / (1 + abs(math.log(params["mu"] / 0.02)))
+                    finish(search, own, params, score, score)
+                    study.close(trial, score, whole=True)
+            return [one.params for one in study.outcomes()]
+
+    whole = found("whole", ())
+    assert len(whole) == 8 and found("killed", kills) == whole == found("longer", (), first=3)
+
+
+def test_a_search_tries_what_the_method_has_without_it_first(store):
+    usual = {"mu": 0.3, "lr": 0.1, "weight_decay": 1e-5}
+    search = make(overrides={"mu": 0.3}, space="fedprox,training", searcher="random", samples=2)
+    assert dict(Study(search, store).propose().params) == usual
+    outside = make(overrides={"mu": 50}, searcher="random", samples=2)
+    assert dict(Study(outside, store).propose().params)["mu"] <= 10
+
+
+def test_searches_in_other_settings_draw_other_values(store):
+    drawn = [
+        [try_next(study, store, 0.5, 0.5)["mu"] for _ in range(3)][1:]
+        for study in (
+            Study(make(searcher="random", samples=3, overrides={"rounds": rounds}), store) for rounds in (8, 9)
+        )
+    ]
+    assert not set(drawn[0]) & set(drawn[1])
+
+
+def test_a_run_is_worth_the_same_at_a_rung_whether_it_was_just_played_or_stands_in_the_store(store):
+    """One seed diverges in round 4; both are evaluated every second round."""
+    search = make(scheduler="asha", searcher="random", samples=3)
+    params = try_next(study := Study(search, store), store)
+    for (run, config), diverges in zip(search.runs(params).items(), (True, False), strict=True):
+        store.start(run, config.canonical())
+        rows = [
+            {"round": number} | ({} if number % 2 else {"accuracy": number / 10})
+            for number in range(1, 5 if diverges else 10)
+        ]
+        status = "diverged" if diverges else "done"
+        store.finish(run, rows, {"status": status, "reason": "", "rounds": len(rows), "summary": {}})
+    again = Study(search, store)
+    (trial,) = again.optuna.get_trials()
+    assert trial.intermediate_values == pytest.approx({1: 0.0, 3: 0.2, 9: 0.4})
+    (outcome,) = again.outcomes()
+    assert outcome.scores == (0.0, 0.8) and outcome.rounds == 9 and outcome.diverged == 1 and outcome.is_choice
+    assert study.search.name == again.search.name
+
+
+def test_a_configuration_that_diverged_with_every_seed_is_no_choice(store):
+    study = Study(make(), store)
+    try_next(study, store, 0.9, 0.9, status="diverged", rounds=4)
+    (outcome,) = study.outcomes()
+    assert outcome.mean == 0 and outcome.whole and not outcome.is_choice
+
+
+def test_random_search_goes_on_with_other_points_after_a_restart(store):
+    search = make(searcher="random", samples=3)
+    first = try_next(Study(search, store), store, 0.5, 0.5)
+    later = Study(search, store)
+    assert later.left == 2 and try_next(later, store, 0.5, 0.5) != first
+
+
+@pytest.mark.parametrize("searcher", ["random", "optuna"])
+def test_nothing_is_tried_twice_and_a_space_may_be_used_up(store, searcher):
+    study = Study(make("ifca", searcher=searcher, samples=30), store)
+    proposed = [params["num_clusters"] for params in iter(lambda: try_next(study, store, 0.5, 0.5), None)]
+    assert len(proposed) == len(set(proposed)) and set(proposed) <= set(range(2, 11))
+
+
+def test_a_configuration_that_failed_is_no_choice_and_is_tried_again(store):
+    search = make()
+    study = Study(search, store)
+    trial = study.propose()
+    finish(search, store, trial.params, 0.9, 0.9, status="failed")
+    study.close(trial, None, whole=False)
+    assert study.outcomes() == []
+    assert try_next(Study(search, store), store, 0.5, 0.5) == trial.params
+
+
+def test_finished_runs_teach_a_new_search_but_count_for_none(store):
+    search = make(searcher="optuna", samples=5)
+    finish(search, store, {"mu": 0.5}, 0.3, 0.5)
+    finish(search, store, {"mu": 1}, 0.2, 0.2)
+    finish(search, store, {"mu": 50.0}, 0.9, 0.9)  # outside of the range
+    finish(search, store, {"mu": 0.7}, 0.9, 0.9, status="stopped", rounds=3)
+    test_runs = {}
+    for config in search.configs.values():
+        tested = with_options(config, {"mu": 0.9, "split": "test", "validation_share": None})
+        test_runs[run_id(tested)] = tested
+    for run, config in test_runs.items():
+        store.start(run, config.canonical())
+        store.finish(run, [], {"status": "done", "rounds": 9, "summary": {"last": {"accuracy": 1.0}}})
+    for _ in range(2):
+        study = Study(search, store)
+        found = {trial.params["mu"]: trial.value for trial in study.optuna.get_trials()}
+        assert found == pytest.approx({0.5: 0.4, 1: 0.2}) and study.left == 5
+    assert not set(study.ended_runs) & set(test_runs)
+    assert study.outcomes()[0].params == {"mu": 0.5}
+
+
+def test_what_another_search_has_stopped_is_trained_to_the_end_where_nothing_is_stopped(store):
+    search = make()
+    finish(search, store, {"mu": 0.001}, 0.9, 0.9, status="stopped", rounds=3)
+    study = Study(search, store)
+    assert try_next(study, store) == {"mu": 0.001}
+    assert Study(search, store).left == 4
+
+
+def test_the_winner_is_the_best_mean_among_what_was_trained_to_the_end(store):
+    search = make()
+    study = Study(search, store)
+    for scores, status, rounds in (
+        ((0.5, 0.6), "done", 9),
+        ((0.9, 0.9), "stopped", 3),
+        ((0.7, 0.5), "done", 9),
+        ((0.9, 0.9), "diverged", 4),
+    ):
+        try_next(study, store, *scores, status=status, rounds=rounds)
+    found = study.outcomes()
+    assert [one.params["mu"] for one in found] == [0.1, 0.001, 1, 0.01]
+    assert [one.whole for one in found] == [True, True, True, False]
+    assert found[2].mean == 0, "a run that diverged counts as nothing"
+    paths = search_report.write(study, found)
+    text = next(path for path in paths if path.suffix == ".md").read_text()
+    first = next(line for line in text.splitlines() if "±" in line)
+    assert [part.strip() for part in first.split("|")[1:3]] == ["0.1", "60.0±10.0"] and "3 of 9, stopped" in text
+    assert {path.suffix for path in paths} == {".md", ".csv", ".png", ".pdf", ".svg"}
+
+
+def test_a_report_says_what_was_found_and_that_the_best_print_alike(store):
+    search = make("fedconcat", STAGES, searcher="optuna", samples=5)
+    for clusters in (2, 3):
+        finish(search, store, {"num_clusters": clusters}, 0.5, 0.5)
+    study = Study(search, store)
+    assert study.left == 5, "of the nine there are, two are known"
+    while try_next(study, store, 0.4, 0.4):
+        pass
+    path = search_report.write(study, study.outcomes(), with_figures=False)[0]
+    text = path.read_text()
+    assert "- 2 of the configurations were found in the store: other searches had played them.\n" in text
+    assert "- 2 configurations print alike at the top: what is chosen among them means little.\n" in text
+    assert Study(search, store).left == 0
+
+
+def test_the_course_of_a_search_shows_the_best_so_far(store):
+    study = Study(make(), store)
+    for score in (0.3, 0.6, 0.5):
+        try_next(study, store, score, score)
+    (axes,) = search_figures.draw(study, study.outcomes())["history"].axes
+    (line,) = axes.lines
+    assert list(line.get_ydata()) == pytest.approx([0.3, 0.6, 0.6])
+
+
+def test_a_table_of_configurations_keeps_small_values(store):
+    search = make("fedavg", searcher="random", samples=1)
+    study = Study(search, store)
+    params = try_next(study, store, 0.5, 0.6)
+    csv = next(path for path in search_report.write(study, study.outcomes()) if path.suffix == ".csv")
+    assert pd.read_csv(csv)["weight_decay"].tolist() == pytest.approx([params["weight_decay"]], rel=1e-9)
