@@ -7,7 +7,6 @@
 checkpoint is there: the newest, or the one before. `torch.load(weights_only=True)` reads every file.
 """
 
-import re
 import secrets
 import time
 from collections.abc import Callable
@@ -17,15 +16,11 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from algorithms import rows, tree
-from bench.folders import Folder, compact
-from bench.store import StoreError
+from bench.folders import DamagedState, Folder, compact
 
 FORMAT = 1
 LARGEST_SHARE = 0.02  # of a run's time that its checkpoints take
 _MAIN = "checkpoint.pt"
-_DAMAGED = re.compile(
-    "PytorchStreamReader|corrupt|magic number|EOF|storage has wrong", re.IGNORECASE
-)  # as torch says it
 
 
 class UnusableCheckpoint(ValueError):
@@ -106,14 +101,19 @@ class Checkpoints:
                 told = ", ".join(f"{key} {of.get(key)!r} instead of {self._of[key]!r}" for key in differing)
                 raise UnusableCheckpoint(f"its checkpoint was written with {told}")
             return _walk(main["content"], self._row_of, lambda leaf: leaf)
-        except (StoreError, UnusableCheckpoint, MemoryError, torch.OutOfMemoryError):
+        except UnusableCheckpoint:
             raise
-        except Exception as error:
-            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-                raise  # a client row finds no room on this machine
-            if isinstance(error, RuntimeError) and not _DAMAGED.search(str(error)):
-                raise  # torch found no memory, or no GPU
-            raise UnusableCheckpoint(f"its checkpoint cannot be read ({type(error).__name__})") from error
+        except DamagedState as error:
+            raise UnusableCheckpoint(f"of its checkpoint, {error}") from error
+        except (
+            FileNotFoundError,
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:
+            # A client row is gone, or the file is another one.
+            raise UnusableCheckpoint("its checkpoint is not complete") from error
 
     def _row_of(self, name: Any) -> Any:
         if not isinstance(name, str):

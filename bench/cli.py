@@ -14,7 +14,7 @@ from bench.cli_encoders import run_grid as run_analysis
 from bench.cli_exchange import compare, export, import_
 from bench.cli_run import print_saved, run_request, storage_of
 from bench.cli_tune import tune
-from bench.console import console, explained
+from bench.console import console, explained, name_damaged
 from bench.names import unknown
 from bench.options import RESULTS
 from bench.overview import KINDS, listing_table
@@ -166,6 +166,7 @@ def report(
         formats = given.read_formats(format)
         grid, budget = given.stored_name(grid, budget)
         store = Store(results_dir)
+        name_damaged(store)
         stored = [tuple(name.split("@", 1)) for name in store.grids()]
         chosen = [(name, of) for name, of in stored if grid in (None, name) and budget in (None, of)]
         if not chosen:
@@ -176,10 +177,10 @@ def report(
             raise ValueError(f"{store.folder} holds no results of {wanted}, only: {known}.")
         for name, of in chosen:
             wanted = (*formats, *[reports.STANDALONE] * standalone)
-            paths = reports.write(store.folder, name, of, value=value, formats=wanted)
+            paths = reports.write(store, name, of, value=value, formats=wanted)
             if "md" in paths:
                 sys.stdout.write(paths["md"].read_text() + "\n")
-            drawn, sentences = reports.write_figures(store.folder, name, of, tuple(figure or ()), value=value)
+            drawn, sentences = reports.write_figures(store, name, of, tuple(figure or ()), value=value)
             print_saved([*paths.values(), *drawn], sentences)
 
 
@@ -223,7 +224,9 @@ def describe(
         cells = grids.expand(spec, budget, overrides=overrides, seeds=chosen_seeds)
         cells = grids.select(cells, given.read_only(only))
         title = f"{spec.name}@{grids.budget_label(budget, overrides)}"
-        console.print(cost_table(title, cells, Store(results_dir)))
+        store = Store(results_dir)
+        name_damaged(store)
+        console.print(cost_table(title, cells, store))
 
 
 @app.command(

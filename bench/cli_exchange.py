@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bench import options as given
-from bench.console import console, explained, warn
+from bench.console import console, explained, name_damaged, warn
 from bench.names import chosen_in, file_name, pairs
 from bench.options import RESULTS
 
@@ -28,6 +28,7 @@ def export(
         if (to is None) == (tensorboard is None):
             raise ValueError("Name either a table by --to FILE.csv or FILE.parquet, or a folder by --tensorboard.")
         store = Store(results_dir)
+        name_damaged(store)
         expanded = store.grid(_stored_name(store, grid, budget))
         ids = dict.fromkeys(cell["run"] for cell in expanded["cells"] if cell["run"])
         records = {run_id: record for run_id in ids if (record := store.record(run_id))}
@@ -54,7 +55,10 @@ def import_(
     from bench.store import Store
 
     with explained():
-        found = merge_results(Store(other), Store(results_dir), dry_run)
+        there, here = Store(other), Store(results_dir)
+        found = merge_results(there, here, dry_run)
+    name_damaged(there, looked=True)
+    name_damaged(here, looked=True)
     verb = "would be taken" if dry_run else "taken"
     lines = [
         f"{len(found.taken)} runs {verb}, {len(found.both)} were here already and stay, {len(found.unfinished)} have not "
@@ -65,8 +69,6 @@ def import_(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for name in found.others:
         warn(f"Grid {name} is another grid there, with other settings or axes; its runs are taken, its cells are not.")
-    for name in found.damaged:
-        warn(f"{name} is not taken: its config.json is another run's, or is missing.")
     for name, difference in found.disagreeing.items():
         warn(f"{name} has other numbers there ({difference}, there and here); those that are here stay.")
     for cell in found.replaced:
@@ -91,6 +93,7 @@ def compare(
         for store in stores:
             if not store.folder.is_dir():
                 raise StoreError(f"There is no results directory {store.folder}.")
+            name_damaged(store)
         held = [[name for name in store.grids() if grid in (None, name.split("@", 1)[0])] for store in stores]
         names = [name for name in held[0] if name in held[1]]
         if not names:

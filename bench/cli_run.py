@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from bench.console import INTERRUPTED, console, errors, warn
+from bench.console import INTERRUPTED, console, errors, name_damaged, warn
 
 
 def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
@@ -29,7 +29,9 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
     machines = resources.Machines(share, max_concurrent, address)
     store = Store(results_dir)
     with contextlib.nullcontext() if dry_run else store.locked(), contextlib.ExitStack() as session:
+        store.look_through()
         plan = make_plan(request, store)
+        name_damaged(store, looked=True)
         if request.how:
             request = _tuned(request, plan, store, machines, dry_run, session)
             if dry_run:
@@ -51,9 +53,9 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
         except KeyboardInterrupt:
             _stopped()
     name, _, label = request.label.partition("@")
-    paths = reports.write(results_dir, name, label)
+    paths = reports.write(store, name, label)
     sys.stdout.write("\n" + paths["md"].read_text() + "\n")
-    drawn, sentences = reports.write_figures(results_dir, name, label)
+    drawn, sentences = reports.write_figures(store, name, label)
     print_saved([paths["html"], *drawn], sentences)
     console.print(f"Results: {store.folder}", highlight=False, soft_wrap=True)
     if plan.no_data:

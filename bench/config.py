@@ -4,8 +4,6 @@ A config starts as a flat dict (`{"algorithm": "fedprox", "mu": 0.01, "dataset":
 method's options in one namespace) and `resolve` turns it into a `RunConfig` in which every default stands explicitly.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -19,6 +17,7 @@ from bench.methods import build, describe_method, options_of, versions_of
 from bench.mistakes import ConfigError, sentences
 from bench.names import unknown
 from bench.participation import cohort_size
+from bench.stored import hash_of
 from datasets import DatasetInfo, partitions, transforms
 
 MAX_SEED = 2**32 - 1  # of the legacy generators that draw partitions
@@ -100,7 +99,7 @@ DEFAULT_VALIDATION_SHARE = 0.15  # of CCVR (Luo et al., NeurIPS 2021, Section 5.
 def run_id(config: RunConfig | Mapping) -> str:
     """The name of a run: 16 hex digits of the hash of its canonical config, whatever the order of the keys."""
     canonical = config.canonical() if isinstance(config, RunConfig) else dict(config)
-    return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()[:16]
+    return hash_of(canonical)
 
 
 def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = datasets.INFO) -> RunConfig:

@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from bench.store import Store
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 
@@ -15,6 +19,26 @@ errors = Console(stderr=True, soft_wrap=True, highlight=False)
 def warn(line: str) -> None:
     """A line beside the results; brackets in it mean nothing."""
     errors.print(line, markup=False)
+
+
+def name_damaged(store: "Store", looked: bool = False) -> None:
+    """Names every file of a results directory that cannot be used, all in one message.
+
+    Args:
+        looked: whether the directory has just been looked through.
+    """
+    if not looked:
+        store.look_through()
+    if store.damaged:
+        lines = [f"{path.relative_to(store.folder)} {what}" for path, what in sorted(store.damaged.items())]
+        count = "1 file" if len(lines) == 1 else f"{len(lines)} files"
+        shown = "\n".join(f"  {_one_line(line)}" for line in lines)
+        warn(f"warning: {count} of {store.folder} cannot be used and count as if they were not there:\n{shown}")
+
+
+def _one_line(text: str) -> str:
+    """Names of files may hold what a terminal obeys."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import posixpath
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,14 @@ from fsspec.implementations.local import LocalFileSystem
 
 from algorithms import rows
 from bench.store import StoreError
+
+# As torch says it of files.
+_DAMAGED = re.compile("PytorchStreamReader|corrupt|magic number|EOF|storage has wrong", re.IGNORECASE)
+
+
+class DamagedState(ValueError):
+    """A file that does not hold the tensors that it should; one sentence. It holds none of torch's words: these advise to load
+    the file whatever code is in it."""
 
 
 class Folder:
@@ -77,8 +86,8 @@ class Folder:
 
         Raises:
             FileNotFoundError: if there is no such file.
-            torch.OutOfMemoryError: if the device has no room.
-            Exception: of other kinds, if the file is damaged.
+            torch.OutOfMemoryError, MemoryError: if the device, or this machine, has no room.
+            DamagedState: if the file is damaged, or holds anything but tensors, numbers and texts.
         """
         with contextlib.nullcontext() if self._local else tempfile.TemporaryDirectory() as workspace:
             path = self._file(name)
@@ -90,10 +99,14 @@ class Folder:
                 return torch.load(
                     path, weights_only=True, map_location=lambda leaf, place: _placed(leaf, place, device)
                 )
-            except FileNotFoundError:
+            except (FileNotFoundError, MemoryError, torch.OutOfMemoryError):
                 raise
             except OSError as error:
                 raise self._trouble("read from", error) from error
+            except Exception as error:
+                if isinstance(error, RuntimeError) and not _DAMAGED.search(str(error)):
+                    raise  # torch found no memory, or no GPU
+                raise DamagedState(f"{posixpath.join(self.uri, name)} is damaged and cannot be read.") from None
 
     def names(self) -> list[str]:
         """Names of the files in it; [] if there is no such folder. Hidden ones are of an interrupted `save`."""

@@ -14,7 +14,8 @@ from bench.grid import expand, place
 from bench.grid_spec import load_grid
 from bench.names import value_of
 from bench.sameness import differences
-from bench.store import Store, StoreError, write_file
+from bench.store import Store, StoreError, require_files
+from bench.stored import Damaged
 
 _FINISHED = ("done", "diverged")
 
@@ -28,7 +29,6 @@ class Merged:
         both: runs finished on both sides, which stay as they are here.
         disagreeing: those of `both` with other numbers there -> in what they differ.
         unfinished: runs there that failed or have not ended.
-        damaged: runs there whose folder is not named after their config.
         grids: stored grids that are here now and were not before, or have more cells.
         others: grids of the same name there that are not the grid that is stored here.
         replaced: cells of grids there that have other settings here, where others stood in, or searches have chosen otherwise.
@@ -38,7 +38,6 @@ class Merged:
     both: list[str] = field(default_factory=list)
     disagreeing: dict[str, str] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
     grids: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
@@ -59,18 +58,26 @@ def merge_results(there: Store, here: Store, dry_run: bool = False) -> Merged:
 
 
 def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
+    there.look_through()
+    here.look_through()
     found, records, own = Merged(), there.records(), here.records()
-    found.unfinished = sorted(path.name for path in (there.folder / "runs").iterdir() if path.name not in records)
+    found.unfinished = [run for run in there.unfinished() if run not in records]
     for name, record in records.items():
+        config = there.run_folder(name) / "config.json"
         if record["status"] not in _FINISHED:
             found.unfinished.append(name)
-        elif id_of(there.config(name) or {}) != name:
-            found.damaged.append(name)
+        elif id_of(there.config(name) or {}) != name:  # a seal of one's own making would not tell
+            there.damaged.setdefault(config, "is the config of another run: the folder is not named after it")
         elif own.get(name, {}).get("status") in _FINISHED:
             found.both.append(name)
             if difference := differences((there.rows(name), record), (here.rows(name), own[name])):
                 found.disagreeing[name] = difference
         else:
+            try:
+                require_files(there.run_folder(name))
+            except Damaged as error:
+                there.damaged[error.path] = error.what
+                continue
             found.taken.append(name)
             if not dry_run:
                 here.adopt(name, there.run_folder(name))
@@ -89,11 +96,9 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
             if not dry_run:
                 here.write_grid(name, merged)
     # What searches have proposed; the runs say what it has reached.
-    for path in sorted((there.folder / "searches").glob("*.json")):
-        own_path = here.folder / "searches" / path.name
-        if not own_path.exists() and not dry_run:
-            own_path.parent.mkdir(exist_ok=True)
-            write_file(own_path, path.read_text())
+    for name in there.searches():
+        if not here.search(name) and not dry_run:
+            here.write_search(name, there.search(name))
     return found
 
 

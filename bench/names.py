@@ -21,8 +21,9 @@ def unknown(kind: str, got: object, known: Iterable[str]) -> str:
 
 
 def file_name(text: str, longest: int = 100) -> str:
-    """A text as part of a file name: without slashes, and where it is too long cut, with a hash of the whole."""
-    text = text.replace("/", "_")
+    """A text as part of a file name: one printable line without slashes, and where it is too long cut, with a hash of the
+    whole."""
+    text = "".join(letter if letter.isprintable() and letter not in "/\\" else "_" for letter in text)
     if len(text) <= longest:
         return text
     return f"{text[: longest - 9]}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"

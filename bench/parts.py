@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from algorithms.tree import Tree
-from bench.folders import Folder, on_host
-from bench.store import StoreError, write_file
+from bench import stored
+from bench.folders import DamagedState, Folder, on_host
+from bench.store import Store, write_file
 
 
 class Parts:
@@ -38,7 +39,7 @@ class Parts:
             say: is told of each of them.
 
         Raises:
-            StoreError: if there is a file of that name that cannot be read.
+            StoreError: if it cannot be written.
         """
         self.path = Path(results_dir) / "analyses" / f"{name}.json"
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,28 +65,46 @@ class Parts:
         """A tree of tensors, trained unless it is there; arguments as in `number`."""
         key = _key(of)
         path = self.path.with_name(f"{key}.pt")
-        if not path.exists():
+        state = self._stored(path)
+        if state is None:
             begin = time.perf_counter()
             Folder(path.parent).save(path.name, on_host(train()))
             seconds = time.perf_counter() - begin
             self._finish(key, name, of, {"file": path.name, "seconds": seconds})
             self._say(f"{name}: trained ({seconds:.1f} s)")
-        try:
-            return torch.load(path, weights_only=True)
-        except Exception as error:  # torch has no error of its own for a damaged file
-            raise StoreError(f"{path} is not readable; remove it and run the analysis again.") from error
+            state = self._stored(path)
+        return state
 
     def _finish(self, key: str, name: str, of: Mapping, result: Mapping) -> None:
         self._parts[key] = {"name": name, **result, "of": of, **self._made}
         write_file(self.path, json.dumps({**self._facts, "parts": self._parts}, indent=1) + "\n")
 
+    def _stored(self, path: Path) -> Tree | None:
+        """A model, None if there is none; one that is damaged is set aside."""
+        try:
+            return Folder(path.parent).load(path.name, torch.device("cpu"))
+        except FileNotFoundError:
+            return None
+        except DamagedState as error:
+            self._set_aside(path, str(error))
+            return None
+
     def _read(self) -> dict:
         try:
-            return json.loads(self.path.read_text(encoding="utf-8"))["parts"]
-        except FileNotFoundError:
+            content = stored.read_bytes(self.path)
+            if content is None:
+                return {}
+            parts = stored.parse(self.path, content)
+            if stored.mismatch(parts, {"parts": {str: {"name": stored.text}}}):
+                raise stored.Damaged(self.path, "does not hold what it should")
+        except stored.Damaged as error:
+            self._set_aside(self.path, f"{error}.")
             return {}
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{self.path} is not readable JSON; remove it and run the analysis again.") from error
+        return parts["parts"]
+
+    def _set_aside(self, path: Path, sentence: str) -> None:
+        Store(self.path.parents[1]).set_aside(path)
+        self._say(f"{sentence} It is in superseded/ now, and what was in it is computed again.")
 
 
 def _key(of: Mapping[str, Any]) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 import algorithms
 import datasets
 from bench import grid as grids
@@ -16,6 +18,7 @@ from bench.asked import merge
 from bench.config import base_of, run_id, with_options
 from bench.cost import examples_to_train
 from bench.figure_spec import Round
+from bench.folders import DamagedState, Folder
 from bench.grid import Cell
 from bench.grid_spec import GridSpec, as_list
 from bench.mistakes import ConfigError
@@ -290,7 +293,7 @@ def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> st
     """
     record = store.record(cell.id)
     if record is None:
-        return ""
+        return "its files are damaged; they will be in superseded/" if store.is_damaged(cell.id) else ""
     if record["status"] == "failed":
         return "it failed before"
     if record["status"] == "stopped":
@@ -314,5 +317,18 @@ def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> st
 def _reason_to_train(base: Cell, request: Request, store: Store, note: str) -> str | None:
     """Why the run that a post-hoc method starts from is played, as `_reason_to_play`; repeating is for what was selected."""
     reason = _reason_to_play(base, replace(request, rerun=False), store, note)
-    lost = reason is None and FINAL not in store.states(base.id)
-    return "its last state, from which others start, is gone" if lost else reason
+    lost = reason is None and not has_last_state(store, base.id)
+    return "its last state, from which others start, is gone or damaged" if lost else reason
+
+
+def has_last_state(store: Store, run_id: str) -> bool:
+    """Whether the last state of a finished run is there and can be read; if it is damaged, `store.damaged` names it."""
+    if FINAL not in store.states(run_id):
+        return False
+    folder = store.run_folder(run_id)
+    try:
+        Folder(folder).load(FINAL, torch.device("cpu"))
+    except DamagedState:
+        store.damaged[folder / FINAL] = "cannot be read as a state"
+        return False
+    return True

@@ -107,7 +107,9 @@ def measure(
                 try:
                     _measure(probe, cell, store, data_dir)
                     told = f"{time.perf_counter() - begin:.1f} s"
-                except Exception as error:  # of a damaged file, too little memory, whatever a library refuses
+                except ValueError as error:  # a sentence, of a damaged state for example
+                    told = f"not measured: {error}"
+                except Exception as error:  # too little memory, whatever a library refuses
                     told = f"not measured: {type(error).__name__}: {error}"
                 say(f"{probe.name} of {cell.config.dataset} {cell.config.partition} {cell.id}: {told}")
 

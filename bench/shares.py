@@ -11,13 +11,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench import stored
 from bench.resources import Resources
-from bench.store import StoreError, write_file
+from bench.store import write_file
 
 MEMORY_SHARE = 0.85  # of a GPU's memory that is given away; fragments and libraries need the rest
 BUSY_SHARE = 0.95  # of a GPU's time: more trials than that would only wait for each other
 _STEPS = 40  # local steps of a profiled round, at most
 _SECONDS = 3.0  # how long a profile watches the GPU
+_REMEMBERED = {  # of the GPUs of one name: kind of trial -> what was found
+    str: {
+        "profile?": {"used_mb": stored.number, "total_mb": stored.number, "busy": stored.number},
+        "at_least?": stored.number,
+        "block?": (stored.whole, None),
+    }
+}
 _CONTEXT_MB = 600  # what a process holds of a GPU before it computes anything
 
 
@@ -94,16 +102,22 @@ class Shares:
             profile: job and bound on its clients at once -> its profile; called once per kind, if `resources.auto`.
             say: told what was chosen, and why.
 
-        Raises:
-            StoreError: if the file cannot be read.
         """
         self._path, self._resources, self._hardware = path, resources, hardware
         self._by_cores, self._profile, self._say = trials_by_cores, profile, say
-        try:
-            self._known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        except ValueError as error:
-            raise StoreError(f"{path} is not readable JSON; remove it.") from error
+        self._known = self._read()
         self._chosen: dict[str, float] = {}
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        """What is remembered; nothing if the file is damaged, since all of it can be measured again."""
+        try:
+            known = stored.parse(self._path, stored.read_bytes(self._path) or b"{}")
+            if found := stored.mismatch(known, {str: _REMEMBERED}):
+                raise stored.Damaged(self._path, f"does not hold what it should: {found}")
+        except stored.Damaged as error:
+            self._say(f"{error}; what trials need of a GPU is measured again.")
+            return {}
+        return known
 
     def of(self, job: Any) -> Resources:
         """What a job gets."""

@@ -10,13 +10,16 @@
               events.out.tfevents.*   the rounds once more, for TensorBoard (see `bench.events`)
     searches/                     searches of hyper-parameters (see `bench.study`)
     repeating/<id>/               a finished run that is being played again
-    superseded/<id>-<n>/          earlier results of a repeated run
+    superseded/<name>-<n>         earlier results of a repeated run, and damaged files
     tracking/                     files of a tracking service, if runs were tracked (see `bench.tracking`)
     importing/<id>/               a run that is being copied from another results directory
 
 A file is replaced in one step, so a reader and a kill -9 meet either the old or the new one. A run without a record has
 not ended and is played on. A repeated run takes the place of the earlier one when it has finished: killed or failed
 before that, the earlier results stand.
+
+Every file is checked when it is read (see `bench.stored`). One that is damaged counts as if it were not there: it is listed in
+`Store.damaged`, and moves to `superseded` before another one takes its place.
 """
 
 import fcntl
@@ -26,11 +29,18 @@ import os
 import platform
 import secrets
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from bench import stored
+from bench.stored import Damaged, is_name, is_run_id
+
+_PARTS = ("grids", "runs", "reports")
+_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "analyses")
 UNFINISHED = ("failed", "stopped")  # status of runs that are played on from their checkpoint when they are asked for
 
 
@@ -43,10 +53,15 @@ class Store:
 
     Attributes:
         folder: its absolute path; made by `locked`, not before.
+        damaged: files that cannot be used, of those that were read -> what is wrong with them; see `look_through`.
     """
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder).absolute()
+        self.damaged: dict[Path, str] = {}
+        self._known: dict[
+            Path, tuple[tuple, Any]
+        ] = {}  # file, or folder of a run -> how it was when it was read, its content
 
     @property
     def key(self) -> str:
@@ -68,11 +83,17 @@ class Store:
         Raises:
             StoreError: if it is not writable, or another driver is at work.
         """
+        if links := [name for name in (*_ALL_PARTS, ".lock") if (self.folder / name).is_symlink()]:
+            raise StoreError(
+                f"{self.folder} holds links ({', '.join(links)}), and what is written there would lie elsewhere; replace them "
+                "by what they lead to, or choose another --results-dir."
+            )
         try:
-            for part in map(self.folder.joinpath, ("", "grids", "runs", "reports")):
+            for part in map(self.folder.joinpath, ("", *_PARTS)):
                 part.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=part).close()
-            lock = open(self.folder / ".lock", "w")
+            part = self.folder / ".lock"
+            lock = open(part, "w")
         except OSError as error:
             raise StoreError(
                 f"Cannot write to the results directory {self.folder} ({part}: {error.strerror}); choose another one "
@@ -85,8 +106,7 @@ class Store:
                 raise StoreError(
                     f"Another run is writing to {self.folder}; wait until it ends or choose another --results-dir."
                 ) from error
-            if not self.mark.exists():
-                write_file(self.mark, secrets.token_hex(8))
+            self._make_mark()
             self._finish_repeats()
             for checkpoint in (self.folder / "runs").glob("*/checkpoint"):
                 _forget_checkpoint(checkpoint.parent, self.record(checkpoint.parent.name))
@@ -107,6 +127,8 @@ class Store:
         except FileNotFoundError:  # no driver was ever here
             yield self
             return
+        except OSError as error:
+            raise StoreError(f"Cannot read {self.folder / '.lock'}: {error.strerror}.") from error
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -123,12 +145,18 @@ class Store:
         return self.folder / "repeating" / run_id if self._has_ended(run_id) else self.run_folder(run_id)
 
     def record(self, run_id: str) -> dict | None:
-        """How a run ended, or None if it has not."""
-        return _read(self.run_folder(run_id) / "record.json")
+        """How a run ended, or None if it has not, or is damaged."""
+        return self._record_in(self.run_folder(run_id)) if is_run_id(run_id) else None
+
+    def is_damaged(self, run_id: str) -> bool:
+        """Whether there is something in the place of a run that cannot be used."""
+        folder = self.run_folder(run_id)
+        files = [folder, *(folder / name for name in stored.RUN_FILES)]
+        return self.record(run_id) is None and any(path in self.damaged for path in files)
 
     def outcome(self, run_id: str) -> dict | None:
         """How a run ended that was just played: the record of a repeated one that failed is not the run's own."""
-        return _read(self.playing_folder(run_id) / "record.json") or self.record(run_id)
+        return self._record_in(self.playing_folder(run_id)) or self.record(run_id)
 
     def ended(self) -> Iterator[tuple[str, dict, dict]]:
         """Run id, config and record of every run that need not be played on, in the order of their ids."""
@@ -137,36 +165,36 @@ class Store:
                 yield run_id, config, record
 
     def rows(self, run_id: str) -> list[dict]:
-        """The rounds of a run that has ended, in order.
-
-        Raises:
-            StoreError: if they cannot be read.
-        """
-        path = self.run_folder(run_id) / "rounds.jsonl"
+        """The rounds of a run that has ended, in order; none if they are damaged."""
         try:
-            return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        except ValueError as error:
-            raise StoreError(f"{path} is not readable; remove the folder of the run and run its grid again.") from error
+            return stored.read_rows(self.run_folder(run_id))
+        except Damaged as error:
+            self.damaged[error.path] = error.what
+            return []
 
     def states(self, run_id: str) -> list[str]:
         """Names of the states that a run has kept."""
-        return sorted(path.name for path in self.run_folder(run_id).glob("[!.]*.pt"))
+        found = self.run_folder(run_id).glob("[!.]*.pt")
+        return sorted(path.name for path in found if path.is_file() and not path.is_symlink())
 
     def probe(self, run_id: str, name: str) -> dict | None:
-        """A measurement on the states of a run that has ended, or None if there is none."""
-        return _read(self.run_folder(run_id) / f"probe-{name}.json")
+        """A measurement on the states of a run that has ended, or None if there is none, or it is damaged."""
+        return self._content(self.run_folder(run_id) / f"probe-{name}.json", stored.check_probe)
 
     def write_probe(self, run_id: str, name: str, content: dict) -> None:
         """Stores a measurement."""
-        write_file(self.run_folder(run_id) / f"probe-{name}.json", json.dumps(content) + "\n")
+        self._write(self.run_folder(run_id) / f"probe-{name}.json", json.dumps(stored.seal(content)) + "\n")
 
     def start(self, run_id: str, config: dict) -> None:
-        """Begins a run in its playing folder: its config, no rounds, no record."""
+        """Begins a run in its playing folder: its config, no rounds, no record. What is damaged there goes to `superseded`."""
+        if self.is_damaged(run_id):
+            self.set_aside(self.run_folder(run_id))
         folder = self.playing_folder(run_id)
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (folder / "record.json", folder / "rounds.jsonl"):
             left_over.unlink(missing_ok=True)
         write_file(folder / "config.json", _json(config))
+        self._known.pop(folder, None)
 
     def append(self, run_id: str, rows: list[dict]) -> None:
         """Adds rounds as they arrive."""
@@ -177,43 +205,89 @@ class Store:
         """Ends a run: all its rounds, then its record, which makes it count. A repeated run then takes the place of the
         earlier one, unless it failed."""
         folder = self.playing_folder(run_id)
-        write_file(folder / "rounds.jsonl", _lines(rows))
-        write_file(folder / "record.json", _json(record))
+        lines = _lines(rows)
+        write_file(folder / "rounds.jsonl", lines)
+        others = (folder / "config.json").read_bytes(), lines.encode()
+        write_file(folder / "record.json", _json(stored.seal(record, *others)))
         _forget_checkpoint(folder, record)
         if folder != self.run_folder(run_id) and record["status"] not in UNFINISHED:
-            self._supersede(run_id)
+            self.set_aside(self.run_folder(run_id))
             os.replace(folder, self.run_folder(run_id))
 
     def adopt(self, run_id: str, folder: Path) -> None:
         """Copies a finished run from elsewhere; its record makes it count once all of it is here. What stood in its place,
-        a run that failed or has not ended, goes to `superseded`."""
+        a run that failed, has not ended or is damaged, goes to `superseded`.
+
+        Raises:
+            Damaged: if there is a link or a special file among its files; nothing has changed then.
+        """
+        files = require_files(folder)
         copy = self.folder / "importing" / run_id
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(".*", "checkpoint"), copy_function=_copy_synced)
-        if self.run_folder(run_id).exists():
-            self._supersede(run_id)
+        copy.mkdir(parents=True)
+        for path in files:
+            _copy_synced(path, copy / path.name)
+        self.set_aside(self.run_folder(run_id))
         os.replace(copy, self.run_folder(run_id))
+
+    def unfinished(self) -> list[str]:
+        """Ids of the runs that were started and have no record; not of damaged ones."""
+        names = [path.name for path in self._entries("runs") if is_run_id(path.name)]
+        return [name for name in names if not self.record(name) and not self.is_damaged(name)]
 
     def records(self) -> dict[str, dict]:
         """Run id -> record of every run that has one, whatever its status."""
-        paths = sorted((self.folder / "runs").glob("*/record.json"))
-        return {path.parent.name: record for path in paths if (record := _read(path))}
+        return {path.name: record for path in self._entries("runs") if (record := self.record(path.name))}
 
     def config(self, run_id: str) -> dict | None:
-        """The resolved config of a run, or None if there is no such run."""
-        return _read(self.run_folder(run_id) / "config.json")
+        """The resolved config of a run, or None if there is no such run, or it is damaged."""
+        return (
+            self._content(self.run_folder(run_id) / "config.json", stored.check_config) if is_run_id(run_id) else None
+        )
 
     def grid(self, name: str) -> dict | None:
-        """A stored grid by its `<grid>@<budget>`, or None."""
-        return _read(self.folder / "grids" / f"{name}.json")
+        """A stored grid by its `<grid>@<budget>`, or None if there is none, or it is damaged."""
+        return self._content(self._grid_file(name), stored.check_grid) if is_name(name) else None
 
     def grids(self) -> list[str]:
         """The `<grid>@<budget>` of every stored grid."""
-        return sorted(path.stem for path in (self.folder / "grids").glob("*.json"))
+        return [path.stem for path in self._entries("grids") if path.suffix == ".json" and self.grid(path.stem)]
 
     def write_grid(self, name: str, grid: dict) -> None:
         """Stores an expanded grid."""
-        write_file(self.folder / "grids" / f"{name}.json", _json(grid))
+        self._write(self._grid_file(name), _json(stored.seal(grid)))
+
+    def search(self, name: str) -> dict | None:
+        """What a search has proposed, or None if there is none of that name, or it is damaged."""
+        return self._content(self.folder / "searches" / f"{name}.json", stored.check_search) if is_name(name) else None
+
+    def searches(self) -> list[str]:
+        """Names of the searches."""
+        return [path.stem for path in self._entries("searches") if path.suffix == ".json" and self.search(path.stem)]
+
+    def write_search(self, name: str, search: Mapping[str, Any]) -> None:
+        """Stores what a search has proposed."""
+        (self.folder / "searches").mkdir(exist_ok=True)
+        self._write(self.folder / "searches" / f"{name}.json", _json(stored.seal(search)))
+
+    def look_through(self) -> None:
+        """Reads everything, so that `damaged` lists all files that cannot be used."""
+        for path in self._entries("grids"):
+            if path.suffix != ".json" or not is_name(path.stem):
+                self.damaged[path] = "is no stored grid"
+            else:
+                self.grid(path.stem)
+        for path in self._entries("runs"):
+            if not is_run_id(path.name):
+                self.damaged[path] = "is no run: its name is not that of one"
+            elif self.record(path.name):
+                for probe in path.glob("probe-*.json"):
+                    self._content(probe, stored.check_probe)
+        for path in self._entries("searches"):
+            if path.suffix == ".json" and is_name(path.stem):
+                self.search(path.stem)
+            elif not path.name.endswith((".journal", ".journal.lock")):
+                self.damaged[path] = "is no search"
 
     def scratch(self) -> Path:
         """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the
@@ -230,21 +304,78 @@ class Store:
     def _has_ended(self, run_id: str) -> bool:
         return (self.record(run_id) or {"status": "failed"})["status"] not in UNFINISHED
 
+    def _record_in(self, folder: Path) -> dict | None:
+        return self._checked(folder, [folder, *(folder / name for name in stored.RUN_FILES)], stored.read_run)
+
+    def _content(self, path: Path, check: Callable[[Path, Any], dict]) -> dict | None:
+        def read(path: Path) -> dict | None:
+            content = stored.read_bytes(path)
+            return None if content is None else check(path, stored.parse(path, content))
+
+        return self._checked(path, [path], read)
+
+    def _checked(self, path: Path, files: list[Path], read: Callable[[Path], dict | None]) -> dict | None:
+        """What `read` makes of a path, None if that is damaged; read again only if one of its files has changed."""
+        state = tuple(map(_state_of, files))
+        if path in self._known and self._known[path][0] == state:
+            return self._known[path][1]
+        content = None
+        for old in [old for old in self.damaged if old in (path, *files)]:
+            del self.damaged[old]
+        try:
+            content = read(path)
+        except Damaged as error:
+            self.damaged[error.path] = error.what
+        self._known[path] = state, content
+        return content
+
+    def _entries(self, part: str) -> list[Path]:
+        """What lies in a part of the directory, by name; hidden files are of interrupted writes, or of other programs."""
+        try:
+            return sorted(path for path in (self.folder / part).iterdir() if path.name[0] != ".")
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _grid_file(self, name: str) -> Path:
+        return below(self.folder / "grids", f"{name}.json")
+
+    def _write(self, path: Path, text: str) -> None:
+        """Replaces a file; a damaged one is kept in `superseded`."""
+        if path in self.damaged:
+            self.set_aside(path)
+        write_file(path, text)
+
+    def _make_mark(self) -> None:
+        try:
+            content = stored.read_bytes(self.mark)
+            if content is None or is_run_id(content.decode("ascii", "replace")):
+                what = ""
+            else:
+                what = "does not hold what it should: it is not 16 hex digits"
+        except Damaged as error:
+            content, what = b"", error.what
+        if what:
+            self.damaged[self.mark] = what
+            self.set_aside(self.mark)
+        if content is None or what:
+            write_file(self.mark, secrets.token_hex(8))
+
     def _finish_repeats(self) -> None:
         """Puts repeated runs into place whose driver was killed after the earlier results had been moved aside."""
-        for record in (self.folder / "repeating").glob("*/record.json"):
-            run_id = record.parent.name
-            if not self.run_folder(run_id).exists():
-                os.replace(record.parent, self.run_folder(run_id))
+        for folder in self._entries("repeating"):
+            if is_run_id(folder.name) and self._record_in(folder) and not self.run_folder(folder.name).exists():
+                os.replace(folder, self.run_folder(folder.name))
 
-    def _supersede(self, run_id: str) -> None:
-        """Moves a run's folder to the next free number below `superseded`."""
-        aside = self.folder / "superseded"
+    def set_aside(self, path: Path) -> None:
+        """Moves a file or folder, if it is there, to the next free number below `superseded`."""
+        if not os.path.lexists(path):
+            return
+        aside, name = self.folder / "superseded", path.name.lstrip(".")
         aside.mkdir(exist_ok=True)
         number = 1
-        while (aside / f"{run_id}-{number}").exists():
+        while os.path.lexists(aside / f"{name}-{number}"):
             number += 1
-        os.replace(self.run_folder(run_id), aside / f"{run_id}-{number}")
+        os.replace(path, aside / f"{name}-{number}")
 
 
 def _forget_checkpoint(folder: Path, record: dict | None) -> None:
@@ -253,16 +384,59 @@ def _forget_checkpoint(folder: Path, record: dict | None) -> None:
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
 
-def _copy_synced(source: str, target: str) -> None:
-    shutil.copyfile(source, target)
-    with open(target, "rb") as file:
-        os.fsync(file.fileno())
+def _copy_synced(source: Path, target: Path) -> None:
+    with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file, open(target, "xb") as copy:
+        shutil.copyfileobj(file, copy)
+        copy.flush()
+        os.fsync(copy.fileno())
+
+
+def require_files(folder: Path) -> list[Path]:
+    """The files of a run's folder that another directory can take; no checkpoint, and nothing hidden.
+
+    Raises:
+        Damaged: if one of them is a link, which may lead to any file of this machine, or a special file.
+    """
+    files = [path for path in sorted(folder.iterdir()) if path.name[0] != "." and path.name != "checkpoint"]
+    for path in files:
+        if path.is_symlink() or not path.is_file() or not is_name(path.name):
+            raise Damaged(path, "is a link" if path.is_symlink() else "is no regular file")
+    return files
+
+
+def _state_of(path: Path) -> tuple | None:
+    """By which a change of a file is known; of a folder, what kind of file it is."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_mode, found.st_ino, *((found.st_size, found.st_mtime_ns) if not stat.S_ISDIR(found.st_mode) else ())
+
+
+def below(folder: Path, name: str) -> Path:
+    """The path of a file in a folder, for writing.
+
+    Raises:
+        StoreError: if the name or a link leads elsewhere.
+    """
+    if not is_name(name):
+        raise StoreError(f"{name!r} cannot be the name of a file in {folder}.")
+    if folder.is_symlink():
+        raise StoreError(f"{folder} is a link, and what is written there would lie elsewhere; replace it by a folder.")
+    return folder / name
+
+
+def partial_of(path: Path) -> Path:
+    """Beside a file: where its next content is written before it takes its place. Nothing is there, not even a link."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    return partial
 
 
 def write_file(path: Path, text: str) -> None:
     """Replaces a file in one step that survives a power cut."""
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
+    partial = partial_of(path)
+    with open(partial, "x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -274,16 +448,7 @@ def write_file(path: Path, text: str) -> None:
         os.close(folder)
 
 
-def _read(path: Path) -> dict | None:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise StoreError(f"{path} is not readable JSON; remove it and run its grid again.") from error
-
-
-def _json(content: dict) -> str:
+def _json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1) + "\n"
 
 

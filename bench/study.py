@@ -4,7 +4,6 @@ searches/<name>.json       what is searched: settings, space, seeds, metric; and
          <name>.journal    the study; `optuna-dashboard searches/<name>.journal` shows it
 """
 
-import json
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +18,7 @@ from optuna.trial import TrialState
 from bench.outcomes import Listed, Outcome, Played, list_runs, listed_for, played_of
 from bench.searches import Search, stops, value_in
 from bench.seeds import seed_for
-from bench.store import Store, StoreError, write_file
+from bench.store import Store
 from search_spaces import Parameter
 
 _MOST_DRAWS = 100  # for a configuration that was not tried yet
@@ -45,12 +44,11 @@ class Study:
             listed: of `list_runs`, if several searches look at one store.
 
         Raises:
-            StoreError: if its file is damaged.
+            StoreError: if its file cannot be written.
         """
         self.search, self.store = search, store
         self._folder = store.folder / "searches"
         self._folder.mkdir(exist_ok=True)
-        self._path = self._folder / f"{search.name}.json"
         self._proposed = self._read_proposed()
         self._distributions = {key: _distribution(parameter, search) for key, parameter in search.space.items()}
         listed = list_runs(store) if listed is None else listed
@@ -130,19 +128,18 @@ class Study:
         )
 
     def _read_proposed(self) -> list[dict]:
-        if not self._path.exists():
+        """What the search has proposed; nothing if its file is damaged: it then proposes anew, and finished runs count."""
+        found = self.store.search(self.search.name)
+        if not found:
             return []
-        try:
-            proposed = json.loads(self._path.read_text())["proposed"]
-            keys = [set(params) for params in proposed]
-        except (ValueError, KeyError, TypeError):
-            keys = [None]
-        if any(key != {*self.search.space} for key in keys):
-            raise StoreError(
-                f"{self._path} is damaged; remove it: the search then proposes anew, and finished runs need not be played "
-                "again."
-            )
-        return proposed
+        space = self.search.space
+        wrong = [params for params in found["proposed"] if params.keys() != space.keys()]
+        wrong += [
+            params
+            for params in found["proposed"]
+            if not wrong and not all(map(_holds, space.values(), params.values()))
+        ]
+        return [] if wrong else found["proposed"]
 
     def _new_journal(self) -> optuna.Study:
         journal = self._folder / f"{self.search.name}.journal"
@@ -225,7 +222,7 @@ class Study:
         return " ".join(self.search.runs(params))
 
     def _write(self) -> None:
-        write_file(self._path, json.dumps(self.search.describe() | {"proposed": self._proposed}, indent=1) + "\n")
+        self.store.write_search(self.search.name, self.search.describe() | {"proposed": self._proposed})
 
 
 def _holds(parameter: Parameter, value: Any) -> bool:

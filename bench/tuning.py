@@ -13,9 +13,9 @@ from bench.driver import base_folder, commit, folder_of, mark_of, place_of
 from bench.grid import Cell
 from bench.mistakes import ConfigError
 from bench.outcomes import Outcome, list_runs
-from bench.plan import Request
+from bench.plan import Request, has_last_state
 from bench.resources import Machines
-from bench.run import FINAL, Keep, divide
+from bench.run import Keep, divide
 from bench.search_spec import make_searches
 from bench.searches import Search
 from bench.store import Store
@@ -166,7 +166,7 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
     from bench.progress import Display
 
     wanted = {run_id(config): config for config in bases.values()}
-    lacking = {run: config for run, config in wanted.items() if FINAL not in store.states(run)}
+    lacking = {run: config for run, config in wanted.items() if not has_last_state(store, run)}
     if not lacking:
         return
     shown = {

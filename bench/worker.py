@@ -18,7 +18,7 @@ import datasets
 from bench import images
 from bench.checkpoint import Checkpoints, UnusableCheckpoint
 from bench.config import RunConfig
-from bench.folders import GO_ON, Folder
+from bench.folders import GO_ON, DamagedState, Folder
 from bench.run import FINAL, Keep, Run, device_name
 from bench.store import StoreError
 
@@ -214,4 +214,6 @@ def failure(error: Exception) -> dict[str, Any]:
     """The content of a record of a run that raised an error."""
     text = "".join(traceback.format_exception(error))
     reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    if isinstance(error, DamagedState):
+        reason = str(error)
     return {"status": "failed", "reason": reason, "traceback": text}

@@ -5,6 +5,10 @@ Everything comes from the JSON files of a result store.
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.store import Store
 
 FORMATS = ("md", "tex", "csv", "html")
 STANDALONE = "standalone"  # LaTeX as a document of its own
@@ -14,16 +18,16 @@ CURVES = ("rounds", "communication", "time", "examples")
 
 
 def write(
-    results_dir: Path, grid: str, budget: str, *, value: str | None = None, formats: tuple[str, ...] = FORMATS
+    results: "Store | Path", grid: str, budget: str, *, value: str | None = None, formats: tuple[str, ...] = FORMATS
 ) -> dict[str, Path]:
-    """Saves the tables of a grid under `<results_dir>/reports/` and returns format -> path.
+    """Saves the tables of a grid under `reports/` of its directory and returns format -> path.
 
     The files are called `<grid>@<budget>.md` and so on; a value other than the grid's own is part of the name
     (`<grid>@<budget>-best.md`), so that no file changes its meaning. Beside a CSV, standings get a file of their own
     (`<grid>@<budget>-standings.csv`); STANDALONE is `<grid>@<budget>-standalone.tex`.
 
     Args:
-        results_dir: the result store.
+        results: the result store, or its directory.
         grid: name of a grid that was run there.
         budget: `paper`, `small`, `smoke` or the grid's own.
         value: `last`, `best` or `last10` (rounds); None takes what the grid asks for.
@@ -34,37 +38,37 @@ def write(
         ValueError: if an argument is unknown, or the grid cannot be laid out as its report asks.
     """
     from bench.names import unknown
-    from bench.store import write_file
+    from bench.store import below, write_file
 
     for format in formats:
         if format not in (*FORMATS, STANDALONE):
             raise ValueError(unknown("report format", format, [*FORMATS, STANDALONE]))
-    made = _build(results_dir, grid, budget, value)
-    folder = Path(results_dir) / "reports"
+    made = _build(results, grid, budget, value)
+    folder = made[-1].folder / "reports"
     folder.mkdir(parents=True, exist_ok=True)
     if "csv" in formats and made[0].standings:
         formats = (*formats, _STANDINGS)
-    paths = {format: folder / (made[0].name + _ENDINGS.get(format, f".{format}")) for format in formats}
+    paths = {format: below(folder, made[0].name + _ENDINGS.get(format, f".{format}")) for format in formats}
     for format, path in paths.items():
         write_file(path, _text(format, *made))
     return paths
 
 
-def render(results_dir: Path, grid: str, budget: str, *, value: str | None = None, format: str = "md") -> str:
+def render(results: "Store | Path", grid: str, budget: str, *, value: str | None = None, format: str = "md") -> str:
     """The tables of a grid as text, nothing saved; arguments and errors as in `write`."""
-    return _text(format, *_build(results_dir, grid, budget, value))
+    return _text(format, *_build(results, grid, budget, value))
 
 
 def write_figures(
-    results_dir: Path, grid: str, budget: str, curves: tuple[str, ...] = (), *, value: str | None = None
+    results: "Store | Path", grid: str, budget: str, curves: tuple[str, ...] = (), *, value: str | None = None
 ) -> tuple[list[Path], list[str]]:
-    """Saves the figures that a grid lists, and curves on request, under `<results_dir>/reports/`.
+    """Saves the figures that a grid lists, and curves on request, under `reports/` of its directory.
 
     The files are called `<grid>@<budget>-<figure>.png`, `.pdf` and `.svg`; a metric other than the grid's own is part of
     the name.
 
     Args:
-        results_dir, grid, budget, value: as in `write`.
+        results, grid, budget, value: as in `write`.
         curves: x axes of curves of accuracy, of CURVES, besides the listed figures.
 
     Returns:
@@ -73,13 +77,13 @@ def write_figures(
     Raises:
         StoreError, ValueError: as in `write`.
     """
-    from bench.names import unknown
-    from bench.store import Store
+    from bench.names import file_name, unknown
+    from bench.store import Store, below
 
     for x in curves:
         if x not in CURVES:
             raise ValueError(unknown("figure", x, CURVES))
-    store = Store(results_dir)
+    store = results if isinstance(results, Store) else Store(results)
     expanded = _expanded(store, grid, budget)
     wanted = [*expanded["report"].get("figures", ()), *({"kind": "curves", "x": x} for x in curves)]
     if not wanted:
@@ -91,7 +95,7 @@ def write_figures(
 
     records, metric = _records(store, expanded), expanded["report"]["metric"]
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
-    folder = Path(results_dir) / "reports"
+    folder = store.folder / "reports"
     folder.mkdir(parents=True, exist_ok=True)
     paths, sentences = [], []
     for title, figure in {figure_name(figure): figure for figure in wanted}.items():
@@ -99,9 +103,9 @@ def write_figures(
         if not found:
             sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
         for of, drawn in found.items():
-            stem = f"{name}-{title}" + (f"-{of}" if of != metric else "")
+            stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
             for format in figures.FORMATS:
-                paths.append(folder / f"{stem}.{format}")
+                paths.append(below(folder, f"{stem}.{format}"))
                 figures.save(drawn, paths[-1])
     return paths, sentences
 
@@ -112,12 +116,12 @@ _ENDINGS = {STANDALONE: "-standalone.tex", _STANDINGS: "-standings.csv"}
 # pandas takes most of a report's time to import; commands that only import this package do not pay for it.
 
 
-def _build(results_dir: Path, grid: str, budget: str, value: str | None) -> tuple:
+def _build(results: "Store | Path", grid: str, budget: str, value: str | None) -> tuple:
     """The report of a grid, and what it was made of: expanded grid, records, store."""
     from bench.store import Store
     from reports import report
 
-    store = Store(results_dir)
+    store = results if isinstance(results, Store) else Store(results)
     expanded = _expanded(store, grid, budget)
     records = _records(store, expanded)
     return report.build(expanded, records, value), expanded, records, store

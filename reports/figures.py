@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from bench.store import partial_of
 from reports.looks import looks
 from reports.panels import Series
 
@@ -86,7 +87,7 @@ def save(figure, path: Path, **layout) -> None:
     import matplotlib
 
     metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
-    partial = path.with_name(f".{path.name}.partial")
+    partial = partial_of(path)
     with matplotlib.rc_context(STYLE):
         figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata, **layout)
     os.replace(partial, path)

@@ -6,7 +6,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from bench.outcomes import Outcome
-from bench.store import write_file
+from bench.store import below, write_file
 from bench.study import Study
 from reports import figures, search_figures
 
@@ -16,14 +16,14 @@ def write(study: Study, outcomes: list[Outcome], with_figures: bool = True) -> l
     folder = study.store.folder / "reports"
     stem = f"search-{study.search.name}"
     table = configurations(study, outcomes)
-    paths = {suffix: folder / f"{stem}.{suffix}" for suffix in ("md", "csv")}
+    paths = {suffix: below(folder, f"{stem}.{suffix}") for suffix in ("md", "csv")}
     alike = sum(one.is_like(outcomes[0]) for one in outcomes)
     write_file(paths["md"], markdown(study, table, alike))
     write_file(paths["csv"], table.round({"mean": 6, "std": 6}).to_csv(index=False, lineterminator="\n"))
     drawn = [*paths.values()]
     for name, figure in (search_figures.draw(study, outcomes) if with_figures else {}).items():
         for suffix in figures.FORMATS:
-            drawn.append(folder / f"{stem}-{name}.{suffix}")
+            drawn.append(below(folder, f"{stem}-{name}.{suffix}"))
             figures.save(figure, drawn[-1], bbox_inches="tight")  # Optuna's labels would be cut
     return drawn
 

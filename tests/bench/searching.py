@@ -26,9 +26,8 @@ def finish(search: Search, store: Store, params: dict, *scores: float, status: s
     for (run, config), reached in zip(search.runs(params).items(), scores, strict=True):
         store.start(run, config.canonical())
         rows = [{"round": number + 1, "accuracy": reached} for number in range(rounds)]
-        store.finish(
-            run, rows, {"status": status, "reason": "", "rounds": rounds, "summary": {"last": {"accuracy": reached}}}
-        )
+        summary = {value: {"accuracy": reached} for value in ("last", "best", "last10")}
+        store.finish(run, rows, {"id": run, "status": status, "reason": "", "rounds": rounds, "summary": summary})
 
 
 def try_next(study: Study, store: Store, *scores: float, **how) -> dict | None:

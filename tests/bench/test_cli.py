@@ -230,8 +230,8 @@ def test_seeds_of_one_setting_win_over_those_of_the_budget(bench):
 def test_a_report_names_a_grid_by_its_file_as_well(bench, tmp_path):
     grid = load_grid("quickstart")
     with Store(tmp_path / "results").locked() as store:
-        store.write_grid("mine@paper", to_json(grid, "paper", {}, expand(grid, "paper")))
+        store.write_grid("mine@paper", to_json(grid, "paper", {}, expand(grid, "paper")) | {"grid": "mine"})
     assert bench("report", "--grid", "elsewhere/mine.yaml")[0] == 0
     assert not list(tmp_path.rglob("*-standalone.tex"))
     assert bench("report", "--grid", "mine", "--standalone")[0] == 0
-    assert (tmp_path / "results" / "reports" / "quickstart@paper-standalone.tex").exists()
+    assert (tmp_path / "results" / "reports" / "mine@paper-standalone.tex").exists()

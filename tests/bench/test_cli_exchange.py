@@ -96,7 +96,7 @@ def test_a_mistake_gets_one_sentence_and_exit_code_2(both, bench, command, said)
 
 def test_of_several_budgets_one_must_be_chosen(both, bench, tmp_path):
     store = Store(tmp_path / "a")
-    store.write_grid("quickstart@small", store.grid(LABEL))
+    store.write_grid("quickstart@small", store.grid(LABEL) | {"budget": "small"})
     code, text = bench("export --grid quickstart --to {tmp}/x.csv --results-dir {a}")
     assert code == 2 and "holds quickstart@paper, quickstart@small; choose one with --budget." in text
     code, text = bench("export --grid quickstart@small --to {tmp}/x.csv --results-dir {a}")

@@ -19,7 +19,6 @@ from bench.client import Settings
 from bench.encoder_heads import Examples, classification_loss, reconstruction_loss
 from bench.mistakes import ConfigError
 from bench.parts import Parts
-from bench.store import StoreError
 from reports.encoder_tables import LOSSES
 
 DIGITS = {"dataset": "digits", "model": "mlp"}
@@ -274,15 +273,18 @@ def test_a_model_comes_back_as_it_was(tmp_path):
     assert torch.equal(again["params"]["w"], model["params"]["w"])
 
 
-def test_damaged_files_are_named(tmp_path):
-    parts(tmp_path).model("encoder", {}, lambda: {})
+def test_damaged_files_are_named_set_aside_and_made_again(tmp_path):
+    parts(tmp_path).model("encoder", {}, dict)
     (stored,) = (tmp_path / "analyses").glob("*.pt")
     stored.write_bytes(b"x")
-    with pytest.raises(StoreError, match=rf"{stored.name} is not readable; remove it"):
-        parts(tmp_path).model("encoder", {}, dict)
+    told = []
+    model = {"params": {"w": torch.ones(1)}}
+    assert parts(tmp_path, told).model("encoder", {}, lambda: model) == model
     (tmp_path / "analyses" / "name.json").write_text("{")
-    with pytest.raises(StoreError, match="name.json is not readable JSON; remove it"):
-        parts(tmp_path)
+    parts(tmp_path, told)
+    for name, line in ((stored.name, told[0]), ("name.json", told[2])):
+        assert name in line and line.endswith("It is in superseded/ now, and what was in it is computed again.")
+        assert (tmp_path / "superseded" / f"{name}-1").exists()
 
 
 # The command

@@ -1,9 +1,11 @@
 """What is left to play, and what of a grid is stored, over several requests; nothing is trained."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import datasets
@@ -50,10 +52,12 @@ def play(request, store, accuracy=0.5, status="done", **facts):
         kept = keep_of(request, cell, store).files()
         store.start(cell.id, cell.config.canonical())
         for name in kept:
-            (store.playing_folder(cell.id) / name).touch()
+            torch.save({}, store.playing_folder(cell.id) / name)
         scores = {value: {"accuracy": accuracy} for value in ("last", "best", "last10")}
         about = {"reason": "", "versions": {}, "device": "cpu", "engine": "loop", "data_note": ""} | facts
-        store.finish(cell.id, [{"round": 1}], {"id": cell.id, "status": status, "summary": scores} | about)
+        store.finish(
+            cell.id, [{"round": 1, "accuracy": accuracy}], {"id": cell.id, "status": status, "summary": scores} | about
+        )
     return made
 
 
@@ -83,7 +87,7 @@ def test_grids_that_need_different_states_do_not_repeat_each_others_runs_for_eve
 def test_a_repetition_that_failed_is_tried_again_without_asking_for_all_of_them(ask, store):
     (cell,) = play(ask(only=ONE), store).todo
     store.start(cell.id, {})
-    store.finish(cell.id, [], {"id": cell.id, "status": "failed"})
+    store.finish(cell.id, [], {"id": cell.id, "status": "failed", "summary": {}})
     assert make_plan(ask(only=ONE), store).reasons == {cell.id: "its repetition failed"}
     play(ask(only=ONE), store)
     assert make_plan(ask(only=ONE), store).todo == []
@@ -108,7 +112,9 @@ def test_what_a_post_hoc_method_needs_is_trained_once_and_never_again(ask, store
     assert made.todo == calibrated and set(made.bases.values()) == {base.id}
     assert made.finished == 0
     (store.run_folder(base.id) / "final.pt").unlink()
-    assert make_plan(ask(**SWEEP), store).reasons == {base.id: "its last state, from which others start, is gone"}
+    assert make_plan(ask(**SWEEP), store).reasons == {
+        base.id: "its last state, from which others start, is gone or damaged"
+    }
 
 
 def test_what_starts_from_a_base_is_played_again_when_that_has_other_numbers(ask, store):
@@ -117,9 +123,11 @@ def test_what_starts_from_a_base_is_played_again_when_that_has_other_numbers(ask
     )
     (cell,) = [cell for cell in play(calibrated, store).todo if cell.wrapper == "ccvr"]
     summary = store.record(training_of(cell).id)["summary"]
-    path = store.run_folder(cell.id) / "record.json"
+    record, rows = store.record(cell.id), store.rows(cell.id)
     for before, todo in ((summary, 0), ({"last": {"accuracy": 0.1}}, 1)):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"base_summary": before}))
+        shutil.rmtree(store.run_folder(cell.id))
+        store.start(cell.id, cell.config.canonical())
+        store.finish(cell.id, rows, record | {"base_summary": before})
         made = make_plan(calibrated, store)
         assert len(made.todo) == todo
     assert made.reasons == {cell.id: "its base was trained again, with other numbers"}

@@ -17,6 +17,7 @@ from bench.plan import Request, keep_of, make_plan, training_of
 from bench.probes import Probe, measure, needed_state, probes_of, result_of
 from bench.run import FINAL, Run, build_algorithm, build_task
 from bench.store import Store
+from bench.stored import SEAL
 from datasets import load
 
 GRID = {
@@ -64,7 +65,7 @@ def played(tmp_path_factory, digits):
                 run.take_over(Folder(store.run_folder(base.id)).load(FINAL, torch.device("cpu")))
             while not run.finished:
                 run.step()
-            store.finish(cell.id, run.rows, run.result())
+            store.finish(cell.id, run.rows, run.result() | {"id": cell.id, "rounds": len(run.rows)})
         yield store, request, plan.cells
 
 
@@ -130,7 +131,8 @@ def test_runs_on_other_images_are_not_measured_on_these(made):
     store, request, cells = made
     path = store.run_folder(cells[0].id) / "record.json"
     record, said = path.read_text(), []
-    path.write_text(json.dumps(json.loads(record) | {"data": {"kind": "x", "digest": "0bad"}}))
+    content = {key: value for key, value in json.loads(record).items() if key != SEAL}
+    path.write_text(json.dumps(content | {"data": {"kind": "x", "digest": "0bad"}}))
     try:
         measure(cells[:1], figures(request)[2:3], store, None, said.append)
     finally:

@@ -1,6 +1,5 @@
 """How trials share a GPU; no GPU is needed to choose."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from bench.config import resolve
 from bench.resources import Resources
 from bench.shares import Profile, Shares, Unprofiled, kind_of, trials_per_gpu
-from bench.store import StoreError
 
 AUTO = Resources(1, 1.0, "cuda", auto=True)
 
@@ -118,7 +116,12 @@ def test_without_a_gpu_and_with_a_given_share_nothing_is_profiled(shares):
     assert given.crowded(job(), given.of(job())) and given.of(job()).gpus == 1.0
 
 
-def test_a_damaged_file_is_named(shares, tmp_path):
-    (tmp_path / "shares.json").write_text(json.dumps({})[:1])
-    with pytest.raises(StoreError, match="shares.json is not readable JSON; remove it."):
-        shares()
+@pytest.mark.parametrize(
+    ("content", "what"), [("{", "is not readable JSON"), ('{"H200": []}', "does not hold what it should: H200 is not")]
+)
+def test_a_damaged_file_is_named_and_everything_measured_again(shares, tmp_path, content, what):
+    (tmp_path / "shares.json").write_text(content)
+    known = shares()
+    assert known.block_of(job()) is None
+    assert len(known.said) == 1 and f"shares.json {what}" in known.said[0]
+    assert known.said[0].endswith("is measured again.")

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from bench.config import run_id, with_options
+from bench.run import summarise
 from bench.store import Store
 from bench.study import Study
 from reports import search_figures, search_report
@@ -97,7 +98,7 @@ def test_a_run_is_worth_the_same_at_a_rung_whether_it_was_just_played_or_stands_
             for number in range(1, 5 if diverges else 10)
         ]
         status = "diverged" if diverges else "done"
-        store.finish(run, rows, {"status": status, "reason": "", "rounds": len(rows), "summary": {}})
+        store.finish(run, rows, {"id": run, "status": status, "rounds": len(rows), "summary": summarise(rows)})
     again = Study(search, store)
     (trial,) = again.optuna.get_trials()
     assert trial.intermediate_values == pytest.approx({1: 0.0, 3: 0.2, 9: 0.4})
@@ -149,7 +150,8 @@ def test_finished_runs_teach_a_new_search_but_count_for_none(store):
         test_runs[run_id(tested)] = tested
     for run, config in test_runs.items():
         store.start(run, config.canonical())
-        store.finish(run, [], {"status": "done", "rounds": 9, "summary": {"last": {"accuracy": 1.0}}})
+        rows = [{"round": number, "accuracy": 1.0} for number in range(1, 10)]
+        store.finish(run, rows, {"id": run, "status": "done", "rounds": 9, "summary": summarise(rows)})
     for _ in range(2):
         study = Study(search, store)
         found = {trial.params["mu"]: trial.value for trial in study.optuna.get_trials()}

@@ -15,6 +15,7 @@ from bench.merging import merge_results
 from bench.mistakes import ConfigError
 from bench.plan import Request, make_plan, store_grid
 from bench.resources import Machines, Resources
+from bench.run import summarise
 from bench.search_spec import How
 from bench.store import Store
 from bench.study import Study
@@ -64,8 +65,9 @@ def with_test_runs(asked: Request, store: Store) -> None:
     store_grid(asked, plan, store)
     for cell in plan.todo:
         store.start(cell.id, cell.config.canonical())
-        summary = {value: {"accuracy": 0.5} for value in ("last", "best", "last10")}
-        store.finish(cell.id, [], {"status": "done", "reason": "", "rounds": 4, "summary": summary, "versions": {}})
+        rows = [{"round": number, "accuracy": 0.5} for number in range(1, 5)]
+        about = {"status": "done", "reason": "", "rounds": 4, "summary": summarise(rows), "versions": {}}
+        store.finish(cell.id, rows, {"id": cell.id} | about)
 
 
 def test_another_choice_elsewhere_is_named_when_results_are_compared_or_imported(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.store import Store as ResultStore
+from bench.stored import hash_of
 from reports import report
 from reports.published import FOLDER
 
@@ -62,7 +63,6 @@ class Store:
         """
         dataset, partition = row.split()
         for seed, score in enumerate(scores):
-            run_id = f"{len(self.cells):016x}"
             cell = {
                 "dataset": dataset,
                 "partition": partition,
@@ -72,7 +72,7 @@ class Store:
                 "participation": 1.0,
                 "seed": seed,
                 "choice": choice or {},
-                "run": None if changes.get("missing") else run_id,
+                "run": None,
                 "missing": None,
                 "substitute": None,
             } | {key: value for key, value in changes.items() if key != "config"}
@@ -83,17 +83,22 @@ class Store:
                 "model": cell["model"],
                 "transform": "fedconcat",
                 "split": "test",
+                "seed": seed,
                 "versions": {"algorithm": 1, "partition": 1, "transform": 1, "model": 1},
             } | changes.get("config", {})
+            while any(other["run"] == hash_of(cell["config"]) for other in self.cells):  # a run of each cell's own
+                cell["config"]["fixture"] = cell["config"].get("fixture", 0) + 1
+            cell["run"] = None if cell["missing"] else hash_of(cell["config"])
             self.cells.append(cell)
             if score is not None and cell["run"]:
-                self._record(run_id, score, personal, versions or {}, device, data_note, data)
+                self._record(cell, score, personal, versions or {}, device, data_note, data)
         return self
 
     def save(self) -> Path:
         """Writes the expanded grid and returns the store's folder."""
         grid = {
             "grid": "small_table",
+            "digest": "0123456789abcdef",
             **{name: getattr(self, name) for name in ("budget", "title", "mirrors", "std", "verdict", "report")},
             **{name: getattr(self, name) for name in ("row_order", "column_order", "cells")},
         }
@@ -103,7 +108,7 @@ class Store:
         return self.folder
 
     def _record(
-        self, run_id: str, score: float | str, personal: bool, versions: dict, device: str, data_note: str, data: str
+        self, cell: dict, score: float | str, personal: bool, versions: dict, device: str, data_note: str, data: str
     ) -> None:
         status, reason, summary = "done", "", {}
         if isinstance(score, str):
@@ -118,7 +123,7 @@ class Store:
             }
             summary["last10_std"] = dict.fromkeys(names, 0.004)
         record = {
-            "id": run_id,
+            "id": cell["run"],
             "status": status,
             "reason": reason,
             "summary": summary,
@@ -127,12 +132,13 @@ class Store:
             "data_note": data_note,
             "data": {"kind": "pickles", "digest": data},
         }
-        folder = self.folder / "runs" / run_id
-        folder.mkdir(parents=True)
+        folder = self.folder / "runs" / cell["run"]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(cell["config"]))
         (folder / "record.json").write_text(json.dumps(record))
         last = summary.get("last", {})
         rows = [
-            self._round(number, {name: accuracy * number / ROUNDS for name, accuracy in last.items()})
+            self._round(number, {name: accuracy * (number / max(SEEN)) for name, accuracy in last.items()})
             for number in SEEN
         ]
         (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -31,7 +31,6 @@ def measured(store):
         config = {"rounds": ROUNDS} | ({"algorithm": {"name": wrapper, "base": {"name": base}}} if base else {})
         store.add(row, algorithm, scores, config=config, wrapper=wrapper, **options)
         for number, cell in enumerate(store.cells[first:]):
-            cell["config"]["seed"] = cell["seed"]
             folder = store.folder / "runs" / cell["run"]
             for name, results in (probes or {}).items():
                 content = {"version": 1, "result": {"classes": CLASSES, **results[number]}}

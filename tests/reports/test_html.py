@@ -40,10 +40,9 @@ def stored(tmp_path_factory) -> Store:
     store.add("cifar10 label-3", "fedavg", [0.09] * 3)
     store.add("cifar10 label-3", "moon", ["failed", 0.5, 0.5], choice={"mu": 1})
     store.add("svhn label-2", "fedavg", [None] * 3, missing="no data: svhn")
-    store.add("data label-2", NASTY.replace(" ", "_"), [0.4] * 3)
-    store.cells[-3] |= {"dataset": NASTY}
+    store.add("data label-2", NASTY.replace(" ", "_"), [0.4] * 3, config={"dataset": NASTY})
     for cell in store.cells[-3:]:
-        cell["dataset"] = cell["config"]["dataset"] = NASTY
+        cell["dataset"] = NASTY
     for number in range(8):  # a table that is wider than a phone, and than most screens
         store.add("cifar10 label-2", f"a-method-with-a-long-name-{number}", [0.1 + number / 100] * 3)
     store.column_order = ["fedavg", "moon"]

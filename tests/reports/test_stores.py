@@ -1,5 +1,6 @@
 """Two results directories, cell by cell."""
 
+from bench.stored import hash_of
 from reports import stores
 from tests.bench.stores import LABEL, cells, results
 
@@ -52,11 +53,12 @@ def test_runs_of_another_version_of_a_method_are_compared_by_their_seeds(tmp_pat
     other = results(tmp_path / "b", LABEL_2, scores(LABEL_2, 0.53, 0.63))
     grid = other.grid(LABEL)
     for cell in grid["cells"]:
-        run_id = cell["run"]
-        cell["run"] = run_id[::-1]
+        record, rows = other.record(cell["run"]), other.rows(cell["run"])
         cell["config"]["versions"]["algorithm"] = 2
-        if other.run_folder(run_id).exists():
-            other.run_folder(run_id).rename(other.run_folder(cell["run"]))
+        cell["run"] = hash_of(cell["config"])
+        if record:
+            other.start(cell["run"], cell["config"])
+            other.finish(cell["run"], rows, record | {"id": cell["run"]})
     other.write_grid(LABEL, grid)
     found = stores.compare(LABEL, one, other)
     assert lines(found)[0][3:] == ("55.0±5.0", "58.0±5.0", "+3.0±0.0", "other runs")

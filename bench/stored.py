@@ -1,0 +1,473 @@
+"""What the JSON files of a results directory hold, and how a damaged or foreign one is known before anything uses it.
+
+A results directory may come from anybody, and a file in it may be half of what it was. Every file that this program writes is
+sealed: it holds a digest of its own content. What earlier versions wrote without one is checked by its shape alone.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+SEAL = "sha256"  # the key of the digest
+STATUS = ("done", "diverged", "failed", "stopped")
+RUN_FILES = ("record.json", "config.json", "rounds.jsonl")
+_DEEPEST = 20  # levels of nested values; more only exhaust the interpreter's stack
+_LARGEST = 1e300
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # a terminal would obey some of them
+_RUN_ID = re.compile(r"[0-9a-f]{16}")
+
+
+class Damaged(Exception):
+    """A file that cannot be used.
+
+    Attributes:
+        path: the file.
+        what: what is wrong with it; goes on after "PATH ".
+    """
+
+    def __init__(self, path: Path, what: str):
+        super().__init__(f"{path} {what}")
+        self.path, self.what = path, what
+
+
+def hash_of(config: Mapping[str, Any]) -> str:
+    """The id of the run of a canonical config: 16 hex digits, whatever the order of the keys."""
+    return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def is_run_id(name: Any) -> bool:
+    """Whether a text can be the id of a run."""
+    return isinstance(name, str) and bool(_RUN_ID.fullmatch(name))
+
+
+def is_name(name: Any) -> bool:
+    """Whether a text can be part of a file's name: one line of printable characters without slashes, which does not begin with
+    a dot."""
+    return (
+        isinstance(name, str)
+        and 0 < len(name) <= 230
+        and name.isprintable()
+        and not ({*name} & {"/", "\\"})
+        and name[0] != "."
+    )
+
+
+# --- Files ---
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """The content of a file, None if there is none. Links are not followed: they lead out of the directory.
+
+    Raises:
+        Damaged: if it is no regular file, or cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a named pipe would wait for a writer
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Damaged(path, "is a link" if path.is_symlink() else f"cannot be read ({error.strerror})") from error
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Damaged(path, "is not a file" if not path.is_dir() else "is a folder, not a file")
+        return file.read()
+
+
+def parse(path: Path, content: bytes) -> Any:
+    """The JSON value in a file.
+
+    Raises:
+        Damaged: if there is none.
+    """
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(path, "is not readable JSON") from error
+
+
+def seal(content: Mapping[str, Any], *others: bytes) -> dict[str, Any]:
+    """A JSON object with the digest of itself, and of the content of other files that belong to it."""
+    return {**content, SEAL: _digest(content, others)}
+
+
+def _digest(content: Mapping[str, Any], others: tuple[bytes, ...]) -> str:
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+    for other in others:
+        digest.update(hashlib.sha256(other).digest())
+    return digest.hexdigest()
+
+
+def _unsealed(path: Path, content: Any, others: tuple[bytes, ...] = ()) -> tuple[dict[str, Any], bool]:
+    """A JSON object without its seal, and whether it had one.
+
+    Raises:
+        Damaged: if it is no object, or not the one that was sealed.
+    """
+    if not isinstance(content, dict):
+        raise Damaged(path, "does not hold what it should: it is not a mapping")
+    found = {key: value for key, value in content.items() if key != SEAL}
+    if len(found) == len(content):
+        return found, False
+    if content[SEAL] != _digest(found, others):
+        beside = f" or {' or '.join(name for name in RUN_FILES[1:])} beside it" if others else ""
+        raise Damaged(path, f"does not fit its digest: it{beside} was changed")
+    return found, True
+
+
+# --- Shapes: a type of Python, a check, [shape of each item], {key: shape} with a "?" after keys that may be absent,
+# --- {str: shape} for a mapping with any keys, or a tuple of alternatives.
+
+Check = Callable[[Any], bool]
+
+
+def text(value: Any) -> bool:
+    """Whether a value is a text that a terminal can print."""
+    return isinstance(value, str) and not _UNPRINTABLE.search(value)
+
+
+def number(value: Any) -> bool:
+    """Whether a value is a number, not a finite one perhaps."""
+    return type(value) in (int, float) and not (type(value) is int and abs(value) > _LARGEST)
+
+
+def whole(value: Any) -> bool:
+    """Whether a value is a whole number."""
+    return type(value) is int and abs(value) < 2**62
+
+
+def plain(value: Any, depth: int = 0) -> bool:
+    """Whether a value can be shown: numbers, texts, lists and mappings of these, not too deep."""
+    if isinstance(value, str):
+        return text(value)
+    if value is None or type(value) is bool:
+        return True
+    if depth == _DEEPEST:
+        return False
+    if isinstance(value, dict):
+        named = "name" not in value or text(value["name"])  # methods are shown by their names
+        return named and all(text(key) and plain(part, depth + 1) for key, part in value.items())
+    return all(plain(part, depth + 1) for part in value) if isinstance(value, list) else number(value)
+
+
+def _plain_mapping(value: Any) -> bool:
+    return isinstance(value, dict) and plain(value)
+
+
+def _one_of(*known: str) -> Check:
+    return lambda value: value in known
+
+
+def _config(value: Any) -> bool:
+    return _plain_mapping(value) and not mismatch(value, _CONFIG)
+
+
+_KINDS = {
+    text: "a text",
+    number: "a number",
+    whole: "a whole number",
+    bool: "true or false",
+    dict: "a mapping",
+    list: "a list",
+}
+
+
+def mismatch(value: Any, shape: Any, where: str = "") -> str:
+    """What is wrong with a value, "" if it has the shape: "cells[3].seed is missing"."""
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return f"{where or 'it'} is not a mapping"
+        if str in shape:
+            wrong = (mismatch(part, shape[str], f"{where}.{key}" if where else str(key)) for key, part in value.items())
+            return next(filter(None, wrong), "")
+        for key, part in shape.items():
+            name = key.removesuffix("?")
+            inner = f"{where}.{name}" if where else name
+            if name in value:
+                if found := mismatch(value[name], part, inner):
+                    return found
+            elif name == key:
+                return f"{inner} is missing"
+        return ""
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return f"{where or 'it'} is not a list"
+        wrong = (mismatch(part, shape[0], f"{where}[{index}]") for index, part in enumerate(value))
+        return next(filter(None, wrong), "")
+    if isinstance(shape, tuple):
+        found = [mismatch(value, part, where) for part in shape]
+        return "" if "" in found else found[0]
+    fits = value is None if shape is None else isinstance(value, shape) if isinstance(shape, type) else shape(value)
+    return "" if fits else f"{where or 'it'} is not {_KINDS.get(shape, 'what it should be')}"
+
+
+_SCORES = {str: number}
+_SUMMARY = {"last?": _SCORES, "best?": _SCORES, "last10?": _SCORES, "last10_std?": _SCORES}
+_CONFIG = {
+    "algorithm": {"name": text},
+    "dataset": text,
+    "partition": text,
+    "seed": whole,
+    "model?": text,
+    "clients?": whole,
+    "rounds?": whole,
+    "split?": text,
+    "versions?": {str: whole},
+}
+_RECORD = {
+    "id": is_run_id,
+    "status": _one_of(*STATUS),
+    "reason?": str,
+    "summary": _SUMMARY,
+    "rounds?": whole,
+    "seconds?": number,
+    "bytes_per_client?": number,
+    "data?": {"kind?": text, "digest?": text},
+    "data_note?": text,
+    "remarks?": [text],
+    "findings?": _plain_mapping,
+    "engine?": text,
+    "device?": text,
+    "peak_memory_mb?": number,
+    "versions?": {str: text},
+    "commit?": (text, None),
+    "started?": (text, None),
+    "finished?": (text, None),
+    "base_summary?": (_SUMMARY, None),
+}
+_FINDINGS = {"clusters?": [whole], "distributions?": [[number]]}
+_FIGURES = {
+    "curves": {"x": is_name},
+    "by-setting": {"setting": is_name},
+    "distributions": {"client": whole},
+    "cka": {"estimator": is_name, "show": is_name, "layers": [text], "round": (whole, _one_of("last"))},
+    "weight-norms": {"rounds": [(whole, _one_of("last"))]},
+    "embedding": {"points": whole},
+    "separability": {"relative": bool},
+}
+
+
+def _figure(value: Any) -> bool:
+    return _plain_mapping(value) and is_name(value.get("kind")) and not mismatch(value, _FIGURES.get(value["kind"], {}))
+
+
+_TUNED = {
+    "params": _plain_mapping,
+    "score?": number,
+    "metric?": text,
+    "seeds?": [whole],
+    "share?": number,
+    "searcher?": text,
+    "scheduler?": text,
+    "tried?": whole,
+    "alike?": whole,
+    "space?": {str: text},
+    "search?": is_name,
+}
+_CELL = {
+    "dataset": text,
+    "seed": whole,
+    "choice": _plain_mapping,
+    "run": (is_run_id, None),
+    "missing": (text, None),
+    "substitute": (text, None),
+    "config": _config,
+    "partition?": text,
+    "model?": text,
+    "clients?": whole,
+    "participation?": number,
+    "variant?": text,
+    "wrapper?": text,
+    "published_as?": text,
+    "tuned?": _TUNED,
+}
+_LAYOUT = {
+    "rows": [text],
+    "columns": text,
+    "metric": text,
+    "value?": text,
+    "figures?": [_figure],
+    "standings?": bool,
+    "gains_over?": _plain_mapping,
+    "notes?": [text],
+}
+_GRID = {
+    "grid": text,
+    "budget": text,
+    "source?": text,
+    "digest": text,
+    "overrides?": _plain_mapping,
+    "title": text,
+    "mirrors": (
+        {"paper": is_name, "table": whole, "variants?": [_plain_mapping], "own?": list, "baselines?": list},
+        None,
+    ),
+    "std": _one_of("population", "sample"),
+    "verdict": (text, None),
+    "report": _LAYOUT,
+    "row_order": [[plain]],
+    "column_order": [plain],
+    "chosen_on?": text,
+    "cells": [_CELL],
+}
+_SEARCH = {"configs": {str: _config}, "space": _plain_mapping, "proposed": [_plain_mapping]}
+_PROBE = {"version": whole, "result": {"classes?": [text], "label_counts?": [[whole]]}}
+
+
+# --- What each kind of file must hold ---
+
+
+def check_grid(path: Path, content: Any) -> dict[str, Any]:
+    """A stored grid.
+
+    Raises:
+        Damaged: if it is none, is called otherwise than its file, or its cells do not fit their runs.
+    """
+    grid, _ = _unsealed(path, content)
+    _must_fit(path, grid, _GRID)
+    if f"{grid['grid']}@{grid['budget']}" != path.stem or not is_name(path.stem):
+        raise Damaged(
+            path, f"says that it is {grid['grid']!r} at the budget {grid['budget']!r}, which its name does not say"
+        )
+    if not grid["cells"]:
+        raise Damaged(path, "has no cells")
+    shown = ("partition", "model", "clients", "participation", "seed")
+    for index, cell in enumerate(grid["cells"]):
+        config = cell["config"]
+        differing = [key for key in shown if key in cell and key in config and cell[key] != config[key]]
+        if differing:
+            raise Damaged(path, f"has a damaged cell: {differing[0]} of cells[{index}] is not that of its config")
+        if cell["run"] and hash_of(config) != cell["run"]:
+            raise Damaged(
+                path, f"has a damaged cell: the config of cells[{index}] is not that of the run {cell['run']}"
+            )
+    return grid
+
+
+def check_search(path: Path, content: Any) -> dict[str, Any]:
+    """What a search has proposed.
+
+    Raises:
+        Damaged: if the file does not hold that.
+    """
+    search, _ = _unsealed(path, content)
+    _must_fit(path, search, _SEARCH)
+    if any({*params} != {*search["space"]} for params in search["proposed"]):
+        raise Damaged(path, "has proposed what is not in its space")
+    return search
+
+
+def check_probe(path: Path, content: Any) -> dict[str, Any]:
+    """A measurement.
+
+    Raises:
+        Damaged: if the file does not hold one.
+    """
+    probe, _ = _unsealed(path, content)
+    _must_fit(path, probe, _PROBE)
+    if not _plain_mapping(probe["result"]):
+        raise Damaged(path, "does not hold what it should: its result cannot be shown")
+    return probe
+
+
+def check_config(path: Path, content: Any) -> dict[str, Any]:
+    """The config of a run.
+
+    Raises:
+        Damaged: if the file does not hold one.
+    """
+    if not _config(content):
+        raise Damaged(path, f"does not hold what it should: {mismatch(content, _CONFIG) or 'a value cannot be shown'}")
+    return content
+
+
+def read_run(folder: Path) -> dict[str, Any] | None:
+    """How a run ended, or None if it has not.
+
+    Its record must fit its folder, its config and its rounds: by its seal, and by the number of rounds and the last accuracies.
+
+    Raises:
+        Damaged: if it does not.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise Damaged(folder, "is a link" if folder.is_symlink() else "is not the folder of a run")
+    path = folder / "record.json"
+    written, config, rounds = (read_bytes(folder / name) for name in RUN_FILES)
+    if written is None:
+        return None
+    for name, content in zip(RUN_FILES[1:], (config, rounds), strict=True):
+        if content is None:
+            raise Damaged(folder / name, "is missing, though the run has ended")
+    record, sealed = _unsealed(path, parse(path, written), (config, rounds))
+    _must_fit(path, record, _RECORD)
+    if found := mismatch(record.get("findings", {}), _FINDINGS, "findings"):
+        raise Damaged(path, f"does not hold what it should: {found}")
+    if record["id"] != folder.name:
+        raise Damaged(path, f"is the record of another run, {record['id']}")
+    if record["status"] == "done" and not {"last", "best", "last10"} <= record["summary"].keys():
+        raise Damaged(path, "does not hold what it should: its summary is not complete")
+    if not sealed:
+        config_path = folder / "config.json"
+        if hash_of(check_config(config_path, parse(config_path, config))) != folder.name:
+            raise Damaged(config_path, "is the config of another run: the folder is not named after it")
+    _check_rounds(folder / "rounds.jsonl", rounds, record)
+    return record
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rounds of a run, in order.
+
+    Raises:
+        Damaged: if they cannot be read.
+    """
+    path = folder / "rounds.jsonl"
+    rows = [_row(path, line) for line in (read_bytes(path) or b"").splitlines()]
+    if any(one["round"] >= next_["round"] for one, next_ in zip(rows, rows[1:], strict=False)):
+        raise Damaged(path, "has rounds that do not follow each other")
+    return rows
+
+
+def _check_rounds(path: Path, rounds: bytes, record: Mapping[str, Any]) -> None:
+    """Number of rounds and last accuracies, without parsing more than the last evaluated round."""
+    lines = rounds.splitlines()
+    if "rounds" in record and len(lines) != record["rounds"]:
+        raise Damaged(path, f"has {len(lines)} rounds, but the run's record says {record['rounds']}")
+    if not all(line.startswith(b'{"round": ') and line.endswith(b"}") for line in lines):
+        raise Damaged(path, "has a line that is not a round")
+    last = record["summary"].get("last")
+    if not last:
+        return
+    for line in reversed(lines):
+        row = _row(path, line)
+        if last.keys() & row.keys():
+            differing = [key for key, value in last.items() if not _same(row.get(key), value)]
+            if differing:
+                raise Damaged(path, f"ends with another {differing[0].replace('_', ' ')} than the run's record")
+            return
+    raise Damaged(path, "has no accuracy, but the run's record has")
+
+
+def _row(path: Path, line: bytes) -> dict[str, Any]:
+    row = parse(path, line)
+    if not (isinstance(row, dict) and whole(row.get("round"))):
+        raise Damaged(path, "has a line that is not a round")
+    for key, value in row.items():
+        if not (number(value) or (isinstance(value, list | dict) and plain(value)) or value is None):
+            raise Damaged(path, f"has no number for {key} of round {row['round']}")
+    return row
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one == other or (
+        isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other)
+    )
+
+
+def _must_fit(path: Path, content: Any, shape: Any) -> None:
+    if found := mismatch(content, shape):
+        raise Damaged(path, f"does not hold what it should: {found}")
