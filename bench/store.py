@@ -28,7 +28,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 UNFINISHED = ("failed", "stopped")  # status of runs that are played on from their checkpoint when they are asked for
@@ -261,17 +261,48 @@ def _copy_synced(source: str, target: str) -> None:
 
 def write_file(path: Path, text: str) -> None:
     """Replaces a file in one step that survives a power cut."""
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "w", encoding="utf-8") as file:
+    with replacing(path) as partial, open(partial, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(partial, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """What is written to the file that it yields takes the place of `path` at the end, and is removed if that fails.
+
+    Raises:
+        OSError: which names a file: by itself a full disk names none.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        os.replace(partial, path)
+    except OSError as error:
+        if str(error.filename or partial) == str(partial):
+            error.filename = str(path)
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder for files of the user, but none above it, whose name may be mistyped.
+
+    Raises:
+        ValueError: if the folder above it does not exist.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"There is no folder {folder.parent}, in which {folder.name} would be made; make it first."
+        ) from error
 
 
 def _read(path: Path) -> dict | None:
