@@ -56,7 +56,7 @@ def explained() -> Iterator[None]:
     except (ValueError, DataError, StoreError) as error:
         sentence = str(error)
     except OSError as error:
-        sentence = f"Cannot use {error.filename}: {error.strerror or error}." if error.filename else f"{error}."
+        sentence = f"Cannot use {error.filename}: {error.strerror}." if error.filename else f"{error}."
     else:
         return
     warn(f"error: {sentence}")

@@ -285,7 +285,7 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
     except OSError as error:
         if str(error.filename or partial) == str(partial):
-            error.filename = str(path)
+            error.strerror, error.filename = error.strerror or str(error), str(path)
         with suppress(OSError):
             partial.unlink()
         raise
