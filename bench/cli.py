@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -121,7 +122,7 @@ def run(
             only=given.read_only(only),
             overrides=given.read_set(set_),
             seeds=given.read_seeds(seeds),
-            substitutes=dict(given.read_pairs("--substitute", substitute)),
+            substitutes=given.read_once("--substitute", substitute),
             data_dir=data_dir and data_dir.absolute(),  # workers have working directories of their own
             rerun=rerun,
             keep_final=keep_state == "final",
@@ -152,6 +153,13 @@ def report(
     format: Annotated[
         str | None, typer.Option(help="Only these formats: md, tex, csv, html; several as md,html.")
     ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="Where to save; the folder reports in the results directory if left out."),
+    ] = None,
+    print_: Annotated[
+        bool, typer.Option("--print", help="Save nothing, only print the tables: as Markdown, or in the --format.")
+    ] = False,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
     """Print and save the tables of stored results, and the figures that their grids list: all of them, or of one grid."""
@@ -163,7 +171,12 @@ def report(
             raise ValueError(
                 f"{grid} is an analysis, not a grid of runs; `run --grid {grid}` prints it again from what is finished."
             )
-        formats = given.read_formats(format)
+        figures, formats = given.read_figures(figure), given.read_formats(format)
+        if value not in (None, *reports.VALUES):
+            raise ValueError(unknown("value", value, reports.VALUES))
+        saving = {"--to": to, "--figure": figures, "--standalone": standalone}
+        if print_ and any(saving.values()):
+            raise ValueError(f"--print saves nothing; leave out {' and '.join(key for key in saving if saving[key])}.")
         grid, budget = given.stored_name(grid, budget)
         store = Store(results_dir)
         name_damaged(store)
@@ -175,12 +188,19 @@ def report(
             if not store.folder.is_dir():
                 raise ValueError(f"There is no results directory {store.folder}; name one with --results-dir.")
             raise ValueError(f"{store.folder} holds no results of {wanted}, only: {known}.")
+        if print_:
+            for name, of in chosen:
+                for wanted in formats if format else ["md"]:
+                    text = reports.render(store, name, of, value=value, format=wanted)
+                    sys.stdout.write(text + "\n")
+            return
+        reports.writable_folder(store.folder, to)
         for name, of in chosen:
             wanted = (*formats, *[reports.STANDALONE] * standalone)
-            paths = reports.write(store, name, of, value=value, formats=wanted)
+            paths = reports.write(store, name, of, value=value, formats=wanted, to=to)
             if "md" in paths:
-                sys.stdout.write(paths["md"].read_text() + "\n")
-            drawn, sentences = reports.write_figures(store, name, of, tuple(figure or ()), value=value)
+                sys.stdout.write(paths["md"].read_text(encoding="utf-8") + "\n")
+            drawn, sentences = reports.write_figures(store, name, of, figures, value=value, to=to)
             print_saved([*paths.values(), *drawn], sentences)
 
 

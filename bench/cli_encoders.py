@@ -76,7 +76,7 @@ def _analyse(budget, overrides, substitute, data_dir, results_dir, **wanted) -> 
     from bench.store import Store
 
     spec = encoder_spec.load(budget, overrides)
-    substitutes = dict(given.read_pairs("--substitute", substitute))
+    substitutes = given.read_once("--substitute", substitute)
     where = {"data_dir": data_dir, "results_dir": results_dir, "substitutes": substitutes}
     try:
         with Store(results_dir).locked():

@@ -132,9 +132,11 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
 
 
 def _write_table(path: Path, expanded: dict, records: dict, store) -> None:
+    from bench.store import make_folder
     from reports import rounds
 
     rounds.check_suffix(path)
+    make_folder(path.parent)
     table = rounds.rounds_table(expanded, records, store)
     rounds.write(table, path)
     console.print(
@@ -144,14 +146,16 @@ def _write_table(path: Path, expanded: dict, records: dict, store) -> None:
 
 def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
     from bench.events import write_events
+    from bench.store import make_folder
     from reports.cells import cell_keys, current_cells, label
 
+    make_folder(folder)
     keys = cell_keys(expanded)
     for cell in current_cells(expanded, records):
         run_id = cell["run"]
         if run_id in records:
             words = [*(label(cell, key) for key in keys), f"seed {cell['seed']}", *pairs(chosen_in(cell))]
             own = folder / file_name(" ".join(words))
-            own.mkdir(parents=True, exist_ok=True)
+            own.mkdir(exist_ok=True)
             write_events(own, cell["config"], store.rows(run_id), records[run_id].get("started"))
     console.print(f"Saved: {folder}; look at it by: tensorboard --logdir {folder}", highlight=False, soft_wrap=True)

@@ -111,6 +111,20 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
     Raises:
         ConfigError: with all mistakes, each with the nearest valid name or the range that holds.
     """
+    config, method = read(flat)
+    mistakes = [*impossible(config, facts), *method.mistakes(config), *_untraceable(config, method)]
+    if mistakes:
+        raise ConfigError(mistakes)
+    # Methods with rounds of their own do not read the setting: without this, one run would have many names.
+    return config.model_copy(update={"rounds": method.num_rounds(config)})
+
+
+def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
+    """The config and the method object of a flat dict; its values are valid by themselves, which need not fit together.
+
+    Raises:
+        ConfigError: with all mistakes, as in `resolve`.
+    """
     flat, mistakes = dict(flat), []
     method, options = _method(flat, mistakes)
     settings = {key: value for key, value in flat.items() if key in SETTINGS}
@@ -131,12 +145,9 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
         config = RunConfig(**settings)
     except ValidationError as error:
         raise ConfigError(mistakes + sentences(error)) from error
-    if not mistakes:
-        mistakes = [*impossible(config, facts), *method.mistakes(config), *_untraceable(config, method)]
     if mistakes:
         raise ConfigError(mistakes)
-    # Methods with rounds of their own do not read the setting: without this, one run would have many names.
-    return config.model_copy(update={"rounds": method.num_rounds(config)})
+    return config, method
 
 
 def base_of(config: RunConfig) -> RunConfig | None:
@@ -156,11 +167,15 @@ def wrapped(
     Raises:
         ConfigError: if there is no such wrapper, or it does not fit.
     """
-    known = [name for name in algorithms.REGISTRY if "base" in options_of(name)]
-    if wrapper["name"] not in known:
-        raise ConfigError([unknown("wrapper", wrapper["name"], known)])
+    if wrapper["name"] not in wrappers():
+        raise ConfigError([unknown("wrapper", wrapper["name"], wrappers())])
     settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
     return resolve(settings | {"algorithm": {**wrapper, "base": config.algorithm}}, facts)
+
+
+def wrappers() -> list[str]:
+    """Names of the methods that go around another one."""
+    return [name for name in algorithms.REGISTRY if "base" in options_of(name)]
 
 
 def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:

@@ -13,8 +13,8 @@ from typing import Any
 
 import datasets
 from bench.config import SETTINGS, RunConfig, resolve, run_id, wrapped
-from bench.grid_spec import GridSpec, is_method, matches
-from bench.methods import options_of
+from bench.grid_spec import GridSpec, matches
+from bench.methods import is_method, options_of
 from bench.mistakes import ConfigError
 from bench.names import UNWRAPPED, file_name, unknown, value_of
 from datasets import DatasetInfo
@@ -105,9 +105,10 @@ def expand(
     if budget not in grid.budgets:
         raise ConfigError([unknown("budget", budget, grid.budgets)])
     overrides, substitutes = dict(overrides or {}), dict(substitutes or {})
-    cells, mistakes, used = {}, _unknown_whens(grid), set()
+    cells, mistakes, used, options = {}, _unknown_whens(grid), set(), set()
     for flat, choice, given in _points(grid, budget, overrides, seeds, datasets.INFO if facts is None else facts):
         used |= given - {"rounds"}
+        options |= {*_options(flat)}
         for condition in grid.conditions:
             if condition.holds(flat):
                 flat |= condition.set
@@ -116,7 +117,7 @@ def expand(
         absent = f"no data: {dataset}" if dataset in missing and not stand_in else None
         counterpart = grid.mirrors.variant_of(flat) if grid.mirrors else None
         published = (counterpart.variant, counterpart.algorithm) if counterpart else ("", "")
-        wrapper = flat.pop("wrapper", "")
+        wrapper, method = flat.pop("wrapper", ""), flat.get("algorithm")
         around = {"name": wrapper} | {key: flat.pop(key) for key in _wrapper_options(wrapper) if key in flat}
         try:
             trained = config = resolve(flat | ({"dataset": stand_in} if stand_in else {}), facts)
@@ -124,6 +125,8 @@ def expand(
                 config = wrapped(trained, around, facts)
         except ConfigError as error:
             mistakes += error.mistakes
+            is_known = is_method(method) and (wrapper in ("", UNWRAPPED) or is_method(wrapper))
+            used |= {"rounds"} if is_known else overrides.keys()  # nobody knows whether they are options of it
             continue
         if "rounds" in given and config.rounds == overrides["rounds"]:
             used.add("rounds")
@@ -132,15 +135,13 @@ def expand(
         cell = Cell(dataset, choice, config, run_id(config), absent, stand_in, *published, wrapper)
         cells.setdefault((dataset, cell.id), cell)
     unused = [key for key in overrides if key not in used]
-    if unused and not mistakes:
-        options = {option for cell in cells.values() for option in cell.config.algorithm if option != "name"}
-        names = ", ".join(dict.fromkeys(cell.setting("algorithm") for cell in cells.values()))
-        mistakes = [
-            f"rounds is not a setting of {names}, which has stages with rounds of their own."
-            if key == "rounds"
-            else unknown("setting", key, sorted({*SETTINGS, *options}))
-            for key in unused
-        ]
+    names = ", ".join(dict.fromkeys(cell.setting("algorithm") for cell in cells.values()))
+    mistakes += [
+        f"rounds is not a setting of {names}, which has stages with rounds of their own."
+        if key == "rounds"
+        else unknown("setting", key, sorted({*SETTINGS, *options}))
+        for key in unused
+    ]
     if mistakes:
         raise ConfigError(mistakes)
     return list(cells.values())

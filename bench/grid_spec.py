@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-import algorithms
 from bench import figure_spec, grid_files
+from bench.axis_values import wrong_values
 from bench.config import SETTINGS, RunConfig
 from bench.feasible import subset
 from bench.figure_spec import Figure, Part, Round, one_of
-from bench.methods import defaults_of
+from bench.methods import defaults_of, is_method
 from bench.mistakes import ConfigError, sentences
 from bench.names import file_name, unknown
 from datasets import DatasetInfo
@@ -313,7 +313,8 @@ def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSp
     try:
         return GridSpec.model_validate(own | given | {"name": name, "source": source}, context=context)
     except ValidationError as error:
-        raise ConfigError([f"grid {name}: {line}" for line in sentences(error, _keys_beside)]) from error
+        mistakes = [*sentences(error, _keys_beside), *wrong_values(own.get("axes"), own.get("settings"))]
+        raise ConfigError([f"grid {name}: {line}" for line in mistakes]) from error
 
 
 def _extended(name: str, content: dict) -> dict:
@@ -355,11 +356,6 @@ def matches(when: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
 def as_list(value: Any) -> list:
     """The values of a condition on one setting: one, or a list of them."""
     return value if isinstance(value, list) else [value]
-
-
-def is_method(name: object) -> bool:
-    """Whether there is a method of that name."""
-    return isinstance(name, str) and name in algorithms.REGISTRY
 
 
 def _product(options: Mapping[str, list]) -> list[dict]:

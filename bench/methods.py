@@ -12,6 +12,11 @@ from bench.mistakes import ConfigError, sentences
 from bench.names import unknown
 
 
+def is_method(name: object) -> bool:
+    """Whether there is a method of that name."""
+    return isinstance(name, str) and name in algorithms.REGISTRY
+
+
 def options_of(algorithm: str) -> list[str]:
     """Names of a method's options, in the order of its fields."""
     return [field.name for field in dataclasses.fields(algorithms.load(algorithm))]
@@ -29,7 +34,7 @@ def build(algorithm: str, options: Mapping[str, Any]):
     Raises:
         ConfigError: with everything that is wrong with the values.
     """
-    if not (isinstance(algorithm, str) and algorithm in algorithms.REGISTRY):
+    if not is_method(algorithm):
         raise ConfigError([unknown("algorithm", algorithm, algorithms.REGISTRY)])
     known = options_of(algorithm)
     wrong = [unknown(f"option of {algorithm}", key, known) for key in options if key not in known]

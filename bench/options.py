@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bench.names import unknown
-from reports import FORMATS
+from reports import CURVES, FORMATS
 
 GridOption = Annotated[str | None, typer.Option("--grid", help="Name of a grid (see `list`), or a YAML file.")]
 BudgetOption = Annotated[str, typer.Option("--budget", help="paper, small, smoke, or one of the grid's own.")]
@@ -67,6 +67,20 @@ def read_pairs(option: str, texts: Iterable[str] | None) -> list[tuple[str, str]
     return pairs
 
 
+def read_once(option: str, texts: Iterable[str] | None) -> dict[str, str]:
+    """`read_pairs` of an option whose keys have one value each.
+
+    Raises:
+        ValueError: also for a key that stands there twice.
+    """
+    pairs = read_pairs(option, texts)
+    given = [key for key, _ in pairs]
+    if twice := [key for key in dict.fromkeys(given) if given.count(key) > 1]:
+        values = ", ".join(f"{key}={value}" for key, value in pairs if key in twice)
+        raise ValueError(f"{option} takes one value for each key, but got {values}.")
+    return dict(pairs)
+
+
 def read_only(texts: Iterable[str] | None) -> dict[str, list]:
     """Values of `--only`; a key may stand there several times, or with several values between bars."""
     only: dict[str, list] = {}
@@ -77,21 +91,24 @@ def read_only(texts: Iterable[str] | None) -> dict[str, list]:
 
 def read_set(texts: Iterable[str] | None) -> dict[str, Any]:
     """Values of `--set`."""
-    return {key: scalar(value) for key, value in read_pairs("--set", texts)}
+    return {key: scalar(value) for key, value in read_once("--set", texts).items()}
 
 
 def read_seeds(text: str | None) -> list[int] | None:
     """Values of `--seeds`.
 
     Raises:
-        ValueError: if one is not a whole number of at least 0.
+        ValueError: if one is not a whole number of at least 0, or stands there twice.
     """
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise ValueError(f"--seeds needs whole numbers such as 0,1,2, but got {text!r}.")
-    return list(dict.fromkeys(map(int, parts)))
+    seeds = list(map(int, parts))
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds needs each seed once, but got {text!r}.")
+    return seeds
 
 
 def stored_name(grid: str | None, budget: str | None) -> tuple[str | None, str | None]:
@@ -106,6 +123,18 @@ def check_least(options: Mapping[str, float], least: float = 0) -> None:
     for option, value in options.items():
         if not value >= least:
             raise ValueError(f"{option} must be at least {least:g}, but got {value:g}.")
+
+
+def read_figures(texts: Iterable[str] | None) -> tuple[str, ...]:
+    """Values of `--figure`.
+
+    Raises:
+        ValueError: if some are unknown.
+    """
+    figures = tuple(dict.fromkeys(texts or ()))
+    if wrong := [unknown("figure", figure, CURVES) for figure in figures if figure not in CURVES]:
+        raise ValueError(" ".join(wrong))
+    return figures
 
 
 def read_formats(text: str | None) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from bench.grid import Cell
@@ -77,11 +79,11 @@ def listing_table(what: str) -> Table:
     return table
 
 
-def cost_table(title: str, cells: list[Cell], store: Store) -> Table:
-    """One line per dataset and method, and the total."""
+def cost_table(title: str, cells: list[Cell], store: Store) -> Group:
+    """One line per dataset and method, and the total, below a title and above what the columns are."""
     from bench.cost import bytes_per_client, examples_to_train
 
-    table = Table(title=title, title_justify="left", caption=_CAPTION, caption_justify="left")
+    table = Table()
     for name in ("dataset", "method"):
         table.add_column(name)
     for name in ("trials", "chosen", "trainings", "done", "M examples", "MB/client"):
@@ -98,7 +100,8 @@ def cost_table(title: str, cells: list[Cell], store: Store) -> Table:
         table.add_row(dataset, algorithm, *_counts(members, store, examples_to_train, counted), megabytes)
     table.add_section()
     table.add_row("all", "", *_counts(cells, store, examples_to_train, set()), "")
-    return table
+    # rich would wrap them where the table ends.
+    return Group(Text(title, "table.title"), table, Text(_CAPTION, "table.caption"))
 
 
 def chosen(cells: Iterable[Cell]) -> int:

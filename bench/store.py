@@ -32,7 +32,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -417,35 +417,59 @@ def below(folder: Path, name: str) -> Path:
     """The path of a file in a folder, for writing.
 
     Raises:
-        StoreError: if the name or a link leads elsewhere.
+        StoreError: if the name leads elsewhere.
     """
     if not is_name(name):
         raise StoreError(f"{name!r} cannot be the name of a file in {folder}.")
-    if folder.is_symlink():
-        raise StoreError(f"{folder} is a link, and what is written there would lie elsewhere; replace it by a folder.")
     return folder / name
-
-
-def partial_of(path: Path) -> Path:
-    """Beside a file: where its next content is written before it takes its place. Nothing is there, not even a link."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    return partial
 
 
 def write_file(path: Path, text: str) -> None:
     """Replaces a file in one step that survives a power cut."""
-    partial = partial_of(path)
-    with open(partial, "x", encoding="utf-8") as file:
+    with replacing(path) as partial, open(partial, "x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(partial, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """What is written to the file that it yields takes the place of `path` at the end, and is removed if that fails. Nothing
+    is there at the beginning, not even a link.
+
+    Raises:
+        OSError: which names a file: by itself a full disk names none.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    try:
+        yield partial
+        os.replace(partial, path)
+    except OSError as error:
+        if str(error.filename or partial) == str(partial):
+            error.strerror, error.filename = error.strerror or str(error), str(path)
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder for files of the user, but none above it, whose name may be mistyped.
+
+    Raises:
+        ValueError: if the folder above it does not exist.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"There is no folder {folder.parent}, in which {folder.name} would be made; make it first."
+        ) from error
 
 
 def _json(content: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@
 Everything comes from the JSON files of a result store.
 """
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,15 @@ CURVES = ("rounds", "communication", "time", "examples")
 
 
 def write(
-    results: "Store | Path", grid: str, budget: str, *, value: str | None = None, formats: tuple[str, ...] = FORMATS
+    results: "Store | Path",
+    grid: str,
+    budget: str,
+    *,
+    value: str | None = None,
+    formats: tuple[str, ...] = FORMATS,
+    to: Path | None = None,
 ) -> dict[str, Path]:
-    """Saves the tables of a grid under `reports/` of its directory and returns format -> path.
+    """Saves the tables of a grid and returns format -> path.
 
     The files are called `<grid>@<budget>.md` and so on; a value other than the grid's own is part of the name
     (`<grid>@<budget>-best.md`), so that no file changes its meaning. Beside a CSV, standings get a file of their own
@@ -32,10 +39,12 @@ def write(
         budget: `paper`, `small`, `smoke` or the grid's own.
         value: `last`, `best` or `last10` (rounds); None takes what the grid asks for.
         formats: which of FORMATS and STANDALONE to write.
+        to: the folder of the files, which is made, but none above it; None is `reports/` of the directory.
 
     Raises:
         StoreError: if the store holds no such grid, or a file of it cannot be read.
-        ValueError: if an argument is unknown, or the grid cannot be laid out as its report asks.
+        ValueError: if an argument is unknown, the grid cannot be laid out as its report asks, or nothing can be written there.
+        OSError: if a file cannot be written; it names the file.
     """
     from bench.names import unknown
     from bench.store import below, write_file
@@ -44,8 +53,7 @@ def write(
         if format not in (*FORMATS, STANDALONE):
             raise ValueError(unknown("report format", format, [*FORMATS, STANDALONE]))
     made = _build(results, grid, budget, value)
-    folder = made[-1].folder / "reports"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = writable_folder(made[-1].folder, to)
     if "csv" in formats and made[0].standings:
         formats = (*formats, _STANDINGS)
     paths = {format: below(folder, made[0].name + _ENDINGS.get(format, f".{format}")) for format in formats}
@@ -60,22 +68,28 @@ def render(results: "Store | Path", grid: str, budget: str, *, value: str | None
 
 
 def write_figures(
-    results: "Store | Path", grid: str, budget: str, curves: tuple[str, ...] = (), *, value: str | None = None
+    results: "Store | Path",
+    grid: str,
+    budget: str,
+    curves: tuple[str, ...] = (),
+    *,
+    value: str | None = None,
+    to: Path | None = None,
 ) -> tuple[list[Path], list[str]]:
-    """Saves the figures that a grid lists, and curves on request, under `reports/` of its directory.
+    """Saves the figures that a grid lists, and curves on request.
 
     The files are called `<grid>@<budget>-<figure>.png`, `.pdf` and `.svg`; a metric other than the grid's own is part of
     the name.
 
     Args:
-        results, grid, budget, value: as in `write`.
+        results, grid, budget, value, to: as in `write`.
         curves: x axes of curves of accuracy, of CURVES, besides the listed figures.
 
     Returns:
         The files, and one sentence for each figure for which there is no result yet.
 
     Raises:
-        StoreError, ValueError: as in `write`.
+        StoreError, ValueError, OSError: as in `write`.
     """
     from bench.names import file_name, unknown
     from bench.store import Store, below
@@ -95,8 +109,7 @@ def write_figures(
 
     records, metric = _records(store, expanded), expanded["report"]["metric"]
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
-    folder = store.folder / "reports"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = writable_folder(store.folder, to)
     paths, sentences = [], []
     for title, figure in {figure_name(figure): figure for figure in wanted}.items():
         found = drawings.draw(figure, expanded, records, store, value)
@@ -108,6 +121,31 @@ def write_figures(
                 paths.append(below(folder, f"{stem}.{format}"))
                 figures.save(drawn, paths[-1])
     return paths, sentences
+
+
+def writable_folder(results_dir: Path, to: Path | None = None) -> Path:
+    """Where `write` writes, made and found to be writable.
+
+    Raises:
+        ValueError: if it is not; it names the options of `report` for results that cannot be written to.
+    """
+    from bench.store import make_folder
+
+    folder = Path(results_dir) / "reports" if to is None else to
+    if to is None and folder.is_symlink():  # it may be another one's directory
+        raise ValueError(
+            f"{folder} is a link, so reports would lie elsewhere; name the folder by `report --to FOLDER`, or only print "
+            "tables by `report --print`."
+        )
+    try:
+        make_folder(folder)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(
+            f"Cannot write reports to {folder} ({error.strerror}); name another folder by `report --to FOLDER`, or only "
+            "print tables by `report --print`."
+        ) from error
+    return folder
 
 
 _STANDINGS = "standings"

@@ -1,13 +1,12 @@
 """Draws the numbers of `series` with matplotlib, in the size and type of a two-column paper."""
 
-import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from bench.store import partial_of
+from bench.store import replacing
 from reports.looks import looks
 from reports.panels import Series
 
@@ -87,10 +86,8 @@ def save(figure, path: Path, **layout) -> None:
     import matplotlib
 
     metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
-    partial = partial_of(path)
-    with matplotlib.rc_context(STYLE):
+    with replacing(path) as partial, matplotlib.rc_context(STYLE):
         figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata, **layout)
-    os.replace(partial, path)
 
 
 def _columns(panels: int) -> int:

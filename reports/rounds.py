@@ -1,13 +1,12 @@
 """All rounds of all runs of a grid as one table, for other tools."""
 
 import json
-import os
 from pathlib import Path
 
 import pandas as pd
 
 from bench.names import chosen_in, unknown, value_of
-from bench.store import Store
+from bench.store import Store, replacing
 from reports.cells import cell_keys, current_cells
 
 SUFFIXES = (".csv", ".parquet")
@@ -70,13 +69,11 @@ def write(table: pd.DataFrame, path: Path) -> None:
         ValueError: for a suffix that is not among SUFFIXES.
     """
     check_suffix(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    if path.suffix == ".csv":
-        table.to_csv(partial, index=False, lineterminator="\n")
-    else:
-        table.to_parquet(partial, engine="pyarrow", index=False)
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        if path.suffix == ".csv":
+            table.to_csv(partial, index=False, lineterminator="\n")
+        else:
+            table.to_parquet(partial, engine="pyarrow", index=False)
 
 
 def _described(cell: dict, axes: list[str]) -> dict:

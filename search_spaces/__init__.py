@@ -7,18 +7,19 @@ A file maps settings or options to where they are searched:
       low: 0.0001                     # where `random` and `optuna` look; whole numbers if both ends are
       high: 10
       log: true
-      source: whose grid or range it is
+      source: whose grid or range it is; in a space of your own it may be left out
 
 and `extends: NAME` takes over what another file has.
 """
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from bench import grid_files
 from bench.mistakes import ConfigError, sentences
@@ -34,16 +35,23 @@ class Parameter(BaseModel):
         grid: values that a grid search tries, at least one.
         low, high: ends of the range for other searchers; without them these choose among the grid.
         log: whether the range is searched on a logarithmic scale.
-        source: whose grid or range it is.
+        source: whose grid or range it is; "" where somebody has not said it of a space of their own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     grid: list[Any]
-    low: int | Annotated[float, Field(allow_inf_nan=False)] | None = None
-    high: int | Annotated[float, Field(allow_inf_nan=False)] | None = None
+    low: int | float | None = None
+    high: int | float | None = None
     log: bool = False
-    source: str
+    source: str = ""
+
+    @field_validator("low", "high", mode="plain")
+    @classmethod
+    def _is_a_number(cls, value: Any, info: ValidationInfo) -> int | float | None:
+        if value is None or (type(value) in (int, float) and abs(value) <= sys.float_info.max):
+            return value
+        raise ValueError(f"{info.field_name} must be a finite number, but got {value!r}.")
 
     @model_validator(mode="after")
     def _range_is_one(self) -> "Parameter":
@@ -72,6 +80,8 @@ class Parameter(BaseModel):
 
     def origin(self, searcher: str) -> str:
         """Whose values these are: ranges are this project's, around the grids of papers."""
+        if not self.source:
+            return "of a space that names no source"
         if searcher == "grid" or self.low is None or self.source.startswith("ours"):
             return self.source
         return f"our range, around the grid {self.describe('grid')} ({self.source})"
@@ -126,7 +136,7 @@ def _load(name: str, inside: tuple[str, ...]) -> Space:
     for key, value in content.items():
         if not isinstance(value, dict):
             mistakes.append(
-                f"space {name}: {key} must say where it is searched, as {{grid: [0.1, 1], source: ours}}, but got {value!r}."
+                f"space {name}: {key} must say where it is searched, as {{grid: [0.1, 1]}}, but got {value!r}."
             )
             continue
         try:

@@ -1,6 +1,7 @@
 """The command line: quick where it can be, and one sentence for every mistake."""
 
 import errno
+import io
 import re
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from typer.testing import CliRunner
 
 from bench import options
 from bench.cli import app
+from bench.console import Output
 from bench.grid import expand, to_json
 from bench.grid_spec import load_grid
+from bench.overview import listing_table
 from bench.store import Store
 
 ALGORITHM = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "label-2"]
@@ -102,6 +105,25 @@ def test_describe_counts_trials_examples_and_bytes(bench):
     assert ("cifar10", "centralized", "3", "3", "3", "0", "30.0", "0.00") in lines
 
 
+def test_what_is_no_terminal_has_no_width():
+    commands = ["list"], ["describe", "--grid", "quickstart", "--set", f"lr=0.{'1' * 80}"]
+    listed, described = (CliRunner().invoke(app, command, env={"COLUMNS": "40"}).output for command in commands)
+    assert re.search(r"^quantity-b +Sizes in .* smaller b is more skewed\.$", listed, re.MULTILINE)
+    assert described.splitlines()[0] == "quickstart@paper+lr=0.1111111111111111"
+    assert re.search(r"^trials: .* \(10\^6 bytes\)$", described, re.MULTILINE)
+    assert not [line for line in (listed + described).splitlines() if "…" in line or line.endswith(" ")]
+
+
+def test_a_terminal_has_a_width():
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    Output(file=terminal, width=60, height=10, color_system=None).print(listing_table("grids"))
+    assert max(map(len, terminal.getvalue().splitlines())) <= 60
+
+
 def test_dry_run_says_what_would_run_and_writes_nothing(bench, tmp_path):
     code, text = bench("run", "--grid", "quickstart", "--only", "algorithm=fedavg,seed=0", "--dry-run")
     assert code == 0
@@ -145,6 +167,16 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["run", "--grid", "quickstart", "--only", "dataset=*"], "'*' is not a value that YAML can read"),
         (["run", "--grid", "quickstart", "--set", "mu=[1"], "'[1' is not a value that YAML can read"),
         (["run", *ALGORITHM, "--set", "rounds=true"], "rounds must be a valid integer, but got True."),
+        (["run", *ALGORITHM, "--set", "rounds=1.5"], "rounds must be a valid integer, but got 1.5."),
+        (
+            ["run", *ALGORITHM, "--set", "lr=1", "--set", "lr=2"],
+            "--set takes one value for each key, but got lr=1, lr=2.",
+        ),
+        (["run", *ALGORITHM, "--seeds", "0,1,0"], "--seeds needs each seed once, but got '0,1,0'."),
+        (
+            ["run", *ALGORITHM, "--substitute", "a=b,a=c"],
+            "--substitute takes one value for each key, but got a=b, a=c.",
+        ),
         (["run", *ALGORITHM, "--gpus-per-trial", "1"], "--gpus-per-trial 1 was asked for, but torch finds 0 GPUs"),
         (["run", *ALGORITHM, "--address", "ray://head:10001"], "--address must be HOST:PORT of a running cluster"),
         (["run", "--grid", "paper_table1"], "needs a data directory; name it with --data-dir."),
@@ -178,6 +210,24 @@ def test_a_mistake_gets_one_sentence_and_exit_code_2(bench, arguments, said, mon
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize(
+    ("options", "said", "unsaid"),
+    [
+        ("mu=-1,bogus=3", ["fedprox: mu must be at least 0, but got -1.", "Unknown setting 'bogus'."], "setting 'mu'"),
+        ("mu=-1,rounds=3", ["fedprox: mu must be at least 0, but got -1."], "rounds"),
+        ("lr=-1,rounds=3,nu=3", ["lr must be greater than 0", "Unknown setting 'nu'. Did you mean 'mu'?"], "rounds is"),
+    ],
+)
+def test_wrong_values_and_wrong_names_of_settings_are_told_together(bench, options, said, unsaid):
+    code, text = bench("run", "--grid", "quickstart", "--set", options)
+    assert code == 2 and all(sentence in text for sentence in said) and unsaid not in text.partition("Known:")[0]
+
+
+def test_options_of_an_unknown_method_are_no_mistake_of_their_own(bench):
+    code, text = bench("run", "--algorithm", "fedporx", *ALGORITHM[2:], "--set", "mu=1")
+    assert (code, "Did you mean 'fedprox'?" in text, "setting 'mu'" in text) == (2, True, False)
+
+
 @pytest.mark.parametrize("part", ["runs", "reports"])
 def test_a_part_of_the_results_that_cannot_be_written_is_named_before_anything_runs(bench, tmp_path, part):
     (tmp_path / "results").mkdir()
@@ -187,15 +237,59 @@ def test_a_part_of_the_results_that_cannot_be_written_is_named_before_anything_r
     assert f"error: Cannot write to the results directory {tmp_path}/results ({tmp_path}/results/{part}: " in text
 
 
-def test_a_report_that_cannot_be_written_is_explained(bench, tmp_path):
+@pytest.fixture
+def stored(tmp_path):
+    """A results directory with a grid of which nothing was run."""
     grid = load_grid("quickstart")
     with Store(tmp_path / "results").locked() as store:
         store.write_grid("quickstart@paper", to_json(grid, "paper", {}, expand(grid, "paper")))
-    (tmp_path / "results" / "reports").rmdir()
-    (tmp_path / "results" / "reports").touch()
+    return store.folder
+
+
+def test_results_that_cannot_be_written_to_are_reported_elsewhere_or_only_printed(bench, stored, tmp_path):
+    (stored / "reports").rmdir()
+    (stored / "reports").touch()
     code, text = bench("report")
-    assert code == 2
-    assert f"error: Cannot use {tmp_path}/results/reports: File exists." in text
+    assert code == 2 and text.count("\n") == 1, "nothing is printed before"
+    assert f"error: Cannot write reports to {stored}/reports (File exists); name another folder by `report --to" in text
+    assert "`report --print`" in text
+    code, table = bench("report", "--print")
+    assert code == 0 and "| digits" in table and "Saved" not in table
+    code, text = bench("report", "--to", str(tmp_path / "elsewhere"))
+    assert code == 0 and text.startswith(table)
+    assert sorted(path.suffix for path in (tmp_path / "elsewhere").iterdir()) == [".csv", ".html", ".md", ".tex"]
+
+
+def test_a_printed_report_has_the_format_that_is_asked_for_and_makes_no_file(bench, stored):
+    before = sorted(stored.rglob("*"))
+    assert bench("report", "--print", "--format", "csv")[1].startswith("dataset,partition,")
+    code, text = bench("report", "--print", "--to", "x", "--figure", "time")
+    assert code == 2 and "error: --print saves nothing; leave out --to and --figure." in text
+    assert sorted(stored.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--figure", "foo"], "Unknown figure 'foo'. Known: rounds, communication, time, examples."),
+        (["--value", "lats"], "Unknown value 'lats'. Did you mean 'last'?"),
+        (["--to", "{folder}/a/b"], "There is no folder {folder}/a, in which b would be made; make it first."),
+    ],
+)
+def test_a_mistake_in_a_report_is_told_before_its_table(bench, stored, arguments, said):
+    code, text = bench("report", *(word.format(folder=stored) for word in arguments))
+    assert code == 2 and text.startswith("error: " + said.format(folder=stored)) and text.count("\n") == 1
+    assert not list((stored / "reports").iterdir())
+
+
+def test_a_disk_that_is_full_while_a_report_is_written_is_named_and_keeps_no_part(bench, stored, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    path = stored / "reports" / "quickstart@paper.md"
+    assert bench("report") == (2, f"error: Cannot use {path}: No space left on device.\n")
+    assert not list(path.parent.iterdir())
 
 
 def test_a_full_disk_is_one_sentence(bench, monkeypatch):

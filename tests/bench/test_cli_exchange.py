@@ -42,6 +42,16 @@ def test_export_writes_a_table_and_says_what_is_not_in_it(both, bench, tmp_path)
     assert len(pd.read_parquet(tmp_path / "rounds.parquet")) == 4
 
 
+@pytest.mark.parametrize("option", ["--to {tmp}/new/{name}", "--tensorboard {tmp}/{name}"])
+def test_export_makes_one_folder_but_none_above_it(both, bench, tmp_path, option):
+    command = f"export --grid quickstart --results-dir {{a}} {option}"
+    code, text = bench(command.replace("{name}", "rounds.csv"))
+    assert code == 0 and list(tmp_path.rglob("rounds.csv"))
+    code, text = bench(command.replace("{tmp}/", "{tmp}/typo/").replace("{name}", "board.csv"))
+    assert code == 2 and f"error: There is no folder {tmp_path}/typo, in which " in text and text.count("\n") == 1
+    assert not (tmp_path / "typo").exists()
+
+
 def test_export_for_tensorboard_names_a_folder_per_run(both, bench, tmp_path):
     code, text = bench("export --grid quickstart --tensorboard {tmp}/board --results-dir {b}")
     assert code == 0 and "tensorboard --logdir" in text

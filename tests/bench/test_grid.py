@@ -250,6 +250,31 @@ def test_unknown_names_in_a_grid_come_with_the_nearest_one(grid_of):
         assert f"Did you mean '{nearest}'?" in text
 
 
+def test_mistakes_of_keys_and_of_axes_are_told_together(grid_of):
+    axes = {
+        "dataset": ["digit"],
+        "algorithm": ["fedavg", "fedprox"],
+        "wrapper": ["none", "ccrv"],
+        "mu": [-1, 0.1],
+        "first_clients": [3],
+        "seed": [0, 1.5],
+    }
+    with pytest.raises(ConfigError) as caught:
+        grid_of(axes=axes, settngs={}, settings={"lr": 0, "rounds": 3}, report={"rows": ["dataset"]}, tuning=[])
+    assert {line.removeprefix("grid mine: ").partition(" Known:")[0] for line in caught.value.mistakes} == {
+        "Unknown key 'settngs'. Did you mean 'settings'?",
+        "lr must be greater than 0, but got 0.",
+        "Unknown dataset 'digit'. Did you mean 'digits'?",
+        "Unknown wrapper 'ccrv'. Did you mean 'ccvr'?",
+        "fedprox: mu must be at least 0, but got -1.0.",
+        "seed must be a valid integer, but got 1.5.",
+    }
+    with pytest.raises(ConfigError, match="Did you mean 'settings'.*\n.*Unknown setting 'datset'"):
+        grid_of(axes={"datset": ["digits"], "algorithm": ["fedavg"]}, settngs={})
+    with pytest.raises(ConfigError, match="^grid mine: Unknown key 'settngs'"):
+        grid_of(axes=SMALL["axes"] | {"partition": ["none"], "model_width": [0.5], "mu": [1]}, settngs={})
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -39,6 +39,9 @@ def test_every_space_is_about_training_and_options_of_its_method(name):
         ("rounds: {grid: [1, 2], source: x}", "Unknown hyper-parameter of fedprox 'rounds'."),
         ("clients: {grid: [1, 2], source: x}", "Unknown hyper-parameter of fedprox 'clients'."),
         ("mu: {grid: [[1]], source: x}", "mu must be searched among numbers or texts, but its grid has [1]."),
+        ("mu: {grid: [1], low: .inf, high: x}", "mu: low must be a finite number, but got inf."),
+        ("mu: {grid: [1], low: 1, high: x}", "mu: high must be a finite number, but got 'x'."),
+        ("mu: {grid: [1], low: 0, high: true}", "mu: high must be a finite number, but got True."),
         ("- mu", "must map hyper-parameters to where they are searched."),
         ("mu: [", "is not valid YAML"),
     ],
@@ -48,6 +51,16 @@ def test_a_mistake_in_a_space_is_explained(tmp_path, content, said):
     with pytest.raises(ConfigError) as caught:
         make(space=str(tmp_path / "mine.yaml"))
     assert said in str(caught.value)
+
+
+def test_a_space_of_ones_own_needs_no_source(tmp_path):
+    (tmp_path / "mine.yaml").write_text("mu: {grid: [1], low: 1, high: 5}\nlr: {grid: [1], source: ours}")
+    space = make(space=str(tmp_path / "mine.yaml")).space
+    assert space["mu"].is_whole and space["mu"].size("random") == 5
+    assert {key: where.origin("random") for key, where in space.items()} == {
+        "mu": "of a space that names no source",
+        "lr": "ours",
+    }
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def test_files_hold_what_the_table_holds(store, table, tmp_path, suffix):
         store.add("cifar10 label-2", "fedconcat", [0.5, 0.6], choice={"num_clusters": clusters})
     store.add("cifar10 label-2", "fedprox", [0.5], choice={"mu": 1})
     made, path = table(), tmp_path / "new" / f"rounds{suffix}"
+    path.parent.mkdir()
     write(made, path)
     if suffix == ".parquet":
         read = pd.read_parquet(path)

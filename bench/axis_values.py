@@ -1,0 +1,45 @@
+"""What is wrong with values of a grid's axes and settings, each by itself: for a grid whose file has mistakes, which has no
+cells in which they would be found."""
+
+from typing import Any
+
+from bench.config import SETTINGS, read, wrappers
+from bench.methods import is_method, options_of
+from bench.mistakes import ConfigError
+from bench.names import UNWRAPPED, unknown
+
+_PLAIN = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "iid"}  # what any value may stand beside
+
+
+def wrong_values(axes: object, settings: object) -> list[str]:
+    """One sentence per mistake.
+
+    Args:
+        axes, settings: as they stand in the file; what has not the shape of axes or settings is left out.
+    """
+    given = {key: [value] for key, value in settings.items()} if isinstance(settings, dict) else {}
+    if isinstance(axes, dict):
+        given |= {key: values for key, values in axes.items() if isinstance(values, list)}
+    named = [*given.get("algorithm", ()), *(name for name in given.get("wrapper", ()) if name != UNWRAPPED)]
+    methods = [name for name in named if is_method(name)]
+    options = {option for name in methods for option in options_of(name)}
+    mistakes = []
+    for key, values in given.items():
+        if key in ("wrapper", *SETTINGS, *options):
+            mistakes += [line for value in values for line in _wrong(key, value, methods)]
+        elif methods == named:  # else it may be an option of a method whose name is wrong
+            mistakes.append(unknown("setting", key, sorted({*SETTINGS, *options})))
+    return mistakes
+
+
+def _wrong(key: str, value: Any, methods: list[str]) -> list[str]:
+    if key == "wrapper":
+        return [] if value in (UNWRAPPED, *wrappers()) else [unknown("wrapper", value, wrappers())]
+    owners = [{}] if key in SETTINGS else [{"algorithm": name} for name in methods if key in options_of(name)]
+    mistakes = []
+    for owner in owners:
+        try:
+            read(_PLAIN | owner | {key: value})
+        except ConfigError as error:
+            mistakes += error.mistakes
+    return mistakes
