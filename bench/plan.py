@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import algorithms
 import datasets
 from bench import grid as grids
-from bench import images
+from bench import images, models
 from bench.asked import merge
 from bench.config import base_of, run_id, with_options
 from bench.cost import examples_to_train
@@ -41,6 +41,8 @@ class Request:
             results go to `superseded`. Killed in between, the earlier results stand, and the same command goes on.
         keep_final: keep each run's last state.
         checkpoint_seconds: least time between checkpoints of an unfinished run.
+        engine: on which runs are played, "auto" for the faster one; numbers agree up to rounding, so it is not part of a run's
+            id.
         storage: where workers write checkpoints and states, a shared path or a URI; None for the results directory.
         track: which service is told of every round, one of `bench.tracking.KINDS`; None for none.
         how: how hyper-parameters are chosen on validation data; None plays the grid's tuning sets, among whose points the table
@@ -58,6 +60,7 @@ class Request:
     rerun: bool = False
     keep_final: bool = True
     checkpoint_seconds: float = 60.0
+    engine: str = "auto"
     storage: str | None = None
     track: str | None = None
     how: "How | None" = None
@@ -129,6 +132,7 @@ def make_plan(request: Request, store: Store) -> Plan:
     facts = datasets.INFO | {name: _facts(dataset) for name, dataset in found.items()}
     facts |= {name: facts[request.substitutes[name]] for name in absent if name in request.substitutes}
     cells, selected = _expand(request, list(absent), facts)
+    _check_engine(request, selected)
     _check_places(request, selected)
     todo, reasons = {}, {}
     for cell in selected:
@@ -280,6 +284,18 @@ def _check_places(request: Request, cells: list[Cell]) -> None:
                 "axis in which they differ among the report's rows or columns."
             ]
         )
+
+
+def _check_engine(request: Request, cells: list[Cell]) -> None:
+    """Raises ConfigError if the engine that was asked for cannot run the model of a cell."""
+    used = {} if request.engine != "vectorised" else dict.fromkeys(cell.config.model for cell in cells)
+    mistakes = [
+        f"The vectorised engine cannot run {name}, which {why}; use the engine loop or auto, or leave the cells of {name} out."
+        for name in used
+        if (why := models.load(name)((3, 32, 32), 10).loop_only)  # whatever the images
+    ]
+    if mistakes:
+        raise ConfigError(mistakes)
 
 
 def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> str | None:

@@ -150,7 +150,12 @@ def _play(
             study,
             say,
             place=search.Place(
-                place_of(request, store), request.storage is not None, mark, folders, request.checkpoint_seconds
+                place_of(request, store),
+                request.storage is not None,
+                mark,
+                folders,
+                request.checkpoint_seconds,
+                request.engine,
             ),
             data_dir=request.data_dir,
             machines=machines,
@@ -178,7 +183,15 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
     }
     with mark_of(request, store, machines.address) as mark, Display(console, shown).shown() as display:
         jobs = [
-            Job(run, config, folder_of(run, request, store), Keep(), request.checkpoint_seconds, mark=mark)
+            Job(
+                run,
+                config,
+                folder_of(run, request, store),
+                Keep(),
+                request.checkpoint_seconds,
+                request.engine,
+                mark=mark,
+            )
             for run, config in lacking.items()
         ]
         tune.play(

@@ -33,6 +33,7 @@ class Job:
         folder: where its worker writes checkpoints and states: an absolute path, or a URI that fsspec knows.
         keep: which states.
         checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
+        engine: "loop", "vectorised", or "auto" for the faster one.
         block: clients that train at once on the vectorised engine, at most; None for no bound.
         base: of a method that is `post_hoc`, where the finished run of its base left its state; "" if it has to be trained.
         mark: a file of the driver at the place where folders are made, a path or a URI; "" if that need not be looked for.
@@ -43,6 +44,7 @@ class Job:
     folder: str
     keep: Keep
     checkpoint_seconds: float = 60.0
+    engine: str = "auto"
     block: int | None = None
     base: str = ""
     mark: str = ""
@@ -115,7 +117,8 @@ class Worker:
         require_shared(job.mark)
         dataset = images.load(job.config.dataset, job.config.transform, self._data_dir)
         folder = Folder(job.folder)
-        run = Run(job.config, dataset, device=self._device, folder=folder, keep=job.keep, block=job.block)
+        how = {"engine": job.engine, "keep": job.keep, "block": job.block}
+        run = Run(job.config, dataset, device=self._device, folder=folder, **how)
         if job.base:
             run.take_over(_last_state(job.base))
         of = {"run": job.id, "images": dataset.digest, "engine": run.task.engine, "code": code_version(job.config)}

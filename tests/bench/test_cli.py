@@ -84,6 +84,17 @@ def test_an_analysis_takes_no_options_of_searches(bench):
     assert code == 2 and "it takes no --samples" in text
 
 
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_an_engine_that_there_is_not_is_told(bench, command):
+    code, text = bench(command, *ALGORITHM, "--engine", "vectorized")
+    assert code == 2 and "Unknown value of --engine 'vectorized'. Did you mean 'vectorised'?" in " ".join(text.split())
+
+
+def test_an_analysis_takes_no_engine(bench):
+    code, text = bench("run", "--grid", "paper_table6", "--engine", "loop")
+    assert code == 2 and "it takes no --engine" in text
+
+
 def test_list_names_everything_with_a_line_each(bench):
     code, text = bench("list")
     assert code == 0

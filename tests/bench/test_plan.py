@@ -1,6 +1,7 @@
 """What is left to play, and what of a grid is stored, over several requests; nothing is trained."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -227,6 +228,24 @@ def test_a_table_of_several_engines_says_so(ask, store):
     request = ask(only={"algorithm": ["fedavg"]})
     play(request, store, engine="vectorised")
     assert "Mixed versions: engine loop (1 run), vectorised (1 run)." in table(store, request)
+
+
+def test_models_that_the_vectorised_engine_cannot_run_are_named_before_anything_is_played(ask, store, monkeypatch):
+    monkeypatch.setattr(images, "load", lambda name, transform, data_dir: _images(10, 100, ""))
+    axes = GRID["axes"] | {"dataset": ["svhn"], "model": ["mlp", "simple-cnn-concat5", "vgg9", "resnet50"]}
+    request = ask(axes=axes, settings={"clients": 10, "rounds": 2}, report={"rows": ["model"]})
+    for engine in ("auto", "loop"):
+        assert len(make_plan(replace(request, engine=engine), store).todo) == 16
+    vectorised = replace(request, engine="vectorised")
+    with pytest.raises(ConfigError) as told:
+        make_plan(vectorised, store)
+    assert told.value.mistakes == [
+        "The vectorised engine cannot run vgg9, which draws dropout masks from one generator per client; use the engine loop "
+        "or auto, or leave the cells of vgg9 out.",
+        "The vectorised engine cannot run resnet50, which normalises by batch statistics, which padding rows would enter; use "
+        "the engine loop or auto, or leave the cells of resnet50 out.",
+    ]
+    assert len(make_plan(replace(vectorised, only={"model": ["mlp", "simple-cnn-concat5"]}), store).todo) == 8
 
 
 @pytest.fixture

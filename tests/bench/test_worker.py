@@ -75,6 +75,18 @@ def test_a_checkpoint_of_another_run_is_ignored_with_a_sentence(job, monkeypatch
     assert len(first["rows"]) == 1
 
 
+@pytest.mark.parametrize(("engine", "used"), [("loop", "loop"), ("vectorised", "vectorised"), ("auto", "vectorised")])
+def test_a_run_is_played_on_the_engine_that_was_asked_for_and_its_record_says_so(job, engine, used):
+    assert play(replace(job, engine=engine))[-1]["ended"]["engine"] == used
+
+
+def test_a_checkpoint_of_another_engine_is_not_gone_on_from(job, monkeypatch):
+    monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
+    play(replace(job, engine="loop"), steps=2)
+    (first,) = play(replace(job, engine="vectorised"), steps=1)
+    assert first["note"] == "starts over: its checkpoint was written with engine 'loop' instead of 'vectorised'"
+
+
 def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_asks_for_room(job, monkeypatch):
     blocks, step, error = [], Run.step, torch.OutOfMemoryError("CUDA out of memory")
 
