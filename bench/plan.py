@@ -23,6 +23,7 @@ from bench.probes import needed_state, probes_of, rounds_of
 from bench.run import FINAL, Keep
 from bench.store import Store
 from datasets import Dataset, DatasetInfo
+from datasets.image_size import ImageSize
 
 if TYPE_CHECKING:
     from bench.search_spec import How
@@ -116,7 +117,7 @@ def make_plan(request: Request, store: Store) -> Plan:
     unused = [name for name in request.substitutes if name not in {cell.dataset for cell in selected}]
     if unused:
         raise ConfigError([f"--substitute {name}=...: no selected cell uses {name}." for name in unused])
-    found, absent = _look(((cell.config.dataset, cell.config.transform) for cell in selected), request.data_dir)
+    found, absent = _look(((cell.config.dataset, *_looks(cell)) for cell in selected), request.data_dir)
     stand_ins = {request.substitutes[name] for name in absent if name in request.substitutes}
     no_data = " ".join(absent.values()) if absent and not found and not stand_ins else ""
     looked = request.data_dir is not None and request.data_dir.is_dir()
@@ -124,8 +125,8 @@ def make_plan(request: Request, store: Store) -> Plan:
         looked and request.grid.mirrors
     ):  # a table without any number says something only beside a paper's
         raise datasets.DataError(next(iter(absent.values())))
-    transforms = {cell.config.transform for cell in selected if cell.dataset in absent}
-    others, without = _look(((name, transform) for name in stand_ins for transform in transforms), request.data_dir)
+    looks = {_looks(cell) for cell in selected if cell.dataset in absent}
+    others, without = _look(((name, *look) for name in stand_ins for look in looks), request.data_dir)
     for sentence in without.values():
         raise datasets.DataError(sentence)
     found |= others
@@ -236,16 +237,24 @@ def _with_chosen(cell: Cell, request: Request) -> Cell:
     return replace(cell, config=config, id=run_id(config), tuned=tuned)
 
 
-def _look(wanted: Iterable[tuple[str, str]], data_dir: Path | None) -> tuple[dict[str, Dataset], dict[str, str]]:
-    """Datasets by name, decoded now, before workers wait for them; and for those that are not there what to do.
+def _looks(cell: Cell) -> tuple[str, ImageSize | None]:
+    """What the images of a cell look like: its transform, and the size to which they are resized."""
+    return cell.config.transform, cell.config.image_size
+
+
+def _look(
+    wanted: Iterable[tuple[str, str, ImageSize | None]], data_dir: Path | None
+) -> tuple[dict[str, Dataset], dict[str, str]]:
+    """Datasets by name, decoded now, before workers wait for them, in the images' own size if that is wanted, too; and for
+    those that are not there what to do.
 
     Args:
-        wanted: (dataset, transform).
+        wanted: (dataset, transform, image size).
     """
     found, absent = {}, {}
-    for name, transform in dict.fromkeys(wanted):
+    for name, transform, image_size in sorted(dict.fromkeys(wanted), key=lambda one: one[2] is None):
         try:
-            found[name] = images.load(name, transform, data_dir)
+            found[name] = images.load(name, transform, data_dir, image_size)
         except datasets.MissingData as error:
             absent[name] = str(error)
     return found, absent

@@ -40,8 +40,9 @@ def kind_of(job: Any) -> str:
     config = job.config
     model = config.model + (f" x{config.model_width:g}" if config.model_width != 1 else "")
     method = json.dumps(_shape(config.algorithm), sort_keys=True)
+    images = " ".join(map(str, filter(None, (config.dataset, config.transform, config.image_size))))
     return (
-        f"{config.dataset} {config.transform}, {model}, {method}, {config.cohort_size} clients per round, batch "
+        f"{images}, {model}, {method}, {config.cohort_size} clients per round, batch "
         f"{config.batch_size}{'' if job.engine == 'auto' else f', engine {job.engine}'}"
     )
 
@@ -187,7 +188,7 @@ def measure(config: Any, data_dir: Path | None, block: int | None = None, engine
     steps = min(config.local_steps or _STEPS, _STEPS)
     changes = {"rounds": 10**6, "local_epochs": None, "local_steps": steps, "trace_local_models": None}
     short = config.model_copy(update=changes)
-    dataset = images.load(config.dataset, config.transform, data_dir)
+    dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)
     run = Run(short, dataset, device="cuda", engine=engine, block=block)
     before, total = torch.cuda.mem_get_info()
     before += torch.cuda.memory_reserved()  # what the run holds already

@@ -24,7 +24,7 @@ from bench.worker import Job
 
 # What decides who has which training examples, and so whether enough can be set aside.
 _OF_THE_DATA = (
-    *("dataset", "transform", "partition", "clients", "first_clients", "seed"),
+    *("dataset", "transform", "image_size", "partition", "clients", "first_clients", "seed"),
     *("train_examples", "validation_share", "dirichlet_seed_override"),
 )
 
@@ -133,7 +133,7 @@ def _check_data(searches: Iterable[Search], request: Request) -> None:
         key = tuple(getattr(config, name) for name in _OF_THE_DATA)
         if key not in looked:
             looked.add(key)
-            divide(config, images.load(config.dataset, config.transform, request.data_dir))
+            divide(config, images.load(config.dataset, config.transform, request.data_dir, config.image_size))
 
 
 def _play(

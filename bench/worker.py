@@ -115,13 +115,13 @@ class Worker:
         """The run, from its checkpoint if there is one; rounds are reported from the first one on."""
         job, self._reported = self._job, 0
         require_shared(job.mark)
-        dataset = images.load(job.config.dataset, job.config.transform, self._data_dir)
-        folder = Folder(job.folder)
+        config, folder = job.config, Folder(job.folder)
+        dataset = images.load(config.dataset, config.transform, self._data_dir, config.image_size)
         how = {"engine": job.engine, "keep": job.keep, "block": job.block}
-        run = Run(job.config, dataset, device=self._device, folder=folder, **how)
+        run = Run(config, dataset, device=self._device, folder=folder, **how)
         if job.base:
             run.take_over(_last_state(job.base))
-        of = {"run": job.id, "images": dataset.digest, "engine": run.task.engine, "code": code_version(job.config)}
+        of = {"run": job.id, "images": dataset.digest, "engine": run.task.engine, "code": code_version(config)}
         of |= {
             "torch": str(torch.__version__),
             "device": device_name(run.task.device),

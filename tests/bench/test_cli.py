@@ -178,6 +178,8 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["report", "--grid", "paper_table6"], "`run --grid paper_table6` prints it again from what is finished."),
         (["describe", "--grid", "paper_table8"], "paper_table8 is an analysis, not a grid of trials"),
         (["data", "show", "digits", "lable-2"], "Did you mean 'label-k'?"),
+        (["data", "show", "digits", "iid", "--image-size", "big"], "image_size must be a number of pixels"),
+        (["data", "check", "digits", "--image-size", "0"], "at least 1, or height and width as 24x32"),
         (["data", "check", "cifer10"], "Did you mean 'cifar10'?"),
     ],
 )

@@ -230,8 +230,19 @@ def test_a_table_of_several_engines_says_so(ask, store):
     assert "Mixed versions: engine loop (1 run), vectorised (1 run)." in table(store, request)
 
 
+def test_each_size_of_images_on_an_axis_is_checked_as_it_is(ask, store):
+    axes = {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedavg"], "image_size": [20, None]}
+    report = {"rows": ["image_size"]}
+    request = ask(axes=axes, settings=GRID["settings"] | {"model": "simple-cnn"}, report=report)
+    with pytest.raises(ConfigError, match="needs images of at least 16x16 pixels, but got 8x8"):
+        make_plan(request, store)
+    todo = make_plan(replace(request, overrides={"image_size": 20}), store).todo
+    assert [cell.config.image_size for cell in todo] == [20]
+    assert len({cell.id for cell in make_plan(ask(axes=axes, report=report), store).todo}) == 2
+
+
 def test_models_that_the_vectorised_engine_cannot_run_are_named_before_anything_is_played(ask, store, monkeypatch):
-    monkeypatch.setattr(images, "load", lambda name, transform, data_dir: _images(10, 100, ""))
+    monkeypatch.setattr(images, "load", lambda *wanted: _images(10, 100, ""))
     axes = GRID["axes"] | {"dataset": ["svhn"], "model": ["mlp", "simple-cnn-concat5", "vgg9", "resnet50"]}
     request = ask(axes=axes, settings={"clients": 10, "rounds": 2}, report={"rows": ["model"]})
     for engine in ("auto", "loop"):
@@ -282,7 +293,7 @@ def svhn(monkeypatch):
     """Makes svhn what a test says: a Dataset, or None for missing."""
     found = {}
 
-    def load(name, transform, data_dir):
+    def load(name, transform, data_dir, image_size):
         if name == "svhn" and found.get(name) is None:
             raise MissingData("No svhn.")
         return found[name] if name in found else datasets.load(name, None)

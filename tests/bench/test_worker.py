@@ -7,8 +7,10 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import bench.run
 from bench import worker as workers
@@ -85,6 +87,27 @@ def test_a_checkpoint_of_another_engine_is_not_gone_on_from(job, monkeypatch):
     play(replace(job, engine="loop"), steps=2)
     (first,) = play(replace(job, engine="vectorised"), steps=1)
     assert first["note"] == "starts over: its checkpoint was written with engine 'loop' instead of 'vectorised'"
+
+
+def test_images_of_several_sizes_are_resized_and_the_record_says_so(job, tmp_path, monkeypatch):
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
+    draw = np.random.default_rng(0)
+    for name in (f"{split}/{kind}/{n}.png" for split in ("train", "test") for kind in "ab" for n in range(10)):
+        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        height, width = draw.integers(8, 40, 2)
+        Image.fromarray(draw.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(tmp_path / "mine" / name)
+    mine = {"algorithm": "fedavg", "dataset": f"imagefolder:{tmp_path / 'mine'}", "partition": "iid", "model": "mlp"}
+    mine |= {"clients": 2, "rounds": 1, "local_epochs": 1}
+    ended = {}
+    for size in (None, 16, [16, 20]):
+        (*_, last) = play(replace(job, config=resolve(mine | {"image_size": size})))
+        ended[str(size)] = last["ended"]
+    assert ended["None"]["status"] == "failed" and "must have one size" in ended["None"]["reason"]
+    square, other = ended["16"]["data"], ended["[16, 20]"]["data"]
+    assert square["kind"] == "image folders, resized to 16x16 pixels"
+    assert other["kind"] == "image folders, resized to 16x20 pixels" and square["digest"] != other["digest"]
+    larger = ended["[16, 20]"]["bytes_per_client"] - ended["16"]["bytes_per_client"]
+    assert larger == 2 * 4 * 3 * (16 * 20 - 16 * 16) * 64, "weights of the first layer, both ways"
 
 
 def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_asks_for_room(job, monkeypatch):
