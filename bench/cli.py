@@ -52,6 +52,7 @@ def run(
     gpus_per_trial: Annotated[str, typer.Option(help="Share of a GPU, or auto.")] = "0",
     max_concurrent: Annotated[int, typer.Option(help="Trials at once; 0: as many as there are cores.")] = 0,
     address: given.AddressOption = None,
+    engine: given.EngineOption = "auto",
     keep_state: Annotated[str, typer.Option(help="final or none: whether a run keeps its last state.")] = "final",
     checkpoint_seconds: given.CheckpointOption = 60.0,
     storage: given.StorageOption = None,
@@ -91,6 +92,7 @@ def run(
                 "--rerun": rerun,
                 "--dry-run": dry_run,
                 "--address": address,
+                "--engine": engine != "auto",
                 "--keep-state": keep_state != "final",
                 "--checkpoint-seconds": checkpoint_seconds != 60,
                 "--storage": storage,
@@ -112,6 +114,7 @@ def run(
                 raise ValueError(f"{grid} is an analysis, not a grid of runs; it takes no {options}.")
             overrides = given.read_set(set_)
             return run_analysis(grid, budget, overrides, given.read_seeds(seeds), substitute, data_dir, results_dir)
+        given.check_engine(engine)
         if keep_state not in ("final", "none"):
             raise ValueError(unknown("value of --keep-state", keep_state, ("final", "none")))
         if track:
@@ -127,6 +130,7 @@ def run(
             rerun=rerun,
             keep_final=keep_state == "final",
             checkpoint_seconds=checkpoint_seconds,
+            engine=engine,
             storage=None if dry_run else storage_of(storage),
             track=track,
             how=_how(

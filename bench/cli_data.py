@@ -10,17 +10,22 @@ from bench.console import console, explained
 
 app = typer.Typer(help="Datasets: check, prepare, show.", no_args_is_help=True)
 
+SizeOption = Annotated[
+    str | None,
+    typer.Option("--image-size", help="Resize the images to N pixels, or to HEIGHTxWIDTH, as a run with image_size."),
+]
 Names = Annotated[list[str] | None, typer.Argument(help="Datasets; all if left out.")]
 
 
 @app.command()
-def check(names: Names = None, data_dir: given.DataOption = None) -> None:
+def check(names: Names = None, image_size: SizeOption = None, data_dir: given.DataOption = None) -> None:
     """Say for each dataset where it was found and whether it is complete, or what to do."""
     import datasets
 
     with explained():
+        size = _size(image_size)
         for name in names or datasets.INFO:
-            finding = datasets.check(name, data_dir)
+            finding = datasets.check(name, data_dir, image_size=size)
             console.print(f"{name}: {finding.status}. {finding.detail}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -45,6 +50,7 @@ def show(
     partition: str,
     clients: Annotated[int, typer.Option(min=1, help="Size of the population.")] = 40,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    image_size: SizeOption = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw it, to a .png, .svg or .pdf file.")] = None,
     data_dir: given.DataOption = None,
 ) -> None:
@@ -55,10 +61,17 @@ def show(
 
     with explained():
         dealt = partitions.parse(partition)
-        images = datasets.load(dataset, data_dir)
+        images = datasets.load(dataset, data_dir, image_size=_size(image_size))
         labels = images.train.labels
         table = pictures.count_table(dealt.split(labels, clients, images.num_classes, seed), labels, images.classes)
         typer.echo(table.to_string())
         if plot:
             pictures.draw_bubbles(table, plot, f"{dataset}, {dealt.name}, {clients} clients, seed {seed}")
             console.print(f"Saved: {plot}", highlight=False, soft_wrap=True)
+
+
+def _size(text: str | None):
+    """Value of `--image-size`."""
+    from datasets.image_size import read_image_size
+
+    return None if text is None else read_image_size(given.scalar(text))

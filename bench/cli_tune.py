@@ -30,6 +30,7 @@ def tune(
     gpus_per_trial: Annotated[str, typer.Option(help="Share of a GPU.")] = "0",
     max_concurrent: Annotated[int, typer.Option(help="Configurations at once; 0: as many as there are cores.")] = 0,
     address: given.AddressOption = None,
+    engine: given.EngineOption = "auto",
     checkpoint_seconds: given.CheckpointOption = 60.0,
     storage: given.StorageOption = None,
     dry_run: given.DryRunOption = False,
@@ -43,6 +44,7 @@ def tune(
     with explained():
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
+        given.check_engine(engine)
         request = Request(
             grid=single({"algorithm": algorithm, "dataset": dataset, "partition": partition}, wanted_seeds),
             budget=budget,
@@ -52,6 +54,7 @@ def tune(
             substitutes={},
             data_dir=data_dir and data_dir.absolute(),
             checkpoint_seconds=checkpoint_seconds,
+            engine=engine,
             storage=None if dry_run else storage_of(storage),
             how=How(searcher, scheduler, samples, space, metric, validation_share),
         )

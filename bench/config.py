@@ -7,7 +7,7 @@ method's options in one namespace) and `resolve` turns it into a `RunConfig` in 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 import algorithms
 import datasets
@@ -19,6 +19,7 @@ from bench.names import unknown
 from bench.participation import cohort_size
 from bench.stored import hash_of
 from datasets import DatasetInfo, partitions, transforms
+from datasets.image_size import ImageSize, read_image_size
 
 MAX_SEED = 2**32 - 1  # of the legacy generators that draw partitions
 
@@ -30,6 +31,8 @@ class RunConfig(BaseModel):
         algorithm: the method's name and every one of its options; a wrapper's base is nested the same way.
         clients: size of the population.
         first_clients: only the first so many clients of the partition exist; None is all of them.
+        image_size: to which images are resized (bilinear) when they are decoded: 32, or height and width "24x32", which may be
+            given as [24, 32]; in pixels. None is what the transform says, mostly their own size.
         model_width: factor on the channels of models that have a `width`.
         rounds: communication rounds; for methods with rounds of their own (stages) their sum, whatever was asked for.
         participation: share of the population that trains in a round, in (0, 1].
@@ -56,6 +59,7 @@ class RunConfig(BaseModel):
     clients: int = Field(40, gt=0)
     model_width: float = Field(1.0, gt=0, le=1)
     transform: str = "fedconcat"
+    image_size: int | str | None = None
     rounds: int = Field(50, gt=0)
     local_epochs: int | None = Field(None, gt=0)
     local_steps: int | None = Field(None, gt=0)
@@ -74,6 +78,11 @@ class RunConfig(BaseModel):
     dirichlet_seed_override: int | None = Field(None, ge=0, le=MAX_SEED)
     first_clients: int | None = Field(None, gt=0)
     trace_local_models: Literal[True] | None = None
+
+    @field_validator("image_size", mode="before")
+    @classmethod
+    def _is_a_size(cls, value: Any) -> ImageSize | None:
+        return None if value is None else read_image_size(value)
 
     @property
     def population(self) -> int:

@@ -25,6 +25,7 @@ class Place:
         mark: as in `bench.worker.Job`.
         bases: seed -> where the last state lies from which the runs of that seed start; see `bases_of`.
         checkpoint_seconds: least time between checkpoints of an unfinished run.
+        engine: as in `bench.worker.Job`.
     """
 
     folder: str
@@ -32,6 +33,7 @@ class Place:
     mark: str
     bases: Mapping[int, str]
     checkpoint_seconds: float = 60.0
+    engine: str = "auto"
 
 
 class Configuration(tune.Trainable):
@@ -79,7 +81,8 @@ class Configuration(tune.Trainable):
         config, worker = self._runs[run], Worker(self._data_dir, self._device)
         place, folder = self._place, f"{self._place.folder}/{run}"
         base = place.bases.get(config.seed, "")
-        worker.take(Job(run, config, folder, Keep(final=False), place.checkpoint_seconds, base=base, mark=place.mark))
+        keep, seconds = Keep(final=False), place.checkpoint_seconds
+        worker.take(Job(run, config, folder, keep, seconds, place.engine, base=base, mark=place.mark))
         return worker
 
     def _play(self, run: str, stop: int) -> dict[str, Any]:

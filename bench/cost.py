@@ -7,7 +7,8 @@ import numpy as np
 
 import datasets
 from bench.config import RunConfig
-from datasets import Dataset, Split, transforms
+from bench.images import shape_in_run
+from datasets import Dataset, Split
 
 
 def examples_to_train(config: RunConfig) -> int:
@@ -63,7 +64,7 @@ def _traffic(config_json: str) -> int:
     from bench.run import build_task
 
     config = RunConfig.model_validate_json(config_json)
-    task = build_task(config, _blank(config.dataset, config.transform, config.clients), engine="loop")
+    task = build_task(config, _blank(config), engine="loop")
     return _method(json.dumps(config.algorithm)).traffic(task)
 
 
@@ -74,12 +75,11 @@ def _method(algorithm: str):
     return build_algorithm(json.loads(algorithm))
 
 
-def _blank(name: str, transform: str, clients: int) -> Dataset:
+def _blank(config: RunConfig) -> Dataset:
     """At least two black images for each client and for each class, in the shape in which a run sees the dataset's."""
+    name = config.dataset
     info = datasets.INFO[name]
-    channels, *sides = info.input_shape
-    size = transforms.recipe(transform, name).image_size
-    labels = np.arange(2 * max(clients, info.num_classes), dtype=np.int64) % info.num_classes
-    images = np.zeros((len(labels), channels, *([size, size] if size else sides)), np.uint8)
-    split = Split(images, labels)
+    labels = np.arange(2 * max(config.clients, info.num_classes), dtype=np.int64) % info.num_classes
+    shape = shape_in_run(info.input_shape, name, config.transform, config.image_size)
+    split = Split(np.zeros((len(labels), *shape), np.uint8), labels)
     return Dataset(name, split, split, tuple(map(str, range(info.num_classes))), "blank images", "blank images", "", "")

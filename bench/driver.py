@@ -52,6 +52,7 @@ def play(
                 folder_of(cell.id, request, store),
                 replace(keep, final=True) if cell.id in plan.bases.values() else keep,
                 request.checkpoint_seconds,
+                request.engine,
                 base=base_folder(plan.bases.get(cell.id), request, store),
                 mark=mark,
             )

@@ -128,11 +128,11 @@ def _load(asked: str, spec: EncoderSpec, data_dir: Path | None, substitutes: Map
     if unused:
         raise ConfigError([f"--substitute {name}=...: the analysis uses {asked}." for name in unused])
     try:
-        return images.load(asked, spec.local.transform, data_dir)
+        return images.load(asked, spec.local.transform, data_dir, spec.local.image_size)
     except datasets.MissingData:
         if asked not in substitutes:
             raise
-    return images.load(substitutes[asked], spec.local.transform, data_dir)
+    return images.load(substitutes[asked], spec.local.transform, data_dir, spec.local.image_size)
 
 
 def _subject(name: str, asked: str, analysis: Analysis) -> Subject:

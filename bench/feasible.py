@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bench import models
-from datasets import DatasetInfo, partitions, transforms
+from bench.images import shape_in_run
+from datasets import DatasetInfo, partitions
 
 if TYPE_CHECKING:
     from bench.config import RunConfig
@@ -65,10 +66,9 @@ def _misplaced(config: RunConfig, partition: partitions.Partition) -> list[str]:
 
 def _unfit(config: RunConfig, info: DatasetInfo) -> list[str]:
     """Why a model cannot take the images."""
-    channels, *sides = info.input_shape
-    size = transforms.recipe(config.transform, config.dataset).image_size
+    shape = shape_in_run(info.input_shape, config.dataset, config.transform, config.image_size)
     try:
-        models.load(config.model)((channels, *([size, size] if size else sides)), info.num_classes)
+        models.load(config.model)(shape, info.num_classes)
     except ValueError as error:
         return [str(error)]
     return []

@@ -1,22 +1,43 @@
-"""The images of a run, resized as its transform wants them."""
+"""The images of a run, resized as its config or its transform wants them."""
 
 import functools
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
 from datasets import Dataset, transforms
+from datasets.image_size import ImageSize, sides_of
 
 
-def load(name: str, transform: str, data_dir: Path | None) -> Dataset:
-    """A dataset in the size that a transform wants; a process opens each one once.
+def load(name: str, transform: str, data_dir: Path | None, image_size: ImageSize | None = None) -> Dataset:
+    """A dataset in the size that a run wants; a process opens each one once.
+
+    Args:
+        image_size: as in `bench.config.RunConfig`.
 
     Raises:
         datasets.MissingData: if its files are not there.
         datasets.DataError: if they are damaged.
     """
-    return _load(name, data_dir, transforms.recipe(transform, name).image_size)
+    dataset = _load(name, data_dir, image_size or transforms.recipe(transform, name).image_size)
+    if image_size is None:
+        return dataset
+    height, width = sides_of(image_size)
+    return replace(dataset, kind=f"{dataset.kind}, resized to {height}x{width} pixels")
+
+
+def shape_in_run(
+    stored: tuple[int, int, int], name: str, transform: str, image_size: ImageSize | None
+) -> tuple[int, int, int]:
+    """(channels, height, width) in which a run sees the images of a dataset.
+
+    Args:
+        stored: the same as they are stored.
+    """
+    size = image_size or transforms.recipe(transform, name).image_size
+    return (stored[0], *sides_of(size)) if size else stored
 
 
 @functools.lru_cache(maxsize=8)  # of memory-mapped files
-def _load(name: str, data_dir: Path | None, image_size: int | None) -> Dataset:
+def _load(name: str, data_dir: Path | None, image_size: ImageSize | None) -> Dataset:
     return datasets.load(name, data_dir, image_size=image_size)

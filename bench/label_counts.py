@@ -58,7 +58,8 @@ def _count(cell, store: Store, data_dir: Path | None) -> None:
     from bench import images
     from bench.run import divide
 
-    dataset = images.load(cell.config.dataset, cell.config.transform, data_dir)
+    config = cell.config
+    dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)
     trained_on = store.record(cell.id)["data"]["digest"]
     if dataset.digest != trained_on:
         raise ValueError(f"the run saw other images ({trained_on}) than there are now ({dataset.digest}).")

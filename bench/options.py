@@ -42,6 +42,12 @@ StorageOption = Annotated[
         help="Where the machines of a cluster write checkpoints and states: a shared path, or a URI as s3://..."
     ),
 ]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        help="How a run trains its clients: loop, one after another; vectorised, many at once; auto: the faster."
+    ),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")]
 SpaceOption = Annotated[
     str,
@@ -50,6 +56,7 @@ SpaceOption = Annotated[
 ShareOption = Annotated[float, typer.Option(help="Validation data: of each class of each client, set aside.")]
 
 RESULTS = Path("results")
+ENGINES = ("auto", "loop", "vectorised")
 
 
 def read_pairs(option: str, texts: Iterable[str] | None) -> list[tuple[str, str]]:
@@ -135,6 +142,12 @@ def read_figures(texts: Iterable[str] | None) -> tuple[str, ...]:
     if wrong := [unknown("figure", figure, CURVES) for figure in figures if figure not in CURVES]:
         raise ValueError(" ".join(wrong))
     return figures
+
+
+def check_engine(engine: str) -> None:
+    """Raises ValueError for a value of `--engine` that there is not."""
+    if engine not in ENGINES:
+        raise ValueError(unknown("value of --engine", engine, ENGINES))
 
 
 def read_formats(text: str | None) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ def _datasets() -> list[tuple[str, str]]:
     import datasets
 
     known = [(name, info.description) for name, info in datasets.INFO.items()]
-    return [*known, ("imagefolder:PATH", "Your own images: PATH/{train,test}/<class>/*")]
+    return [*known, ("imagefolder:PATH", "Your own images: PATH/{train,test}/<class>/*; image_size resizes them")]
 
 
 def _models() -> list[tuple[str, str]]:

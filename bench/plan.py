@@ -13,7 +13,7 @@ import torch
 import algorithms
 import datasets
 from bench import grid as grids
-from bench import images
+from bench import images, models
 from bench.asked import merge
 from bench.config import base_of, run_id, with_options
 from bench.cost import examples_to_train
@@ -26,6 +26,7 @@ from bench.probes import needed_state, probes_of, rounds_of
 from bench.run import FINAL, Keep
 from bench.store import Store
 from datasets import Dataset, DatasetInfo
+from datasets.image_size import ImageSize
 
 if TYPE_CHECKING:
     from bench.search_spec import How
@@ -44,6 +45,8 @@ class Request:
             results go to `superseded`. Killed in between, the earlier results stand, and the same command goes on.
         keep_final: keep each run's last state.
         checkpoint_seconds: least time between checkpoints of an unfinished run.
+        engine: on which runs are played, "auto" for the faster one; numbers agree up to rounding, so it is not part of a run's
+            id.
         storage: where workers write checkpoints and states, a shared path or a URI; None for the results directory.
         track: which service is told of every round, one of `bench.tracking.KINDS`; None for none.
         how: how hyper-parameters are chosen on validation data; None plays the grid's tuning sets, among whose points the table
@@ -61,6 +64,7 @@ class Request:
     rerun: bool = False
     keep_final: bool = True
     checkpoint_seconds: float = 60.0
+    engine: str = "auto"
     storage: str | None = None
     track: str | None = None
     how: "How | None" = None
@@ -116,7 +120,7 @@ def make_plan(request: Request, store: Store) -> Plan:
     unused = [name for name in request.substitutes if name not in {cell.dataset for cell in selected}]
     if unused:
         raise ConfigError([f"--substitute {name}=...: no selected cell uses {name}." for name in unused])
-    found, absent = _look(((cell.config.dataset, cell.config.transform) for cell in selected), request.data_dir)
+    found, absent = _look(((cell.config.dataset, *_looks(cell)) for cell in selected), request.data_dir)
     stand_ins = {request.substitutes[name] for name in absent if name in request.substitutes}
     no_data = " ".join(absent.values()) if absent and not found and not stand_ins else ""
     looked = request.data_dir is not None and request.data_dir.is_dir()
@@ -124,14 +128,15 @@ def make_plan(request: Request, store: Store) -> Plan:
         looked and request.grid.mirrors
     ):  # a table without any number says something only beside a paper's
         raise datasets.DataError(next(iter(absent.values())))
-    transforms = {cell.config.transform for cell in selected if cell.dataset in absent}
-    others, without = _look(((name, transform) for name in stand_ins for transform in transforms), request.data_dir)
+    looks = {_looks(cell) for cell in selected if cell.dataset in absent}
+    others, without = _look(((name, *look) for name in stand_ins for look in looks), request.data_dir)
     for sentence in without.values():
         raise datasets.DataError(sentence)
     found |= others
     facts = datasets.INFO | {name: _facts(dataset) for name, dataset in found.items()}
     facts |= {name: facts[request.substitutes[name]] for name in absent if name in request.substitutes}
     cells, selected = _expand(request, list(absent), facts)
+    _check_engine(request, selected)
     _check_places(request, selected)
     todo, reasons = {}, {}
     for cell in selected:
@@ -235,16 +240,24 @@ def _with_chosen(cell: Cell, request: Request) -> Cell:
     return replace(cell, config=config, id=run_id(config), tuned=tuned)
 
 
-def _look(wanted: Iterable[tuple[str, str]], data_dir: Path | None) -> tuple[dict[str, Dataset], dict[str, str]]:
-    """Datasets by name, decoded now, before workers wait for them; and for those that are not there what to do.
+def _looks(cell: Cell) -> tuple[str, ImageSize | None]:
+    """What the images of a cell look like: its transform, and the size to which they are resized."""
+    return cell.config.transform, cell.config.image_size
+
+
+def _look(
+    wanted: Iterable[tuple[str, str, ImageSize | None]], data_dir: Path | None
+) -> tuple[dict[str, Dataset], dict[str, str]]:
+    """Datasets by name, decoded now, before workers wait for them, in the images' own size if that is wanted, too; and for
+    those that are not there what to do.
 
     Args:
-        wanted: (dataset, transform).
+        wanted: (dataset, transform, image size).
     """
     found, absent = {}, {}
-    for name, transform in dict.fromkeys(wanted):
+    for name, transform, image_size in sorted(dict.fromkeys(wanted), key=lambda one: one[2] is None):
         try:
-            found[name] = images.load(name, transform, data_dir)
+            found[name] = images.load(name, transform, data_dir, image_size)
         except datasets.MissingData as error:
             absent[name] = str(error)
     return found, absent
@@ -283,6 +296,18 @@ def _check_places(request: Request, cells: list[Cell]) -> None:
                 "axis in which they differ among the report's rows or columns."
             ]
         )
+
+
+def _check_engine(request: Request, cells: list[Cell]) -> None:
+    """Raises ConfigError if the engine that was asked for cannot run the model of a cell."""
+    used = {} if request.engine != "vectorised" else dict.fromkeys(cell.config.model for cell in cells)
+    mistakes = [
+        f"The vectorised engine cannot run {name}, which {why}; use the engine loop or auto, or leave the cells of {name} out."
+        for name in used
+        if (why := models.load(name)((3, 32, 32), 10).loop_only)  # whatever the images
+    ]
+    if mistakes:
+        raise ConfigError(mistakes)
 
 
 def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> str | None:

@@ -123,7 +123,8 @@ def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
     from bench.plan import training_of
     from bench.run import FINAL, build_algorithm, build_task
 
-    dataset = images.load(cell.config.dataset, cell.config.transform, data_dir)
+    config = cell.config
+    dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)
     trained_on = store.record(cell.id)["data"]["digest"]
     if dataset.digest != trained_on:
         raise ValueError(

@@ -43,13 +43,15 @@ class Profile:
     busy: float
 
 
-def kind_of(config: Any) -> str:
+def kind_of(job: Any) -> str:
     """The kind of a run: runs of one kind need the same of a GPU."""
+    config = job.config
     model = config.model + (f" x{config.model_width:g}" if config.model_width != 1 else "")
     method = json.dumps(_shape(config.algorithm), sort_keys=True)
+    images = " ".join(map(str, filter(None, (config.dataset, config.transform, config.image_size))))
     return (
-        f"{config.dataset} {config.transform}, {model}, {method}, {config.cohort_size} clients per round, batch "
-        f"{config.batch_size}"
+        f"{images}, {model}, {method}, {config.cohort_size} clients per round, batch "
+        f"{config.batch_size}{'' if job.engine == 'auto' else f', engine {job.engine}'}"
     )
 
 
@@ -142,13 +144,11 @@ class Shares:
             return False
         more = min(1.0, 2 * had.gpus)
         self._remember(job, at_least=more, block=None)  # with fewer neighbours all clients may fit again
-        self._say(
-            f"{kind_of(job.config)}: out of GPU memory, so {int(1 / more)} at once instead of {int(1 / had.gpus)}"
-        )
+        self._say(f"{kind_of(job)}: out of GPU memory, so {int(1 / more)} at once instead of {int(1 / had.gpus)}")
         return True
 
     def _choose(self, job: Any) -> float:
-        kind = kind_of(job.config)
+        kind = kind_of(job)
         if kind not in self._chosen:
             self._chosen[kind] = 1 / self._trials(job, kind)
         return self._chosen[kind]
@@ -169,10 +169,10 @@ class Shares:
         return trials
 
     def _of_kind(self, job: Any) -> dict:
-        return self._known.get(self._hardware, {}).get(kind_of(job.config), {})
+        return self._known.get(self._hardware, {}).get(kind_of(job), {})
 
     def _remember(self, job: Any, **found: Any) -> None:
-        kind, kinds = kind_of(job.config), self._known.setdefault(self._hardware, {})
+        kind, kinds = kind_of(job), self._known.setdefault(self._hardware, {})
         kinds[kind] = kinds.get(kind, {}) | found
         write_file(self._path, json.dumps(self._known, indent=1) + "\n")
 
@@ -181,11 +181,12 @@ class Unprofiled(RuntimeError):
     """A kind of trial could not be tried; says why."""
 
 
-def measure(config: Any, data_dir: Path | None, block: int | None = None) -> Profile:
+def measure(config: Any, data_dir: Path | None, block: int | None = None, engine: str = "auto") -> Profile:
     """Plays short rounds on this process's GPU: the first loads and tunes kernels, the others are watched.
 
     Args:
         block: clients that train at once, at most; None for no bound.
+        engine: as in `bench.worker.Job`.
 
     Raises:
         RuntimeError: if `nvidia-smi` does not tell how busy the GPU is.
@@ -201,7 +202,8 @@ def measure(config: Any, data_dir: Path | None, block: int | None = None) -> Pro
     steps = min(config.local_steps or _STEPS, _STEPS)
     changes = {"rounds": 10**6, "local_epochs": None, "local_steps": steps, "trace_local_models": None}
     short = config.model_copy(update=changes)
-    run = Run(short, images.load(config.dataset, config.transform, data_dir), device="cuda", block=block)
+    dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)
+    run = Run(short, dataset, device="cuda", engine=engine, block=block)
     before, total = torch.cuda.mem_get_info()
     before += torch.cuda.memory_reserved()  # what the run holds already
     run.step()

@@ -276,7 +276,7 @@ def _shares(store: Store, resources: Resources, watcher: Watcher, data_dir: Path
     def profile(job: Job, block: int | None) -> shares.Profile:
         measure = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(shares.measure)
         try:
-            return ray.get(measure.remote(job.config, data_dir, block))
+            return ray.get(measure.remote(job.config, data_dir, block, job.engine))
         except ray.exceptions.RayError as error:
             raise shares.Unprofiled(reason_of(str(error))) from error
 

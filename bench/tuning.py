@@ -24,7 +24,7 @@ from bench.worker import Job
 
 # What decides who has which training examples, and so whether enough can be set aside.
 _OF_THE_DATA = (
-    *("dataset", "transform", "partition", "clients", "first_clients", "seed"),
+    *("dataset", "transform", "image_size", "partition", "clients", "first_clients", "seed"),
     *("train_examples", "validation_share", "dirichlet_seed_override"),
 )
 
@@ -133,7 +133,7 @@ def _check_data(searches: Iterable[Search], request: Request) -> None:
         key = tuple(getattr(config, name) for name in _OF_THE_DATA)
         if key not in looked:
             looked.add(key)
-            divide(config, images.load(config.dataset, config.transform, request.data_dir))
+            divide(config, images.load(config.dataset, config.transform, request.data_dir, config.image_size))
 
 
 def _play(
@@ -150,7 +150,12 @@ def _play(
             study,
             say,
             place=search.Place(
-                place_of(request, store), request.storage is not None, mark, folders, request.checkpoint_seconds
+                place_of(request, store),
+                request.storage is not None,
+                mark,
+                folders,
+                request.checkpoint_seconds,
+                request.engine,
             ),
             data_dir=request.data_dir,
             machines=machines,
@@ -178,7 +183,15 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
     }
     with mark_of(request, store, machines.address) as mark, Display(console, shown).shown() as display:
         jobs = [
-            Job(run, config, folder_of(run, request, store), Keep(), request.checkpoint_seconds, mark=mark)
+            Job(
+                run,
+                config,
+                folder_of(run, request, store),
+                Keep(),
+                request.checkpoint_seconds,
+                request.engine,
+                mark=mark,
+            )
             for run, config in lacking.items()
         ]
         tune.play(

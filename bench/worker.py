@@ -1,8 +1,6 @@
 """A worker: plays one run after another, from its checkpoint where there is one, and says how it goes. Needs no scheduler."""
 
 import errno
-import functools
-import hashlib
 import os
 import platform
 import time
@@ -13,10 +11,9 @@ from typing import Any
 
 import torch
 
-import algorithms
-import datasets
 from bench import images
 from bench.checkpoint import Checkpoints, UnusableCheckpoint
+from bench.code_version import code_version
 from bench.config import RunConfig
 from bench.folders import GO_ON, DamagedState, Folder
 from bench.run import FINAL, Keep, Run, device_name
@@ -24,12 +21,6 @@ from bench.store import StoreError
 
 LENT = "lent-"  # begins the names of folders of finished runs that lie in a storage for others
 REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are sent together
-_BENCH = Path(__file__).parent
-_NUMBERS = (  # the packages need not lie side by side: a cluster unpacks each in a folder of its own
-    *(Path(package.__file__).parent for package in (algorithms, datasets)),
-    *(_BENCH / part for part in ("models", "client.py", "engine.py", "evaluate.py", "local_models.py")),
-    *(_BENCH / part for part in ("participation.py", "run.py", "seeds.py", "task.py", "validation.py")),
-)
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
 
@@ -42,6 +33,7 @@ class Job:
         folder: where its worker writes checkpoints and states: an absolute path, or a URI that fsspec knows.
         keep: which states.
         checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
+        engine: "loop", "vectorised", or "auto" for the faster one.
         block: clients that train at once on the vectorised engine, at most; None for no bound.
         base: of a method that is `post_hoc`, where the finished run of its base left its state; "" if it has to be trained.
         mark: a file of the driver at the place where folders are made, a path or a URI; "" if that need not be looked for.
@@ -52,6 +44,7 @@ class Job:
     folder: str
     keep: Keep
     checkpoint_seconds: float = 60.0
+    engine: str = "auto"
     block: int | None = None
     base: str = ""
     mark: str = ""
@@ -122,12 +115,13 @@ class Worker:
         """The run, from its checkpoint if there is one; rounds are reported from the first one on."""
         job, self._reported = self._job, 0
         require_shared(job.mark)
-        dataset = images.load(job.config.dataset, job.config.transform, self._data_dir)
-        folder = Folder(job.folder)
-        run = Run(job.config, dataset, device=self._device, folder=folder, keep=job.keep, block=job.block)
+        config, folder = job.config, Folder(job.folder)
+        dataset = images.load(config.dataset, config.transform, self._data_dir, config.image_size)
+        how = {"engine": job.engine, "keep": job.keep, "block": job.block}
+        run = Run(config, dataset, device=self._device, folder=folder, **how)
         if job.base:
             run.take_over(_last_state(job.base))
-        of = {"run": job.id, "images": dataset.digest, "engine": run.task.engine, "code": code_version()}
+        of = {"run": job.id, "images": dataset.digest, "engine": run.task.engine, "code": code_version(config)}
         of |= {
             "torch": str(torch.__version__),
             "device": device_name(run.task.device),
@@ -172,16 +166,6 @@ def require_shared(mark: str) -> None:
             f"The machine {platform.node()} does not see {mark}, which the driver has written: results and checkpoints need "
             "a place that all machines of the cluster see; name it by --storage."
         )
-
-
-@functools.cache
-def code_version() -> str:
-    """Hash of the code that numbers depend on: a checkpoint of other code is not gone on from."""
-    digest = hashlib.sha256()
-    for place in _NUMBERS:
-        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def is_out_of_memory(error: Exception) -> bool:

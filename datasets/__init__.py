@@ -10,6 +10,7 @@ from bench.names import unknown
 from datasets import cache
 from datasets.base import DataError, Dataset, MissingData, Source, Split
 from datasets.download import prepare
+from datasets.image_size import ImageSize
 from datasets.info import INFO, DatasetInfo, expected, remedy
 from datasets.loaders import cifar, digits, folders, idx, svhn, tinyimagenet
 from datasets.transforms import recipe
@@ -28,14 +29,16 @@ __all__ = [
 ]
 
 
-def load(name: str, data_dir: Path | None, *, cache_dir: Path | None = None, image_size: int | None = None) -> Dataset:
+def load(
+    name: str, data_dir: Path | None, *, cache_dir: Path | None = None, image_size: ImageSize | None = None
+) -> Dataset:
     """The images and labels of a dataset, decoded at the first call on a machine, memory-mapped afterwards.
 
     Args:
         name: an id of `INFO`, or "imagefolder:PATH".
         data_dir: where the files lie; None is enough for digits and imagefolder:PATH.
         cache_dir: where decoded images are kept; None means `cache.default_dir()`.
-        image_size: side in pixels to which images are resized when they are decoded; None keeps their own.
+        image_size: to which images are resized when they are decoded (see `datasets.image_size`); None keeps their own.
 
     Raises:
         ValueError: no such dataset.
@@ -69,14 +72,20 @@ class Finding(NamedTuple):
     detail: str
 
 
-def check(name: str, data_dir: Path | None, *, cache_dir: Path | None = None) -> Finding:
+def check(
+    name: str, data_dir: Path | None, *, cache_dir: Path | None = None, image_size: ImageSize | None = None
+) -> Finding:
     """Reads a whole dataset, as a run with the default transform does, and tells whether it is complete.
+
+    Args:
+        image_size: to which the run resizes its images; None if it does not.
 
     Raises:
         ValueError: no such dataset.
     """
     try:
-        dataset = load(name, data_dir, cache_dir=cache_dir, image_size=recipe("fedconcat", name).image_size)
+        image_size = image_size or recipe("fedconcat", name).image_size
+        dataset = load(name, data_dir, cache_dir=cache_dir, image_size=image_size)
     except MissingData as error:
         return Finding(name, "missing", str(error))
     except DataError as error:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from datasets.image_size import ImageSize
 from datasets.info import remedy
 
 
@@ -83,13 +84,13 @@ class Source:
         folder: where it was found; None if it needs no files.
         files: every file that `decode` reads; their sizes and times tell whether a decoded copy
             is still valid.
-        decode: image size in pixels, or None for the images' own -> arrays. Raises DataError.
+        decode: image size, or None for the images' own -> arrays. Raises DataError.
     """
 
     kind: str
     folder: Path | None
     files: tuple[str, ...]
-    decode: Callable[[int | None], Decoded]
+    decode: Callable[[ImageSize | None], Decoded]
 
     @property
     def description(self) -> str:

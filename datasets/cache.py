@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets.base import DataError, Decoded, Source
+from datasets.image_size import ImageSize
 from datasets.info import remedy
 
 VERSION = 1  # raised when decoding changes
@@ -27,7 +28,7 @@ def default_dir() -> Path:
     return Path(os.environ.get("SKEWBENCH_CACHE") or Path.home() / ".cache" / "skewbench")
 
 
-def load(dataset: str, source: Source, image_size: int | None, cache_dir: Path | None = None) -> Decoded:
+def load(dataset: str, source: Source, image_size: ImageSize | None, cache_dir: Path | None = None) -> Decoded:
     """The decoded source, memory-mapped read-only; decodes it if there is no valid entry.
 
     Raises:
@@ -52,7 +53,7 @@ def load(dataset: str, source: Source, image_size: int | None, cache_dir: Path |
     raise DataError(f"Decoded images in {entry} change while they are written; remove that folder and try again.")
 
 
-def _key(dataset: str, source: Source, image_size: int | None) -> str:
+def _key(dataset: str, source: Source, image_size: ImageSize | None) -> str:
     digest = hashlib.sha256(repr((VERSION, dataset, source.description, image_size)).encode())
     for file in source.files:
         try:

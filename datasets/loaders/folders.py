@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets.base import DataError, Decoded, Source
+from datasets.image_size import ImageSize
 from datasets.loaders.images import list_images, natural_order, read_images
 
 
@@ -42,10 +43,10 @@ def source(
         train, test: class name -> paths of its images; the same classes in the same order.
     """
 
-    def decode(image_size: int | None) -> Decoded:
+    def decode(image_size: ImageSize | None) -> Decoded:
         return Decoded(*_read(train, image_size), *_read(test, image_size), tuple(train))
 
-    def _read(listing: dict[str, list[str]], image_size: int | None) -> tuple[np.ndarray, np.ndarray]:
+    def _read(listing: dict[str, list[str]], image_size: ImageSize | None) -> tuple[np.ndarray, np.ndarray]:
         labels = np.repeat(np.arange(len(listing)), [len(paths) for paths in listing.values()])
         return read_images(_flat(listing), channels, image_size, dataset), labels
 

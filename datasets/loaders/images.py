@@ -6,6 +6,7 @@ import re
 import numpy as np
 
 from datasets.base import DataError, broken
+from datasets.image_size import ImageSize, sides_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -23,13 +24,13 @@ def natural_order(name: str) -> list:
     return parts
 
 
-def read_images(paths: list[str], channels: int, image_size: int | None, dataset: str) -> np.ndarray:
+def read_images(paths: list[str], channels: int, image_size: ImageSize | None, dataset: str) -> np.ndarray:
     """Decodes image files.
 
     Args:
         paths: at least one.
         channels: 1 (grey) or 3 (RGB); images of another mode are converted.
-        image_size: side in pixels to which images are resized (bilinear), or None to keep their common size.
+        image_size: to which images are resized (bilinear), or None to keep their common size.
         dataset: for the remedy in errors.
 
     Returns:
@@ -46,27 +47,29 @@ def read_images(paths: list[str], channels: int, image_size: int | None, dataset
         if image.shape != first.shape:
             raise DataError(
                 f"Images of one dataset must have one size, but {path} has {_size(image)} pixels and "
-                f"{paths[0]} has {_size(first)}; resize them."
+                f"{paths[0]} has {_size(first)} (height x width); name one by image_size, as image_size=32, to which all are "
+                "resized."
             )
         images[index] = image
     return images
 
 
-def resize(images: np.ndarray, image_size: int | None) -> np.ndarray:
+def resize(images: np.ndarray, image_size: ImageSize | None) -> np.ndarray:
     """Images [n, C, H, W] at another size, or as they are if they have it or `image_size` is None."""
-    if image_size is None or images.shape[2:] == (image_size, image_size):
+    if image_size is None or images.shape[2:] == sides_of(image_size):
         return images
     from PIL import Image
 
-    resized = np.empty((*images.shape[:2], image_size, image_size), dtype=np.uint8)
+    height, width = sides_of(image_size)
+    resized = np.empty((*images.shape[:2], height, width), dtype=np.uint8)
     for target, image in zip(resized, images, strict=True):
         for target_plane, plane in zip(target, image, strict=True):
-            scaled = Image.fromarray(plane).resize((image_size, image_size), Image.Resampling.BILINEAR)
+            scaled = Image.fromarray(plane).resize((width, height), Image.Resampling.BILINEAR)
             target_plane[:] = np.asarray(scaled)
     return resized
 
 
-def _read_image(path: str, channels: int, image_size: int | None, dataset: str) -> np.ndarray:
+def _read_image(path: str, channels: int, image_size: ImageSize | None, dataset: str) -> np.ndarray:
     from PIL import Image
 
     try:
@@ -74,11 +77,13 @@ def _read_image(path: str, channels: int, image_size: int | None, dataset: str) 
             image = image.convert("L" if channels == 1 else "RGB")
     except Exception as error:  # a damaged file can make a decoder fail in almost any way
         raise broken(path, error, dataset) from error
-    if image_size is not None and image.size != (image_size, image_size):
-        image = image.resize((image_size, image_size), Image.Resampling.BILINEAR)
+    if image_size is not None and image.size != (
+        size := sides_of(image_size)[::-1]
+    ):  # Pillow's sizes are (width, height)
+        image = image.resize(size, Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 
 def _size(image: np.ndarray) -> str:
-    return f"{image.shape[2]}x{image.shape[1]}"
+    return f"{image.shape[1]}x{image.shape[2]}"

@@ -87,6 +87,17 @@ def test_an_analysis_takes_no_options_of_searches(bench):
     assert code == 2 and "it takes no --samples" in text
 
 
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_an_engine_that_there_is_not_is_told(bench, command):
+    code, text = bench(command, *ALGORITHM, "--engine", "vectorized")
+    assert code == 2 and "Unknown value of --engine 'vectorized'. Did you mean 'vectorised'?" in " ".join(text.split())
+
+
+def test_an_analysis_takes_no_engine(bench):
+    code, text = bench("run", "--grid", "paper_table6", "--engine", "loop")
+    assert code == 2 and "it takes no --engine" in text
+
+
 def test_list_names_everything_with_a_line_each(bench):
     code, text = bench("list")
     assert code == 0
@@ -199,6 +210,8 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["report", "--grid", "paper_table6"], "`run --grid paper_table6` prints it again from what is finished."),
         (["describe", "--grid", "paper_table8"], "paper_table8 is an analysis, not a grid of trials"),
         (["data", "show", "digits", "lable-2"], "Did you mean 'label-k'?"),
+        (["data", "show", "digits", "iid", "--image-size", "big"], "image_size must be a number of pixels"),
+        (["data", "check", "digits", "--image-size", "0"], "at least 1, or height and width as 24x32"),
         (["data", "check", "cifer10"], "Did you mean 'cifar10'?"),
     ],
 )

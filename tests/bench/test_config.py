@@ -40,6 +40,8 @@ def test_run_id_does_not_depend_on_how_a_value_is_written():
     assert run_id(same) == run_id(resolve(FEDPROX))
     whole, written = resolve(FEDPROX | {"lr": 1, "mu": 1}), resolve(FEDPROX | {"lr": 1.0, "mu": 1.0})
     assert run_id(whole) == run_id(written)
+    sizes = [run_id(resolve(FEDPROX | {"image_size": size})) for size in (24, "24x24", [24, 24])]
+    assert len(set(sizes)) == 1 and sizes[0] != run_id(resolve(FEDPROX | {"image_size": [24, 25]}))
     assert type(whole.lr) is type(whole.algorithm["mu"]) is float
 
 
@@ -53,6 +55,7 @@ def test_run_id_does_not_depend_on_how_a_value_is_written():
         {"rounds": 49},
         {"local_steps": 5},
         {"transform": "none"},
+        {"image_size": 24},
         {"last_batch": "drop-if-full"},
         {"train_examples": 1000},
         {"evaluate_every": 5},
@@ -123,6 +126,12 @@ def test_a_resolved_config_resolves_to_itself():
         ({"partition": "dir-0.1", "clients": 144}, "1437 training examples are too few for 144 clients"),
         ({"partition": "iid", "clients": 1438}, "clients must be at most the number of training examples"),
         ({"local_epochs": 2, "local_steps": 3}, "Set either local_epochs or local_steps, but not both."),
+        (
+            {"image_size": 0},
+            "image_size must be a number of pixels, at least 1, or height and width as 24x32 or [24, 32]",
+        ),
+        ({"image_size": 12, "model": "simple-cnn"}, "needs images of at least 16x16 pixels, but got 12x12"),
+        ({"image_size": [16, 12], "model": "simple-cnn"}, "needs images of at least 16x16 pixels, but got 16x12"),
         ({"algorithm": "centralized", "mu": None}, "mu"),
         ({"partition": "none"}, "partition 'none' gives one client everything and is for centralized only"),
     ],

@@ -2,9 +2,16 @@
 
 import pytest
 import torch
+from rich.console import Console
 
+from bench import tune
+from bench.driver import play as play_plan
 from bench.driver import tidy
 from bench.folders import Folder
+from bench.grid import expand
+from bench.grid_spec import single
+from bench.plan import Request, make_plan
+from bench.resources import Machines, Resources
 from bench.store import Store
 from tests.bench.test_store import CONFIG, play
 
@@ -23,3 +30,15 @@ def test_only_runs_that_go_on_keep_their_folders_in_a_storage(tmp_path, place):
     assert storage.folders() == ["going", "repeated"]
     assert (storage / "going" / "checkpoint").names() == ["checkpoint.pt"]
     assert Folder(tmp_path / "nowhere").folders() == []
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+def test_jobs_are_for_the_engine_that_was_asked_for_and_keep_their_ids(tmp_path, monkeypatch, engine):
+    handed = []
+    monkeypatch.setattr(tune, "play", lambda jobs, *others, **more: handed.extend(jobs))
+    grid = single({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}, [0])
+    request = Request(grid, "smoke", {}, {}, None, {}, None, engine=engine)
+    with Store(tmp_path).locked() as store:
+        plan = make_plan(request, store)
+        play_plan(request, plan, store, Console(quiet=True), Machines(Resources()))
+    assert [(job.id, job.engine) for job in handed] == [(expand(grid, "smoke")[0].id, engine)]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -237,6 +238,35 @@ def test_a_table_of_several_engines_says_so(ask, store):
     assert "Mixed versions: engine loop (1 run), vectorised (1 run)." in table(store, request)
 
 
+def test_each_size_of_images_on_an_axis_is_checked_as_it_is(ask, store):
+    axes = {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedavg"], "image_size": [20, None]}
+    report = {"rows": ["image_size"]}
+    request = ask(axes=axes, settings=GRID["settings"] | {"model": "simple-cnn"}, report=report)
+    with pytest.raises(ConfigError, match="needs images of at least 16x16 pixels, but got 8x8"):
+        make_plan(request, store)
+    todo = make_plan(replace(request, overrides={"image_size": 20}), store).todo
+    assert [cell.config.image_size for cell in todo] == [20]
+    assert len({cell.id for cell in make_plan(ask(axes=axes, report=report), store).todo}) == 2
+
+
+def test_models_that_the_vectorised_engine_cannot_run_are_named_before_anything_is_played(ask, store, monkeypatch):
+    monkeypatch.setattr(images, "load", lambda *wanted: _images(10, 100, ""))
+    axes = GRID["axes"] | {"dataset": ["svhn"], "model": ["mlp", "simple-cnn-concat5", "vgg9", "resnet50"]}
+    request = ask(axes=axes, settings={"clients": 10, "rounds": 2}, report={"rows": ["model"]})
+    for engine in ("auto", "loop"):
+        assert len(make_plan(replace(request, engine=engine), store).todo) == 16
+    vectorised = replace(request, engine="vectorised")
+    with pytest.raises(ConfigError) as told:
+        make_plan(vectorised, store)
+    assert told.value.mistakes == [
+        "The vectorised engine cannot run vgg9, which draws dropout masks from one generator per client; use the engine loop "
+        "or auto, or leave the cells of vgg9 out.",
+        "The vectorised engine cannot run resnet50, which normalises by batch statistics, which padding rows would enter; use "
+        "the engine loop or auto, or leave the cells of resnet50 out.",
+    ]
+    assert len(make_plan(replace(vectorised, only={"model": ["mlp", "simple-cnn-concat5"]}), store).todo) == 8
+
+
 @pytest.fixture
 def without_svhn(ask):
     return lambda **more: ask(axes=GRID["axes"] | {"dataset": ["svhn", "digits"]}, **more)
@@ -271,7 +301,7 @@ def svhn(monkeypatch):
     """Makes svhn what a test says: a Dataset, or None for missing."""
     found = {}
 
-    def load(name, transform, data_dir):
+    def load(name, transform, data_dir, image_size):
         if name == "svhn" and found.get(name) is None:
             raise MissingData("No svhn.")
         return found[name] if name in found else datasets.load(name, None)

@@ -59,6 +59,13 @@ def configuration(search: Search, params: dict, folder, ended=None) -> Configura
     return made
 
 
+def test_the_runs_of_a_search_are_played_on_the_engine_that_was_asked_for(tmp_path):
+    trial = Configuration.__new__(Configuration)
+    trial.setup({"mu": 0.1}, make(), Place(str(tmp_path), False, "", {}, engine="loop"), None, Resources(1.0), {})
+    told = next_comparison(trial)["runs"]
+    assert [one["ended"]["engine"] for one in told if one["ended"]] == ["loop", "loop"]
+
+
 def next_comparison(trial: Configuration) -> dict:
     """Steps until all seeds have come to a round at which configurations are compared; "runs" are those of all steps."""
     runs = []

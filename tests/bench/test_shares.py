@@ -11,9 +11,9 @@ from bench.shares import Profile, Shares, Unprofiled, kind_of, trials_per_gpu
 AUTO = Resources(1, 1.0, "cuda", auto=True)
 
 
-def job(**settings):
+def job(engine="auto", **settings):
     flat = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "label-2"}
-    return SimpleNamespace(config=resolve(flat | settings))
+    return SimpleNamespace(config=resolve(flat | settings), engine=engine)
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def shares(tmp_path):
 
     def make(resources=AUTO, cores=16, used_mb=2000, busy=0.1, gpu="H200", fails=False):
         def profile(of, block):
-            made.profiled.append(kind_of(of.config))
+            made.profiled.append(kind_of(of))
             if fails:
                 raise Unprofiled("no split found")
             return Profile(used_mb, 100_000, busy)
@@ -83,10 +83,11 @@ def test_a_kind_that_cannot_be_tried_gets_a_whole_gpu(shares):
         {"algorithm": "moon"},
         {"algorithm": "fedconcat", "num_clusters": 3},
         {"dataset": "svhn"},
+        {"engine": "loop"},
     ],
 )
-def test_another_cohort_batch_model_method_or_dataset_is_another_kind(change):
-    assert kind_of(job(**change).config) != kind_of(job().config)
+def test_another_cohort_batch_model_method_dataset_or_engine_is_another_kind(change):
+    assert kind_of(job(**change)) != kind_of(job())
 
 
 def test_a_trial_that_did_not_fit_gets_twice_as_much_until_it_has_a_gpu_for_itself(shares):

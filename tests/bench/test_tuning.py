@@ -1,7 +1,7 @@
 """Grids whose hyper-parameters come from searches. Nothing here starts Ray: searches were played before."""
 
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 
 import pandas as pd
@@ -84,6 +84,17 @@ def test_another_choice_elsewhere_is_named_when_results_are_compared_or_imported
     assert not merge_results(one, here).replaced and list((tmp_path / "here" / "searches").glob("*.json"))
     merged = merge_results(other, here)
     assert len(merged.replaced) == 4 and merged.replaced[0] == f"{asked.label}: digits, label-2, fedavg"
+
+
+def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
+    places = []
+    monkeypatch.setattr("bench.search.play", lambda study, say, *, place, **more: places.append(place) or 1)
+    monkeypatch.setattr("bench.tune.session", lambda *where: nullcontext())
+    asked = replace(request(), engine="loop")
+    searches = tuning.searches_of(asked, make_plan(asked, store).selected)
+    with pytest.raises(ValueError, match="configurations have failed"):
+        tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack())
+    assert {place.engine for place in places} == {"loop"}
 
 
 def test_each_method_searches_its_own_space_in_each_setting_with_as_many_configurations_as_the_others(store):

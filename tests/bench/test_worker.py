@@ -7,8 +7,10 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import bench.run
 from bench import worker as workers
@@ -73,6 +75,39 @@ def test_a_checkpoint_of_another_run_is_ignored_with_a_sentence(job, monkeypatch
     assert first["note"] == "starts over: its checkpoint was written with run 'a1' instead of 'b2'"
     assert play(job, steps=1)[0]["note"] == "goes on after round 2", "and left alone until there is another"
     assert len(first["rows"]) == 1
+
+
+@pytest.mark.parametrize(("engine", "used"), [("loop", "loop"), ("vectorised", "vectorised"), ("auto", "vectorised")])
+def test_a_run_is_played_on_the_engine_that_was_asked_for_and_its_record_says_so(job, engine, used):
+    assert play(replace(job, engine=engine))[-1]["ended"]["engine"] == used
+
+
+def test_a_checkpoint_of_another_engine_is_not_gone_on_from(job, monkeypatch):
+    monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
+    play(replace(job, engine="loop"), steps=2)
+    (first,) = play(replace(job, engine="vectorised"), steps=1)
+    assert first["note"] == "starts over: its checkpoint was written with engine 'loop' instead of 'vectorised'"
+
+
+def test_images_of_several_sizes_are_resized_and_the_record_says_so(job, tmp_path, monkeypatch):
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
+    draw = np.random.default_rng(0)
+    for name in (f"{split}/{kind}/{n}.png" for split in ("train", "test") for kind in "ab" for n in range(10)):
+        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        height, width = draw.integers(8, 40, 2)
+        Image.fromarray(draw.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(tmp_path / "mine" / name)
+    mine = {"algorithm": "fedavg", "dataset": f"imagefolder:{tmp_path / 'mine'}", "partition": "iid", "model": "mlp"}
+    mine |= {"clients": 2, "rounds": 1, "local_epochs": 1}
+    ended = {}
+    for size in (None, 16, [16, 20]):
+        (*_, last) = play(replace(job, config=resolve(mine | {"image_size": size})))
+        ended[str(size)] = last["ended"]
+    assert ended["None"]["status"] == "failed" and "must have one size" in ended["None"]["reason"]
+    square, other = ended["16"]["data"], ended["[16, 20]"]["data"]
+    assert square["kind"] == "image folders, resized to 16x16 pixels"
+    assert other["kind"] == "image folders, resized to 16x20 pixels" and square["digest"] != other["digest"]
+    larger = ended["[16, 20]"]["bytes_per_client"] - ended["16"]["bytes_per_client"]
+    assert larger == 2 * 4 * 3 * (16 * 20 - 16 * 16) * 64, "weights of the first layer, both ways"
 
 
 def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_asks_for_room(job, monkeypatch):
@@ -151,7 +186,7 @@ worker.take(bench.worker.Job("a1", config, sys.argv[1], bench.run.Keep()))
 ended = None
 while not ended:
     ended = worker.step()["ended"]
-print(ended["status"], bench.worker.code_version(), bench.worker.__file__)
+print(ended["status"], bench.worker.code_version(config), bench.worker.__file__)
 """
 
 
@@ -165,7 +200,8 @@ def test_packages_need_not_lie_side_by_side(tmp_path):
     told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
     status, version, where = told.stdout.split()
-    assert (status, version) == ("done", workers.code_version())
+    config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 1})
+    assert (status, version) == ("done", workers.code_version(config))
     assert where.startswith(str(places["bench"])), "this was the copy"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torchvision
+from PIL import Image
 
 import datasets
 from datasets import DataError, Finding, check, prepare
@@ -110,3 +111,14 @@ def test_loading_imports_neither_torch_nor_torchvision(tmp_path):
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_images_of_several_sizes_are_complete_in_one_size(tmp_path):
+    for split in ("train", "test"):
+        for name, side in (("a", 8), ("b", 9)):
+            path = tmp_path / "mine" / split / name / "0.png"
+            path.parent.mkdir(parents=True)
+            Image.new("RGB", (side, side)).save(path)
+    name, cache = f"imagefolder:{tmp_path / 'mine'}", tmp_path / "cache"
+    assert check(name, None, cache_dir=cache).status == "incomplete"
+    assert check(name, None, cache_dir=cache, image_size="8x9").status == "found"

@@ -2,6 +2,7 @@
 
 import gzip
 import pickle
+import re
 import struct
 
 import numpy as np
@@ -10,6 +11,7 @@ from PIL import Image
 
 import datasets
 from datasets import DataError, MissingData, load
+from datasets.image_size import read_image_size
 
 RNG = np.random.default_rng(0)
 
@@ -229,6 +231,37 @@ def test_image_size_resizes_image_files_of_any_size(tmp_path, read):
     assert np.array_equal(dataset.train.images[0], np.asarray(resized).transpose(2, 0, 1))
 
 
+def test_images_need_not_become_square(tmp_path):
+    write_folders(tmp_path / "mine", ["a", "b"], images := random_images(4, 3, 40))
+    write_png(tmp_path / "mine" / "test" / "b" / "1.png", RNG.integers(0, 256, (3, 17, 60), dtype=np.uint8))
+    found = {
+        size: load(f"imagefolder:{tmp_path / 'mine'}", None, cache_dir=tmp_path / "cache", image_size=size)
+        for size in ("24x32", "32x24", 24)
+    }
+    assert [one.input_shape for one in found.values()] == [(3, 24, 32), (3, 32, 24), (3, 24, 24)]
+    assert len({one.digest for one in found.values()}) == 3
+    resized = Image.fromarray(images[0].transpose(1, 2, 0)).resize((32, 24), Image.Resampling.BILINEAR)  # width, height
+    assert np.array_equal(found["24x32"].train.images[0], np.asarray(resized).transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [(32, 32), ("32x32", 32), ([32, 32], 32), ("24x32", "24x32"), ([24, 32], "24x32"), ((1, 2), "1x2")],
+)
+def test_a_size_of_images_has_one_name(given, read):
+    assert read_image_size(given) == read
+
+
+@pytest.mark.parametrize(
+    "given", [0, -3, 32.5, True, "32", "24x", "0x3", "24 x 32", [24], [24, 32, 3], [0, 3], [1.5, 2], {}]
+)
+def test_what_is_no_size_of_images_is_told(given):
+    with pytest.raises(
+        ValueError, match=f"^image_size must be a number of pixels.* but got {re.escape(repr(given))}.$"
+    ):
+        read_image_size(given)
+
+
 def test_image_size_resizes_arrays_like_image_files(tmp_path, read):
     images, _ = write_cifar10(tmp_path / "cifar-10-batches-py")
     resized = Image.fromarray(images[0].transpose(1, 2, 0)).resize((16, 16), Image.Resampling.BILINEAR)
@@ -406,8 +439,9 @@ def test_image_folders_need_a_test_folder_with_classes(tmp_path, read):
 
 def test_images_of_different_sizes_need_an_image_size(tmp_path, read):
     write_folders(tmp_path / "cinic10", ["a", "b"], random_images(4, 3, 32))
-    write_png(tmp_path / "cinic10" / "train" / "b" / "0.png", random_images(1, 3, 16)[0])
-    with pytest.raises(DataError, match=r"b/0\.png has 16x16 pixels and .*a/0\.png has 32x32"):
+    write_png(tmp_path / "cinic10" / "train" / "b" / "0.png", np.zeros((3, 16, 24), np.uint8))
+    said = r"b/0\.png has 16x24 pixels and .*a/0\.png has 32x32 \(height x width\); name one by image_size, as image_size=32"
+    with pytest.raises(DataError, match=said):
         read("cinic10")
 
 

@@ -1,0 +1,35 @@
+"""The size to which images are resized: one number for squares, "24x32" for 24 rows of 32 pixels."""
+
+import re
+from typing import Any
+
+ImageSize = int | str
+
+
+def read_image_size(value: Any) -> ImageSize:
+    """The one way to write a size that may also be given as [height, width]: 32, or "24x32".
+
+    Raises:
+        ValueError: if it is not a size.
+    """
+    sides = value
+    if isinstance(value, str) and re.fullmatch(r"\d+x\d+", value):
+        sides = [int(side) for side in value.split("x")]
+    elif isinstance(value, int):
+        sides = [value, value]
+    if not (
+        isinstance(sides, list | tuple) and len(sides) == 2 and all(type(side) is int and side > 0 for side in sides)
+    ):
+        raise ValueError(
+            f"image_size must be a number of pixels, at least 1, or height and width as 24x32 or [24, 32], but got {value!r}."
+        )
+    height, width = sides
+    return height if height == width else f"{height}x{width}"
+
+
+def sides_of(image_size: ImageSize) -> tuple[int, int]:
+    """(height, width) in pixels of what `read_image_size` returns."""
+    if isinstance(image_size, int):
+        return image_size, image_size
+    height, width = map(int, image_size.split("x"))
+    return height, width

@@ -1,0 +1,139 @@
+"""Which code a checkpoint depends on: that of its run, and no other."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from bench import code_version
+from bench.code_version import files_of
+from bench.config import resolve
+from bench.tune import PACKAGES, ROOT
+
+DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 4, "local_epochs": 1}
+OF_EVERY_RUN = {
+    *("bench/run.py", "bench/task.py", "bench/engine.py", "bench/client.py", "bench/evaluate.py", "bench/seeds.py"),
+    *("bench/validation.py", "bench/local_models.py", "bench/participation.py", "bench/models/base.py"),
+    *("datasets/federation.py", "datasets/partitions.py", "datasets/transforms.py"),
+    *("algorithms/base.py", "algorithms/local.py", "algorithms/rows.py", "algorithms/tree.py"),
+}
+SHARED = {"algorithms/checks.py"}
+STAGES = {
+    *("algorithms/concatenation.py", "algorithms/clustering.py", "algorithms/label_clusters.py"),
+    *("algorithms/label_inference.py", "algorithms/fedavg.py", "algorithms/centralized.py"),
+}
+CONCATENATED = {f"bench/models/{name}.py" for name in ("concat", "calibrated", "cnn")}
+CALIBRATION = {f"algorithms/{name}.py" for name in ("calibration", "class_gaussians", "wrapper", "fedavg")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "own"),
+    [
+        ({"algorithm": "fedavg"}, {"algorithms/fedavg.py"}),
+        ({"algorithm": "fedprox"}, SHARED | {"algorithms/fedprox.py"}),
+        ({"algorithm": "moon"}, SHARED | {"algorithms/moon.py"}),
+        ({"algorithm": "local"}, {"algorithms/local_training.py"}),
+        (
+            {"algorithm": "fedconcat"},
+            SHARED | STAGES | CONCATENATED | {"algorithms/fedconcat.py"},
+        ),
+        (
+            {"algorithm": "ccvr", "base": "moon"},
+            SHARED | CALIBRATION | CONCATENATED | {"algorithms/ccvr.py", "algorithms/moon.py"},
+        ),
+    ],
+    ids=lambda value: value.get("algorithm") if isinstance(value, dict) else "",
+)
+def test_the_code_of_a_run_is_its_method_with_what_that_imports_and_wraps(settings, own):
+    files = {str(path.relative_to(ROOT)) for path in files_of(resolve(DIGITS | settings))}
+    assert files == OF_EVERY_RUN | own | {"bench/models/mlp.py"}
+
+
+def test_another_model_is_other_code():
+    mnist = DIGITS | {"algorithm": "fedavg", "dataset": "mnist"}
+    files = [files_of(resolve(mnist | {"model": model})) for model in ("mlp", "simple-cnn")]
+    assert {path.name for path in set(files[0]) ^ set(files[1])} == {"mlp.py", "cnn.py"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import algorithms.moon",
+        "from algorithms import moon",
+        "from algorithms.moon import Moon",
+        "from . import moon",
+        "from .moon import Moon",
+        "def late():\n    from algorithms.moon import Moon",
+        "import algorithms.inner.deep as deep",
+        "from .inner import deep",
+    ],
+)
+def test_every_form_of_an_import_counts(statement, tmp_path, monkeypatch):
+    package = tmp_path / "algorithms"
+    (package / "inner").mkdir(parents=True)
+    (package / "mine.py").write_text(f"import torch\nfrom torch import nn\n{statement}\n")
+    (package / "moon.py").write_text("from algorithms import tree, not_a_module\n")
+    (package / "inner" / "__init__.py").write_text("")
+    (package / "inner" / "deep.py").write_text("from ..moon import Moon\n")
+    for name in ("tree", "other"):
+        (package / f"{name}.py").write_text("")
+    monkeypatch.setattr(code_version, "_FOLDERS", {"algorithms": package})
+    _forget()
+    found = code_version._reached(frozenset({"algorithms.mine"}))
+    _forget()
+    inside = {"algorithms.inner", "algorithms.inner.deep"} if "inner" in statement else set()
+    assert found == {"algorithms.mine", "algorithms.moon", "algorithms.tree"} | inside
+
+
+def _forget():
+    for cached in (code_version._hash, code_version._reached, code_version._imported, code_version._source):
+        cached.cache_clear()
+    code_version._path.cache_clear()
+
+
+SCRIPT = """
+import os, signal, sys, bench.worker
+from bench.config import resolve
+from bench.run import Keep
+bench.worker.REPORT_SECONDS = 0
+worker = bench.worker.Worker(None, "cpu")
+settings = {"algorithm": "scaffold", "dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 9, "local_epochs": 1}
+worker.take(bench.worker.Job("a1", resolve(settings), sys.argv[1], Keep(), checkpoint_seconds=0))
+print(worker.step()["note"], flush=True)
+print(worker.round, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+METHOD = """
+from algorithms.fedavg import FedAvg
+class Mine(FedAvg):
+    '''Another method.'''
+"""
+
+
+def test_another_method_leaves_a_checkpoint_usable_and_a_change_of_its_own_method_does_not(tmp_path):
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "examples"))
+    methods = tmp_path / "algorithms"
+
+    def play_a_round_and_die():
+        command = [sys.executable, "-c", SCRIPT, str(tmp_path / "run")]
+        environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+        told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert told.returncode == -9, told.stderr
+        note, played = told.stdout.splitlines()
+        return note, int(played)
+
+    assert play_a_round_and_die() == ("", 1)
+    (methods / "mine.py").write_text(METHOD)
+    with (methods / "__init__.py").open("a") as registry:
+        registry.write('\nREGISTRY["mine"] = "mine:Mine"\n')
+    with (methods / "fedprox.py").open("a") as other, (tmp_path / "bench" / "cli.py").open("a") as command_line:
+        other.write("\nCHANGED = True\n")
+        command_line.write("\nCHANGED = True\n")
+    assert play_a_round_and_die() == ("goes on after round 1", 2)
+    with (methods / "scaffold.py").open("a") as own:
+        own.write("\nCHANGED = True\n")
+    note, played = play_a_round_and_die()
+    assert note.startswith("starts over: its checkpoint was written with code '") and played == 1
