@@ -17,7 +17,12 @@ _FOLDERS = {  # they need not lie side by side: a cluster unpacks each package i
 }
 _LEFT_OUT = {
     *("algorithms", "bench", "bench.models", "datasets"),  # they name what there is; the one that is used counts
-    *("bench.checkpoint", "bench.folders", "bench.store"),  # files of results; checkpoints have a format of their own
+    *(
+        "bench.checkpoint",
+        "bench.folders",
+        "bench.store",
+        "bench.stored",
+    ),  # files of results; checkpoints have a format of their own
     *("datasets.cache", "bench.names"),  # images are compared by their digest; names are only for sentences
 }
 

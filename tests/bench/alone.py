@@ -11,6 +11,7 @@ from bench.grid_spec import load_grid
 from bench.ledger import Ledger
 from bench.run import Keep
 from bench.store import Store
+from bench.tune import Watcher
 from bench.worker import Job, Worker
 
 
@@ -23,18 +24,32 @@ def play_alone(grid_file: Path, results: Path) -> Path:
             cells, ledger = expand(grid, "paper"), Ledger(store, {"commit": commit()})
             store.write_grid(f"{grid.name}@paper", to_json(grid, "paper", {}, cells))
             for cell in cells:
-                _play(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), Keep()), ledger)
+                play_job(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), Keep()), ledger)
     finally:
         torch.set_num_threads(threads)
     reports.write(results, grid.name, "paper")
     return results
 
 
-def _play(job: Job, ledger: Ledger) -> None:
+def play_jobs(jobs: list[Job], store: Store, watcher: Watcher, *, facts: dict, **_: object) -> None:
+    """`bench.tune.play` in this process, one job after another."""
+    ledger = Ledger(store, facts)
+    for job in sorted(jobs, key=lambda job: bool(job.base)):
+        watcher.started(job)
+        base = (store.record(Path(job.base).name) or {}).get("summary") if job.base else None
+        watcher.ended(job, play_job(job, ledger, {"base_summary": base} if job.base else {}))
+
+
+def play_job(job: Job, ledger: Ledger, more: dict | None = None) -> dict:
+    """Plays one job and returns its record.
+
+    Args:
+        more: goes into the record.
+    """
     worker, said = Worker(None, "cpu"), {"ended": None}
     worker.take(job)
     ledger.start(job.id, job.config.canonical())
     while not said["ended"]:
         said = worker.step()
         ledger.take(job.id, said["first"], said["rows"])
-    ledger.end(job.id, said["ended"])
+    return ledger.end(job.id, said["ended"] | (more or {}))
