@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -51,7 +52,9 @@ def run(
     gpus_per_trial: Annotated[str, typer.Option(help="Share of a GPU, or auto.")] = "0",
     max_concurrent: Annotated[int, typer.Option(help="Trials at once; 0: as many as there are cores.")] = 0,
     address: given.AddressOption = None,
-    keep_state: Annotated[str, typer.Option(help="final or none: whether a run keeps its last state.")] = "final",
+    keep_state: Annotated[
+        str, typer.Option(help="What a run keeps of its last state: deployed (all but clients' states), all, or none.")
+    ] = "deployed",
     checkpoint_seconds: given.CheckpointOption = 60.0,
     storage: given.StorageOption = None,
     track: Annotated[
@@ -81,6 +84,7 @@ def run(
     """Run what is not finished of a grid, or of one setting, and print its table."""
     from bench import tracking
     from bench.plan import Request
+    from bench.run import Final
 
     with explained():
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
@@ -90,7 +94,7 @@ def run(
                 "--rerun": rerun,
                 "--dry-run": dry_run,
                 "--address": address,
-                "--keep-state": keep_state != "final",
+                "--keep-state": keep_state != "deployed",
                 "--checkpoint-seconds": checkpoint_seconds != 60,
                 "--storage": storage,
                 "--track": track,
@@ -111,8 +115,8 @@ def run(
                 raise ValueError(f"{grid} is an analysis, not a grid of runs; it takes no {options}.")
             overrides = given.read_set(set_)
             return run_analysis(grid, budget, overrides, given.read_seeds(seeds), substitute, data_dir, results_dir)
-        if keep_state not in ("final", "none"):
-            raise ValueError(unknown("value of --keep-state", keep_state, ("final", "none")))
+        if keep_state not in get_args(Final):
+            raise ValueError(unknown("value of --keep-state", keep_state, get_args(Final)))
         if track:
             tracking.check(track)
         request = Request(
@@ -124,7 +128,7 @@ def run(
             substitutes=dict(given.read_pairs("--substitute", substitute)),
             data_dir=data_dir and data_dir.absolute(),  # workers have working directories of their own
             rerun=rerun,
-            keep_final=keep_state == "final",
+            keep=keep_state,
             checkpoint_seconds=checkpoint_seconds,
             storage=None if dry_run else storage_of(storage),
             track=track,
@@ -207,11 +211,14 @@ def describe(
     set_: given.SetOption = None,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
-    """Say what a grid costs: trials, how many are done, examples to train, bytes per client. Needs no data."""
+    """Say what a grid costs: trials, how many are done, examples to train, bytes per client, disk. Needs no data."""
     import torch
 
     from bench import grid as grids
-    from bench.overview import cost_table
+    from bench.overview import cost_table, disk_table
+    from bench.plan import Request
+    from bench.resources import Machines, Resources
+    from bench.run import Final
     from bench.store import Store
 
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
@@ -223,7 +230,10 @@ def describe(
         cells = grids.expand(spec, budget, overrides=overrides, seeds=chosen_seeds)
         cells = grids.select(cells, given.read_only(only))
         title = f"{spec.name}@{grids.budget_label(budget, overrides)}"
-        console.print(cost_table(title, cells, Store(results_dir)))
+        store, request = Store(results_dir), Request(spec, budget, {}, overrides, chosen_seeds, {}, None)
+        console.print(cost_table(title, cells, store))
+        keeping = [replace(request, keep=value) for value in get_args(Final)]
+        console.print(disk_table(cells, keeping, store, Machines(Resources()).at_once))
 
 
 @app.command(

@@ -79,7 +79,7 @@ class Configuration(tune.Trainable):
         config, worker = self._runs[run], Worker(self._data_dir, self._device)
         place, folder = self._place, f"{self._place.folder}/{run}"
         base = place.bases.get(config.seed, "")
-        worker.take(Job(run, config, folder, Keep(final=False), place.checkpoint_seconds, base=base, mark=place.mark))
+        worker.take(Job(run, config, folder, Keep(final="none"), place.checkpoint_seconds, base=base, mark=place.mark))
         return worker
 
     def _play(self, run: str, stop: int) -> dict[str, Any]:

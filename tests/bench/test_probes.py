@@ -159,7 +159,7 @@ def test_only_methods_that_have_a_state_are_asked_for_it(tmp_path, method, chang
     assert needed_state(Probe("cka", 3, "linear"), cell.config) == local
     assert needed_state(Probe("embedding", option=2000), cell.config) == final
     with Store(tmp_path / "results").locked() as store:
-        kept = keep_of(Request(grid, "paper", {}, {}, None, {}, None, keep_final=False), cell, store)
+        kept = keep_of(Request(grid, "paper", {}, {}, None, {}, None, keep="none"), cell, store)
     assert kept.files() == [name for name in (final, local) if name]
 
 
