@@ -67,6 +67,12 @@ class Algorithm:
         """What must stay finite: a run in which it does not has diverged."""
         raise NotImplementedError
 
+    @property
+    def deploy_reads_clients(self) -> bool:
+        """Whether `deploy`, `watched` or `findings` read client states (see `algorithms.rows`), so that a run keeps them with
+        its last state: no, unless the method is personal."""
+        return self.personal
+
     def deployed_model(self, task) -> Any:
         """The kind of model that is deployed, a `bench.models.base.Model`, before there is any."""
         return task.model
@@ -88,6 +94,15 @@ class Algorithm:
 
     def workload(self, settings, num_examples: int) -> int:
         """Examples that a client with so many trains on in a run, repetitions included, if it always takes part."""
+        raise NotImplementedError
+
+    def outlines(self, task) -> list[State]:
+        """A state as large as those of each stage of a run, with the "round" in which the stage ends; the last one is as large
+        as the run's last state. Numbers mean nothing, and the task is without images, on the device `meta`.
+
+        Of client states there are only the rows that every run has, whoever takes part. Client states that are there only
+        within a round, and in no checkpoint, are "held".
+        """
         raise NotImplementedError
 
     def remarks(self, task) -> list[str]:
@@ -225,6 +240,9 @@ class RoundBased(Algorithm):
 
     def workload(self, settings, num_examples: int) -> int:
         return settings.rounds * sum(map(sum, settings.passes(num_examples)))
+
+    def outlines(self, task) -> list[State]:
+        return [{**self.init(task), "round": self.num_rounds(task.settings)}]
 
     def map_clients(self, task, fn, cohort, state: State):
         """`Task.map_clients` with everything that a client of this method receives."""

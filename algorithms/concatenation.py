@@ -117,6 +117,10 @@ class Concatenation(Algorithm):
     def watched(self, state: State) -> Tree:
         return self.first_stage().watched(state["first"]) if "first" in state else classifier_part(state["params"])
 
+    @property
+    def deploy_reads_clients(self) -> bool:
+        return self.first_stage().deploy_reads_clients  # of a run that has diverged there
+
     def traffic(self, task) -> int:
         settings = replace(task.settings, rounds=self.encoder_rounds)
         model = self.deployed_model(task)
@@ -128,6 +132,14 @@ class Concatenation(Algorithm):
     def workload(self, settings, num_examples: int) -> int:
         first = self.first_stage().workload(replace(settings, rounds=self.encoder_rounds), num_examples)
         return first + self.classifier_rounds * self._visited(settings, num_examples)
+
+    def outlines(self, task) -> list[State]:
+        stage = replace(task, settings=replace(task.settings, rounds=self.encoder_rounds))
+        states = [
+            {"round": first["round"], "first": first, "spent": first["spent"]}
+            for first in self.first_stage().outlines(stage)
+        ]
+        return [*states, {**self._concatenated(task, states[-1]), "round": self.num_rounds(task.settings)}]
 
     def remarks(self, task) -> list[str]:
         if self.cache_features == "always" and not self._cacheable(task):

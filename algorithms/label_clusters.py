@@ -83,6 +83,19 @@ class LabelClusters(Algorithm):
     def workload(self, settings, num_examples: int) -> int:
         return self.base.workload(settings, num_examples)
 
+    def outlines(self, task) -> list[State]:
+        # Clients of all kinds, so that there are as many clusters as of clients with images.
+        points = np.random.default_rng(0).random((task.population, task.federation.num_classes))
+        state = {**self._divided(task, task.settings.rounds, torch.from_numpy(points)), "spent": nothing_spent()}
+        if not self.inferred:
+            return [state]
+        # In the first round everyone takes part, and the server waits for all results.
+        models = {name: _with_rows(model, state["clusters"] == int(name)) for name, model in state["models"].items()}
+        start = self.base.init(task)
+        result = {"update": start["params"], "client": start["clients"]["fresh"], "buffers": start["buffers"]}
+        held = {"fresh": result, "rows": dict.fromkeys(range(task.population), result)}
+        return [{**state, "models": models, "held": held}]
+
     def cluster_models(self, task, state: State) -> tuple[Tree, Tree]:
         """Params and buffers of all clusters, leaves [K, ...]."""
         deployed = [self.base.deploy(task, model, torch.arange(0)) for model in state["models"].values()]
@@ -125,6 +138,12 @@ class LabelClusters(Algorithm):
         """The task of one cluster."""
         own = task.restrict(torch.nonzero(state["clusters"] == int(name)).flatten())
         return replace(own, initial_model=int(name)) if self.cluster_init == "independent" else own
+
+
+def _with_rows(model: State, members: Tensor) -> State:
+    """A state of the base in which all members of a cluster (a mask of clients) have taken part, and are as new."""
+    fresh = model["clients"]["fresh"]
+    return {**model, "clients": {"fresh": fresh, "rows": dict.fromkeys(range(int(members.sum())), fresh)}}
 
 
 def by_labels(task, distributions: Tensor, *, num_clusters: NumClusters, balanced: bool = False) -> Tensor:

@@ -6,6 +6,7 @@ cohort: only the cohort's rows are read and written.
 
 import os
 import tempfile
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +47,16 @@ def write_rows(clients: dict, ids: Tensor, new: Tree) -> dict:
 def are_client_rows(content: dict) -> bool:
     """Whether a part of a state is client states."""
     return content.keys() == {"fresh", "rows"}
+
+
+def without_clients(state: Any) -> Any:
+    """A state of which client states are left out; the same object if there are none, or none of a client has a tensor."""
+    if not isinstance(state, dict):
+        return state
+    if are_client_rows(state):
+        return no_rows({}) if tree.leaves(state) else state
+    parts = {key: without_clients(part) for key, part in state.items()}
+    return parts if any(parts[key] is not part for key, part in state.items()) else state
 
 
 def own(row: Tree) -> Tree:

@@ -49,6 +49,10 @@ class Wrapper(Algorithm):
     def watched(self, state):
         return self.base.watched(state)
 
+    @property
+    def deploy_reads_clients(self):
+        return self.base.deploy_reads_clients
+
     def mistakes(self, config):
         return self.base.mistakes(config)
 
@@ -57,6 +61,9 @@ class Wrapper(Algorithm):
 
     def workload(self, settings, num_examples):
         return self.base.workload(settings, num_examples)
+
+    def outlines(self, task):
+        return self.base.outlines(self.inside(task))
 
     def remarks(self, task):
         return self.base.remarks(self.inside(task))

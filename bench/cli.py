@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -53,7 +54,9 @@ def run(
     max_concurrent: Annotated[int, typer.Option(help="Trials at once; 0: as many as there are cores.")] = 0,
     address: given.AddressOption = None,
     engine: given.EngineOption = "auto",
-    keep_state: Annotated[str, typer.Option(help="final or none: whether a run keeps its last state.")] = "final",
+    keep_state: Annotated[
+        str, typer.Option(help="What a run keeps of its last state: deployed (all but clients' states), all, or none.")
+    ] = "deployed",
     checkpoint_seconds: given.CheckpointOption = 60.0,
     storage: given.StorageOption = None,
     track: Annotated[
@@ -83,6 +86,7 @@ def run(
     """Run what is not finished of a grid, or of one setting, and print its table."""
     from bench import tracking
     from bench.plan import Request
+    from bench.run import Final
 
     with explained():
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
@@ -93,7 +97,7 @@ def run(
                 "--dry-run": dry_run,
                 "--address": address,
                 "--engine": engine != "auto",
-                "--keep-state": keep_state != "final",
+                "--keep-state": keep_state != "deployed",
                 "--checkpoint-seconds": checkpoint_seconds != 60,
                 "--storage": storage,
                 "--track": track,
@@ -115,8 +119,8 @@ def run(
             overrides = given.read_set(set_)
             return run_analysis(grid, budget, overrides, given.read_seeds(seeds), substitute, data_dir, results_dir)
         given.check_engine(engine)
-        if keep_state not in ("final", "none"):
-            raise ValueError(unknown("value of --keep-state", keep_state, ("final", "none")))
+        if keep_state not in get_args(Final):
+            raise ValueError(unknown("value of --keep-state", keep_state, get_args(Final)))
         if track:
             tracking.check(track)
         request = Request(
@@ -128,7 +132,7 @@ def run(
             substitutes=given.read_once("--substitute", substitute),
             data_dir=data_dir and data_dir.absolute(),  # workers have working directories of their own
             rerun=rerun,
-            keep_final=keep_state == "final",
+            keep=keep_state,
             checkpoint_seconds=checkpoint_seconds,
             engine=engine,
             storage=None if dry_run else storage_of(storage),
@@ -232,11 +236,14 @@ def describe(
     set_: given.SetOption = None,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
-    """Say what a grid costs: trials, how many are done, examples to train, bytes per client. Needs no data."""
+    """Say what a grid costs: trials, how many are done, examples to train, bytes per client, disk. Needs no data."""
     import torch
 
     from bench import grid as grids
-    from bench.overview import cost_table
+    from bench.overview import cost_table, disk_table
+    from bench.plan import Request
+    from bench.resources import Machines, Resources
+    from bench.run import Final
     from bench.store import Store
 
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
@@ -248,9 +255,11 @@ def describe(
         cells = grids.expand(spec, budget, overrides=overrides, seeds=chosen_seeds)
         cells = grids.select(cells, given.read_only(only))
         title = f"{spec.name}@{grids.budget_label(budget, overrides)}"
-        store = Store(results_dir)
+        store, request = Store(results_dir), Request(spec, budget, {}, overrides, chosen_seeds, {}, None)
         name_damaged(store)
         console.print(cost_table(title, cells, store))
+        keeping = [replace(request, keep=value) for value in get_args(Final)]
+        console.print(disk_table(cells, keeping, store, Machines(Resources()).at_once))
 
 
 @app.command(

@@ -15,7 +15,7 @@ from bench.console import INTERRUPTED, console, errors, name_damaged, warn
 def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
     """Plays a request and prints its table; returns whether no run failed."""
     import reports
-    from bench import driver, label_counts, probes, resources
+    from bench import disk, driver, label_counts, probes, resources
     from bench.plan import make_plan, store_grid
     from bench.store import Store
 
@@ -46,6 +46,8 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
         ended = None
         try:
             if plan.todo:
+                for sentence in disk.shortages(plan, request, store, machines):
+                    warn(sentence)
                 ended = driver.play(request, plan, store, console, machines)
             figures = [figure.model_dump() for figure in request.grid.report.figures]
             probes.measure(plan.selected, figures, store, request.data_dir, warn)

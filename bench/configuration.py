@@ -81,7 +81,7 @@ class Configuration(tune.Trainable):
         config, worker = self._runs[run], Worker(self._data_dir, self._device)
         place, folder = self._place, f"{self._place.folder}/{run}"
         base = place.bases.get(config.seed, "")
-        keep, seconds = Keep(final=False), place.checkpoint_seconds
+        keep, seconds = Keep(final="none"), place.checkpoint_seconds
         worker.take(Job(run, config, folder, keep, seconds, place.engine, base=base, mark=place.mark))
         return worker
 

@@ -35,6 +35,13 @@ def examples_to_train(config: RunConfig) -> int:
 def bytes_per_client(config: RunConfig) -> int | None:
     """Bytes that a client sends and receives in a run, mean over the population; None where that is not known before: for a
     dataset that is not known, and a number of clusters that depends on the clients."""
+    described = without_numbers(config)
+    return described and _traffic(described)
+
+
+def without_numbers(config: RunConfig) -> str | None:
+    """What sizes depend on, as the JSON of a config: runs that differ in other settings are described alike. None where sizes
+    are not known before: for a dataset that is not known, and a number of clusters that depends on the clients."""
     if config.dataset not in datasets.INFO or _innermost(config.algorithm).get("num_clusters") == "elbow":
         return None
     blank = {
@@ -48,7 +55,20 @@ def bytes_per_client(config: RunConfig) -> int | None:
         "test_examples": None,
         "dirichlet_seed_override": None,
     }
-    return _traffic(config.model_copy(update=blank).model_dump_json())
+    return config.model_copy(update=blank).model_dump_json()
+
+
+def blank_task(described: str):
+    """A `bench.task.Task` of blank images, as `without_numbers` describes it."""
+    from bench.run import build_task
+
+    config = RunConfig.model_validate_json(described)
+    return build_task(config, _blank(config), engine="loop")
+
+
+def method_of(described: str):
+    """The method of what `without_numbers` describes, an `algorithms.base.Algorithm`."""
+    return _method(json.dumps(json.loads(described)["algorithm"]))
 
 
 def _innermost(algorithm: dict) -> dict:
@@ -59,13 +79,9 @@ def _innermost(algorithm: dict) -> dict:
 
 
 @functools.cache
-def _traffic(config_json: str) -> int:
+def _traffic(described: str) -> int:
     """What a method says about a task of blank images."""
-    from bench.run import build_task
-
-    config = RunConfig.model_validate_json(config_json)
-    task = build_task(config, _blank(config), engine="loop")
-    return _method(json.dumps(config.algorithm)).traffic(task)
+    return method_of(described).traffic(blank_task(described))
 
 
 @functools.cache

@@ -3,7 +3,6 @@
 import contextlib
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,13 +49,13 @@ def play(
                 cell.id,
                 cell.config,
                 folder_of(cell.id, request, store),
-                replace(keep, final=True) if cell.id in plan.bases.values() else keep,
+                keep_of(request, cell, store, is_base=cell.id in plan.bases.values()),
                 request.checkpoint_seconds,
                 request.engine,
                 base=base_folder(plan.bases.get(cell.id), request, store),
                 mark=mark,
             )
-            for cell, keep in ((cell, keep_of(request, cell, store)) for cell in plan.todo)
+            for cell in plan.todo
         ]
         tune.play(
             jobs,

@@ -167,7 +167,7 @@ def _play(
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         configs = [resolve({**settings, "seed": seed}) for seed in range(count)]
-        jobs = [Job(run_id(c), c, str(store.run_folder(run_id(c))), Keep(final=False)) for c in configs]
+        jobs = [Job(run_id(c), c, str(store.run_folder(run_id(c))), Keep(final="none")) for c in configs]
         with store.locked():
             share = resources.choose(1.0, gpus, None)
             tune.play(jobs, store, clock, data_dir=data_dir, machines=resources.Machines(share, max_concurrent))

@@ -12,6 +12,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from bench.grid import Cell
+    from bench.plan import Request
     from bench.store import Store
 
 
@@ -102,6 +103,37 @@ def cost_table(title: str, cells: list[Cell], store: Store) -> Group:
     table.add_row("all", "", *_counts(cells, store, examples_to_train, set()), "")
     # rich would wrap them where the table ends.
     return Group(Text(title, "table.title"), table, Text(_CAPTION, "table.caption"))
+
+
+def disk_table(cells: list[Cell], requests: Iterable[Request], store: Store, at_once: int) -> Table:
+    """One line for each request, which differ in what is kept.
+
+    Args:
+        at_once: trials that are played at once.
+    """
+    from bench import disk
+    from bench.plan import training_of
+
+    bases = {base.id: base for cell in cells if not cell.missing and (base := training_of(cell))}
+    runs = {cell.id: cell for cell in cells if not cell.missing} | bases
+    caption = (
+        f"kept: states of all trials in the results directory; checkpoints: of the {at_once} largest trials at once, one per "
+        "core of this machine; scratch: client states of large models in files beside the decoded datasets, while those are "
+        "played"
+    )
+    table = Table(title="disk", title_justify="left", caption=caption, caption_justify="left")
+    table.add_column("--keep-state")
+    for name in ("kept", "checkpoints", "scratch", "together"):
+        table.add_column(name, justify="right")
+    for request in requests:
+        found = list(disk.footprints(runs.values(), bases, request, store).values())
+        known = [one for one in found if one]
+        sizes = disk.total(known, at_once) if known else ()
+        unknown = [f"+ {len(found) - len(known)} of unknown size"] * (len(found) > len(known))
+        told = [disk.in_words(size) for size in (*sizes, sum(sizes))] if sizes else ["?"] * 4
+        told[0] = " ".join([told[0], *unknown])
+        table.add_row(request.keep, *told)
+    return table
 
 
 def chosen(cells: Iterable[Cell]) -> int:

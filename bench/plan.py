@@ -23,7 +23,7 @@ from bench.grid import Cell
 from bench.grid_spec import GridSpec, as_list
 from bench.mistakes import ConfigError
 from bench.probes import needed_state, probes_of, rounds_of
-from bench.run import FINAL, Keep
+from bench.run import FINAL, Final, Keep
 from bench.store import Store
 from datasets import Dataset, DatasetInfo
 from datasets.image_size import ImageSize
@@ -43,7 +43,7 @@ class Request:
         substitutes: dataset without images -> dataset that stands in.
         rerun: play finished runs again; each takes the place of the earlier one when it has finished, and the earlier
             results go to `superseded`. Killed in between, the earlier results stand, and the same command goes on.
-        keep_final: keep each run's last state.
+        keep: how much of each run's last state is kept, at least.
         checkpoint_seconds: least time between checkpoints of an unfinished run.
         engine: on which runs are played, "auto" for the faster one; numbers agree up to rounding, so it is not part of a run's
             id.
@@ -62,7 +62,7 @@ class Request:
     substitutes: Mapping[str, str]
     data_dir: Path | None
     rerun: bool = False
-    keep_final: bool = True
+    keep: Final = "deployed"
     checkpoint_seconds: float = 60.0
     engine: str = "auto"
     storage: str | None = None
@@ -172,15 +172,19 @@ def training_of(cell: Cell) -> Cell | None:
     return replace(cell, config=trained, id=run_id(trained), choice={}, tuned=tuned, variant="", wrapper="")
 
 
-def keep_of(request: Request, cell: Cell, store: Store) -> Keep:
+def keep_of(request: Request, cell: Cell, store: Store, is_base: bool = False) -> Keep:
     """Which states a run keeps: those that are asked for, those that figures need, and those that it kept before, so that
-    grids which need different ones do not repeat each other's runs for ever."""
+    grids which need different ones do not repeat each other's runs for ever.
+
+    Args:
+        is_base: whether other runs start from its last state.
+    """
     grid, stored, last = request.grid, " ".join(store.states(cell.id)), cell.config.rounds
     probes = [probe for figure in grid.report.figures for probe in probes_of(figure.model_dump(), last)]
     needed = {probe.round: needed_state(probe, cell.config) for probe in probes}
-    keep_final = request.keep_final or FINAL in needed.values()
-    if training_of(cell):  # it starts from the end of another run, and so has no states on the way
-        return Keep(final=keep_final)
+    least: Final = "deployed" if is_base or FINAL in needed.values() else "none"
+    if training_of(cell):  # it starts from the end of another run, and so has neither clients nor states on the way
+        return Keep(final=_most(least, "deployed" if request.keep == "all" else request.keep))
     asked = (
         grid.save_local_models
         if all(cell.shown(key) in as_list(value) for key, value in grid.save_when.items())
@@ -192,8 +196,20 @@ def keep_of(request: Request, cell: Cell, store: Store) -> Keep:
         there = map(int, re.findall(rf"\b{kind}-(\d+)\.pt", stored))
         return tuple(sorted({*rounds_of(wanted, last), *there}))
 
-    final = keep_final or (FINAL in stored and not request.rerun)
-    return Keep(final, rounds("round", grid.save_rounds), rounds("local-models", [*asked, *shown]))
+    before = "none" if request.rerun else _kept(cell.id, store)
+    return Keep(
+        _most(least, request.keep, before), rounds("round", grid.save_rounds), rounds("local-models", [*asked, *shown])
+    )
+
+
+def _most(*amounts: Final) -> Final:
+    return max(amounts, key=("none", "deployed", "all").index)
+
+
+def _kept(run_id: str, store: Store) -> Final:
+    """How much a run has kept of its last state; before records told it, that was all."""
+    record = store.record(run_id)
+    return record.get("kept", "all") if record and FINAL in store.states(run_id) else "none"
 
 
 def store_grid(request: Request, plan: Plan, store: Store) -> None:
@@ -334,8 +350,10 @@ def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> st
     before = record.get("data_note", "")
     if before and before != note:
         return f"its images were incomplete ({before}), now: {note or 'all of them'}"
-    wanted = replace(keep_of(request, cell, store), final=False).files()
+    wanted = replace(keep_of(request, cell, store), final="none").files()
     lacking = [name for name in wanted if name not in store.states(cell.id)]
+    if request.keep == "all" and not training_of(cell) and _kept(cell.id, store) != "all":
+        lacking.append(f"client states in {FINAL}" if FINAL in store.states(cell.id) else FINAL)
     return f"the stored run lacks {', '.join(lacking)}" if lacking and record["status"] == "done" else None
 
 

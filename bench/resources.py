@@ -40,6 +40,19 @@ class Machines:
     max_concurrent: int = 0
     address: str | None = None
 
+    @property
+    def at_once(self) -> int:
+        """Trials that this machine plays at once; of a cluster, which is not asked, the bound on them, or 1."""
+        bound, share = self.max_concurrent, self.resources
+        if self.address:
+            return bound or 1
+        most = int((os.cpu_count() or 1) / share.cpus)
+        if share.gpus and not share.auto:
+            import torch
+
+            most = min(most, int(torch.cuda.device_count() / share.gpus))
+        return max(1, min(most, bound or most))
+
 
 def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = None) -> Resources:
     """Checks what was asked for against this machine; a cluster at an address is not asked.

@@ -7,7 +7,7 @@ import resource
 import time
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ import algorithms
 import bench
 from algorithms import tree
 from algorithms.base import Algorithm, RoundBased
+from algorithms.rows import without_clients
 from bench import models
 from bench.checkpoint import UnusableCheckpoint
 from bench.client import Settings
@@ -30,6 +31,7 @@ from datasets import partitions, transforms
 from datasets.federation import federate
 
 FINAL = "final.pt"  # the state after the last round
+Final = Literal["deployed", "all", "none"]  # how much of it is kept
 LAST_ROUNDS = 10  # over how many of the last evaluated rounds "last10" is the mean
 
 
@@ -38,12 +40,13 @@ class Keep:
     """Which states a run leaves in its folder, beside its metrics; it changes neither numbers nor the run id.
 
     Attributes:
-        final: the state after the last round, as `final.pt`.
+        final: how much of the state after the last round, as `final.pt`: what is "deployed" (all but client states that
+            nobody needs in order to deploy it, see `algorithms.base.Algorithm.deploy_reads_clients`), "all" or "none".
         rounds: states after these rounds, as `round-0005.pt`.
         local_models: the cohort's models before they are aggregated in these rounds, as `local-models-0005.pt`.
     """
 
-    final: bool = True
+    final: Final = "deployed"
     rounds: tuple[int, ...] = ()
     local_models: tuple[int, ...] = ()
 
@@ -52,7 +55,7 @@ class Keep:
         wanted = [("round", number) for number in self.rounds]
         wanted += [("local-models", number) for number in self.local_models]
         found = [f"{kind}-{number:04d}.pt" for kind, number in wanted if until is None or number <= until]
-        return [*([FINAL] if self.final and until is None else []), *found]
+        return [*([FINAL] if self.final != "none" and until is None else []), *found]
 
 
 class Run:
@@ -100,7 +103,8 @@ class Run:
             self.num_rounds if self.algorithm.personal or self.algorithm.post_hoc else 1
         )
         self._trace_local_models = config.trace_local_models
-        self._folder, self._keep = folder, keep or Keep(final=False)
+        self._folder, self._keep = folder, keep or Keep(final="none")
+        self._kept: Final = "none"
         self._data = {"kind": dataset.kind, "digest": dataset.digest}
         self._data_note = dataset.note
         self._seconds, self._peak_mb = 0.0, 0.0  # of the part before the checkpoint from which the run goes on
@@ -178,9 +182,10 @@ class Run:
             )
         self._seconds = row["seconds"] = time.perf_counter() - begin
         self.rows.append(row)
-        if self._folder and self._keep.final and self._deployed:
+        if self._folder and self._keep.final != "none" and self._deployed:
             kept = {"round": self.round, "params": self._deployed.params, "buffers": self._deployed.buffers}
             self._folder.save(FINAL, on_host(kept))
+            self._kept = "deployed"
 
     def _step(self) -> dict[str, Any]:
         begin, before = time.perf_counter(), self.state["spent"]["examples"]
@@ -227,6 +232,7 @@ class Run:
             "data": self._data,
             "data_note": self._data_note,
             "remarks": self.algorithm.remarks(self.task),
+            "kept": self._kept,
             "findings": self.algorithm.findings(self.state) | ((self._deployed and self._deployed.findings) or {}),
             "engine": self.task.engine,
             "block": self.task.block,
@@ -250,8 +256,11 @@ class Run:
         if self.round in self._keep.local_models:
             kept = local_models(self.task, self.algorithm, previous)
             self._folder.save(f"local-models-{self.round:04d}.pt", on_host(kept))
-        if self._keep.final and self.finished:
-            self._folder.save(FINAL, on_host(self.state))
+        if self._keep.final != "none" and self.finished:
+            whole = self._keep.final == "all" or self.algorithm.deploy_reads_clients
+            kept = self.state if whole else without_clients(self.state)
+            self._folder.save(FINAL, on_host(kept))
+            self._kept = "all" if kept is self.state else "deployed"
 
 
 def build_algorithm(spec: dict[str, Any]) -> Algorithm:

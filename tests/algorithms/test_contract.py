@@ -10,6 +10,7 @@ import torch
 import algorithms
 from algorithms import tree
 from algorithms.fedprox import FedProx
+from algorithms.rows import without_clients
 from bench.evaluate import evaluate
 from bench.folders import Folder, on_host
 from tests.toy import assert_equal, play, toy_method, toy_task
@@ -51,6 +52,38 @@ def test_engines_agree_on_augmented_images_and_convolutions(name, method, model,
     how = {"model": model, "shape": shape, "dataset": dataset, "transform": "fedconcat", "rounds": 2, **sizes_for(name)}
     looped, vectorised = (play(method, toy_task(engine=engine, **how)) for engine in ("loop", "vectorised"))
     assert_equal(looped, vectorised, tolerance=1e-8)
+
+
+def test_what_is_deployed_is_the_same_without_the_client_states_that_it_does_not_read(name, method):
+    task = toy_task(participation=0.6, **sizes_for(name))
+    for rounds in (
+        1,
+        method.num_rounds(task.settings),
+    ):  # after one of them some methods have not yet anything to deploy
+        state = play(method, task, rounds)
+        left = state if method.deploy_reads_clients else without_clients(state)
+        assert_equal(method.watched(state), method.watched(left))
+        assert method.findings(state) == method.findings(left)
+        whole, less = (method.deploy(task, one, everyone(task)) for one in (state, left))
+        if whole is not None:
+            assert_equal({**whole.params, **whole.buffers}, {**less.params, **less.buffers})
+
+
+def test_outlines_are_as_large_as_the_states_of_each_stage(name, method):
+    task = toy_task(model="moon-cnn", shape=(1, 16, 16), dataset="mnist", **sizes_for(name))
+    for outline in method.outlines(task):
+        state = play(method, task, outline["round"])
+        shared, whole = without_clients(state), without_clients(outline)
+        assert numbers(whole) == pytest.approx(numbers(shared), rel=0.05)
+        assert outline["round"] == state["round"]
+    assert outline["round"] == method.num_rounds(task.settings)
+
+
+def numbers(state) -> int:
+    """How many a state has."""
+    if isinstance(state, dict):
+        return sum(map(numbers, state.values()))
+    return state.numel() if isinstance(state, torch.Tensor) else 0
 
 
 def test_saved_and_resumed_equals_uninterrupted(name, method, tmp_path):

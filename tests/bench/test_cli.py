@@ -3,6 +3,7 @@
 import errno
 import io
 import re
+import shutil
 import subprocess
 import sys
 
@@ -135,6 +136,24 @@ def test_a_terminal_has_a_width():
     assert max(map(len, terminal.getvalue().splitlines())) <= 60
 
 
+def test_describe_says_how_much_disk_each_way_to_keep_states_takes(bench):
+    code, text = bench("describe", "--grid", "quickstart", "--only", "algorithm=fedavg|scaffold,seed=0")
+    sizes = {
+        line[0]: float(line[1]) for line in (re.findall(r"[^\s│]+", row) for row in text.splitlines()) if "MB" in line
+    }
+    assert code == 0 and 0 == sizes["none"] < sizes["deployed"] < sizes["all"] / 3
+
+
+def test_run_says_before_it_starts_that_the_disk_is_too_small(bench, monkeypatch):
+    monkeypatch.setattr("bench.driver.play", lambda *_: {"done": 0, "failed": 0})
+    warned = "MB are free there."
+    assert warned not in bench("run", *ALGORITHM)[1]
+    monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6 - 100, 100))
+    text = " ".join(bench("run", *ALGORITHM, "--max-concurrent", "1")[1].split())
+    assert re.search(r"need about 0\.\d MB on the disk of \S+ \(kept states 0\.\d MB, checkpoints of 1 at once", text)
+    assert f"but 0.0 {warned}" in text
+
+
 def test_dry_run_says_what_would_run_and_writes_nothing(bench, tmp_path):
     code, text = bench("run", "--grid", "quickstart", "--only", "algorithm=fedavg,seed=0", "--dry-run")
     assert code == 0
@@ -168,7 +187,10 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["run", "--grid", "quickstart", "--set", "rounds"], "--set needs KEY=VALUE, but got 'rounds'."),
         (["run", "--grid", "quickstart", "--only", "algorithm=fedporx"], "Did you mean 'fedprox'?"),
         (["run", "--grid", "quickstart", "--seeds", "a"], "--seeds needs whole numbers such as 0,1,2, but got 'a'."),
-        (["run", "--grid", "quickstart", "--keep-state", "all"], "Unknown value of --keep-state 'all'."),
+        (
+            ["run", "--grid", "quickstart", "--keep-state", "final"],
+            "Unknown value of --keep-state 'final'. Did you mean 'all'? Known: deployed, all, none.",
+        ),
         (["run", "--grid", "quickstart", "--substitute", "svhn=cifar10"], "no selected cell uses svhn"),
         (["run", "--grid", "quickstart", *ALGORITHM], "Use either --grid or --algorithm, --dataset, --partition"),
         (["run", "--algorithm", "fedavg"], "Name a --grid, or one setting: --dataset, --partition missing."),

@@ -35,7 +35,9 @@ def store(tmp_path):
 def ask(tmp_path):
     """A request for GRID, with changes of its file and of the request."""
 
-    def ask(folder="a", only=None, overrides=None, seeds=None, substitutes=None, rerun=False, keep=True, **changes):
+    def ask(
+        folder="a", only=None, overrides=None, seeds=None, substitutes=None, rerun=False, keep="deployed", **changes
+    ):
         path = tmp_path / folder / "mine.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(yaml.safe_dump(GRID | changes))
@@ -50,15 +52,14 @@ def play(request, store, accuracy=0.5, status="done", **facts):
     made = make_plan(request, store)
     store_grid(request, made, store)
     for cell in made.todo:
-        kept = keep_of(request, cell, store).files()
+        keep = keep_of(request, cell, store)
         store.start(cell.id, cell.config.canonical())
-        for name in kept:
+        for name in keep.files():
             torch.save({}, store.playing_folder(cell.id) / name)
         scores = {value: {"accuracy": accuracy} for value in ("last", "best", "last10")}
-        about = {"reason": "", "versions": {}, "device": "cpu", "engine": "loop", "data_note": ""} | facts
-        store.finish(
-            cell.id, [{"round": 1, "accuracy": accuracy}], {"id": cell.id, "status": status, "summary": scores} | about
-        )
+        record = {"id": cell.id, "status": status, "summary": scores, "kept": keep.final}
+        record |= {"reason": "", "versions": {}, "device": "cpu", "engine": "loop", "data_note": ""} | facts
+        store.finish(cell.id, [{"round": 1, "accuracy": accuracy}], record)
     return made
 
 
@@ -81,8 +82,43 @@ def test_grids_that_need_different_states_do_not_repeat_each_others_runs_for_eve
     assert store.states(cell.id) == ["final.pt", "local-models-0002.pt", "round-0005.pt", "round-0007.pt"]
     for request in (first, second, ask(only=ONE, save_rounds=[5, 7])):
         assert make_plan(request, store).todo == []
-    play(ask(only=ONE, save_rounds=[6], keep=False), store)
+    play(ask(only=ONE, save_rounds=[6], keep="none"), store)
     assert "final.pt" in store.states(cell.id), "asked for by nobody now, but it was there"
+
+
+def test_client_states_that_are_asked_for_later_are_played_again_and_then_stay(ask, store):
+    (cell,) = play(ask(only=ONE), store).todo
+    assert store.record(cell.id)["kept"] == "deployed"
+    whole = ask(only=ONE, keep="all")
+    assert play(whole, store).reasons == {cell.id: "the stored run lacks client states in final.pt"}
+    assert make_plan(whole, store).todo == []
+    play(ask(only=ONE, save_rounds=[6]), store)
+    assert store.record(cell.id)["kept"] == "all", "asked for by nobody now, but they were there"
+    play(ask(only=ONE, rerun=True), store)
+    assert store.record(cell.id)["kept"] == "deployed", "the others are in superseded/"
+
+
+def test_a_run_that_kept_nothing_is_played_again_only_for_what_needs_its_state(ask, store):
+    (cell,) = play(ask(only=ONE, keep="none"), store).todo
+    assert make_plan(ask(only=ONE), store).todo == []
+    assert make_plan(ask(only=ONE, keep="all"), store).reasons == {cell.id: "the stored run lacks final.pt"}
+    made = make_plan(ask(**SWEEP, keep="none"), store)
+    assert made.reasons == {cell.id: "its last state, from which others start, is gone"}
+    kept = {one.id: keep_of(ask(**SWEEP, keep="none"), one, store, one.id in made.bases.values()) for one in made.todo}
+    assert kept.pop(cell.id).final == "deployed" and {one.final for one in kept.values()} == {"none"}
+
+
+def test_a_record_from_before_there_was_a_choice_has_kept_everything(ask, store):
+    (cell,) = play(ask(only=ONE), store).todo
+    path = store.run_folder(cell.id) / "record.json"
+    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "kept"}))
+    assert make_plan(ask(only=ONE, keep="all"), store).todo == []
+    assert keep_of(ask(only=ONE), cell, store).final == "all"
+
+
+def test_what_only_deploys_has_no_client_states_to_ask_for(ask, store):
+    play(ask(**SWEEP, keep="all"), store)
+    assert make_plan(ask(**SWEEP, keep="all"), store).todo == []
 
 
 def test_a_repetition_that_failed_is_tried_again_without_asking_for_all_of_them(ask, store):

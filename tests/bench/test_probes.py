@@ -8,17 +8,20 @@ import pytest
 import torch
 import yaml
 
+from algorithms import rows
 from algorithms.calibration import features_of
 from bench import probes, probing
 from bench.folders import Folder
 from bench.grid import expand
 from bench.grid_spec import load_grid
-from bench.plan import Request, keep_of, make_plan, training_of
+from bench.plan import Request, keep_of, make_plan, store_grid, training_of
 from bench.probes import Probe, measure, needed_state, probes_of, result_of
 from bench.run import FINAL, Run, build_algorithm, build_task
 from bench.store import Store
 from bench.stored import SEAL
+from bench.worker import Job, Worker
 from datasets import load
+from reports import render
 
 GRID = {
     "axes": {
@@ -67,6 +70,53 @@ def played(tmp_path_factory, digits):
                 run.step()
             store.finish(cell.id, run.rows, run.result() | {"id": cell.id, "rounds": len(run.rows)})
         yield store, request, plan.cells
+
+
+def played_with(folder, digits, algorithm: str, keep: str):
+    """A store in which both runs of GRID with another method are done, and their cells."""
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(yaml.safe_dump(GRID | {"axes": GRID["axes"] | {"algorithm": [algorithm]}}))
+    request = Request(load_grid(str(folder / "mine.yaml")), "paper", {}, {}, None, {}, None, keep=keep)
+    store = Store(folder / "results")
+    with store.locked():
+        plan = make_plan(request, store)
+        store_grid(request, plan, store)
+        for cell in plan.todo:
+            place = store.playing_folder(cell.id)
+            keep_it = keep_of(request, cell, store, is_base=cell.id in plan.bases.values())
+            base = plan.bases.get(cell.id)
+            worker, ended, rows = Worker(None, "cpu"), None, []
+            worker.take(
+                Job(cell.id, cell.config, str(place), keep_it, base=str(store.run_folder(base)) if base else "")
+            )
+            store.start(cell.id, cell.config.canonical())
+            while not ended:
+                said = worker.step()
+                rows[said["first"] :], ended = said["rows"], said["ended"]
+            store.finish(cell.id, rows, {"id": cell.id} | ended)
+        measure(plan.cells, figures(request), store, None, print)
+        assert make_plan(request, store).todo == []
+    return store, plan.cells
+
+
+def test_without_client_states_what_reads_a_last_state_is_as_it_was(tmp_path, digits, monkeypatch):
+    monkeypatch.setattr(rows, "MAPPED_BYTES", 1)  # client states in files, as those of large models
+    (few, cells), (whole, _), (least, _) = (
+        played_with(tmp_path / keep, digits, "moon", keep) for keep in ("deployed", "all", "none")
+    )
+    moon, calibrated = (cell.id for cell in cells)
+    states = {store: torch.load(store.run_folder(moon) / FINAL, weights_only=True) for store in (few, whole, least)}
+    assert [len(state["clients"]["rows"]) for state in states.values()] == [0, 12, 0], "CCVR needs a state of its base"
+    assert [store.record(moon)["kept"] for store in states] == ["deployed", "all", "deployed"]
+    assert [store.record(calibrated)["kept"] for store in states] == ["deployed", "deployed", "deployed"]
+    probes = [path.name for path in sorted(whole.run_folder(calibrated).glob("probe-*.json"))]
+    assert probes == ["probe-embedding-100.json"]
+    for store in (few, least):
+        for run in (moon, calibrated):
+            assert store.record(run)["summary"] == whole.record(run)["summary"]
+            for probe in whole.run_folder(run).glob("probe-*.json"):
+                assert (store.run_folder(run) / probe.name).read_text() == probe.read_text()
+        assert render(store.folder, "mine", "paper") == render(whole.folder, "mine", "paper")
 
 
 @pytest.fixture
@@ -161,7 +211,7 @@ def test_only_methods_that_have_a_state_are_asked_for_it(tmp_path, method, chang
     assert needed_state(Probe("cka", 3, "linear"), cell.config) == local
     assert needed_state(Probe("embedding", option=2000), cell.config) == final
     with Store(tmp_path / "results").locked() as store:
-        kept = keep_of(Request(grid, "paper", {}, {}, None, {}, None, keep_final=False), cell, store)
+        kept = keep_of(Request(grid, "paper", {}, {}, None, {}, None, keep="none"), cell, store)
     assert kept.files() == [name for name in (final, local) if name]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import datasets
-from algorithms import tree
+from algorithms import rows, tree
 from algorithms.base import Deployed
 from bench.config import resolve
 from bench.cost import bytes_per_client
@@ -20,6 +20,7 @@ from bench.grid_spec import load_grid
 from bench.local_models import local_models
 from bench.mistakes import ConfigError
 from bench.run import Keep, Run, build_algorithm, choose_engine, stratified_subset, summarise
+from tests.toy import assert_equal
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 3, "local_epochs": 1, "batch_size": 16}
 
@@ -207,7 +208,7 @@ def test_summary_by_hand():
 
 
 def test_kept_states_are_readable_and_change_no_number(digits, tmp_path):
-    keep = Keep(final=True, rounds=(2,), local_models=(1, 3))
+    keep = Keep(final="deployed", rounds=(2,), local_models=(1, 3))
     run = play(digits, tmp_path, keep)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep.files())
     assert without_times(run.rows) == without_times(play(digits).rows)
@@ -219,7 +220,7 @@ def test_kept_states_are_readable_and_change_no_number(digits, tmp_path):
 
 
 def test_kept_local_models_are_those_that_were_aggregated(digits, tmp_path):
-    run = play(digits, tmp_path, Keep(final=True, local_models=(3,)))
+    run = play(digits, tmp_path, Keep(final="deployed", local_models=(3,)))
     locals_ = torch.load(tmp_path / "local-models-0003.pt", weights_only=True)
     sizes = torch.tensor([len(run.task.federation.clients[client]) for client in locals_["ids"]])
     mean = tree.weighted_mean(locals_["params"], sizes)
@@ -227,9 +228,32 @@ def test_kept_local_models_are_those_that_were_aggregated(digits, tmp_path):
         torch.testing.assert_close(mean[name], leaf, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "method, kept", [("fedavg", "all"), ("moon", "deployed"), ("scaffold", "deployed"), ("local", "all")]
+)
+def test_client_states_are_kept_where_they_are_deployed_or_asked_for(digits, tmp_path, monkeypatch, method, kept):
+    monkeypatch.setattr(rows, "MAPPED_BYTES", 1)  # as those of large models, in files
+    run = play(digits, tmp_path / "deployed", Keep(), algorithm=method)
+    whole = play(digits, tmp_path / "all", Keep(final="all"), algorithm=method)
+    assert (run.result()["kept"], whole.result()["kept"]) == (kept, "all")
+    assert play(digits, algorithm=method).result()["kept"] == "none"
+    few, all_ = (torch.load(tmp_path / name / "final.pt", weights_only=True) for name in ("deployed", "all"))
+    assert len(all_["clients"]["rows"]) == 10
+    assert (
+        few["clients"] == {"fresh": {}, "rows": {}}
+        if kept == "deployed"
+        else few["clients"].keys() == {"fresh", "rows"}
+    )
+    others = [{key: part for key, part in state.items() if key != "clients"} for state in (few, all_)]
+    assert_equal(*others)
+    if kept == "deployed":
+        small, large = ((tmp_path / name / "final.pt").stat().st_size for name in ("deployed", "all"))
+        assert small < large / 5, "ten clients"
+
+
 @pytest.mark.parametrize("method", ["moon", "scaffold", "fednova", "local"])
 def test_local_models_can_be_kept_for_every_kind_of_method(digits, tmp_path, method):
-    play(digits, tmp_path, Keep(final=False, local_models=(2,)), algorithm=method)
+    play(digits, tmp_path, Keep(final="none", local_models=(2,)), algorithm=method)
     kept = torch.load(tmp_path / "local-models-0002.pt", weights_only=True)
     assert kept["params"]["classifier.bias"].shape == (10, 10)
     assert not torch.equal(kept["params"]["classifier.bias"][0], kept["params"]["classifier.bias"][1])

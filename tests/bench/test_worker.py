@@ -25,7 +25,7 @@ DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 
 @pytest.fixture
 def job(tmp_path):
     config = resolve({"algorithm": "fedavg", **DIGITS})
-    return Job("a1", config, str(tmp_path), Keep(final=False), checkpoint_seconds=0)
+    return Job("a1", config, str(tmp_path), Keep(final="none"), checkpoint_seconds=0)
 
 
 def play(job: Job, steps: int = 50) -> list[dict]:

@@ -1,0 +1,246 @@
+"""Disk that runs take, known before they are played and without their images."""
+
+import functools
+import math
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from algorithms import rows, tree
+from bench.config import RunConfig
+from bench.cost import blank_task, method_of, without_numbers
+from bench.grid import Cell
+from bench.participation import cohort_size
+from bench.plan import Plan, Request, keep_of, training_of
+from bench.resources import Machines
+from bench.run import Keep
+from bench.store import Store
+from datasets.cache import default_dir
+
+_FILE, _TENSOR = 1300, 275  # bytes of a file beside its numbers: once, and for each tensor, as torch.save writes them
+
+
+class Footprint(NamedTuple):
+    """Bytes on disk.
+
+    Attributes:
+        kept: states that stay.
+        checkpoint: where a run goes on, until it has ended.
+        scratch: client states of large models while a run is played, beside the decoded datasets.
+    """
+
+    kept: int
+    checkpoint: int
+    scratch: int
+
+
+def footprint(config: RunConfig, keep: Keep, takes_over: bool = False) -> Footprint | None:
+    """What one run takes; None where that is not known before (see `bench.cost.without_numbers`).
+
+    Args:
+        takes_over: whether it starts from the last state of another run, and only deploys it.
+    """
+    described = without_numbers(config)
+    if described is None:
+        return None
+    sizes = _sizes(described)
+    if takes_over:
+        return Footprint(sizes.model if keep.final != "none" else 0, 0, 0)
+    stages = sizes.stages
+    last = {"none": 0, "deployed": stages[-1].file(whole=sizes.reads_clients), "all": stages[-1].file()}
+    rounds = [next((stage for stage in stages if number <= stage.round), None) for number in keep.rounds]
+    on_the_way = sum(stage.file(number) for stage, number in zip(rounds, keep.rounds, strict=True) if stage)
+    kept = last[keep.final] + on_the_way + len(keep.local_models) * sizes.local_models
+    return Footprint(kept, max(stage.checkpoint for stage in stages), max(stage.scratch for stage in stages))
+
+
+def total(footprints: Iterable[Footprint], at_once: int) -> Footprint:
+    """What runs take together of which so many are played at once, if these are the largest ones."""
+    kept, *playing = zip(*footprints, strict=True)
+    return Footprint(sum(kept), *(sum(sorted(sizes)[-at_once:]) for sizes in playing))
+
+
+def footprints(
+    cells: Iterable[Cell], bases: Iterable[str], request: Request, store: Store
+) -> dict[str, Footprint | None]:
+    """Run id -> what it takes.
+
+    Args:
+        bases: ids of those from whose last states others start.
+    """
+    bases = set(bases)
+    return {
+        cell.id: footprint(
+            cell.config, keep_of(request, cell, store, is_base=cell.id in bases), takes_over=bool(training_of(cell))
+        )
+        for cell in cells
+    }
+
+
+def shortages(plan: Plan, request: Request, store: Store, machines: Machines) -> list[str]:
+    """A sentence for each disk of this machine on which less is free than the runs of a plan need."""
+    found = footprints(plan.todo, plan.bases.values(), request, store)
+    known = [one for one in found.values() if one]
+    if not known:
+        return []
+    needed = total(known, machines.at_once)
+    # A run that ends lies in a storage, beside its checkpoint, until it is fetched.
+    ending = sum(sorted(one.kept for one in known)[-machines.at_once :]) if request.storage else 0
+    places = [
+        (store.folder, needed.kept, "kept states"),
+        (request.storage or store.folder, needed.checkpoint + ending, f"checkpoints of {machines.at_once} at once"),
+        (default_dir(), 0 if machines.address else needed.scratch, "client states while they are played"),
+    ]
+    by_disk: dict[int, list] = {}
+    for place, size, what in places:
+        if size and "://" not in str(place):
+            there = _existing(Path(place))
+            by_disk.setdefault(os.stat(there).st_dev, []).append((there, size, what))
+    return [sentence for parts in by_disk.values() if (sentence := _shortage(parts))]
+
+
+def _shortage(parts: list[tuple[Path, int, str]]) -> str:
+    """What is lacking on one disk; "" if nothing is."""
+    there, needed = parts[0][0], sum(size for _, size, _ in parts)
+    free = shutil.disk_usage(there).free
+    if needed <= free:
+        return ""
+    told = ", ".join(f"{what} {in_words(size)}" for _, size, what in parts)
+    return (
+        f"These runs need about {in_words(needed)} on the disk of {there} ({told}), but {in_words(free)} are free there. "
+        "A full disk stops them, and the same command goes on; fewer at once (--max-concurrent) and --keep-state none "
+        "need less."
+    )
+
+
+def in_words(size: int) -> str:
+    """Bytes as people read them: "1,271.0 GB", "3.5 MB" (of 10^9 and 10^6 bytes)."""
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one around it that is there."""
+    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+
+
+class _Stage(NamedTuple):
+    """Sizes of the states of one stage of a run.
+
+    Attributes:
+        round: in which it ends.
+        population, cohort: number of clients, and of those that take part in a round.
+        shared: bytes of a state in a file, without client states.
+        fresh: of all that says what new clients have.
+        row: of one client's state.
+        rows: clients that have one in any case.
+        mapped: of one client's state in a file that is only there while the run is played; 0 if it is in memory.
+        held: of what is in such files within a round.
+    """
+
+    round: int
+    population: int
+    cohort: int
+    shared: int
+    fresh: int
+    row: int
+    rows: int
+    mapped: int
+    held: int
+
+    def participants(self, round: int) -> float:
+        """Clients that have taken part after so many rounds, as expected of random cohorts."""
+        return max(self.rows, self.population * (1 - (1 - self.cohort / self.population) ** round))
+
+    def file(self, round: int | None = None, whole: bool = True) -> int:
+        """A state in one file, with client states if it is whole; by default at the end of the stage."""
+        clients = self.fresh + self.participants(round or self.round) * self.row if whole else 0
+        return math.ceil(_FILE + self.shared + clients)
+
+    @property
+    def checkpoint(self) -> int:
+        """In a file, and one for each client's state."""
+        files = self.participants(self.round) * (_FILE + self.row) if self.row else 0
+        return math.ceil(_FILE + self.shared + self.fresh + files)
+
+    @property
+    def scratch(self) -> int:
+        """The states before and after a round have all rows but those of the cohort in common."""
+        return math.ceil(max((self.participants(self.round) + self.cohort) * self.mapped, self.held))
+
+
+class _Sizes(NamedTuple):
+    """Of one kind of run.
+
+    Attributes:
+        stages: of the run, the last one ends with it.
+        reads_clients: whether what is deployed includes client states.
+        model: bytes of a file with the model that it deploys.
+        local_models: of a file with those of a cohort.
+    """
+
+    stages: tuple[_Stage, ...]
+    reads_clients: bool
+    model: int
+    local_models: int
+
+
+@functools.cache
+def _sizes(described: str) -> _Sizes:
+    """Sizes of what `bench.cost.without_numbers` describes."""
+    task, algorithm = blank_task(described), method_of(described)
+    # The device of a task is that of its images; on this one states take no memory.
+    task = replace(task, federation=replace(task.federation, images=task.federation.images.to("meta")))
+    outlines = algorithm.outlines(task)
+    last, one = outlines[-1], {"params": task.initial_params(), "buffers": task.initial_buffers()}
+    cohort = cohort_size(task.population, task.settings.participation)
+    return _Sizes(
+        tuple(_stage(outline, task.population, cohort) for outline in outlines),
+        algorithm.deploy_reads_clients,
+        _FILE + _in_file({key: last[key] for key in one}),
+        _FILE + _in_file(one) + (cohort - 1) * tree.num_bytes(one),
+    )
+
+
+def _stage(outline: dict[str, Any], population: int, cohort: int) -> _Stage:
+    """Sizes of what an algorithm has outlined."""
+    found = list(_clients(outline))
+    parts = [part for name, part in found if name != "held"]
+    fresh = sum(_in_file(part["fresh"]) for part in parts)
+    return _Stage(
+        round=outline["round"],
+        population=population,
+        cohort=cohort,
+        shared=_in_file(rows.without_clients(outline)),
+        fresh=fresh,
+        row=fresh // max(1, len(parts)),  # in clusters there are several parts, of one kind
+        rows=sum(len(part["rows"]) for part in parts),
+        mapped=max((_mapped(part["fresh"]) for part in parts), default=0),
+        held=sum(len(part["rows"]) * _mapped(part["fresh"]) for name, part in found if name == "held"),
+    )
+
+
+def _clients(state: Any, name: str = "") -> Iterator[tuple[str, dict]]:
+    """All client states in a part of a state, and what each is called."""
+    if isinstance(state, dict):
+        if rows.are_client_rows(state):
+            yield name, state
+        else:
+            for key, part in state.items():
+                yield from _clients(part, key)
+
+
+def _mapped(row: Any) -> int:
+    size = tree.num_bytes(row)
+    return size if size >= rows.MAPPED_BYTES else 0
+
+
+def _in_file(content: Any) -> int:
+    """Bytes that a state adds to a file."""
+    if isinstance(content, dict):
+        return sum(map(_in_file, content.values()))
+    return content.nbytes + _TENSOR if isinstance(content, Tensor) else 0

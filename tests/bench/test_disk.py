@@ -1,0 +1,131 @@
+"""Disk that runs take: estimates against the files of runs that were played."""
+
+import pytest
+import torch
+
+from algorithms import rows, tree
+from bench import disk
+from bench.checkpoint import Checkpoints
+from bench.config import resolve
+from bench.disk import Footprint, footprint, total
+from bench.folders import Folder
+from bench.resources import Machines, Resources
+from bench.run import Keep, Run
+from datasets import load
+
+DIGITS = {
+    "dataset": "digits",
+    "partition": "label-2",
+    "clients": 20,
+    "local_epochs": 1,
+    "batch_size": 16,
+    "model": "mlp",
+}
+STAGES = {"num_clusters": 3, "encoder_rounds": 3, "classifier_rounds": 2}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits", None)
+
+
+def size(folder) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "fedavg"},
+        {"algorithm": "moon"},
+        {"algorithm": "scaffold", "participation": 0.2},
+        {"algorithm": "local", "participation": 0.5},
+        {"algorithm": "fesem", "num_clusters": 2},
+        {"algorithm": "fedconcat", **STAGES},
+        {"algorithm": "fedconcat", "base": "moon", "participation": 0.5, **STAGES},
+        {"algorithm": "fedconcat-id", "base": "scaffold", "participation": 0.2, "inference_images": 100, **STAGES},
+        {"algorithm": "clsnorm", "base": "moon"},
+        {"algorithm": "centralized", "partition": "none", "clients": 1},
+    ],
+    ids=lambda settings: "-".join(str(settings[key]) for key in ("algorithm", "base") if key in settings),
+)
+def test_estimates_agree_with_files(digits, tmp_path, settings):
+    rounds = {} if "encoder_rounds" in settings else {"rounds": 4}
+    config = resolve({**DIGITS, **rounds, **settings})
+    locally = (2,) if rounds and "base" not in settings else ()
+    largest = {}
+    for final in ("all", "deployed"):
+        keep = Keep(final=final, rounds=(2,), local_models=locally)
+        run = Run(config, digits, folder=Folder(tmp_path / final), keep=keep)
+        checkpoints = Checkpoints(Folder(tmp_path / f"{final}-checkpoint"), {}, 0)
+        while not run.finished:
+            run.step()
+            checkpoints.save(run.checkpoint())
+            largest[final] = max(largest.get(final, 0), size(tmp_path / f"{final}-checkpoint"))
+        found = footprint(config, keep)
+        assert found.kept == pytest.approx(size(tmp_path / final), rel=0.2)
+        assert found.checkpoint == pytest.approx(largest[final], rel=0.2)
+        assert found.scratch == 0, "so small states are in memory"
+
+
+def test_what_starts_from_another_run_keeps_a_model(digits, tmp_path):
+    base, config = (resolve({**DIGITS, "rounds": 2, **of}) for of in ({"algorithm": "moon"}, {"algorithm": "ccvr"}))
+    trained = Run(base, digits)
+    while not trained.finished:
+        trained.step()
+    Run(config, digits, folder=Folder(tmp_path), keep=Keep()).take_over(trained.state)
+    found = footprint(config, Keep(), takes_over=True)
+    assert found.kept == pytest.approx(size(tmp_path), rel=0.2) and found[1:] == (0, 0)
+    assert footprint(config, Keep(final="none"), takes_over=True) == (0, 0, 0)
+
+
+def test_large_client_states_are_in_files_while_a_run_is_played(digits, monkeypatch):
+    config = resolve({**DIGITS, "algorithm": "scaffold", "rounds": 3, "participation": 0.5})
+    row = 4 * sum(leaf.numel() for leaf in Run(config, digits).state["params"].values())
+    disk._sizes.cache_clear()
+    monkeypatch.setattr(rows, "MAPPED_BYTES", row)
+    expected = 20 * (1 - 0.5**3)
+    assert footprint(config, Keep()).scratch == pytest.approx((expected + 10) * row, abs=1)
+    disk._sizes.cache_clear()
+
+
+def test_results_of_a_first_round_of_everyone_are_in_files_until_it_ends(digits, monkeypatch):
+    config = resolve({**DIGITS, "algorithm": "fedconcat-id", "inference_images": 100, **STAGES})
+    row = 4 * sum(leaf.numel() for leaf in Run(config, digits).state["first"]["start"]["params"].values())
+    disk._sizes.cache_clear()
+    monkeypatch.setattr(rows, "MAPPED_BYTES", row)
+    made, own = [], rows.own
+    monkeypatch.setattr(rows, "own", lambda part: made.append(tree.num_bytes(part)) or own(part))
+    Run(config, digits).step()
+    assert footprint(config, Keep()).scratch == pytest.approx(sum(made), rel=0.01)
+    disk._sizes.cache_clear()
+
+
+def test_states_of_every_size_need_no_memory():
+    of = {"algorithm": "scaffold", "dataset": "cifar100", "partition": "dir-0.1", "clients": 200, "rounds": 500}
+    large = resolve({**of, "model": "resnet50"})
+    found = {final: footprint(large, Keep(final=final)).kept for final in ("none", "deployed", "all")}
+    assert found["none"] == 0 and found["deployed"] == pytest.approx(2 * 95e6, rel=0.01)
+    assert found["all"] == pytest.approx(203 * 95e6, rel=0.01)
+
+
+def test_sizes_that_are_not_known_before_are_not_guessed(tmp_path):
+    config = resolve({**DIGITS, "algorithm": "fedconcat", **STAGES, "num_clusters": "elbow"})
+    assert footprint(config, Keep()) is None
+
+
+def test_runs_keep_their_states_together_and_are_played_some_at_once():
+    parts = [Footprint(1, 10, 5), Footprint(2, 30, 0), Footprint(4, 20, 7)]
+    assert total(parts, 1) == (7, 30, 7) and total(parts, 2) == (7, 50, 12) and total(parts, 9) == (7, 60, 12)
+
+
+def test_trials_at_once_are_as_many_as_share_the_machine(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert Machines(Resources()).at_once == 8 and Machines(Resources(cpus=3)).at_once == 2
+    assert (
+        Machines(Resources(), max_concurrent=5).at_once == 5 and Machines(Resources(), max_concurrent=99).at_once == 8
+    )
+    assert Machines(Resources(gpus=0.5, device="cuda")).at_once == 4
+    assert Machines(Resources(gpus=1, device="cuda", auto=True)).at_once == 8
+    assert Machines(Resources(), address="auto").at_once == 1
