@@ -13,6 +13,7 @@
     superseded/<id>-<n>/          earlier results of a repeated run
     tracking/                     files of a tracking service, if runs were tracked (see `bench.tracking`)
     importing/<id>/               a run that is being copied from another results directory
+    ray.log                       what Ray had to say of processes that died
 
 A file is replaced in one step, so a reader and a kill -9 meet either the old or the new one. A run without a record has
 not ended and is played on. A repeated run takes the place of the earlier one when it has finished: killed or failed
@@ -27,10 +28,12 @@ import platform
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+RAY_LOG = "ray.log"
 UNFINISHED = ("failed", "stopped")  # status of runs that are played on from their checkpoint when they are asked for
 
 
@@ -214,6 +217,11 @@ class Store:
     def write_grid(self, name: str, grid: dict) -> None:
         """Stores an expanded grid."""
         write_file(self.folder / "grids" / f"{name}.json", _json(grid))
+
+    def log(self, text: str) -> None:
+        """Adds what Ray says of its processes, for people; no program reads it."""
+        with open(self.folder / RAY_LOG, "a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text.rstrip()}\n")
 
     def scratch(self) -> Path:
         """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the
