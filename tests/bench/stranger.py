@@ -19,6 +19,8 @@ for port in sys.argv[1:]:
         if status != http.client.UNAUTHORIZED:
             print(port, "HTTP", status)
         continue
+    except ConnectionRefusedError:  # its process has ended
+        continue
     except (http.client.HTTPException, OSError):
         pass  # it speaks gRPC
     try:

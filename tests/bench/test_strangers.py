@@ -1,5 +1,6 @@
 """Nobody but its own processes joins the Ray session of a command that runs on this machine alone."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -29,7 +30,9 @@ def test_strangers_are_refused_while_a_command_runs(command, users_mode, tmp_pat
     driver = Driver(*SETTING, *LONG, "--results-dir", results, command=command)
     wait_until(lambda: any(path.stat().st_size for path in results.glob("runs/*/rounds.jsonl")), driver)
     family = descendants(driver.pid)
-    (token,) = {found for pid in family if pid != driver.pid and (found := environment(pid).get("RAY_AUTH_TOKEN"))}
+    commands = [told(pid, "cmdline") for pid in family]
+    inherited = "".join(told(pid, "environ") for pid in family if pid != driver.pid)
+    (token,) = set(re.findall(r"\0RAY_AUTH_TOKEN=([^\0]*)", inherited))
     ports = listening(family)
 
     strangers = {
@@ -46,7 +49,6 @@ def test_strangers_are_refused_while_a_command_runs(command, users_mode, tmp_pat
     assert driver.poll() is None, "all of this while it runs: " + driver.printed()
 
     assert len(token) == 64 and token not in driver.printed()
-    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in family]
     (session,) = {Path(one) for command in commands for one in re.findall(r"/[^\0=]*/session_\d[\w-]*", command)}
     written = [path for folder in (session, tmp_path) for path in folder.rglob("*") if path.is_file()]
     assert any(path.name == "gcs_server.out" for path in written)
@@ -66,21 +68,20 @@ def stranger(folder: Path, ports: list[int], **own: str) -> subprocess.Popen:
 
 def descendants(pid: int) -> set[int]:
     """A process and all that descend from it."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:  # it has just ended
-            continue
+    stats = {int(path.name): told(int(path.name), "stat") for path in Path("/proc").glob("[0-9]*")}
+    parents = {child: int(stat.rpartition(")")[2].split()[1]) for child, stat in stats.items() if stat}
     found = {pid}
     while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
     return found
 
 
-def environment(pid: int) -> dict[str, str]:
-    variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-    return dict(variable.split("=", 1) for variable in variables if variable)
+def told(pid: int, part: str) -> str:
+    """A file of /proc on a process; "" if that has just ended."""
+    try:
+        return Path(f"/proc/{pid}/{part}").read_bytes().decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def listening(pids: set[int]) -> list[int]:
@@ -91,5 +92,8 @@ def listening(pids: set[int]) -> list[int]:
             _, local, _, state, *rest = line.split()
             if state == "0A":
                 waiting[f"socket:[{rest[5]}]"] = int(local.rpartition(":")[2], 16)
-    opened = [os.readlink(file) for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir() if file.is_symlink()]
-    return sorted({waiting[one] for one in opened if one in waiting})
+    opened = set()
+    for file in (file for pid in pids for file in Path(f"/proc/{pid}/fd").glob("*")):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
+            opened.add(os.readlink(file))
+    return sorted(waiting[one] for one in opened & waiting.keys())
