@@ -25,8 +25,8 @@ test: setup
 	$(BIN)/python -m pytest -m "slow and not torture"
 
 # Programs that tests of pages and of LaTeX need, from Debian's packages: a browser with its driver, and pdflatex with booktabs.
-# Without them those tests are skipped, saying so; with CI=true they fail. At most three minutes: 130 s to fetch them, 50 s to
-# install.
+# Without them those tests are skipped, saying so; with CI=true they fail. Each step gets ten minutes: what is cut off while it
+# installs leaves packages half configured.
 TOOLS := chromium chromium-driver texlive-latex-base texlive-latex-recommended
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=20
@@ -34,8 +34,8 @@ APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::Retries
 test-tools:
 	@command -v chromium && command -v chromedriver && command -v pdflatex && kpsewhich booktabs.sty || { \
 	command -v apt-get > /dev/null || { echo "There is no apt-get here; install what Debian calls $(TOOLS)." >&2; exit 1; }; \
-	timeout 30 $(APT) update && timeout 100 $(APT) install -y --no-install-recommends --download-only $(TOOLS) && \
-	timeout 50 $(APT) install -y --no-install-recommends $(TOOLS); }
+	timeout 600 $(APT) update && timeout 600 $(APT) install -y --no-install-recommends --download-only $(TOOLS) && \
+	timeout 600 $(APT) install -y --no-install-recommends $(TOOLS); }
 
 # Kills the driver of a grid ten times, and a worker until its run is given up; some minutes.
 torture: setup

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-import bench.tune  # noqa: F401  (sets the environment that Ray reads)
+from bench import ray_environment  # noqa: F401
 from bench.outcomes import latest
 from bench.run import Keep
 from bench.searches import stops

@@ -4,11 +4,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import ray
-
+from bench import ray_environment  # noqa: F401
 from bench.events import write_events
 from bench.folders import Folder
 from bench.store import UNFINISHED, Store
+
+import ray  # isort: skip
 
 
 class Ledger:

@@ -12,7 +12,8 @@ from typing import Any
 from rich.console import Console
 
 import algorithms
-from bench import tune as scheduling  # sets the environment that Ray reads
+from bench import ray_environment  # noqa: F401
+from bench import tune as scheduling
 from bench.config import RunConfig, base_of, run_id
 from bench.configuration import Configuration, Place
 from bench.folders import Folder
@@ -164,14 +165,15 @@ class _Recorder(tune.Callback):
     def _fail(self, trial) -> None:
         """Its process has died, again and again."""
         text = Path(trial.error_file).read_text() if trial.error_file else ""
-        reason = scheduling.reason_of(text)
+        about = f"configuration {text_of(trial.config)}"
+        end = scheduling.given_up(text, max(1, text.count("Failure # ")), self._store, about)
         if trial.trial_id not in self._open:  # its worker died before it could begin
             self._start(trial)
         self._bar.advance(trial.trial_id, None)
         for run in self._open.pop(trial.trial_id):
-            self._ledger.end(run, {"reason": reason, "traceback": text})
+            self._ledger.end(run, end)
         self._number, self.failed = self._number + 1, self.failed + 1
-        self._say(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: failed: {reason}")
+        self._say(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: failed: {end['reason']}")
 
     def _base_of(self, seed: int) -> dict[str, Any]:
         base = self._bases.get(seed)

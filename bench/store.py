@@ -13,6 +13,7 @@
     superseded/<name>-<n>         earlier results of a repeated run, and damaged files
     tracking/                     files of a tracking service, if runs were tracked (see `bench.tracking`)
     importing/<id>/               a run that is being copied from another results directory
+    ray.log                       what Ray had to say of processes that died
 
 A file is replaced in one step, so a reader and a kill -9 meet either the old or the new one. A run without a record has
 not ended and is played on. A repeated run takes the place of the earlier one when it has finished: killed or failed
@@ -31,6 +32,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +41,7 @@ from typing import Any
 from bench import stored
 from bench.stored import Damaged, is_name, is_run_id
 
+RAY_LOG = "ray.log"
 _PARTS = ("grids", "runs", "reports")
 _ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "analyses")
 UNFINISHED = ("failed", "stopped")  # status of runs that are played on from their checkpoint when they are asked for
@@ -83,7 +86,7 @@ class Store:
         Raises:
             StoreError: if it is not writable, or another driver is at work.
         """
-        if links := [name for name in (*_ALL_PARTS, ".lock") if (self.folder / name).is_symlink()]:
+        if links := [name for name in (*_ALL_PARTS, ".lock", RAY_LOG) if (self.folder / name).is_symlink()]:
             raise StoreError(
                 f"{self.folder} holds links ({', '.join(links)}), and what is written there would lie elsewhere; replace them "
                 "by what they lead to, or choose another --results-dir."
@@ -288,6 +291,11 @@ class Store:
                 self.search(path.stem)
             elif not path.name.endswith((".journal", ".journal.lock")):
                 self.damaged[path] = "is no search"
+
+    def log(self, text: str) -> None:
+        """Adds what Ray says of its processes, for people; no program reads it."""
+        with open(self.folder / RAY_LOG, "a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text.rstrip()}\n")
 
     def scratch(self) -> Path:
         """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the

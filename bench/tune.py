@@ -14,34 +14,27 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
+from unittest import mock
 
-from bench import shares
+import torch
+
+from bench import ray_environment, shares
+from bench.console import warn
 from bench.folders import Folder
 from bench.ledger import Ledger
 from bench.resources import Machines, Resources
 from bench.run import FINAL
 from bench.shares import Shares
-from bench.store import Store, StoreError
+from bench.store import RAY_LOG, Store, StoreError
 from bench.tracking import Tracker
 from bench.worker import LENT, Job, Worker, storage_trouble
 
-_QUIET = {
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
-}
-for _name, _value in _QUIET.items():
-    os.environ.setdefault(_name, _value)
-
-import ray  # noqa: E402  (reads the variables above)
-import torch  # noqa: E402
-from ray import tune  # noqa: E402
+import ray  # isort: skip
+from ray import tune  # isort: skip
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("algorithms", "bench", "datasets", "reports", "search_spaces")
+_DIED = "the worker process died"
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
 
 
@@ -129,7 +122,7 @@ class _Recorder(tune.Callback):
         if self._deaths[job.id] <= RETRIES:  # Tune gives up at once where a worker dies while it takes over a job
             self._postpone(job)
         else:
-            self._end(job, {"reason": reason_of(text), "traceback": text})
+            self._end(job, given_up(text, self._deaths[job.id], self._store, f"run {job.id}"))
 
     def _job(self, trial) -> Job:
         return self._jobs[trial.config["job"]]
@@ -205,20 +198,23 @@ def session(store: Store, resources: Resources, address: str | None, storage: st
         yield
         return
     earlier_handler = signal.getsignal(signal.SIGTERM)
-    try:
-        _start_ray(address, resources)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
-        _check_machines(resources, address, storage)
-        yield
-    except (tune.TuneError, OSError) as error:  # what a callback raises comes wrapped, most of the time
-        trouble = storage_trouble(error, store.folder)
-        if trouble:
-            raise StoreError(trouble) from error
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
-        ray.shutdown()
-        shutil.rmtree(store.scratch_folder, ignore_errors=True)
+    with _logged(store):
+        try:
+            _start_ray(address, resources)
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
+            _check_machines(resources, address, storage)
+            if address:
+                _warn_if_open()
+            yield
+        except (tune.TuneError, OSError) as error:  # what a callback raises comes wrapped, most of the time
+            trouble = storage_trouble(error, store.folder)
+            if trouble:
+                raise StoreError(trouble) from error
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
+            ray.shutdown()
+            shutil.rmtree(store.scratch_folder, ignore_errors=True)
 
 
 def run_config(store: Store, callbacks: list) -> tune.RunConfig:
@@ -298,12 +294,17 @@ def _start_ray(address: str | None, resources: Resources) -> None:
         code = {"py_modules": [str(ROOT / name) for name in PACKAGES], "excludes": ["__pycache__", "examples"]}
         try:
             ray.init(address=address, runtime_env={**code, "env_vars": threads}, **quiet)
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.AuthenticationError) as error:
+            if isinstance(error, ray.exceptions.AuthenticationError) or "InvalidAuthToken" in str(error.__cause__):
+                raise ValueError(
+                    f"The Ray cluster at --address {address} asks for its token, which this machine does not give: set "
+                    "RAY_AUTH_MODE=token, and have the cluster's token in ~/.ray/auth_token or RAY_AUTH_TOKEN."
+                ) from error
             why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ValueError(f"No Ray cluster answers at --address {address} ({why}).") from error
         return
     os.environ |= threads | {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}  # workers inherit them
-    os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # everything stays on the loopback device
+    ray_environment.keep_strangers_out()
     memory = 256 * 2**20  # datasets are memory-mapped files, so next to nothing goes through Ray's object store
     try:
         ray.init(address="local", include_dashboard=False, object_store_memory=memory, **quiet)
@@ -332,6 +333,32 @@ def _check_machines(resources: Resources, address: str | None, storage: str | No
         )
 
 
+def _warn_if_open() -> None:
+    """Names a cluster that anybody may join. One that takes a token may do without: its first machine knows."""
+    on_head = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(ray_environment.asks_for_token)
+    try:
+        is_open = not (ray_environment.asks_for_token() and ray.get(on_head.remote(), timeout=60))
+    except ray.exceptions.RayError:  # a machine on which nothing can run: what is not known is not said
+        return
+    if is_open:
+        warn(
+            f"The Ray cluster at {ray.get_runtime_context().gcs_address} has no authentication: whoever reaches it over the "
+            "network can run programs on its machines. Start it with RAY_AUTH_MODE=token, as the README says."
+        )
+
+
+@contextlib.contextmanager
+def _logged(store: Store) -> Iterator[None]:
+    """What Ray says of processes that die goes to the results' log meanwhile. Ray would print a paragraph for each, and has no
+    setting for it."""
+
+    def log(data, **how):
+        store.log("\n".join(data["lines"]))
+
+    with mock.patch.object(ray._private.worker, "print_to_stdstream", log, create=True):
+        yield
+
+
 def _found(address: str | None) -> str:
     """What trials can use: a cluster may be another one than was meant, and a GPU may not be there."""
     have, free = ray.cluster_resources(), ray.available_resources()
@@ -346,7 +373,25 @@ def python_path(inherited: str | None) -> str:
     return os.pathsep.join(filter(None, [str(ROOT), inherited]))
 
 
+def given_up(text: str, times: int, store: Store, who: str) -> dict[str, str]:
+    """The content of the record of a run that was given up, with the traceback of its error. If it had none, and its worker
+    was killed, what Ray has to say goes to the results' log.
+
+    Args:
+        text: what Ray wrote of it.
+        times: how often its worker died.
+        who: what the text is about, for the log.
+    """
+    reason = reason_of(text)
+    if reason != _DIED:
+        return {"reason": reason, "traceback": text}
+    store.log(f"{who}\n{text}")
+    often = f"{times} time{'s' * (times > 1)}"
+    return {"reason": f"{_DIED} {often} (killed, or out of memory); see {RAY_LOG} in the results directory"}
+
+
 def reason_of(text: str) -> str:
     """The error at the end of a traceback, in one line; without any, the process was killed from outside."""
-    errors = re.findall(r"^(?:\w+\.)*(\w+: .+)$", text, re.MULTILINE)
-    return errors[-1] if errors else "the worker process died"
+    has_traceback = re.search(r'^ +File "', text, re.MULTILINE)
+    errors = re.findall(r"^(?:\w+\.)*(\w+: .+)$", text, re.MULTILINE) if has_traceback else []
+    return errors[-1] if errors else _DIED

@@ -65,6 +65,7 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
     output = driver.ended()
     assert driver.returncode == 0, output
     assert "goes on after round" in output, "one run was on the node that died"
+    assert output.count(f"The Ray cluster at {address} has no authentication") == 1
     assert metrics(results) == metrics(play_alone(grid, tmp_path / "alone"))
     for run_id_, record in records(results).items():
         assert record["status"] == "done"
@@ -75,7 +76,8 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
 def test_a_search_on_a_cluster_ends_as_on_one_machine(cluster, tmp_path, monkeypatch):
     """Its configurations start from the states of finished runs, which lie in the storage meanwhile."""
     address, _ = cluster
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # which this cluster does not ask for
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of-this-user")
     setting = ("--algorithm", "ccvr", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1")
     small = ("--set", "clients=12,rounds=3,local_epochs=1,model=mlp,lr=0.1", "--searcher", "random", "--samples", 2)
     remote, local, shared = tmp_path / "remote", tmp_path / "local", tmp_path / "shared"
@@ -83,6 +85,7 @@ def test_a_search_on_a_cluster_ends_as_on_one_machine(cluster, tmp_path, monkeyp
     driver = Driver(*setting, *small, *where, command="tune")
     output = driver.ended()
     assert driver.returncode == 0, output
+    assert output.count(f"The Ray cluster at {address} has no authentication") == 1
     code, output = in_this_process(*setting, *small, "--results-dir", local, command="tune")
     assert code == 0, output
     assert metrics(remote) == metrics(local) and len(metrics(local)) == 10, "six of the search, four after it"

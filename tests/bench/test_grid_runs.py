@@ -154,6 +154,7 @@ def test_however_a_grid_is_interrupted_it_goes_on_and_nothing_is_repeated_or_los
     stopped = driver.ended()
     assert driver.returncode == 130
     assert "the same command continues with the rest" in stopped and "Traceback" not in stopped
+    assert "Worker exit" not in stopped, "what Ray says of the dead worker is not for the terminal"
     continued += stopped.count("goes on after round")
     before = unchanged(before, results)
 
@@ -193,8 +194,10 @@ def test_a_worker_that_dies_again_and_again_is_recorded(tmp_path):
     output = driver.ended()
     (record,) = records(results).values()
     assert driver.returncode == 1 and "Traceback" not in output
-    assert (record["status"], record["reason"]) == ("failed", "the worker process died")
-    assert f"failed: {record['reason']}" in output
+    died = "the worker process died 3 times (killed, or out of memory); see ray.log in the results directory"
+    assert (record["status"], record["reason"]) == ("failed", died)
+    assert f"failed: {died}" in output and "Worker exit" not in output
+    assert (results / "ray.log").read_text().count("Failure # ") == 3
     assert len(killed) == 3, "the run was tried three times"
 
 

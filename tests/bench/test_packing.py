@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-import ray
 
+from bench import ray_environment
 from bench import tune as scheduler
 from bench.config import resolve, run_id
 from bench.resources import Machines, Resources
@@ -14,6 +14,8 @@ from bench.run import Keep
 from bench.shares import Profile
 from bench.store import Store
 from bench.worker import Job
+
+import ray  # isort: skip
 
 pytestmark = pytest.mark.slow
 FITS = 0.5  # share of a GPU that a run really needs
@@ -67,10 +69,12 @@ class Watcher:
 
 def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_more_room(tmp_path, monkeypatch):
     def start_ray(address, resources):
+        ray_environment.keep_strangers_out()
         ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, object_store_memory=2**27, log_to_driver=False)
 
     monkeypatch.setenv("PYTHONPATH", scheduler.python_path(None))
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # Ray sets them; as they were, afterwards
+        monkeypatch.setenv(name, "")
     monkeypatch.setattr(scheduler, "_start_ray", start_ray)
     monkeypatch.setattr(scheduler, "Trial", PretendedTrial)
     monkeypatch.setattr(scheduler.shares, "measure", pretended_profile)

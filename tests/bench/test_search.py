@@ -52,6 +52,25 @@ def test_a_worker_that_dies_leaves_what_had_ended_as_it_is(store):
     assert not list(store.folder.glob("superseded/*")) and not list(store.folder.glob("repeating/*"))
 
 
+def test_a_configuration_whose_worker_is_killed_is_given_up_in_one_sentence(store, tmp_path):
+    search = make()
+    study = Study(search, store)
+    killed = "".join(f"Failure # {number}\nThe actor died unexpectedly: see the logs.\n" for number in (1, 2, 3))
+    (tmp_path / "error.txt").write_text(killed)
+    params = dict(study.propose().params)
+    trial = SimpleNamespace(trial_id="t", config=params, error_file=str(tmp_path / "error.txt"))
+    said = []
+    place = Place(str(store.folder / "runs"), False, "", {}, 0.0)
+    recorder = _Recorder(study, place, said.append, {}, RoundsBar(Console(quiet=True), 18, 4))
+    recorder.on_trial_start(0, [], trial)
+    recorder.on_trial_error(0, [], trial)
+    reason = "the worker process died 3 times (killed, or out of memory); see ray.log in the results directory"
+    records = [store.record(run) for run in search.runs(params)]
+    assert [record["reason"] for record in records] == [reason, reason] and "traceback" not in records[0]
+    assert len(said) == 1 and said[0].endswith(f"failed: {reason}")
+    assert (store.folder / "ray.log").read_text().count("The actor died unexpectedly") == 3, "once, for both seeds"
+
+
 def configuration(search: Search, params: dict, folder, ended=None) -> Configuration:
     """A trial without its scheduler."""
     made = Configuration.__new__(Configuration)

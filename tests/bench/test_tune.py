@@ -14,6 +14,8 @@ from bench.store import Store
 from bench.tune import _Recorder, python_path, reason_of
 from bench.worker import Job
 
+import ray  # isort: skip
+
 KILLED = """Failure # 1 (occurred at 2026-11-21_07-17-04)
 The actor died unexpectedly before finishing this task.
 \tclass_name: with_resources.<locals>.ResourceTrainable
@@ -31,15 +33,34 @@ ValueError: boom in setup
 """
 
 
+CROWDED = """Failure # 1 (occurred at 2026-11-21_07-17-09)
+Task was killed due to the node running low on memory.
+Suggestions: use fewer trials at once.
+
+"""
+
+
 def test_the_reason_is_the_error_or_that_the_process_was_killed():
-    assert reason_of(KILLED) == reason_of("") == "the worker process died"
+    assert reason_of(KILLED) == reason_of("") == reason_of(CROWDED) == "the worker process died"
     assert reason_of(IN_SETUP) == "ValueError: boom in setup"
     assert reason_of(f"{IN_SETUP}\ndatasets.base.MissingData: No svhn in /data: get it.\n") == (
         "MissingData: No svhn in /data: get it."
     )
 
 
-def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_record(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "reason", "kept"),
+    [
+        (IN_SETUP, "ValueError: boom in setup", "record"),
+        (
+            KILLED,
+            "the worker process died 3 times (killed, or out of memory); see ray.log in the results directory",
+            "ray.log",
+        ),
+    ],
+    ids=["an-error", "killed"],
+)
+def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_record(text, reason, kept, tmp_path):
     class Watcher:
         def __init__(self):
             self.calls = []
@@ -53,7 +74,7 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
         def ended(self, job, record):
             self.calls.append(record["status"])
 
-    (tmp_path / "error.txt").write_text(IN_SETUP)
+    (tmp_path / "error.txt").write_text(text)
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
     trial = SimpleNamespace(config={"job": 0}, error_file=str(tmp_path / "error.txt"))
     watcher = Watcher()
@@ -67,8 +88,14 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
         recorder.on_trial_error(0, [trial], trial)
         assert recorder.take_postponed() == []
         record = store.record("a1")
-    assert (record["status"], record["reason"], record["rounds"]) == ("failed", "ValueError: boom in setup", 0)
+    assert (record["status"], record["reason"], record["rounds"]) == ("failed", reason, 0)
     assert watcher.calls == ["started", "postponed", "postponed", "failed"]
+    log = tmp_path / "results" / "ray.log"
+    if kept == "record":
+        assert record["traceback"] == text and not log.exists()
+    else:
+        assert "traceback" not in record
+        assert "run a1\n" + text.rstrip() in log.read_text()
 
 
 @pytest.mark.parametrize("inherited", [None, ""])
@@ -91,3 +118,41 @@ def test_how_a_polite_kill_is_answered_is_restored_afterwards(tmp_path, monkeypa
         scheduler.play([], store, None, data_dir=None, machines=Machines(Resources()))
     assert during == [signal.default_int_handler]
     assert signal.getsignal(signal.SIGTERM) == before != during[0]
+
+
+def test_what_ray_says_of_dead_processes_goes_to_the_log_and_not_to_the_terminal(tmp_path, capsys):
+    def say(text):
+        data = {"lines": [text], "pid": "raylet", "is_err": False}
+        ray._private.worker.print_to_stdstream(data, ignore_prefix=False)
+
+    store = Store(tmp_path)
+    with scheduler._logged(store):
+        say("A worker died.")
+        say("Another worker died.")
+    said = [line.partition(" ")[2] for line in (tmp_path / "ray.log").read_text().splitlines()]
+    assert said == ["A worker died.", "Another worker died."] and capsys.readouterr().out == ""
+    say("This is Ray's own way.")
+    assert "This is Ray's own way." in capsys.readouterr().out
+
+
+def refused(*, how: str) -> Exception:
+    """What Ray raises where a cluster asks for a token, and this machine has none or another one."""
+    if how == "none":
+        return ray.exceptions.AuthenticationError("Token authentication is enabled but no token was found")
+    error = ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379")
+    error.__cause__ = RuntimeError(
+        "Last connection error: ... InvalidAuthToken: Authentication token is missing or incorrect"
+    )
+    return error
+
+
+@pytest.mark.parametrize("how", ["none", "another"])
+def test_a_cluster_that_asks_for_its_token_is_told_from_one_that_does_not_answer(how, monkeypatch):
+    def init(**options):
+        raise refused(how=how)
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(
+        ValueError, match="at --address 10.0.0.1:6379 asks for its token, which this machine does not give"
+    ):
+        scheduler._start_ray("10.0.0.1:6379", Resources())
