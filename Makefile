@@ -21,7 +21,7 @@ quickstart: setup
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 	$(BIN)/python -m pytest -m "slow and not torture"
 
 # Programs that tests of pages and of LaTeX need, from Debian's packages: a browser with its driver, and pdflatex with booktabs.

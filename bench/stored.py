@@ -73,9 +73,11 @@ def read_bytes(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise Damaged(path, "is a link" if path.is_symlink() else f"cannot be read ({error.strerror})") from error
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(descriptor)
+        raise Damaged(path, "is a folder, not a file" if stat.S_ISDIR(kind) else "is not a regular file")
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Damaged(path, "is not a file" if not path.is_dir() else "is a folder, not a file")
         return file.read()
 
 

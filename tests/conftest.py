@@ -1,6 +1,9 @@
 """Fixtures of all tests."""
 
 import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # tensors of tests are tiny: a second thread only waits for the first
+
 import shutil
 import subprocess
 import tempfile

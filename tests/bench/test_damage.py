@@ -1,6 +1,9 @@
 """A file that is damaged, strange or hostile costs what it held, and nothing else; it is named, and leads nowhere."""
 
+import itertools
 import json
+import os
+import pickle
 import random
 import re
 import shutil
@@ -8,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -15,10 +19,11 @@ import bench.tune
 from bench.cli import app
 from bench.run import FINAL
 from bench.store import Store
-from bench.stored import SEAL
+from bench.stored import RUN_FILES, SEAL, read_bytes, seal
 from bench.study import Study
 from tests.bench.alone import play_jobs
 from tests.bench.searching import finish, make
+from tests.bench.stores import LABEL, cells, results
 
 GRID = {
     "axes": {
@@ -167,17 +172,7 @@ def check(real: Path, folder: Path, name: Path, damage: str, monkeypatch, sealed
     assert not whole & set(bench.played), "what is finished and undamaged is not played again"
     if owner in bench.played and damage != "removed":
         assert told in text and list((results / "superseded").glob(f"{owner}-*")), "it is named, and kept"
-    told_of_digest = "wrapper" in text  # the table was printed
-    assert told_of_digest and (results / "reports" / "mine@paper.md").read_text() == _with(real, folder)
-
-
-def _with(real: Path, folder: Path) -> str:
-    return (real / "whole.md").read_text()
-
-
-@pytest.fixture
-def bench_(tmp_path, monkeypatch) -> Command:
-    return Command(tmp_path / "results", monkeypatch)
+    assert (results / "reports" / "mine@paper.md").read_text() == (real / "whole.md").read_text()
 
 
 def _kinds(results: Path) -> Iterator[Path]:
@@ -186,9 +181,9 @@ def _kinds(results: Path) -> Iterator[Path]:
     yield from found.values()
 
 
-@pytest.mark.parametrize("damage", ["cut in the middle", "[]", "a link", "another number"])
-def test_a_damaged_file_of_each_kind_is_named_and_played_again(real, tmp_path, monkeypatch, damage):
-    for number, path in enumerate(_kinds(real / "results")):
+def test_a_damaged_file_of_each_kind_is_named_and_played_again(real, tmp_path, monkeypatch):
+    damages = itertools.cycle(["cut in the middle", "[]", "a link", "another number", "a folder"])
+    for number, (path, damage) in enumerate(zip(_kinds(real / "results"), damages, strict=False)):
         check(real, tmp_path / str(number), path.relative_to(real / "results"), damage, monkeypatch)
 
 
@@ -204,3 +199,202 @@ def test_every_file_damaged_in_every_way(real, tmp_path, monkeypatch, sealed, re
         shutil.rmtree(tmp_path / str(number))
         print(f"{number + 1} of {len(cases)}: {name} {damage}", flush=True)
     record_property("cases", len(cases))
+
+
+# Files of others.
+
+
+def snapshot(folder: Path, *without: str) -> dict[str, bytes | None]:
+    """Every file below a folder but those below some of it; links as they are."""
+    paths = (path for path in folder.rglob("*") if path.relative_to(folder).parts[0] not in without)
+    return {str(path): path.read_bytes() if path.is_file() else None for path in paths}
+
+
+RUNS = cells("label-2", "fedavg")
+
+
+@pytest.fixture
+def foreign(tmp_path) -> Store:
+    """A results directory of somebody else, of a grid with two finished runs."""
+    return results(tmp_path / "results", RUNS, {cell.id: 0.5 for cell in RUNS[:2]})
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch) -> Command:
+    return Command(tmp_path / "results", monkeypatch)
+
+
+STRANGE = ["../../X", "/tmp/X", "a\0b", "a\nb", "..", "\x1b[2J", ".hidden", "a/b", ""]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+@pytest.mark.parametrize("where", ["grid", "budget", "figure", "of a search"])
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_name_in_a_foreign_file_leads_nowhere(foreign, program, tmp_path, name, where, is_sealed):
+    path = foreign.folder / "grids" / f"{LABEL}.json"
+    grid = foreign.grid(LABEL)
+    if where == "figure":
+        grid["report"]["figures"] = [{"kind": "by-setting", "setting": name}]
+    elif where == "of a search":
+        grid["cells"][0]["tuned"] = {"params": {}, "search": name}
+    else:
+        grid[where] = name
+    path.write_text(json.dumps(seal(grid) if is_sealed else grid))
+    before = snapshot(tmp_path)
+    for command in (("report",), ("report", "--grid", "quickstart", "--figure", "rounds"), ("report", "--print")):
+        code, text = program(*command)
+        assert code == 2 and f"grids/{LABEL}.json" in text and "\x1b" not in text
+    assert snapshot(tmp_path) == before
+
+
+def test_the_label_of_a_dataset_is_no_path(foreign, program, tmp_path):
+    grid = foreign.grid(LABEL)
+    for cell in grid["cells"]:
+        cell["dataset"] = "../../../X"
+    foreign.write_grid(LABEL, grid)
+    before = snapshot(tmp_path, "results", "boards")
+    assert program("report", "--figure", "rounds")[0] == 0
+    assert program("export", "--grid", "quickstart", "--tensorboard", tmp_path / "boards")[0] == 0
+    assert len(list((tmp_path / "boards").iterdir())) == 2
+    assert snapshot(tmp_path, "results", "boards") == before
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "0123456789abcdef~", ".."[:1] + "x", "x" * 200])
+def test_strange_names_of_files_are_told_in_one_line_each(foreign, program, name):
+    for part in ("grids", "runs", "searches"):
+        (foreign.folder / part).mkdir(exist_ok=True)
+        (foreign.folder / part / name).write_text("{}")
+    code, text = program("report", "--print")
+    assert code == 0 and ("3 files" in text) == (name[0] != ".") and "\x1b" not in text
+
+
+@pytest.mark.parametrize("place", ["reports", "grids", "runs"])
+def test_nothing_is_written_through_a_link(foreign, program, tmp_path, place):
+    (foreign.folder / place).rename(tmp_path / "elsewhere")
+    (foreign.folder / place).symlink_to(tmp_path / "elsewhere")
+    before = snapshot(tmp_path, "results")
+    for command in (
+        (("report", "--grid", "quickstart"), ("run", "--grid", "quickstart"))
+        if place == "reports"
+        else (("run", "--grid", "quickstart"),)
+    ):
+        code, text = program(*command)
+        assert code == 2 and "link" in text
+    assert snapshot(tmp_path, "results") == before
+
+
+@pytest.mark.parametrize("kind", ["file", "absolute", "folder", "pipe", "state"])
+def test_import_takes_no_links_and_no_special_files(tmp_path, monkeypatch, foreign, kind):
+    """A link to a secret would become a file of the importer's."""
+    secret = tmp_path / "secret"
+    secret.write_text("password")
+    run = foreign.run_folder(RUNS[0].id)
+    path = run / {"file": "probe-x.json", "absolute": "notes.pt", "state": FINAL}.get(kind, "extra.pt")
+    path.unlink(missing_ok=True)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(secret if kind == "absolute" else Path("..") / ".." / ".." / "secret")
+    mine = Command(tmp_path / "mine", monkeypatch)
+    code, text = mine("import", foreign.folder)
+    assert code == 0 and f"runs/{RUNS[0].id}/{path.name} is" in text
+    assert "1 runs taken" in text and set(Store(tmp_path / "mine").records()) == {RUNS[1].id}
+    assert not any(path.is_file() and b"password" in path.read_bytes() for path in (tmp_path / "mine").rglob("*"))
+
+
+class _Code:
+    """What runs a command when it is unpickled."""
+
+    def __init__(self, trap: Path):
+        self._trap = trap
+
+    def __reduce__(self):
+        return os.mkdir, (str(self._trap),)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "code", "old code", "not a state"])
+def test_a_damaged_or_hostile_state_of_a_base_is_named_and_the_base_trained_again(real, tmp_path, monkeypatch, damage):
+    shutil.copytree(real, tmp_path / "x")
+    store = Store(tmp_path / "x" / "results")
+    base = next(
+        run
+        for run in store.records()
+        if (config := store.config(run))["seed"] == 1 and config["algorithm"]["name"] == "fedavg"
+    )
+    state, trap = store.run_folder(base) / FINAL, tmp_path / "trap"
+    match damage:
+        case "truncated":
+            state.write_bytes(state.read_bytes()[:-200])
+        case "code":
+            torch.save({"params": _Code(trap)}, state)
+        case "old code":
+            state.write_bytes(pickle.dumps(_Code(trap)))
+        case "not a state":
+            state.write_text("nothing")
+    program = Command(store.folder, monkeypatch)
+    code, text = program("run", "--grid", tmp_path / "x" / "mine.yaml")
+    assert code == 0 and f"runs/{base}/{FINAL} cannot be read" in text and base in program.played
+    assert not trap.exists() and list((store.folder / "superseded").glob(f"{base}-1/{FINAL}"))
+    everything = text + "".join(path.read_text() for path in store.folder.rglob("*.json"))
+    assert "weights_only" not in everything
+    assert (store.folder / "reports" / "mine@paper.md").read_text() == (real / "whole.md").read_text()
+
+
+# What a record says must fit.
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "what"),
+    [
+        ("record.json", lambda text: text.replace('"rounds": 2', '"rounds": 3'), "was changed"),
+        ("record.json", lambda text: text.replace("0.5", "0.6", 1), "was changed"),
+        ("rounds.jsonl", lambda text: text.replace("0.4", "0.41"), "was changed"),
+        ("rounds.jsonl", lambda text: text + text.splitlines()[-1] + "\n", "was changed"),
+        ("config.json", lambda text: text + " ", "was changed"),
+    ],
+)
+def test_what_was_sealed_cannot_be_changed(foreign, name, change, what):
+    folder = foreign.run_folder(RUNS[0].id)
+    (folder / "record.json").write_text(
+        json.dumps(
+            seal(foreign.record(RUNS[0].id) | {"rounds": 2}, *(read_bytes(folder / other) for other in RUN_FILES[1:]))
+        )
+    )
+    assert foreign.record(RUNS[0].id)
+    text = (folder / name).read_text()
+    (folder / name).write_text(change(text))
+    assert (folder / name).read_text() != text
+    assert foreign.record(RUNS[0].id) is None and what in foreign.damaged[folder / "record.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "what"),
+    [
+        ("rounds.jsonl", lambda text: text.splitlines()[0] + "\n", "has 1 rounds, but the run's record says 2"),
+        ("rounds.jsonl", lambda text: text.replace("0.5,", "0.7,"), "ends with another accuracy than the run's record"),
+        (
+            "record.json",
+            lambda text: text.replace('"last": {"accuracy": 0.5}', '"last": {"accuracy": 0.9}'),
+            "ends with another",
+        ),
+        ("record.json", lambda text: text.replace('"done"', '"won"'), "status is not what it should be"),
+        ("record.json", lambda text: text.replace('"summary": {', '"summary": 3, "x": {'), "summary is not a mapping"),
+        ("config.json", lambda text: text.replace('"seed": 0', '"seed": 7'), "the folder is not named after it"),
+        ("config.json", lambda text: None, "is missing, though the run has ended"),
+    ],
+)
+def test_records_of_earlier_versions_are_checked_by_what_they_have(foreign, name, change, what):
+    folder = foreign.run_folder(RUNS[0].id)
+    record = foreign.record(RUNS[0].id) | {"rounds": 2}
+    (folder / "record.json").write_text(json.dumps(record))
+    assert foreign.record(RUNS[0].id) == record
+    text = (folder / name).read_text()
+    changed = change(text)
+    assert changed != text
+    if changed is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(changed)
+    assert foreign.record(RUNS[0].id) is None and what in next(iter(foreign.damaged.values()))
