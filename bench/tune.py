@@ -204,7 +204,7 @@ def session(store: Store, resources: Resources, address: str | None, storage: st
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
             _check_machines(resources, address, storage)
             if address:
-                _warn_if_open()
+                _check_authentication()
             yield
         except (tune.TuneError, OSError) as error:  # what a callback raises comes wrapped, most of the time
             trouble = storage_trouble(error, store.folder)
@@ -333,17 +333,24 @@ def _check_machines(resources: Resources, address: str | None, storage: str | No
         )
 
 
-def _warn_if_open() -> None:
-    """Names a cluster that anybody may join. One that takes a token may do without: its first machine knows."""
-    on_head = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(ray_environment.asks_for_token)
-    try:
-        is_open = not (ray_environment.asks_for_token() and ray.get(on_head.remote(), timeout=60))
-    except ray.exceptions.RayError:  # a machine on which nothing can run: what is not known is not said
-        return
-    if is_open:
+def _check_authentication() -> None:
+    """Names a cluster that anybody may join; its first machine knows whether it asks for a token.
+
+    Raises:
+        ValueError: if it does not, but this driver does: then its workers do not get through to the driver.
+    """
+    cluster = f"The Ray cluster at {ray.get_runtime_context().gcs_address} has no authentication"
+    if not ray_environment.asks_for_token():  # and has been let in
         warn(
-            f"The Ray cluster at {ray.get_runtime_context().gcs_address} has no authentication: whoever reaches it over the "
-            "network can run programs on its machines. Start it with RAY_AUTH_MODE=token, as the README says."
+            f"{cluster}: whoever reaches it over the network can run programs on its machines. Start it with "
+            "RAY_AUTH_MODE=token, as the README says."
+        )
+        return
+    on_head = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(ray_environment.asks_for_token)
+    if not ray.get(on_head.remote()):
+        raise ValueError(
+            f"{cluster}, but this command has RAY_AUTH_MODE=token, so its workers could not report to it. Start the cluster "
+            "with RAY_AUTH_MODE=token as well, as the README says, or set RAY_AUTH_MODE=disabled here."
         )
 
 

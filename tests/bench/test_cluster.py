@@ -76,12 +76,16 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
 def test_a_search_on_a_cluster_ends_as_on_one_machine(cluster, tmp_path, monkeypatch):
     """Its configurations start from the states of finished runs, which lie in the storage meanwhile."""
     address, _ = cluster
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # which this cluster does not ask for
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "of-this-user")
     setting = ("--algorithm", "ccvr", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1")
     small = ("--set", "clients=12,rounds=3,local_epochs=1,model=mlp,lr=0.1", "--searcher", "random", "--samples", 2)
     remote, local, shared = tmp_path / "remote", tmp_path / "local", tmp_path / "shared"
     where = ("--results-dir", remote, "--address", address, "--storage", shared)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of-this-user")
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    driver = Driver(*setting, *small, *where, command="tune")
+    output = driver.ended()
+    assert driver.returncode == 2 and f"error: The Ray cluster at {address} has no authentication, but this" in output
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     driver = Driver(*setting, *small, *where, command="tune")
     output = driver.ended()
     assert driver.returncode == 0, output
