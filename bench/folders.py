@@ -1,6 +1,7 @@
 """A folder of files that torch writes: on this machine's disk, or in an object store that fsspec reaches (s3://, gs://)."""
 
 import contextlib
+import errno
 import os
 import posixpath
 import re
@@ -101,9 +102,10 @@ class Folder:
                 )
             except (FileNotFoundError, MemoryError, torch.OutOfMemoryError):
                 raise
-            except OSError as error:
-                raise self._trouble("read from", error) from error
             except Exception as error:
+                # Where the end of a file is missing, torch looks for it before its beginning.
+                if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                    raise self._trouble("read from", error) from error
                 if isinstance(error, RuntimeError) and not _DAMAGED.search(str(error)):
                     raise  # torch found no memory, or no GPU
                 raise DamagedState(f"{posixpath.join(self.uri, name)} is damaged and cannot be read.") from None

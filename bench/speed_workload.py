@@ -47,6 +47,7 @@ W1 = {
     "validation_share": None,
     "train_examples": None,
     "test_examples": None,
+    "image_size": None,
     "dirichlet_seed_override": None,
     "trace_local_models": None,
 }

@@ -15,20 +15,22 @@ from bench.resources import Machines, Resources
 from bench.store import Store
 from tests.bench.test_store import CONFIG, play
 
+ENDED, REPEATED, GOING, REMOVED = ("e" * 16, "f" * 16, "a" * 16, "d" * 16)
+
 
 @pytest.mark.parametrize("place", ["memory://shared", "disk"])
 def test_only_runs_that_go_on_keep_their_folders_in_a_storage(tmp_path, place):
     storage = Folder(place if "://" in place else tmp_path / "shared")
-    for run_id in ("ended", "repeated", "going", "removed"):
+    for run_id in (ENDED, REPEATED, GOING, REMOVED):
         (storage / run_id / "checkpoint").save("checkpoint.pt", torch.zeros(1))
     with Store(tmp_path / "results").locked() as store:
-        play(store, "ended")
-        play(store, "repeated")
-        store.start("repeated", CONFIG)
-        store.start("going", CONFIG)
+        play(store, ENDED)
+        play(store, REPEATED)
+        store.start(REPEATED, CONFIG)
+        store.start(GOING, CONFIG)
         tidy(storage, store)
-    assert storage.folders() == ["going", "repeated"]
-    assert (storage / "going" / "checkpoint").names() == ["checkpoint.pt"]
+    assert storage.folders() == [GOING, REPEATED]
+    assert (storage / GOING / "checkpoint").names() == ["checkpoint.pt"]
     assert Folder(tmp_path / "nowhere").folders() == []
 
 

@@ -17,6 +17,7 @@ from bench.grid_spec import load_grid
 from bench.mistakes import ConfigError
 from bench.plan import Request, keep_of, make_plan, store_grid, training_of
 from bench.store import Store
+from bench.stored import SEAL
 from datasets import Dataset, MissingData, Split
 
 GRID = {
@@ -103,7 +104,7 @@ def test_a_run_that_kept_nothing_is_played_again_only_for_what_needs_its_state(a
     assert make_plan(ask(only=ONE), store).todo == []
     assert make_plan(ask(only=ONE, keep="all"), store).reasons == {cell.id: "the stored run lacks final.pt"}
     made = make_plan(ask(**SWEEP, keep="none"), store)
-    assert made.reasons == {cell.id: "its last state, from which others start, is gone"}
+    assert made.reasons == {cell.id: "its last state, from which others start, is gone or damaged"}
     kept = {one.id: keep_of(ask(**SWEEP, keep="none"), one, store, one.id in made.bases.values()) for one in made.todo}
     assert kept.pop(cell.id).final == "deployed" and {one.final for one in kept.values()} == {"none"}
 
@@ -111,7 +112,8 @@ def test_a_run_that_kept_nothing_is_played_again_only_for_what_needs_its_state(a
 def test_a_record_from_before_there_was_a_choice_has_kept_everything(ask, store):
     (cell,) = play(ask(only=ONE), store).todo
     path = store.run_folder(cell.id) / "record.json"
-    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "kept"}))
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in content.items() if key not in ("kept", SEAL)}))
     assert make_plan(ask(only=ONE, keep="all"), store).todo == []
     assert keep_of(ask(only=ONE), cell, store).final == "all"
 

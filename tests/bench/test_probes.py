@@ -93,7 +93,7 @@ def played_with(folder, digits, algorithm: str, keep: str):
             while not ended:
                 said = worker.step()
                 rows[said["first"] :], ended = said["rows"], said["ended"]
-            store.finish(cell.id, rows, {"id": cell.id} | ended)
+            store.finish(cell.id, rows, ended | {"id": cell.id, "rounds": len(rows)})
         measure(plan.cells, figures(request), store, None, print)
         assert make_plan(request, store).todo == []
     return store, plan.cells

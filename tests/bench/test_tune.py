@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench import tune as scheduler
-from bench.config import resolve
+from bench.config import resolve, run_id
 from bench.resources import Machines, Resources
 from bench.run import Keep
 from bench.store import Store
@@ -76,18 +76,18 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
 
     (tmp_path / "error.txt").write_text(text)
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
-    trial = SimpleNamespace(config={"job": 0}, error_file=str(tmp_path / "error.txt"))
+    trial, run = SimpleNamespace(config={"job": 0}, error_file=str(tmp_path / "error.txt")), run_id(config)
     watcher = Watcher()
     with Store(tmp_path / "results").locked() as store:
-        job = Job("a1", config, str(store.playing_folder("a1")), Keep())
+        job = Job(run, config, str(store.playing_folder(run)), Keep())
         recorder = _Recorder(store, watcher, {}, shares=None)
         recorder.begin([job], Resources())
         for _ in range(2):
             recorder.on_trial_error(0, [trial], trial)
-            assert recorder.take_postponed() == [job] and store.record("a1") is None
+            assert recorder.take_postponed() == [job] and store.record(run) is None
         recorder.on_trial_error(0, [trial], trial)
         assert recorder.take_postponed() == []
-        record = store.record("a1")
+        record = store.record(run)
     assert (record["status"], record["reason"], record["rounds"]) == ("failed", reason, 0)
     assert watcher.calls == ["started", "postponed", "postponed", "failed"]
     log = tmp_path / "results" / "ray.log"
@@ -95,7 +95,7 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
         assert record["traceback"] == text and not log.exists()
     else:
         assert "traceback" not in record
-        assert "run a1\n" + text.rstrip() in log.read_text()
+        assert f"run {run}\n" + text.rstrip() in log.read_text()
 
 
 @pytest.mark.parametrize("inherited", [None, ""])
