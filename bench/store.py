@@ -186,7 +186,7 @@ class Store:
 
     def write_probe(self, run_id: str, name: str, content: dict) -> None:
         """Stores a measurement."""
-        self._write(self.run_folder(run_id) / f"probe-{name}.json", json.dumps(stored.seal(content)) + "\n")
+        self._write(self.run_folder(run_id) / f"probe-{name}.json", stored.seal(json.dumps(content) + "\n"))
 
     def start(self, run_id: str, config: dict) -> None:
         """Begins a run in its playing folder: its config, no rounds, no record. What is damaged there goes to `superseded`."""
@@ -211,7 +211,7 @@ class Store:
         lines = _lines(rows)
         write_file(folder / "rounds.jsonl", lines)
         others = (folder / "config.json").read_bytes(), lines.encode()
-        write_file(folder / "record.json", _json(stored.seal(record, *others)))
+        write_file(folder / "record.json", stored.seal(_json(record), *others))
         _forget_checkpoint(folder, record)
         if folder != self.run_folder(run_id) and record["status"] not in UNFINISHED:
             self.set_aside(self.run_folder(run_id))
@@ -258,7 +258,7 @@ class Store:
 
     def write_grid(self, name: str, grid: dict) -> None:
         """Stores an expanded grid."""
-        self._write(self._grid_file(name), _json(stored.seal(grid)))
+        self._write(self._grid_file(name), stored.seal(_json(grid)))
 
     def search(self, name: str) -> dict | None:
         """What a search has proposed, or None if there is none of that name, or it is damaged."""
@@ -271,7 +271,7 @@ class Store:
     def write_search(self, name: str, search: Mapping[str, Any]) -> None:
         """Stores what a search has proposed."""
         (self.folder / "searches").mkdir(exist_ok=True)
-        self._write(self.folder / "searches" / f"{name}.json", _json(stored.seal(search)))
+        self._write(self.folder / "searches" / f"{name}.json", stored.seal(_json(search)))
 
     def look_through(self) -> None:
         """Reads everything, so that `damaged` lists all files that cannot be used."""
@@ -284,8 +284,9 @@ class Store:
             if not is_run_id(path.name):
                 self.damaged[path] = "is no run: its name is not that of one"
             elif self.record(path.name):
-                for probe in path.glob("probe-*.json"):
-                    self._content(probe, stored.check_probe)
+                for name in os.listdir(path):
+                    if name.startswith("probe-") and name.endswith(".json"):
+                        self._content(path / name, stored.check_probe)
         for path in self._entries("searches"):
             if path.suffix == ".json" and is_name(path.stem):
                 self.search(path.stem)
@@ -313,22 +314,23 @@ class Store:
         return (self.record(run_id) or {"status": "failed"})["status"] not in UNFINISHED
 
     def _record_in(self, folder: Path) -> dict | None:
-        return self._checked(folder, [folder, *(folder / name for name in stored.RUN_FILES)], stored.read_run)
+        files = [str(folder), *(f"{folder}/{name}" for name in stored.RUN_FILES)]
+        return self._checked(folder, files, stored.read_run)
 
-    def _content(self, path: Path, check: Callable[[Path, Any], dict]) -> dict | None:
+    def _content(self, path: Path, check: Callable[[Path, bytes], dict]) -> dict | None:
         def read(path: Path) -> dict | None:
-            content = stored.read_bytes(path)
-            return None if content is None else check(path, stored.parse(path, content))
+            written = stored.read_bytes(path)
+            return None if written is None else check(path, written)
 
-        return self._checked(path, [path], read)
+        return self._checked(path, [str(path)], read)
 
-    def _checked(self, path: Path, files: list[Path], read: Callable[[Path], dict | None]) -> dict | None:
+    def _checked(self, path: Path, files: list[str], read: Callable[[Path], dict | None]) -> dict | None:
         """What `read` makes of a path, None if that is damaged; read again only if one of its files has changed."""
         state = tuple(map(_state_of, files))
         if path in self._known and self._known[path][0] == state:
             return self._known[path][1]
         content = None
-        for old in [old for old in self.damaged if old in (path, *files)]:
+        for old in [old for old in self.damaged if str(old) in files]:
             del self.damaged[old]
         try:
             content = read(path)
@@ -412,7 +414,7 @@ def require_files(folder: Path) -> list[Path]:
     return files
 
 
-def _state_of(path: Path) -> tuple | None:
+def _state_of(path: str) -> tuple | None:
     """By which a change of a file is known; of a folder, what kind of file it is."""
     try:
         found = os.lstat(path)

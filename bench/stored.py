@@ -72,13 +72,17 @@ def read_bytes(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Damaged(path, "is a link" if path.is_symlink() else f"cannot be read ({error.strerror})") from error
-    kind = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(kind):
+        raise Damaged(path, "is a link" if os.path.islink(path) else f"cannot be read ({error.strerror})") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise Damaged(path, "is a folder, not a file" if stat.S_ISDIR(found.st_mode) else "is not a regular file")
+        content = os.read(descriptor, found.st_size + 1)
+        while len(content) < found.st_size and (more := os.read(descriptor, found.st_size)):
+            content += more
+        return content
+    finally:
         os.close(descriptor)
-        raise Damaged(path, "is a folder, not a file" if stat.S_ISDIR(kind) else "is not a regular file")
-    with open(descriptor, "rb") as file:
-        return file.read()
 
 
 def parse(path: Path, content: bytes) -> Any:
@@ -93,33 +97,38 @@ def parse(path: Path, content: bytes) -> Any:
         raise Damaged(path, "is not readable JSON") from error
 
 
-def seal(content: Mapping[str, Any], *others: bytes) -> dict[str, Any]:
-    """A JSON object with the digest of itself, and of the content of other files that belong to it."""
-    return {**content, SEAL: _digest(content, others)}
+def seal(content: str, *others: bytes) -> str:
+    """The JSON text of a mapping with the digest of the text, and of other files that belong to it, before its first key."""
+    return f'{{"{SEAL}": "{_digest(content[1:].encode(), others)}",{content[1:]}'
 
 
-def _digest(content: Mapping[str, Any], others: tuple[bytes, ...]) -> str:
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode())
+_SEALED = re.compile(rb'\{"%s": "([0-9a-f]{64})",' % SEAL.encode())
+
+
+def _digest(content: bytes, others: tuple[bytes, ...]) -> str:
+    digest = hashlib.sha256(content)
     for other in others:
         digest.update(hashlib.sha256(other).digest())
     return digest.hexdigest()
 
 
-def _unsealed(path: Path, content: Any, others: tuple[bytes, ...] = ()) -> tuple[dict[str, Any], bool]:
-    """A JSON object without its seal, and whether it had one.
+def _unsealed(path: Path, written: bytes, others: tuple[bytes, ...] = ()) -> tuple[dict[str, Any], bool]:
+    """The mapping in a JSON file without its seal, and whether it had one.
 
     Raises:
-        Damaged: if it is no object, or not the one that was sealed.
+        Damaged: if there is none, or not the one that was sealed.
     """
+    content = parse(path, written)
     if not isinstance(content, dict):
         raise Damaged(path, "does not hold what it should: it is not a mapping")
-    found = {key: value for key, value in content.items() if key != SEAL}
-    if len(found) == len(content):
-        return found, False
-    if content[SEAL] != _digest(found, others):
-        beside = f" or {' or '.join(name for name in RUN_FILES[1:])} beside it" if others else ""
+    if SEAL not in content:
+        return content, False
+    sealed = _SEALED.match(written)
+    if not sealed or sealed[1].decode() != _digest(written[sealed.end() :], others):
+        beside = f" or {' or '.join(RUN_FILES[1:])} beside it" if others else ""
         raise Damaged(path, f"does not fit its digest: it{beside} was changed")
-    return found, True
+    del content[SEAL]
+    return content, True
 
 
 # --- Shapes: a type of Python, a check, [shape of each item], {key: shape} with a "?" after keys that may be absent,
@@ -166,7 +175,32 @@ def _one_of(*known: str) -> Check:
 
 
 def _config(value: Any) -> bool:
-    return _plain_mapping(value) and not mismatch(value, _CONFIG)
+    return _plain_mapping(value) and _FITS_CONFIG(value)
+
+
+def _check_of(shape: Any) -> Check:
+    """Whether a value has a shape, as one function: thousands of records are checked for a report."""
+    if isinstance(shape, dict) and str in shape:
+        of_part = _check_of(shape[str])
+        return lambda value: isinstance(value, dict) and all(map(of_part, value.values()))
+    if isinstance(shape, dict):
+        needed = [(key, _check_of(part)) for key, part in shape.items() if not key.endswith("?")]
+        others = [(key[:-1], _check_of(part)) for key, part in shape.items() if key.endswith("?")]
+        return lambda value: (
+            isinstance(value, dict)
+            and all(key in value and check(value[key]) for key, check in needed)
+            and all(check(value[key]) for key, check in others if key in value)
+        )
+    if isinstance(shape, list):
+        of_item = _check_of(shape[0])
+        return lambda value: isinstance(value, list) and all(map(of_item, value))
+    if isinstance(shape, tuple):
+        checks = [_check_of(part) for part in shape]
+        return lambda value: any(check(value) for check in checks)
+    if shape is None or isinstance(shape, type):
+        kind = type(None) if shape is None else shape
+        return lambda value: isinstance(value, kind)
+    return shape
 
 
 _KINDS = {
@@ -180,7 +214,7 @@ _KINDS = {
 
 
 def mismatch(value: Any, shape: Any, where: str = "") -> str:
-    """What is wrong with a value, "" if it has the shape: "cells[3].seed is missing"."""
+    """What is wrong with a value, "" if it has the shape: "cells[3].seed is missing". For sentences; `_check_of` is faster."""
     if isinstance(shape, dict):
         if not isinstance(value, dict):
             return f"{where or 'it'} is not a mapping"
@@ -221,6 +255,7 @@ _CONFIG = {
     "split?": text,
     "versions?": {str: whole},
 }
+_FITS_CONFIG = _check_of(_CONFIG)
 _RECORD = {
     "id": is_run_id,
     "status": _one_of(*STATUS),
@@ -252,6 +287,9 @@ _FIGURES = {
     "embedding": {"points": whole},
     "separability": {"relative": bool},
 }
+
+
+_FITS_RECORD = _check_of(_RECORD)
 
 
 def _figure(value: Any) -> bool:
@@ -317,6 +355,7 @@ _GRID = {
     "chosen_on?": text,
     "cells": [_CELL],
 }
+_FITS_GRID = _check_of(_GRID)
 _SEARCH = {"configs": {str: _config}, "space": _plain_mapping, "proposed": [_plain_mapping]}
 _PROBE = {"version": whole, "result": {"classes?": [text], "label_counts?": [[whole]]}}
 
@@ -324,14 +363,15 @@ _PROBE = {"version": whole, "result": {"classes?": [text], "label_counts?": [[wh
 # --- What each kind of file must hold ---
 
 
-def check_grid(path: Path, content: Any) -> dict[str, Any]:
-    """A stored grid.
+def check_grid(path: Path, written: bytes) -> dict[str, Any]:
+    """A stored grid, from the content of its file.
 
     Raises:
         Damaged: if it is none, is called otherwise than its file, or its cells do not fit their runs.
     """
-    grid, _ = _unsealed(path, content)
-    _must_fit(path, grid, _GRID)
+    grid, sealed = _unsealed(path, written)
+    if not _FITS_GRID(grid):
+        _must_fit(path, grid, _GRID)
     if f"{grid['grid']}@{grid['budget']}" != path.stem or not is_name(path.stem):
         raise Damaged(
             path, f"says that it is {grid['grid']!r} at the budget {grid['budget']!r}, which its name does not say"
@@ -339,7 +379,7 @@ def check_grid(path: Path, content: Any) -> dict[str, Any]:
     if not grid["cells"]:
         raise Damaged(path, "has no cells")
     shown = ("partition", "model", "clients", "participation", "seed")
-    for index, cell in enumerate(grid["cells"]):
+    for index, cell in enumerate([] if sealed else grid["cells"]):
         config = cell["config"]
         differing = [key for key in shown if key in cell and key in config and cell[key] != config[key]]
         if differing:
@@ -351,38 +391,39 @@ def check_grid(path: Path, content: Any) -> dict[str, Any]:
     return grid
 
 
-def check_search(path: Path, content: Any) -> dict[str, Any]:
-    """What a search has proposed.
+def check_search(path: Path, written: bytes) -> dict[str, Any]:
+    """What a search has proposed, from the content of its file.
 
     Raises:
         Damaged: if the file does not hold that.
     """
-    search, _ = _unsealed(path, content)
+    search, _ = _unsealed(path, written)
     _must_fit(path, search, _SEARCH)
     if any({*params} != {*search["space"]} for params in search["proposed"]):
         raise Damaged(path, "has proposed what is not in its space")
     return search
 
 
-def check_probe(path: Path, content: Any) -> dict[str, Any]:
-    """A measurement.
+def check_probe(path: Path, written: bytes) -> dict[str, Any]:
+    """A measurement, from the content of its file.
 
     Raises:
         Damaged: if the file does not hold one.
     """
-    probe, _ = _unsealed(path, content)
+    probe, _ = _unsealed(path, written)
     _must_fit(path, probe, _PROBE)
     if not _plain_mapping(probe["result"]):
         raise Damaged(path, "does not hold what it should: its result cannot be shown")
     return probe
 
 
-def check_config(path: Path, content: Any) -> dict[str, Any]:
-    """The config of a run.
+def check_config(path: Path, written: bytes) -> dict[str, Any]:
+    """The config of a run, from the content of its file.
 
     Raises:
         Damaged: if the file does not hold one.
     """
+    content = parse(path, written)
     if not _config(content):
         raise Damaged(path, f"does not hold what it should: {mismatch(content, _CONFIG) or 'a value cannot be shown'}")
     return content
@@ -396,17 +437,22 @@ def read_run(folder: Path) -> dict[str, Any] | None:
     Raises:
         Damaged: if it does not.
     """
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise Damaged(folder, "is a link" if folder.is_symlink() else "is not the folder of a run")
-    path = folder / "record.json"
-    written, config, rounds = (read_bytes(folder / name) for name in RUN_FILES)
+    try:
+        kind = os.lstat(folder).st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISDIR(kind):
+        raise Damaged(folder, "is a link" if stat.S_ISLNK(kind) else "is not the folder of a run")
+    paths = path, _, rounds_path = [folder / name for name in RUN_FILES]
+    written, config, rounds = map(read_bytes, paths)
     if written is None:
         return None
     for name, content in zip(RUN_FILES[1:], (config, rounds), strict=True):
         if content is None:
             raise Damaged(folder / name, "is missing, though the run has ended")
-    record, sealed = _unsealed(path, parse(path, written), (config, rounds))
-    _must_fit(path, record, _RECORD)
+    record, sealed = _unsealed(path, written, (config, rounds))
+    if not _FITS_RECORD(record):
+        _must_fit(path, record, _RECORD)
     if found := mismatch(record.get("findings", {}), _FINDINGS, "findings"):
         raise Damaged(path, f"does not hold what it should: {found}")
     if record["id"] != folder.name:
@@ -415,9 +461,9 @@ def read_run(folder: Path) -> dict[str, Any] | None:
         raise Damaged(path, "does not hold what it should: its summary is not complete")
     if not sealed:
         config_path = folder / "config.json"
-        if hash_of(check_config(config_path, parse(config_path, config))) != folder.name:
+        if hash_of(check_config(config_path, config)) != folder.name:
             raise Damaged(config_path, "is the config of another run: the folder is not named after it")
-    _check_rounds(folder / "rounds.jsonl", rounds, record)
+    _check_rounds(rounds_path, rounds, record)
     return record
 
 
@@ -439,7 +485,9 @@ def _check_rounds(path: Path, rounds: bytes, record: Mapping[str, Any]) -> None:
     lines = rounds.splitlines()
     if "rounds" in record and len(lines) != record["rounds"]:
         raise Damaged(path, f"has {len(lines)} rounds, but the run's record says {record['rounds']}")
-    if not all(line.startswith(b'{"round": ') and line.endswith(b"}") for line in lines):
+    if lines and not (
+        rounds.startswith(_ROUND) and rounds.count(b"}\n" + _ROUND) == len(lines) - 1 and rounds.endswith(b"}\n")
+    ):
         raise Damaged(path, "has a line that is not a round")
     last = record["summary"].get("last")
     if not last:
@@ -452,6 +500,9 @@ def _check_rounds(path: Path, rounds: bytes, record: Mapping[str, Any]) -> None:
                 raise Damaged(path, f"ends with another {differing[0].replace('_', ' ')} than the run's record")
             return
     raise Damaged(path, "has no accuracy, but the run's record has")
+
+
+_ROUND = b'{"round": '
 
 
 def _row(path: Path, line: bytes) -> dict[str, Any]:

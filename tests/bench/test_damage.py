@@ -239,7 +239,7 @@ def test_a_name_in_a_foreign_file_leads_nowhere(foreign, program, tmp_path, name
         grid["cells"][0]["tuned"] = {"params": {}, "search": name}
     else:
         grid[where] = name
-    path.write_text(json.dumps(seal(grid) if is_sealed else grid))
+    path.write_text(seal(json.dumps(grid)) if is_sealed else json.dumps(grid))
     before = snapshot(tmp_path)
     for command in (("report",), ("report", "--grid", "quickstart", "--figure", "rounds"), ("report", "--print")):
         code, text = program(*command)
@@ -358,8 +358,9 @@ def test_a_damaged_or_hostile_state_of_a_base_is_named_and_the_base_trained_agai
 def test_what_was_sealed_cannot_be_changed(foreign, name, change, what):
     folder = foreign.run_folder(RUNS[0].id)
     (folder / "record.json").write_text(
-        json.dumps(
-            seal(foreign.record(RUNS[0].id) | {"rounds": 2}, *(read_bytes(folder / other) for other in RUN_FILES[1:]))
+        seal(
+            json.dumps(foreign.record(RUNS[0].id) | {"rounds": 2}),
+            *(read_bytes(folder / other) for other in RUN_FILES[1:]),
         )
     )
     assert foreign.record(RUNS[0].id)
