@@ -212,7 +212,7 @@ def play(
     of_one = len(search.configs) * search.template.rounds
     bar = RoundsBar(console or Console(quiet=True), of_one, count)
     recorder = _Recorder(study, place, say, facts or {}, bar)
-    with scheduling.session(store, resources, machines.address, storage), bar:
+    with scheduling.session(store, resources, machines.address, storage, say), bar:
         trainable = tune.with_parameters(
             Configuration,
             search=search,

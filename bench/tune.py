@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -19,7 +19,6 @@ from unittest import mock
 import torch
 
 from bench import ray_environment, shares
-from bench.console import warn
 from bench.folders import Folder
 from bench.ledger import Ledger
 from bench.resources import Machines, Resources
@@ -172,7 +171,7 @@ def play(
         StoreError: if results or checkpoints cannot be written any more.
     """
     resources, address = machines.resources, machines.address
-    with session(store, resources, address, storage), contextlib.ExitStack() as at_end:
+    with session(store, resources, address, storage, watcher.said), contextlib.ExitStack() as at_end:
         if tracker:
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
         if address or resources.auto:
@@ -192,8 +191,14 @@ def play(
 
 
 @contextlib.contextmanager
-def session(store: Store, resources: Resources, address: str | None, storage: str | None = None) -> Iterator[None]:
-    """Ray is there meanwhile, unless it is there already; arguments and errors as in `play`."""
+def session(
+    store: Store, resources: Resources, address: str | None, storage: str | None, say: Callable[[str], None]
+) -> Iterator[None]:
+    """Ray is there meanwhile, unless it is there already; arguments and errors as in `play`.
+
+    Args:
+        say: told if the cluster lets everybody in.
+    """
     if ray.is_initialized():
         yield
         return
@@ -204,7 +209,7 @@ def session(store: Store, resources: Resources, address: str | None, storage: st
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
             _check_machines(resources, address, storage)
             if address:
-                _check_authentication()
+                _check_authentication(say)
             yield
         except (tune.TuneError, OSError) as error:  # what a callback raises comes wrapped, most of the time
             trouble = storage_trouble(error, store.folder)
@@ -333,7 +338,7 @@ def _check_machines(resources: Resources, address: str | None, storage: str | No
         )
 
 
-def _check_authentication() -> None:
+def _check_authentication(say: Callable[[str], None]) -> None:
     """Names a cluster that anybody may join; its first machine knows whether it asks for a token.
 
     Raises:
@@ -341,7 +346,7 @@ def _check_authentication() -> None:
     """
     cluster = f"The Ray cluster at {ray.get_runtime_context().gcs_address} has no authentication"
     if not ray_environment.asks_for_token():  # and has been let in
-        warn(
+        say(
             f"{cluster}: whoever reaches it over the network can run programs on its machines. Start it with "
             "RAY_AUTH_MODE=token, as the README says."
         )

@@ -84,7 +84,7 @@ def choose(
     if any(study.left for study in studies.values()):
         from bench import tune  # Ray takes seconds to import
 
-        session.enter_context(tune.session(store, machines.resources, machines.address, request.storage))
+        session.enter_context(tune.session(store, machines.resources, machines.address, request.storage, say))
     for number, (name, study) in enumerate(studies.items(), start=1):
         if len(studies) > 1 and study.left:
             say(f"Search {number} of {len(studies)}: {title_of(study.search)}")

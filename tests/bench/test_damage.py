@@ -15,7 +15,7 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-import bench.tune
+from bench import tune
 from bench.cli import app
 from bench.run import FINAL
 from bench.store import Store
@@ -55,7 +55,7 @@ class Command:
 
     def __init__(self, folder: Path, monkeypatch):
         self.folder, self.played = folder, []
-        monkeypatch.setattr(bench.tune, "play", self._play)
+        monkeypatch.setattr(tune, "play", self._play)
 
     def __call__(self, *words: object) -> tuple[int, str]:
         """Exit code and output."""
