@@ -14,7 +14,7 @@ from algorithms.calibration import Calibration, features_of
 from algorithms.checks import at_least, one_of
 from algorithms.class_gaussians import allocate, draw, gaussian_of, pool_classes, separability
 from bench.models.concat import encoder_part
-from bench.seeds import seed_for
+from bench.seeding import seed_for
 
 TransformStage = Literal["before_stats", "on_samples", "none"]
 

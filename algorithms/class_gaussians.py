@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bench.seeds import generator_for, normal_from_keys
+from bench.seeding import generator_for, normal_from_keys
 
 _DIRECTIONS = 1000  # of sliced Wasserstein distances
 _ROUNDING = 1e-6  # negative eigenvalues up to this share of the largest are rounding errors of a covariance

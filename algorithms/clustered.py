@@ -15,7 +15,7 @@ from algorithms.clustering import ClusterInit, too_many_clusters
 from algorithms.local import LocalResult, descend
 from algorithms.rows import read_rows
 from algorithms.tree import Tree
-from bench.seeds import seed_for
+from bench.seeding import seed_for
 
 Proximal = Literal["released", "intended"]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from bench.seeds import seed_for
+from bench.seeding import seed_for
 
 NumClusters = int | Literal["elbow", "none"]
 ClusterInit = Literal["common", "independent"]

@@ -1,5 +1,5 @@
 """`python -m bench`."""
 
-from bench.cli import app
+from bench.cli.app import app
 
 app()

@@ -1,11 +1,12 @@
-"""Mistakes of people: collected, and told in sentences."""
+"""Mistakes of people: collected, and told in sentences with the nearest name that is right."""
 
+import difflib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from bench.names import unknown
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class ConfigError(ValueError):
@@ -24,7 +25,7 @@ class ConfigError(ValueError):
         super().__init__(message)
 
 
-def sentences(error: ValidationError, known: Callable[[tuple], Iterable[str]] = lambda loc: ()) -> list[str]:
+def sentences(error: "ValidationError", known: Callable[[tuple], Iterable[str]] = lambda loc: ()) -> list[str]:
     """pydantic's findings, one sentence each.
 
     Args:
@@ -60,3 +61,21 @@ def _without_alternatives(items: list[dict]) -> Iterator[dict]:
             yield {**group[0], "type": "alternatives", "loc": group[0]["loc"][:-1], "msg": message}
         else:
             yield from group
+
+
+def unknown(kind: str, got: object, known: Iterable[str]) -> str:
+    """One sentence: "Unknown algorithm 'fedporx'. Did you mean 'fedprox'? Known: fedavg, fedprox."
+
+    Args:
+        kind: what is being named, singular ("algorithm", "setting").
+        got: the name that was not found.
+        known: every valid name, in the order in which to print them.
+    """
+    known = list(known)
+    near = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"Unknown {kind} {str(got)!r}.{hint} Known: {', '.join(known)}."
+
+
+class StoreError(RuntimeError):
+    """The results directory cannot be used; one sentence."""

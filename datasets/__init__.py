@@ -6,7 +6,7 @@ Importing this loads neither torch nor an image library; decoders are imported b
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.names import unknown
+from bench.errors import unknown
 from datasets import cache
 from datasets.base import DataError, Dataset, MissingData, Source, Split
 from datasets.download import prepare

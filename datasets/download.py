@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.names import unknown
+from bench.errors import unknown
 from datasets.base import DataError
 from datasets.info import INFO, expected, remedy
 

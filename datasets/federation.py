@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bench.seeds import normal_from_keys
+from bench.seeding import normal_from_keys
 from datasets.transforms import AsTheyAre, Transform
 
 

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from bench.names import unknown
+from bench.errors import unknown
 
 MIN_EXAMPLES = 10  # smallest client that a Dirichlet draw may produce
 MAX_DRAWS = 10_000  # the published partitions need up to 1,166

@@ -13,7 +13,7 @@ def load(name: str, transform: str, data_dir: Path | None, image_size: ImageSize
     """A dataset in the size that a run wants; a process opens each one once.
 
     Args:
-        image_size: as in `bench.config.RunConfig`.
+        image_size: as in `bench.config.schema.RunConfig`.
 
     Raises:
         datasets.MissingData: if its files are not there.

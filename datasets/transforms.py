@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.names import unknown
+from bench.errors import unknown
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor

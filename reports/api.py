@@ -8,14 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.experiments.figure_names import CURVES
+
 if TYPE_CHECKING:
-    from bench.store import Store
+    from bench.results.store import Store
 
 FORMATS = ("md", "tex", "csv", "html")
 STANDALONE = "standalone"  # LaTeX as a document of its own
-VALUES = ("last", "best", "last10")
-FIGURES = ("curves", "by-setting", "distributions", "local-models", "cka", "weight-norms", "embedding", "separability")
-CURVES = ("rounds", "communication", "time", "examples")
 
 
 def write(
@@ -46,8 +45,9 @@ def write(
         ValueError: if an argument is unknown, the grid cannot be laid out as its report asks, or nothing can be written there.
         OSError: if a file cannot be written; it names the file.
     """
-    from bench.names import unknown
-    from bench.store import below, write_file
+    from bench.errors import unknown
+    from bench.files import write_file
+    from bench.results.store import below
 
     for format in formats:
         if format not in (*FORMATS, STANDALONE):
@@ -91,8 +91,9 @@ def write_figures(
     Raises:
         StoreError, ValueError, OSError: as in `write`.
     """
-    from bench.names import file_name, unknown
-    from bench.store import Store, below
+    from bench.errors import unknown
+    from bench.files import file_name
+    from bench.results.store import Store, below
 
     for x in curves:
         if x not in CURVES:
@@ -103,23 +104,23 @@ def write_figures(
     if not wanted:
         return [], []
 
-    from reports import drawings, figures
-    from reports.comparison import own_value
-    from reports.figure_names import figure_name
+    from bench.experiments.figure_names import figure_name
+    from reports.figures import dispatch, lines
+    from reports.tables.published_comparison import own_value
 
     records, metric = _records(store, expanded), expanded["report"]["metric"]
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
     folder = writable_folder(store.folder, to)
     paths, sentences = [], []
     for title, figure in {figure_name(figure): figure for figure in wanted}.items():
-        found = drawings.draw(figure, expanded, records, store, value)
+        found = dispatch.draw(figure, expanded, records, store, value)
         if not found:
             sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
         for of, drawn in found.items():
             stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
-            for format in figures.FORMATS:
+            for format in lines.FORMATS:
                 paths.append(below(folder, f"{stem}.{format}"))
-                figures.save(drawn, paths[-1])
+                lines.save(drawn, paths[-1])
     return paths, sentences
 
 
@@ -129,7 +130,7 @@ def writable_folder(results_dir: Path, to: Path | None = None) -> Path:
     Raises:
         ValueError: if it is not; it names the options of `report` for results that cannot be written to.
     """
-    from bench.store import make_folder
+    from bench.files import make_folder
 
     folder = Path(results_dir) / "reports" if to is None else to
     if to is None and folder.is_symlink():  # it may be another one's directory
@@ -156,8 +157,8 @@ _ENDINGS = {STANDALONE: "-standalone.tex", _STANDINGS: "-standings.csv"}
 
 def _build(results: "Store | Path", grid: str, budget: str, value: str | None) -> tuple:
     """The report of a grid, and what it was made of: expanded grid, records, store."""
-    from bench.store import Store
-    from reports import report
+    from bench.results.store import Store
+    from reports.tables import report
 
     store = results if isinstance(results, Store) else Store(results)
     expanded = _expanded(store, grid, budget)
@@ -166,7 +167,7 @@ def _build(results: "Store | Path", grid: str, budget: str, value: str | None) -
 
 
 def _expanded(store, grid: str, budget: str) -> dict:
-    from bench.store import StoreError
+    from bench.errors import StoreError
 
     expanded = store.grid(f"{grid}@{budget}")
     if expanded is None:
@@ -184,15 +185,15 @@ def _records(store, expanded: dict) -> dict[str, dict]:
 
 
 def _text(format: str, report, grid: dict, records: dict[str, dict], store) -> str:
-    from bench.names import unknown
-    from reports import latex, markdown, tidy
+    from bench.errors import unknown
+    from reports.formats import csv, latex, markdown
 
     if format == "html":
         from reports.html import page
 
         return page.render(report, grid, records, store)
-    renderers = {"md": markdown.render, "tex": latex.render, "csv": tidy.render}
-    renderers |= {STANDALONE: latex.render_document, _STANDINGS: tidy.render_standings}
+    renderers = {"md": markdown.render, "tex": latex.render, "csv": csv.render}
+    renderers |= {STANDALONE: latex.render_document, _STANDINGS: csv.render_standings}
     if format not in renderers:
         raise ValueError(unknown("report format", format, [*FORMATS, STANDALONE]))
     return renderers[format](report)

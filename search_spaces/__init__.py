@@ -21,9 +21,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
-from bench import grid_files
-from bench.mistakes import ConfigError, sentences
-from bench.names import unknown
+from bench import yaml_text
+from bench.errors import ConfigError, sentences, unknown
 
 FOLDER = Path(__file__).parent
 
@@ -122,7 +121,7 @@ def _load(name: str, inside: tuple[str, ...]) -> Space:
             ]
         )
     try:
-        content = grid_files.parse(path.read_text())
+        content = yaml_text.parse(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path} is not valid YAML: {' '.join(str(error).split())}."]) from error
     if not (isinstance(content, dict) and content):

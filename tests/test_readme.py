@@ -9,10 +9,10 @@ import torch
 
 import algorithms
 import datasets
-from bench.config import resolve
-from bench.run import Run
+from bench.config.resolve import resolve
+from bench.simulation.run import Run
 from tests.algorithms import test_contract
-from tests.toy import play, toy_task
+from tests.support.toy import play, toy_task
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

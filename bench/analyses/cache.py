@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from algorithms.tree import Tree
-from bench import stored
-from bench.folders import DamagedState, Folder, on_host
-from bench.store import Store, write_file
+from bench.files import write_file
+from bench.results import schema
+from bench.results.artifacts import DamagedState, Folder, on_host
+from bench.results.store import Store
 
 
 class Parts:
@@ -91,13 +92,13 @@ class Parts:
 
     def _read(self) -> dict:
         try:
-            content = stored.read_bytes(self.path)
+            content = schema.read_bytes(self.path)
             if content is None:
                 return {}
-            parts = stored.parse(self.path, content)
-            if stored.mismatch(parts, {"parts": {str: {"name": stored.text}}}):
-                raise stored.Damaged(self.path, "does not hold what it should")
-        except stored.Damaged as error:
+            parts = schema.parse(self.path, content)
+            if schema.mismatch(parts, {"parts": {str: {"name": schema.text}}}):
+                raise schema.Damaged(self.path, "does not hold what it should")
+        except schema.Damaged as error:
             self._set_aside(self.path, f"{error}.")
             return {}
         return parts["parts"]

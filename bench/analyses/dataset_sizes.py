@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import datasets
-from bench import images
-from bench.store import write_file
-from reports import encoder_tables
+from bench.files import write_file
+from datasets import resized
+from reports.exports import encoder_tables
 
 DATASETS = ("cifar10", "svhn", "fmnist", "cifar100", "tinyimagenet")
 
@@ -48,7 +48,7 @@ def run(data_dir: Path | None, results_dir: Path, budget: str = "paper") -> dict
 
 def _statistics(name: str, data_dir: Path | None) -> dict | None:
     try:
-        dataset = images.load(name, "fedconcat", data_dir)
+        dataset = resized.load(name, "fedconcat", data_dir)
     except datasets.MissingData:
         return None
     return {

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from algorithms.local import descend
-from bench.client import Batch, BatchIndex, BatchPlan, Settings
-from bench.seeds import generator_for, seed_for
+from bench.seeding import generator_for, seed_for
+from bench.simulation.client import Batch, BatchIndex, BatchPlan, Settings
 
 
 class Examples(NamedTuple):

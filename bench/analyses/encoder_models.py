@@ -1,4 +1,4 @@
-"""The encoders of two clients, their features, and what heads reach on them; see `bench.encoders`."""
+"""The encoders of two clients, their features, and what heads reach on them; see `bench.analyses.encoders`."""
 
 import functools
 from dataclasses import replace
@@ -10,15 +10,15 @@ from torch import Tensor
 
 from algorithms import tree
 from algorithms.base import average_buffers
-from bench import encoder_heads
-from bench.encoder_heads import Examples
-from bench.encoder_spec import EncoderSpec
+from bench.analyses import encoder_heads
+from bench.analyses.cache import Parts
+from bench.analyses.encoder_heads import Examples
+from bench.analyses.encoder_spec import EncoderSpec
 from bench.models.base import BoundModel
-from bench.parts import Parts
-from bench.run import build_algorithm, build_task
-from bench.seeds import generator_for
+from bench.seeding import generator_for
+from bench.simulation.build import build_algorithm, build_task
 from datasets import Dataset
-from reports import feature_views
+from reports.figures import encoder_scatter
 
 VERSION = 1  # raised whenever the numbers of the analysis may change
 CLIENTS = torch.arange(2)
@@ -70,11 +70,11 @@ class Analysis:
             rounds = range(1, self.spec.options.fedavg_rounds + 1)
             names = {f"fedavg-{round}": f"FedAvg, round {round}" for round in rounds}
         chosen = torch.cat([shown[0], shown[1] + len(self.rows[0])])
-        panels = [feature_views.Panel(title, self._features(name)[chosen].numpy()) for name, title in names.items()]
+        panels = [encoder_scatter.Panel(title, self._features(name)[chosen].numpy()) for name, title in names.items()]
         if not all(np.isfinite(panel.features).all() for panel in panels):
             raise ValueError(f"Figure {number} cannot be drawn: training diverged, and features are not finite.")
         local = self.spec.local
-        return feature_views.draw(
+        return encoder_scatter.draw(
             panels,
             self.task.federation.labels[torch.cat(self.rows)[chosen]].numpy(),
             np.repeat(CLIENTS.numpy(), [len(part) for part in shown]),

@@ -9,14 +9,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import datasets
-from bench import grid_files
-from bench.config import SETTINGS, RunConfig, resolve
-from bench.feasible import subset
-from bench.grid import budget_label
-from bench.mistakes import ConfigError, sentences
-from bench.names import unknown
+from bench import yaml_text
+from bench.config.compatibility import subset
+from bench.config.resolve import resolve
+from bench.config.schema import SETTINGS, RunConfig
+from bench.errors import ConfigError, sentences, unknown
+from bench.experiments.cells import budget_label
 
-FILE = Path(__file__).parent / "analyses" / "encoders.yaml"
+FILE = Path(__file__).parent / "encoders.yaml"
 _FIXED = {"algorithm", "rounds", "local_steps", "participation", "evaluate_every", "split", "test_examples"}
 TRAINING = tuple(key for key in SETTINGS if key not in _FIXED)
 
@@ -95,7 +95,7 @@ def load(budget: str = "paper", overrides: Mapping[str, Any] | None = None, file
 
 def _read(file: Path) -> File:
     try:
-        return File.model_validate(grid_files.parse(file.read_text()))
+        return File.model_validate(yaml_text.parse(file.read_text()))
     except yaml.YAMLError as error:
         raise ConfigError([f"{file} is not valid YAML: {' '.join(str(error).split())}."]) from error
     except ValidationError as error:

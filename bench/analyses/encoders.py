@@ -1,7 +1,7 @@
 """What frozen encoders of two clients know: Tables 6 and 7, Figures 5 and 6 of FedConcat (Diao et al., AAAI 2024).
 
 Clients 0 and 1 of a partition train one model each from a common start. Their encoders, the average of them, and both side
-by side are frozen; a linear classifier and a decoder are trained on the features (`bench.encoder_heads`).
+by side are frozen; a linear classifier and a decoder are trained on the features (`bench.analyses.encoder_heads`).
 Differs from the paper: the decoder and the training of both heads are not published; the file of the analysis says which
 are taken. Heads see images as they are, never augmented (the published dataset has no augmentation).
 """
@@ -15,16 +15,15 @@ import torch
 
 import bench
 import datasets
-from bench import images
-from bench.driver import commit
-from bench.encoder_analysis import CLIENTS, Analysis
-from bench.encoder_spec import EncoderSpec
-from bench.mistakes import ConfigError
-from bench.names import unknown
-from bench.parts import Parts
-from datasets import Dataset
-from reports import encoder_tables, feature_views
-from reports.encoder_tables import LOSSES, Subject
+from bench.analyses.cache import Parts
+from bench.analyses.encoder_models import CLIENTS, Analysis
+from bench.analyses.encoder_spec import EncoderSpec
+from bench.errors import ConfigError, unknown
+from bench.provenance import commit
+from datasets import Dataset, resized
+from reports.exports import encoder_tables
+from reports.exports.encoder_tables import LOSSES, Subject
+from reports.figures import encoder_scatter
 
 TABLES = (6, 7)
 
@@ -69,8 +68,8 @@ def run(
         ValueError: if the settings do not fit the images.
         datasets.DataError: if there are no images, or damaged ones.
     """
-    if view not in feature_views.VIEWS:
-        raise ValueError(unknown("view", view, feature_views.VIEWS))
+    if view not in encoder_scatter.VIEWS:
+        raise ValueError(unknown("view", view, encoder_scatter.VIEWS))
     asked = spec.local.dataset
     try:
         dataset = _load(asked, spec, data_dir, substitutes or {})
@@ -128,11 +127,11 @@ def _load(asked: str, spec: EncoderSpec, data_dir: Path | None, substitutes: Map
     if unused:
         raise ConfigError([f"--substitute {name}=...: the analysis uses {asked}." for name in unused])
     try:
-        return images.load(asked, spec.local.transform, data_dir, spec.local.image_size)
+        return resized.load(asked, spec.local.transform, data_dir, spec.local.image_size)
     except datasets.MissingData:
         if asked not in substitutes:
             raise
-    return images.load(substitutes[asked], spec.local.transform, data_dir, spec.local.image_size)
+    return resized.load(substitutes[asked], spec.local.transform, data_dir, spec.local.image_size)
 
 
 def _subject(name: str, asked: str, analysis: Analysis) -> Subject:

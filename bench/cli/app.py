@@ -8,18 +8,18 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from bench import options as given
-from bench.cli_data import app as data_commands
-from bench.cli_encoders import GRIDS as ANALYSES
-from bench.cli_encoders import encoders
-from bench.cli_encoders import run_grid as run_analysis
-from bench.cli_exchange import compare, export, import_
-from bench.cli_run import print_saved, run_request, storage_of
-from bench.cli_tune import tune
-from bench.console import console, explained, name_damaged
-from bench.names import unknown
-from bench.options import RESULTS
-from bench.overview import KINDS, listing_table
+from bench.cli import options as given
+from bench.cli.console import console, explained, name_damaged
+from bench.cli.data import app as data_commands
+from bench.cli.encoders import GRIDS as ANALYSES
+from bench.cli.encoders import encoders
+from bench.cli.encoders import run_grid as run_analysis
+from bench.cli.exchange import compare, export, import_
+from bench.cli.listing import KINDS, listing_table
+from bench.cli.options import RESULTS
+from bench.cli.pipeline import print_saved, run_request, storage_of
+from bench.cli.tune import tune
+from bench.errors import unknown
 
 app = typer.Typer(
     help="Federated learning under label skew: runs grids of experiments, and makes tables of their results.",
@@ -84,9 +84,9 @@ def run(
     dry_run: given.DryRunOption = False,
 ) -> None:
     """Run what is not finished of a grid, or of one setting, and print its table."""
-    from bench import tracking
-    from bench.plan import Request
-    from bench.run import Final
+    from bench.execution import tracking
+    from bench.experiments.spec import Request
+    from bench.simulation.retention import Final
 
     with explained():
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
@@ -171,8 +171,9 @@ def report(
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
     """Print and save the tables of stored results, and the figures that their grids list: all of them, or of one grid."""
-    import reports
-    from bench.store import Store
+    from bench.experiments import figure_names
+    from bench.results.store import Store
+    from reports import api
 
     with explained():
         if grid in ANALYSES:
@@ -180,8 +181,8 @@ def report(
                 f"{grid} is an analysis, not a grid of runs; `run --grid {grid}` prints it again from what is finished."
             )
         figures, formats = given.read_figures(figure), given.read_formats(format)
-        if value not in (None, *reports.VALUES):
-            raise ValueError(unknown("value", value, reports.VALUES))
+        if value not in (None, *figure_names.VALUES):
+            raise ValueError(unknown("value", value, figure_names.VALUES))
         saving = {"--to": to, "--figure": figures, "--standalone": standalone}
         if print_ and any(saving.values()):
             raise ValueError(f"--print saves nothing; leave out {' and '.join(key for key in saving if saving[key])}.")
@@ -199,16 +200,16 @@ def report(
         if print_:
             for name, of in chosen:
                 for wanted in formats if format else ["md"]:
-                    text = reports.render(store, name, of, value=value, format=wanted)
+                    text = api.render(store, name, of, value=value, format=wanted)
                     sys.stdout.write(text + "\n")
             return
-        reports.writable_folder(store.folder, to)
+        api.writable_folder(store.folder, to)
         for name, of in chosen:
-            wanted = (*formats, *[reports.STANDALONE] * standalone)
-            paths = reports.write(store, name, of, value=value, formats=wanted, to=to)
+            wanted = (*formats, *[api.STANDALONE] * standalone)
+            paths = api.write(store, name, of, value=value, formats=wanted, to=to)
             if "md" in paths:
                 sys.stdout.write(paths["md"].read_text(encoding="utf-8") + "\n")
-            drawn, sentences = reports.write_figures(store, name, of, figures, value=value, to=to)
+            drawn, sentences = api.write_figures(store, name, of, figures, value=value, to=to)
             print_saved([*paths.values(), *drawn], sentences)
 
 
@@ -239,12 +240,13 @@ def describe(
     """Say what a grid costs: trials, how many are done, examples to train, bytes per client, disk. Needs no data."""
     import torch
 
-    from bench import grid as grids
-    from bench.overview import cost_table, disk_table
-    from bench.plan import Request
-    from bench.resources import Machines, Resources
-    from bench.run import Final
-    from bench.store import Store
+    from bench.cli.listing import cost_table, disk_table
+    from bench.execution.resources import Machines, Resources
+    from bench.experiments import expansion as grids
+    from bench.experiments.cells import budget_label, select
+    from bench.experiments.spec import Request
+    from bench.results.store import Store
+    from bench.simulation.retention import Final
 
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
     with explained():
@@ -253,8 +255,8 @@ def describe(
         spec = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds)
         overrides, chosen_seeds = given.read_set(set_), given.read_seeds(seeds)
         cells = grids.expand(spec, budget, overrides=overrides, seeds=chosen_seeds)
-        cells = grids.select(cells, given.read_only(only))
-        title = f"{spec.name}@{grids.budget_label(budget, overrides)}"
+        cells = select(cells, given.read_only(only))
+        title = f"{spec.name}@{budget_label(budget, overrides)}"
         store, request = Store(results_dir), Request(spec, budget, {}, overrides, chosen_seeds, {}, None)
         name_damaged(store)
         console.print(cost_table(title, cells, store))
@@ -268,7 +270,7 @@ def describe(
 )
 def speed(context: typer.Context) -> None:
     """Measure how fast this machine trains: examples per second, memory, and what the scheduler costs."""
-    from bench import speed  # reads its options itself: it must also run where there is no typer
+    from bench.speed import main as speed  # reads its options itself: it must also run where there is no typer
 
     speed.main(context.args, prog="python -m bench speed")
 
@@ -277,7 +279,7 @@ def _how(tuned: str, asked: Mapping[str, Any]):
     """How a grid is tuned on validation data; None if it is not.
 
     Args:
-        asked: fields of `bench.search_spec.How`, None for those that nobody has given.
+        asked: fields of `bench.experiments.spec.How`, None for those that nobody has given.
     """
     if tuned not in ("test", "validation"):
         raise ValueError(unknown("value of --tuned", tuned, ("test", "validation")))
@@ -287,7 +289,7 @@ def _how(tuned: str, asked: Mapping[str, Any]):
             options = " and ".join(f"--{key.replace('_', '-')}" for key in asked)
             raise ValueError(f"{options}: only searches read that; use it with --tuned validation.")
         return None
-    from bench.search_spec import ALL, How
+    from bench.experiments.spec import ALL, How
 
     how = How(**{"searcher": "random", "samples": 8, "space": ALL} | asked, compares=True)
     how.check()
@@ -296,7 +298,7 @@ def _how(tuned: str, asked: Mapping[str, Any]):
 
 def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None):
     """The grid of that name, or of the one setting that the other options describe."""
-    from bench.grid_spec import load_grid, single
+    from bench.experiments.grid_loading import load_grid, single
 
     if name:
         clash = [f"--{key}" for key, value in settings.items() if value]

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console, ConsoleDimensions
 
 if TYPE_CHECKING:
-    from bench.store import Store
+    from bench.results.store import Store
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 _UNLIMITED = 1_000_000  # columns
@@ -71,7 +71,7 @@ def _one_line(text: str) -> str:
 @contextmanager
 def explained() -> Iterator[None]:
     """A mistake of the user, and a file system that refuses, ends with its sentence and exit code 2, not with a traceback."""
-    from bench.store import StoreError
+    from bench.errors import StoreError
     from datasets import DataError
 
     try:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from bench import options as given
-from bench.console import console, explained
+from bench.cli import options as given
+from bench.cli.console import console, explained
 
 app = typer.Typer(help="Datasets: check, prepare, show.", no_args_is_help=True)
 

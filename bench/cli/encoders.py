@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from bench import options as given
-from bench.console import INTERRUPTED, console, errors, explained
-from bench.names import unknown
-from bench.options import RESULTS
+from bench.cli import options as given
+from bench.cli.console import INTERRUPTED, console, errors, explained
+from bench.cli.options import RESULTS
+from bench.errors import unknown
 
 # What `run --grid` plays by `run_grid`: number of the table, and what it is about.
 GRIDS = {
@@ -72,8 +72,8 @@ def run_grid(
 
 
 def _analyse(budget, overrides, substitute, data_dir, results_dir, **wanted) -> None:
-    from bench import encoder_spec, encoders
-    from bench.store import Store
+    from bench.analyses import encoder_spec, encoders
+    from bench.results.store import Store
 
     spec = encoder_spec.load(budget, overrides)
     substitutes = given.read_once("--substitute", substitute)
@@ -88,8 +88,8 @@ def _analyse(budget, overrides, substitute, data_dir, results_dir, **wanted) -> 
 
 
 def _count(budget: str, data_dir, results_dir) -> None:
-    from bench import dataset_sizes, encoder_spec
-    from bench.store import Store
+    from bench.analyses import dataset_sizes, encoder_spec
+    from bench.results.store import Store
 
     encoder_spec.load(budget)  # refuses a budget that does not exist
     with Store(results_dir).locked():

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from bench import options as given
-from bench.console import console, explained, name_damaged, warn
-from bench.names import chosen_in, file_name, pairs
-from bench.options import RESULTS
+from bench.cli import options as given
+from bench.cli.console import console, explained, name_damaged, warn
+from bench.cli.options import RESULTS
+from bench.experiments.labels import chosen_in, pairs
+from bench.files import file_name
 
 
 def export(
@@ -22,7 +23,7 @@ def export(
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
     """Write all rounds of all runs of a grid as one table, or for TensorBoard."""
-    from bench.store import Store
+    from bench.results.store import Store
 
     with explained():
         if (to is None) == (tensorboard is None):
@@ -51,8 +52,8 @@ def import_(
 
     Exit status 1 if runs that both directories hold differ in their numbers, or cells in their settings.
     """
-    from bench.merging import merge_results
-    from bench.store import Store
+    from bench.experiments.importing import merge_results
+    from bench.results.store import Store
 
     with explained():
         there, here = Store(other), Store(results_dir)
@@ -86,7 +87,8 @@ def compare(
 
     Exit status 0 if every run that both hold has identical numbers, bit for bit, and searches have chosen the same; else 1.
     """
-    from bench.store import Store, StoreError
+    from bench.errors import StoreError
+    from bench.results.store import Store
 
     with explained():
         stores = [Store(one), Store(other)]
@@ -100,7 +102,7 @@ def compare(
             what = f"results of {grid}" if grid else "a grid"
             some = "; ".join(f"{store.folder} holds {', '.join(store.grids()) or 'none'}" for store in stores)
             raise ValueError(f"A and B do not both hold {what}: {some}.")
-        from reports import stores as sides
+        from reports.exports import results_diff as sides
 
         found = [sides.compare(name, *stores) for name in names]
         sys.stdout.write(f"A: {stores[0].folder}\nB: {stores[1].folder}\n\n" + "\n".join(map(sides.render, found)))
@@ -132,8 +134,8 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
 
 
 def _write_table(path: Path, expanded: dict, records: dict, store) -> None:
-    from bench.store import make_folder
-    from reports import rounds
+    from bench.files import make_folder
+    from reports.exports import rounds
 
     rounds.check_suffix(path)
     make_folder(path.parent)
@@ -145,9 +147,9 @@ def _write_table(path: Path, expanded: dict, records: dict, store) -> None:
 
 
 def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
-    from bench.events import write_events
-    from bench.store import make_folder
-    from reports.cells import cell_keys, current_cells, label
+    from bench.files import make_folder
+    from bench.results.tensorboard import write_events
+    from reports.tables.aggregate import cell_keys, current_cells, label
 
     make_folder(folder)
     keys = cell_keys(expanded)

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from bench.grid import Cell
-    from bench.plan import Request
-    from bench.store import Store
+    from bench.experiments.cells import Cell
+    from bench.experiments.spec import Request
+    from bench.results.store import Store
 
 
 def listing(what: str) -> list[tuple[str, str]]:
@@ -22,8 +22,8 @@ def listing(what: str) -> list[tuple[str, str]]:
 
 
 def _grids() -> list[tuple[str, str]]:
-    from bench import grid_files
-    from bench.cli_encoders import GRIDS
+    from bench.cli.encoders import GRIDS
+    from bench.experiments import grid_files
 
     grids = [(name, grid_files.read(name).get("title", "")) for name in grid_files.names()]
     return sorted([*grids, *((name, title) for name, (_, title) in GRIDS.items())])
@@ -82,7 +82,7 @@ def listing_table(what: str) -> Table:
 
 def cost_table(title: str, cells: list[Cell], store: Store) -> Group:
     """One line per dataset and method, and the total, below a title and above what the columns are."""
-    from bench.cost import bytes_per_client, examples_to_train
+    from bench.experiments.cost import bytes_per_client, examples_to_train
 
     table = Table()
     for name in ("dataset", "method"):
@@ -111,8 +111,8 @@ def disk_table(cells: list[Cell], requests: Iterable[Request], store: Store, at_
     Args:
         at_once: trials that are played at once.
     """
-    from bench import disk
-    from bench.plan import training_of
+    from bench.execution import disk
+    from bench.experiments.planning import training_of
 
     bases = {base.id: base for cell in cells if not cell.missing and (base := training_of(cell))}
     runs = {cell.id: cell for cell in cells if not cell.missing} | bases
@@ -147,7 +147,7 @@ def chosen(cells: Iterable[Cell]) -> int:
 
 
 def _counts(cells: list[Cell], store: Store, examples_to_train, counted: set[str]) -> list[str]:
-    from bench.plan import training_of
+    from bench.experiments.planning import training_of
 
     done = len({cell.id for cell in cells if (store.record(cell.id) or {}).get("status") in ("done", "diverged")})
     trained = {cell.id: cell.config for cell in (training_of(cell) or cell for cell in cells) if cell.id not in counted}

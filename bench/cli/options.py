@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.names import unknown
-from reports import CURVES, FORMATS
+from bench.errors import unknown
+from bench.experiments.figure_names import CURVES
+from reports.api import FORMATS
 
 GridOption = Annotated[str | None, typer.Option("--grid", help="Name of a grid (see `list`), or a YAML file.")]
 BudgetOption = Annotated[str, typer.Option("--budget", help="paper, small, smoke, or one of the grid's own.")]
@@ -171,9 +172,9 @@ def scalar(text: str) -> Any:
     """
     import yaml
 
-    from bench import grid_files
+    from bench import yaml_text
 
     try:
-        return grid_files.parse(text)
+        return yaml_text.parse(text)
     except yaml.YAMLError as error:
         raise ValueError(f"{text!r} is not a value that YAML can read; put it into quotes if it is a text.") from error

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import typer
 
-from bench.console import INTERRUPTED, console, errors, name_damaged, warn
+from bench.cli.console import INTERRUPTED, console, errors, name_damaged, warn
 
 
 def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
     """Plays a request and prints its table; returns whether no run failed."""
-    import reports
-    from bench import disk, driver, label_counts, probes, resources
-    from bench.plan import make_plan, store_grid
-    from bench.store import Store
+    from bench.execution import disk, driver, resources
+    from bench.experiments.planning import make_plan, store_grid
+    from bench.measurements import label_counts
+    from bench.measurements import run as measurements
+    from bench.results.store import Store
+    from reports import api
 
     share = resources.choose(cpus_per_trial, gpus_per_trial, address)
     if request.how:
@@ -50,14 +52,14 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
                     warn(sentence)
                 ended = driver.play(request, plan, store, console, machines)
             figures = [figure.model_dump() for figure in request.grid.report.figures]
-            probes.measure(plan.selected, figures, store, request.data_dir, warn)
+            measurements.measure(plan.selected, figures, store, request.data_dir, warn)
             label_counts.measure(plan.selected, store, request.data_dir, warn)
         except KeyboardInterrupt:
             _stopped()
     name, _, label = request.label.partition("@")
-    paths = reports.write(store, name, label)
+    paths = api.write(store, name, label)
     sys.stdout.write("\n" + paths["md"].read_text() + "\n")
-    drawn, sentences = reports.write_figures(store, name, label)
+    drawn, sentences = api.write_figures(store, name, label)
     print_saved([paths["html"], *drawn], sentences)
     console.print(f"Results: {store.folder}", highlight=False, soft_wrap=True)
     if plan.no_data:
@@ -75,15 +77,18 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
 def _tuned(request, plan, store, machines, dry_run: bool, session: contextlib.ExitStack):
     """A request with the hyper-parameters that searches choose for the selected cells of a plan; a dry run only says which
     searches there are."""
-    from bench import tuning
+    from bench.tuning import select
 
-    searches = tuning.searches_of(request, plan.selected)
+    searches = select.searches_of(request, plan.selected)
     if dry_run:
         for search in searches.values():
-            _say(tuning.title_of(search))
+            _say(select.title_of(search))
         return request
+    from reports.exports import search_report
+
     try:
-        return replace(request, chosen=tuning.choose(searches, request, store, machines, console, _say, session))
+        chosen = select.choose(searches, request, store, machines, console, _say, session, search_report.write)
+        return replace(request, chosen=chosen)
     except KeyboardInterrupt:
         _stopped()
 
@@ -107,8 +112,8 @@ def storage_of(uri: str | None) -> str | None:
         return None
     import torch
 
-    from bench.folders import Folder
-    from bench.store import StoreError
+    from bench.errors import StoreError
+    from bench.results.artifacts import Folder
 
     uri = uri if "://" in uri else str(Path(uri).absolute())
     try:

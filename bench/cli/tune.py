@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from bench import options as given
-from bench.console import explained
-from bench.options import RESULTS
+from bench.cli import options as given
+from bench.cli.console import explained
+from bench.cli.options import RESULTS
 
 
 def tune(
@@ -36,10 +36,9 @@ def tune(
     dry_run: given.DryRunOption = False,
 ) -> None:
     """Search hyper-parameters without the test split, then train the best ones on all data and test them."""
-    from bench.cli_run import run_request, storage_of
-    from bench.grid_spec import single
-    from bench.plan import Request
-    from bench.search_spec import How
+    from bench.cli.pipeline import run_request, storage_of
+    from bench.experiments.grid_loading import single
+    from bench.experiments.spec import How, Request
 
     with explained():
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]

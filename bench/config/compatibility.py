@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from bench import models
-from bench.images import shape_in_run
 from datasets import DatasetInfo, partitions
+from datasets.resized import shape_in_run
 
 if TYPE_CHECKING:
-    from bench.config import RunConfig
+    from bench.config.schema import RunConfig
 
 
 def impossible(config: RunConfig, facts: Mapping[str, DatasetInfo] | None) -> list[str]:

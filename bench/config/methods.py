@@ -8,8 +8,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 import algorithms
-from bench.mistakes import ConfigError, sentences
-from bench.names import unknown
+from bench.errors import ConfigError, sentences, unknown
 
 
 def is_method(name: object) -> bool:

@@ -18,12 +18,19 @@ _FOLDERS = {  # they need not lie side by side: a cluster unpacks each package i
 _LEFT_OUT = {
     *("algorithms", "bench", "bench.models", "datasets"),  # they name what there is; the one that is used counts
     *(
-        "bench.checkpoint",
-        "bench.folders",
-        "bench.store",
-        "bench.stored",
+        "bench.results.checkpoints",
+        "bench.results.artifacts",
+        "bench.results.store",
+        "bench.results.schema",
     ),  # files of results; checkpoints have a format of their own
-    *("datasets.cache", "bench.names"),  # images are compared by their digest; names are only for sentences
+    *(
+        "datasets.cache",
+        "bench.errors",
+        "bench.profiling",
+        "bench.results",
+        "bench.results.metrics",
+        "bench.simulation",
+    ),  # images are compared by their digest; names are only for sentences
 }
 
 
@@ -31,7 +38,7 @@ def code_version(config: Any) -> str:
     """Hash of the code on which the numbers of a run depend.
 
     Args:
-        config: a resolved run config (see `bench.config.RunConfig`).
+        config: a resolved run config (see `bench.config.schema.RunConfig`).
     """
     return _hash(frozenset(_starts(config)))
 
@@ -43,7 +50,7 @@ def files_of(config: Any) -> list[Path]:
 
 
 def _starts(config: Any) -> Iterator[str]:
-    yield "bench.run"
+    yield "bench.simulation.run"
     yield f"bench.models.{models.REGISTRY[config.model].split(':')[0]}"
     for name in _methods(config.algorithm):
         yield f"algorithms.{algorithms.REGISTRY[name].split(':')[0]}"

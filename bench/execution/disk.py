@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from algorithms import rows, tree
-from bench.config import RunConfig
-from bench.cost import blank_task, method_of, without_numbers
-from bench.grid import Cell
+from bench.config.schema import RunConfig
+from bench.execution.resources import Machines
+from bench.experiments.cells import Cell
+from bench.experiments.cost import blank_task, method_of, without_numbers
+from bench.experiments.planning import Plan, keep_of, training_of
+from bench.experiments.spec import Request
 from bench.participation import cohort_size
-from bench.plan import Plan, Request, keep_of, training_of
-from bench.resources import Machines
-from bench.run import Keep
-from bench.store import Store
+from bench.results.store import Store
+from bench.simulation.retention import Keep
 from datasets.cache import default_dir
 
 _FILE, _TENSOR = 1300, 275  # bytes of a file beside its numbers: once, and for each tensor, as torch.save writes them
@@ -40,7 +41,7 @@ class Footprint(NamedTuple):
 
 
 def footprint(config: RunConfig, keep: Keep, takes_over: bool = False) -> Footprint | None:
-    """What one run takes; None where that is not known before (see `bench.cost.without_numbers`).
+    """What one run takes; None where that is not known before (see `bench.experiments.cost.without_numbers`).
 
     Args:
         takes_over: whether it starts from the last state of another run, and only deploys it.
@@ -191,7 +192,7 @@ class _Sizes(NamedTuple):
 
 @functools.cache
 def _sizes(described: str) -> _Sizes:
-    """Sizes of what `bench.cost.without_numbers` describes."""
+    """Sizes of what `bench.experiments.cost.without_numbers` describes."""
     task, algorithm = blank_task(described), method_of(described)
     # The device of a task is that of its images; on this one states take no memory.
     task = replace(task, federation=replace(task.federation, images=task.federation.images.to("meta")))

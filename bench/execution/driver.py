@@ -1,26 +1,22 @@
 """Plays the runs of a plan and puts their results into the store."""
 
-import contextlib
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from bench.cost import examples_to_train
-from bench.grid import Cell
-from bench.grid_spec import GridSpec
-from bench.names import pairs
-from bench.plan import Plan, Request, keep_of
-from bench.resources import Machines
-from bench.store import Store, StoreError
+from bench.execution.resources import Machines
+from bench.execution.workspace import base_folder, folder_of, mark_of
+from bench.experiments.cells import Cell
+from bench.experiments.cost import examples_to_train
+from bench.experiments.grid_schema import GridSpec
+from bench.experiments.labels import pairs
+from bench.experiments.planning import Plan, keep_of
+from bench.experiments.spec import Request
+from bench.provenance import commit
+from bench.results.store import Store
 
 if TYPE_CHECKING:
-    from bench.folders import Folder
-    from bench.tracking import Tracker
-
-_MARK = "driver.pt"  # by which the machines of a cluster know that they see the storage
+    from bench.execution.tracking import Tracker
 
 
 def play(
@@ -35,9 +31,9 @@ def play(
     Returns:
         Status -> number of runs.
     """
-    from bench import tune  # Ray takes seconds to import
-    from bench.progress import Display
-    from bench.worker import Job
+    from bench.execution import scheduler  # Ray takes seconds to import
+    from bench.execution.job import Job
+    from bench.execution.progress import Display
 
     shown = {
         cell.id: (name_of(cell, request.grid), 0 if cell.id in plan.bases else examples_to_train(cell.config))
@@ -57,7 +53,7 @@ def play(
             )
             for cell in plan.todo
         ]
-        tune.play(
+        scheduler.play(
             jobs,
             store,
             display,
@@ -72,7 +68,7 @@ def play(
 
 def _tracker(request: Request, plan: Plan, store: Store, display) -> "Tracker | None":
     """Who tells a tracking service how the runs go, if that was asked for."""
-    from bench.tracking import Tracker
+    from bench.execution.tracking import Tracker
 
     if request.track is None:
         return None
@@ -96,59 +92,6 @@ def _some(names: list[str], shown: int = 3) -> str:
     return f"{len(names)} runs: {'; '.join([*names[:shown], *['...'] * (len(names) > shown)])}"
 
 
-def folder_of(run_id: str, request: Request, store: Store) -> str:
-    """Where the worker of a run writes."""
-    own = store.playing_folder(run_id)
-    return str(own) if request.storage is None else f"{_storage_of(request, store)}/{run_id}"
-
-
-def base_folder(run_id: str | None, request: Request, store: Store) -> str:
-    """Where a worker finds the state of a finished run; "" without any."""
-    from bench.worker import LENT
-
-    if run_id is None:
-        return ""
-    return str(store.run_folder(run_id)) if request.storage is None else f"{_storage_of(request, store)}/{LENT}{run_id}"
-
-
-def place_of(request: Request, store: Store) -> str:
-    """The folder in which each run that has not ended has one of its own."""
-    return str(store.folder / "runs") if request.storage is None else _storage_of(request, store)
-
-
-def _storage_of(request: Request, store: Store) -> str:
-    """In a storage each results directory has a place of its own."""
-    return f"{request.storage.rstrip('/')}/{store.key}"
-
-
-@contextlib.contextmanager
-def mark_of(request: Request, store: Store, address: str | None) -> Iterator[str]:
-    """A file of this driver by which machines know that they see where runs write; "" where there is no other machine. A
-    storage is empty again when every run has ended."""
-    from bench.folders import Folder
-
-    if request.storage is None:
-        yield str(store.mark) if address else ""
-        return
-    place = Folder(_storage_of(request, store))
-    place.save(_MARK, {"results": str(store.folder)})
-    tidy(place, store)
-    try:
-        yield f"{place.uri}/{_MARK}"
-    finally:
-        with contextlib.suppress(StoreError):  # what has happened before says more
-            if not place.folders():
-                place.remove()
-
-
-def tidy(storage: "Folder", store: Store) -> None:
-    """Removes from a storage what belongs to no run that goes on: a driver that is killed after a run's record was written,
-    and before its folder was removed, leaves it there, and a repetition of the run would take it for its own."""
-    for run_id in storage.folders():
-        if not store.playing_folder(run_id).exists():
-            (storage / run_id).remove()
-
-
 def name_of(cell: Cell, grid: GridSpec) -> str:
     """A run for people: "cifar10 label-2 fedprox mu=0.01 seed 0", with all in which it may differ from others of its grid."""
     stand_in = f"(as {cell.dataset})" if cell.substitute else ""
@@ -167,21 +110,3 @@ def name_of(cell: Cell, grid: GridSpec) -> str:
         f"seed {config.seed}",
     ]
     return " ".join(filter(None, words))
-
-
-def commit() -> str | None:
-    """The git commit of this code, with "-dirty" if it was changed; None outside a repository."""
-    command = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-        "--exclude=*",
-    ]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None

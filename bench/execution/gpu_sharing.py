@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bench import stored
-from bench.resources import Resources
-from bench.store import write_file
+from bench.execution.resources import Resources
+from bench.files import write_file
+from bench.results import schema
 
 MEMORY_SHARE = 0.85  # of a GPU's memory that is given away; fragments and libraries need the rest
 BUSY_SHARE = 0.95  # of a GPU's time: more trials than that would only wait for each other
@@ -21,9 +21,9 @@ _STEPS = 40  # local steps of a profiled round, at most
 _SECONDS = 3.0  # how long a profile watches the GPU
 _REMEMBERED = {  # of the GPUs of one name: kind of trial -> what was found
     str: {
-        "profile?": {"used_mb": stored.number, "total_mb": stored.number, "busy": stored.number},
-        "at_least?": stored.number,
-        "block?": (stored.whole, None),
+        "profile?": {"used_mb": schema.number, "total_mb": schema.number, "busy": schema.number},
+        "at_least?": schema.number,
+        "block?": (schema.whole, None),
     }
 }
 _CONTEXT_MB = 600  # what a process holds of a GPU before it computes anything
@@ -113,10 +113,10 @@ class Shares:
     def _read(self) -> dict[str, dict[str, Any]]:
         """What is remembered; nothing if the file is damaged, since all of it can be measured again."""
         try:
-            known = stored.parse(self._path, stored.read_bytes(self._path) or b"{}")
-            if found := stored.mismatch(known, {str: _REMEMBERED}):
-                raise stored.Damaged(self._path, f"does not hold what it should: {found}")
-        except stored.Damaged as error:
+            known = schema.parse(self._path, schema.read_bytes(self._path) or b"{}")
+            if found := schema.mismatch(known, {str: _REMEMBERED}):
+                raise schema.Damaged(self._path, f"does not hold what it should: {found}")
+        except schema.Damaged as error:
             self._say(f"{error}; what trials need of a GPU is measured again.")
             return {}
         return known
@@ -186,17 +186,17 @@ def measure(config: Any, data_dir: Path | None, block: int | None = None, engine
 
     Args:
         block: clients that train at once, at most; None for no bound.
-        engine: as in `bench.worker.Job`.
+        engine: as in `bench.execution.job.Job`.
 
     Raises:
         RuntimeError: if `nvidia-smi` does not tell how busy the GPU is.
     """
     import torch
 
-    from bench import images
-    from bench.run import Run
-    from bench.speed_clock import GpuUse
-    from bench.worker import make_deterministic
+    from bench.execution.worker import make_deterministic
+    from bench.profiling import GpuUse
+    from bench.simulation.run import Run
+    from datasets import resized as images
 
     make_deterministic()
     steps = min(config.local_steps or _STEPS, _STEPS)

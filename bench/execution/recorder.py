@@ -4,10 +4,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from bench import ray_environment  # noqa: F401
-from bench.events import write_events
-from bench.folders import Folder
-from bench.store import UNFINISHED, Store
+from bench.execution import ray_environment  # noqa: F401
+from bench.results.artifacts import Folder
+from bench.results.store import UNFINISHED, Store
+from bench.results.tensorboard import write_events
 
 import ray  # isort: skip
 

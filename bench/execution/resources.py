@@ -13,7 +13,7 @@ class Resources:
         cpus: cores; also the number of torch threads (at least 1).
         gpus: share of one GPU, or a whole number of them; 0 trains on the CPU.
         device: where torch trains, "cpu" or "cuda".
-        auto: whether the share is to be found out (see `bench.shares`).
+        auto: whether the share is to be found out (see `bench.execution.gpu_sharing`).
     """
 
     cpus: float = 1.0

@@ -18,20 +18,23 @@ from unittest import mock
 
 import torch
 
-from bench import ray_environment, shares
-from bench.folders import Folder
-from bench.ledger import Ledger
-from bench.resources import Machines, Resources
-from bench.run import FINAL
-from bench.shares import Shares
-from bench.store import RAY_LOG, Store, StoreError
-from bench.tracking import Tracker
-from bench.worker import LENT, Job, Worker, storage_trouble
+from bench.errors import StoreError
+from bench.execution import gpu_sharing as shares
+from bench.execution import ray_environment
+from bench.execution.gpu_sharing import Shares
+from bench.execution.job import LENT, Job
+from bench.execution.recorder import Ledger
+from bench.execution.resources import Machines, Resources
+from bench.execution.tracking import Tracker
+from bench.execution.worker import Worker, storage_trouble
+from bench.results.artifacts import Folder
+from bench.results.store import RAY_LOG, Store
+from bench.simulation.retention import FINAL
 
 import ray  # isort: skip
 from ray import tune  # isort: skip
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("algorithms", "bench", "datasets", "reports", "search_spaces")
 _DIED = "the worker process died"
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.names import unknown
+from bench.errors import unknown
 
 KINDS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}  # names of their packages
 PROJECT = "skewbench"

@@ -5,49 +5,23 @@ import os
 import platform
 import time
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench import images
-from bench.checkpoint import Checkpoints, UnusableCheckpoint
-from bench.code_version import code_version
-from bench.config import RunConfig
-from bench.folders import GO_ON, DamagedState, Folder
-from bench.run import FINAL, Keep, Run, device_name
-from bench.store import StoreError
+from bench.errors import StoreError
+from bench.execution.code_version import code_version
+from bench.execution.job import LENT, Job
+from bench.profiling import device_name
+from bench.results.artifacts import GO_ON, DamagedState, Folder
+from bench.results.checkpoints import Checkpoints, UnusableCheckpoint
+from bench.simulation.retention import FINAL
+from bench.simulation.run import Run
+from datasets import resized
 
-LENT = "lent-"  # begins the names of folders of finished runs that lie in a storage for others
 REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are sent together
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run to play.
-
-    Attributes:
-        id: its run id.
-        folder: where its worker writes checkpoints and states: an absolute path, or a URI that fsspec knows.
-        keep: which states.
-        checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
-        engine: "loop", "vectorised", or "auto" for the faster one.
-        block: clients that train at once on the vectorised engine, at most; None for no bound.
-        base: of a method that is `post_hoc`, where the finished run of its base left its state; "" if it has to be trained.
-        mark: a file of the driver at the place where folders are made, a path or a URI; "" if that need not be looked for.
-    """
-
-    id: str
-    config: RunConfig
-    folder: str
-    keep: Keep
-    checkpoint_seconds: float = 60.0
-    engine: str = "auto"
-    block: int | None = None
-    base: str = ""
-    mark: str = ""
 
 
 class Worker:
@@ -116,7 +90,7 @@ class Worker:
         job, self._reported = self._job, 0
         require_shared(job.mark)
         config, folder = job.config, Folder(job.folder)
-        dataset = images.load(config.dataset, config.transform, self._data_dir, config.image_size)
+        dataset = resized.load(config.dataset, config.transform, self._data_dir, config.image_size)
         how = {"engine": job.engine, "keep": job.keep, "block": job.block}
         run = Run(config, dataset, device=self._device, folder=folder, **how)
         if job.base:

@@ -3,10 +3,11 @@ cells in which they would be found."""
 
 from typing import Any
 
-from bench.config import SETTINGS, read, wrappers
-from bench.methods import is_method, options_of
-from bench.mistakes import ConfigError
-from bench.names import UNWRAPPED, unknown
+from bench.config.methods import is_method, options_of
+from bench.config.resolve import read, wrappers
+from bench.config.schema import SETTINGS
+from bench.errors import ConfigError, unknown
+from bench.experiments.labels import UNWRAPPED
 
 _PLAIN = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "iid"}  # what any value may stand beside
 

@@ -6,9 +6,9 @@ import json
 import numpy as np
 
 import datasets
-from bench.config import RunConfig
-from bench.images import shape_in_run
+from bench.config.schema import RunConfig
 from datasets import Dataset, Split
+from datasets.resized import shape_in_run
 
 
 def examples_to_train(config: RunConfig) -> int:
@@ -20,7 +20,7 @@ def examples_to_train(config: RunConfig) -> int:
     examples = config.train_examples or (info.train_size if info else 0)
     if not examples:
         return 0
-    from bench.client import Settings  # imports torch
+    from bench.simulation.client import Settings  # imports torch
 
     each, more = divmod(examples, config.clients)
     method = _method(json.dumps(config.algorithm))
@@ -59,8 +59,8 @@ def without_numbers(config: RunConfig) -> str | None:
 
 
 def blank_task(described: str):
-    """A `bench.task.Task` of blank images, as `without_numbers` describes it."""
-    from bench.run import build_task
+    """A `bench.simulation.task.Task` of blank images, as `without_numbers` describes it."""
+    from bench.simulation.build import build_task
 
     config = RunConfig.model_validate_json(described)
     return build_task(config, _blank(config), engine="loop")
@@ -86,7 +86,7 @@ def _traffic(described: str) -> int:
 
 @functools.cache
 def _method(algorithm: str):
-    from bench.run import build_algorithm
+    from bench.simulation.build import build_algorithm
 
     return build_algorithm(json.loads(algorithm))
 

@@ -1,7 +1,10 @@
-"""What figures are called in the names of their files."""
+"""The kinds of figures, and what they are called in the names of their files."""
 
-from bench.names import unknown
-from reports import FIGURES
+from bench.errors import unknown
+
+VALUES = ("last", "best", "last10")
+FIGURES = ("curves", "by-setting", "distributions", "local-models", "cka", "weight-norms", "embedding", "separability")
+CURVES = ("rounds", "communication", "time", "examples")
 
 
 def figure_name(figure: dict) -> str:

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from bench.names import unknown
-from reports import CURVES, FIGURES
+from bench.errors import unknown
+from bench.experiments.figure_names import CURVES, FIGURES
 
 
 def _round(value: Any) -> int | str:
@@ -69,7 +69,7 @@ class Cka(Part):
     Attributes:
         show: "clients" for a panel of all pairs per layer, "layers" for a line over layers.
         layers: those of which `clients` shows a panel; all if none is named.
-        estimator: "linear" for all test images at once, "minibatch" for the mean over batches (see `bench.similarity`).
+        estimator: "linear" for all test images at once, "minibatch" for the mean over batches (see `bench.measurements.cka`).
         round: whose local training the models have just ended.
     """
 

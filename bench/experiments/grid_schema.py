@@ -1,4 +1,4 @@
-"""What a grid file says, checked."""
+"""What a grid file may say, checked."""
 
 import hashlib
 import itertools
@@ -7,22 +7,18 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from bench import figure_spec, grid_files
-from bench.axis_values import wrong_values
-from bench.config import SETTINGS, RunConfig
-from bench.feasible import subset
-from bench.figure_spec import Figure, Part, Round, one_of
-from bench.methods import defaults_of, is_method
-from bench.mistakes import ConfigError, sentences
-from bench.names import file_name, unknown
+from bench.config.compatibility import subset
+from bench.config.methods import defaults_of, is_method
+from bench.config.schema import SETTINGS, RunConfig
+from bench.errors import ConfigError, unknown
+from bench.experiments.figure_names import VALUES, figure_name
+from bench.experiments.figure_schema import Figure, Part, Round, one_of
+from bench.results.metrics import METRICS
 from datasets import DatasetInfo
-from reports import VALUES
-from reports.figure_names import figure_name
-from reports.metrics import METRICS
-from reports.published import papers
-from reports.verdicts import RULES
+from reports.published.lookup import papers
+from reports.published.tolerances import RULES
 
 Values = Annotated[list, Field(min_length=1)]
 
@@ -270,82 +266,6 @@ class GridSpec(Part):
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def load_grid(name: str) -> GridSpec:
-    """The grid of that name, or of that YAML file.
-
-    Raises:
-        ConfigError: if there is none, or with everything that is wrong in the file.
-    """
-    path = grid_files.find(name)
-    try:
-        content = grid_files.read(name)
-    except FileNotFoundError as error:
-        given_as_file = path.parent != grid_files.FOLDER
-        known = grid_files.names()
-        raise ConfigError(
-            [f"There is no grid file {name}." if given_as_file else unknown("grid", name, known)]
-        ) from error
-    except ValueError as error:
-        raise ConfigError([str(error)]) from error
-    if not isinstance(content, dict):
-        raise ConfigError([f"{path} must hold a mapping with axes and settings."])
-    return make_grid(path.stem, content, source="" if path.parent == grid_files.FOLDER else str(path.absolute()))
-
-
-def single(settings: Mapping[str, Any], seeds: list[int]) -> GridSpec:
-    """A grid of one setting: algorithm, dataset and partition as on the command line."""
-    axes = {key: [settings[key]] for key in ("dataset", "partition", "algorithm")}
-    name = "-".join(str(settings[key]) for key in ("algorithm", "dataset", "partition"))
-    return make_grid(file_name(name), {"title": name, "axes": axes | {"seed": seeds}})
-
-
-def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSpec:
-    """A grid from the content of its file and what all grids share."""
-    shared, own = grid_files.read_shared(), _extended(name, dict(content))
-    given = {"budgets": own.get("budgets") or {}, "conditions": own.get("conditions") or []}
-    if isinstance(given["budgets"], dict):  # other shapes are for the checks below
-        parts = {budget: part for budget, part in given["budgets"].items() if isinstance(part, dict)}
-        merged = {budget: shared["budgets"].get(budget, {}) | part for budget, part in parts.items()}
-        given["budgets"] = shared["budgets"] | given["budgets"] | merged
-    if isinstance(given["conditions"], list):
-        given["conditions"] = [*shared["conditions"], *given["conditions"]]
-    context = {"axes": [key for part in ("axes", "settings") if isinstance(own.get(part), dict) for key in own[part]]}
-    try:
-        return GridSpec.model_validate(own | given | {"name": name, "source": source}, context=context)
-    except ValidationError as error:
-        mistakes = [*sentences(error, _keys_beside), *wrong_values(own.get("axes"), own.get("settings"))]
-        raise ConfigError([f"grid {name}: {line}" for line in mistakes]) from error
-
-
-def _extended(name: str, content: dict) -> dict:
-    """The content of a grid file on top of that of the grid that it extends: settings, budgets, mirrors and report are
-    merged key by key, all else is replaced. Methods of the paper that its own axis leaves out are left out of mirrors."""
-    if "extends" not in content:
-        return content
-    extended = content.pop("extends")
-    if extended not in grid_files.names():
-        raise ConfigError([f"grid {name}: extends: {unknown('grid', extended, grid_files.names())}"])
-    base = _extended(extended, dict(grid_files.read(extended)))
-    merged = ("settings", "budgets", "mirrors", "report")
-    both = {key for key in merged if isinstance(content.get(key), dict) and isinstance(base.get(key), dict)}
-    grid = base | {key: base[key] | value if key in both else value for key, value in content.items()}
-    if "mirrors" in both or "mirrors" not in content:
-        grid["mirrors"] = _with_own_columns(grid, content.get("mirrors", {}))
-    return grid
-
-
-def _with_own_columns(grid: dict, given: dict) -> dict | None:
-    """`mirrors` of an extending grid: of the columns that it inherits those that its own axis has."""
-    mirrors, axes, layout = (grid.get(key) or {} for key in ("mirrors", "axes", "report"))
-    if not (isinstance(axes, dict) and isinstance(layout, dict)):
-        return mirrors or None  # for the checks
-    known = axes.get(layout.get("columns", Layout.model_fields["columns"].default))
-    inherited = {key: mirrors[key] for key in ("own", "baselines") if key in mirrors and key not in given}
-    if isinstance(known, list):
-        mirrors |= {key: [name for name in names if name in known] for key, names in inherited.items()}
-    return mirrors or None
-
-
 def matches(when: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
     """Whether settings, or options of the method (its defaults included), are among the values of a condition."""
     algorithm = flat.get("algorithm")
@@ -364,20 +284,3 @@ def _product(options: Mapping[str, list]) -> list[dict]:
 
 def _without(settings: Mapping[str, Any], keys: Collection[str]) -> dict:
     return {key: value for key, value in settings.items() if key not in keys}
-
-
-def _keys_beside(location: tuple) -> list[str]:
-    """Valid keys at the place in a grid file where an unknown one stands."""
-    part = GridSpec
-    nested = {
-        "conditions": Condition,
-        "tuning": Tuning,
-        "budgets": Budget,
-        "report": Layout,
-        "mirrors": Mirrors,
-        "variants": Variant,
-        **figure_spec.KINDS,
-    }
-    for key in location[:-1]:
-        part = nested.get(key, part)
-    return list(part.model_fields)

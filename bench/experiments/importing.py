@@ -8,14 +8,16 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench.asked import merge
-from bench.config import run_id as id_of
-from bench.grid import expand, place
-from bench.grid_spec import load_grid
-from bench.names import value_of
-from bench.sameness import differences
-from bench.store import Store, StoreError, require_files
-from bench.stored import Damaged
+from bench.config.schema import run_id as id_of
+from bench.errors import StoreError
+from bench.experiments.cells import place
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from bench.experiments.labels import value_of
+from bench.experiments.stored_grid import merge
+from bench.results.equality import differences
+from bench.results.schema import Damaged
+from bench.results.store import Store, require_files
 
 _FINISHED = ("done", "diverged")
 

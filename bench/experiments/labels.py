@@ -1,33 +1,7 @@
-"""Sentences about names that do not exist, with the nearest one that does."""
+"""What tables and sentences call the settings of cells."""
 
-import difflib
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
-
-
-def unknown(kind: str, got: object, known: Iterable[str]) -> str:
-    """One sentence: "Unknown algorithm 'fedporx'. Did you mean 'fedprox'? Known: fedavg, fedprox."
-
-    Args:
-        kind: what is being named, singular ("algorithm", "setting").
-        got: the name that was not found.
-        known: every valid name, in the order in which to print them.
-    """
-    known = list(known)
-    near = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"Unknown {kind} {str(got)!r}.{hint} Known: {', '.join(known)}."
-
-
-def file_name(text: str, longest: int = 100) -> str:
-    """A text as part of a file name: one printable line without slashes, and where it is too long cut, with a hash of the
-    whole."""
-    text = "".join(letter if letter.isprintable() and letter not in "/\\" else "_" for letter in text)
-    if len(text) <= longest:
-        return text
-    return f"{text[: longest - 9]}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-
 
 UNWRAPPED = "none"  # on the axis `wrapper`: the method as it is
 

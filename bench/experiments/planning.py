@@ -4,81 +4,30 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 
-import algorithms
 import datasets
-from bench import grid as grids
-from bench import images, models
-from bench.asked import merge
-from bench.config import base_of, run_id, with_options
-from bench.cost import examples_to_train
-from bench.figure_spec import Round
-from bench.folders import DamagedState, Folder
-from bench.grid import Cell
-from bench.grid_spec import GridSpec, as_list
-from bench.mistakes import ConfigError
-from bench.probes import needed_state, probes_of, rounds_of
-from bench.run import FINAL, Final, Keep
-from bench.store import Store
-from datasets import Dataset, DatasetInfo
+from bench import models
+from bench.config.resolve import trained_by, with_options
+from bench.config.schema import run_id
+from bench.errors import ConfigError
+from bench.experiments import cells as grid_cells
+from bench.experiments import expansion as grids
+from bench.experiments.cells import Cell
+from bench.experiments.cost import examples_to_train
+from bench.experiments.figure_schema import Round
+from bench.experiments.grid_schema import as_list
+from bench.experiments.spec import Request
+from bench.experiments.stored_grid import merge
+from bench.measurements.specs import needed_state, probes_of, rounds_of
+from bench.results.artifacts import DamagedState, Folder
+from bench.results.store import Store
+from bench.simulation.retention import FINAL, Final, Keep
+from datasets import Dataset, DatasetInfo, resized
 from datasets.image_size import ImageSize
-
-if TYPE_CHECKING:
-    from bench.search_spec import How
-
-
-@dataclass(frozen=True)
-class Request:
-    """What `run` was asked for.
-
-    Attributes:
-        only: restricts the cells; setting -> values.
-        overrides: settings and method options that win over grid and budget.
-        seeds: replaces the grid's seeds, or None.
-        substitutes: dataset without images -> dataset that stands in.
-        rerun: play finished runs again; each takes the place of the earlier one when it has finished, and the earlier
-            results go to `superseded`. Killed in between, the earlier results stand, and the same command goes on.
-        keep: how much of each run's last state is kept, at least.
-        checkpoint_seconds: least time between checkpoints of an unfinished run.
-        engine: on which runs are played, "auto" for the faster one; numbers agree up to rounding, so it is not part of a run's
-            id.
-        storage: where workers write checkpoints and states, a shared path or a URI; None for the results directory.
-        track: which service is told of every round, one of `bench.tracking.KINDS`; None for none.
-        how: how hyper-parameters are chosen on validation data; None plays the grid's tuning sets, among whose points the table
-            chooses on the split of its runs, as published.
-        chosen: what was chosen in that way, place of the table -> as `bench.tuning.described` has it; none yet if empty.
-    """
-
-    grid: GridSpec
-    budget: str
-    only: Mapping[str, list]
-    overrides: Mapping[str, Any]
-    seeds: list[int] | None
-    substitutes: Mapping[str, str]
-    data_dir: Path | None
-    rerun: bool = False
-    keep: Final = "deployed"
-    checkpoint_seconds: float = 60.0
-    engine: str = "auto"
-    storage: str | None = None
-    track: str | None = None
-    how: "How | None" = None
-    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @property
-    def budget_label(self) -> str:
-        """Name of the budget in the store and in reports, with what was overridden and how it was tuned."""
-        return grids.budget_label(self.budget, self.overrides | (self.how.words if self.how else {}))
-
-    @property
-    def label(self) -> str:
-        """Its name in the store."""
-        return f"{self.grid.name}@{self.budget_label}"
 
 
 @dataclass(frozen=True)
@@ -162,10 +111,9 @@ def make_plan(request: Request, store: Store) -> Plan:
 
 def training_of(cell: Cell) -> Cell | None:
     """The run whose last state is all that a cell needs, if its method is post-hoc and only its end is evaluated."""
-    config = cell.config
-    if not (config.evaluate_every is None and algorithms.load(config.algorithm["name"]).post_hoc):
+    trained = trained_by(cell.config)
+    if trained is None:
         return None
-    trained = base_of(config)
     own = trained.canonical() | trained.algorithm
     params = {key: value for key, value in cell.tuned.get("params", {}).items() if key in own}
     tuned = {"params": params} if params else {}
@@ -218,7 +166,7 @@ def store_grid(request: Request, plan: Plan, store: Store) -> None:
     def ended(run_id: str) -> bool:
         return (store.record(run_id) or {}).get("status") in ("done", "diverged")
 
-    described = grids.to_json(request.grid, request.budget, request.overrides, plan.selected)
+    described = grid_cells.to_json(request.grid, request.budget, request.overrides, plan.selected)
     described |= {"budget": request.budget_label, "chosen_on": "validation" if request.how else "test"}
     order = [cell.to_json() for cell in plan.cells]
     store.write_grid(request.label, merge(described, store.grid(request.label), order, ended))
@@ -243,13 +191,13 @@ def _expand(
             found = [_with_chosen(cell, request) for cell in found]
         cells |= {(cell.dataset, cell.id): cell for cell in found}
     only = dict(request.only) | ({"seed": request.seeds} if request.seeds else {})
-    return list(cells.values()), grids.select(list(cells.values()), only)
+    return list(cells.values()), grid_cells.select(list(cells.values()), only)
 
 
 def _with_chosen(cell: Cell, request: Request) -> Cell:
     """A cell with the hyper-parameters that a search has chosen for its place."""
     cell = replace(cell, choice={})
-    tuned = request.chosen.get(grids.place(request.grid.report.model_dump(), cell.to_json()))
+    tuned = request.chosen.get(grid_cells.place(request.grid.report.model_dump(), cell.to_json()))
     if not tuned:
         return cell
     config = with_options(cell.config, tuned["params"])
@@ -273,7 +221,7 @@ def _look(
     found, absent = {}, {}
     for name, transform, image_size in sorted(dict.fromkeys(wanted), key=lambda one: one[2] is None):
         try:
-            found[name] = images.load(name, transform, data_dir, image_size)
+            found[name] = resized.load(name, transform, data_dir, image_size)
         except datasets.MissingData as error:
             absent[name] = str(error)
     return found, absent
@@ -302,7 +250,7 @@ def _check_name(request: Request, store: Store) -> None:
 def _check_places(request: Request, cells: list[Cell]) -> None:
     """Raises ConfigError if two runs of one seed would stand at one place of the table."""
     layout = request.grid.report.model_dump()
-    places = Counter((grids.place(layout, cell.to_json()), cell.config.seed) for cell in cells)
+    places = Counter((grid_cells.place(layout, cell.to_json()), cell.config.seed) for cell in cells)
     twice = [json.loads(where) for (where, _), count in places.items() if count > 1]
     if twice:
         *_, labels = twice[0]

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from bench.config import run_id
-from bench.grid import ordered, place
+from bench.config.schema import run_id
+from bench.experiments.cells import ordered, place
 
 
 def merge(now: dict, earlier: dict | None, order: Sequence[dict], ended: Callable[[str], bool]) -> dict:

@@ -1,4 +1,4 @@
-"""How the probes of `bench.probes` are measured; each gives JSON values."""
+"""How the probes of `bench.measurements.specs` are measured; each gives JSON values."""
 
 import math
 from typing import Any
@@ -9,9 +9,9 @@ from torch import Tensor
 
 from algorithms import tree
 from algorithms.base import Algorithm, Deployed
-from bench import similarity
+from bench.measurements import cka as similarity
 from bench.models.base import BoundModel
-from bench.run import stratified_subset
+from bench.simulation.data import stratified_subset
 
 MOST_MODELS = 10  # whose outputs are compared: the first clients of the cohort, as many as the paper has
 MOST_IMAGES = 10_000  # on which they are compared, as many as the paper has; all outputs are in memory at once
@@ -23,8 +23,8 @@ def cka(task: Any, models: dict, estimator: str) -> dict[str, Any]:
     """CKA of the outputs of every layer on test images, of each two local models.
 
     Args:
-        models: of `bench.local_models.local_models`.
-        estimator: "linear" or "minibatch" (see `bench.similarity`).
+        models: of `bench.simulation.local_models.local_models`.
+        estimator: "linear" or "minibatch" (see `bench.measurements.cka`).
 
     Returns:
         "clients": ids [K]; "cohort": how many clients there were; "layers": layer -> [K][K], None where a model's outputs are
@@ -59,7 +59,7 @@ def weight_norms(task: Any, models: dict) -> dict[str, Any]:
     """L2 norm of the classifier's weights of each class (without bias), at each local model.
 
     Args:
-        models: of `bench.local_models.local_models`.
+        models: of `bench.simulation.local_models.local_models`.
 
     Returns:
         "clients": ids [K]; "label_counts", training examples, and "norms": [K][num_classes].

@@ -1,14 +1,14 @@
 """How many examples of each class each client holds: counted once per partition, for the bubble plots of reports.
 
-The counts stand beside a run that trained on the partition, as a probe (see `bench.probes`), so that a report needs no
-images. Seeds draw partitions that are alike; the first that is done stands for all.
+The counts stand beside a run that trained on the partition, as a probe (see `bench.measurements.specs`), so that a
+report needs no images. Seeds draw partitions that are alike; the first that is done stands for all.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.store import Store
+from bench.results.store import Store
 
 NAME = "label-counts"
 VERSION = 1  # raised whenever the counts of the same config may change
@@ -34,7 +34,7 @@ def measure(cells: Iterable, store: Store, data_dir: Path | None, say: Callable[
     What cannot be counted costs its plot, and nothing else.
 
     Args:
-        cells: `bench.grid.Cell`s.
+        cells: `bench.experiments.cells.Cell`s.
         say: is told what could not be counted.
     """
     alike: dict[tuple, list] = {}
@@ -55,11 +55,11 @@ def measure(cells: Iterable, store: Store, data_dir: Path | None, say: Callable[
 def _count(cell, store: Store, data_dir: Path | None) -> None:
     import numpy as np
 
-    from bench import images
-    from bench.run import divide
+    from bench.simulation.data import divide
+    from datasets import resized
 
     config = cell.config
-    dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)
+    dataset = resized.load(config.dataset, config.transform, data_dir, config.image_size)
     trained_on = store.record(cell.id)["data"]["digest"]
     if dataset.digest != trained_on:
         raise ValueError(f"the run saw other images ({trained_on}) than there are now ({dataset.digest}).")

@@ -4,12 +4,10 @@ A figure says which probes it needs of a run; a probe says which states it needs
 the runs are done, without training anything; a report reads the numbers and needs neither images nor torch.
 """
 
-import time
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from bench.store import Store
+from bench.results.store import Store
 
 VERSION = 1  # raised whenever the numbers of a probe may change
 
@@ -65,11 +63,11 @@ def needed_state(probe: Probe, config: Any) -> str | None:
     predictions before and after it.
 
     Args:
-        config: a `bench.config.RunConfig`.
+        config: a `bench.config.schema.RunConfig`.
     """
     import algorithms
     from algorithms.base import RoundBased
-    from bench.run import FINAL
+    from bench.simulation.retention import FINAL
 
     method = algorithms.load(config.algorithm["name"])
     if probe.kind == "embedding":
@@ -81,70 +79,3 @@ def result_of(store: Store, run_id: str, probe: Probe) -> dict | None:
     """What was measured, with the names of the classes; None if that was not done, or by other code."""
     stored = store.probe(run_id, probe.name)
     return stored["result"] if stored and stored["version"] == VERSION else None
-
-
-def measure(
-    cells: Iterable, figures: Iterable[Mapping], store: Store, data_dir: Path | None, say: Callable[[str], None]
-) -> None:
-    """Measures what figures need of finished runs and is not stored; the store must be locked.
-
-    A measurement that fails costs its figure, and nothing else.
-
-    Args:
-        cells: `bench.grid.Cell`s.
-        figures: as their grid lists them.
-        say: is told of each measurement, and of each that could not be made.
-    """
-    figures = list(figures)
-    for cell in cells:
-        wanted = dict.fromkeys(probe for figure in figures for probe in probes_of(figure, cell.config.rounds))
-        # Most grids want none, and then no record is read.
-        if not wanted or cell.missing or (store.record(cell.id) or {}).get("status") != "done":
-            continue
-        for probe in wanted:
-            if needed_state(probe, cell.config) and result_of(store, cell.id, probe) is None:
-                begin = time.perf_counter()
-                try:
-                    _measure(probe, cell, store, data_dir)
-                    told = f"{time.perf_counter() - begin:.1f} s"
-                except ValueError as error:  # a sentence, of a damaged state for example
-                    told = f"not measured: {error}"
-                except Exception as error:  # too little memory, whatever a library refuses
-                    told = f"not measured: {type(error).__name__}: {error}"
-                say(f"{probe.name} of {cell.config.dataset} {cell.config.partition} {cell.id}: {told}")
-
-
-def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
-    import torch
-
-    from bench import images, probing
-    from bench.driver import commit
-    from bench.folders import Folder
-    from bench.plan import training_of
-    from bench.run import FINAL, build_algorithm, build_task
-
-    config = cell.config
-    dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)
-    trained_on = store.record(cell.id)["data"]["digest"]
-    if dataset.digest != trained_on:
-        raise ValueError(
-            f"the run saw other images ({trained_on}) than there are now ({dataset.digest}); run it with --rerun."
-        )
-
-    def load(run_id: str, name: str) -> dict:
-        folder = Folder(store.run_folder(run_id))
-        if name not in folder.names():
-            raise ValueError(f"{store.run_folder(run_id)} has no {name}; run it with --rerun.")
-        return folder.load(name, torch.device("cpu"))
-
-    state = load((training_of(cell) or cell).id, needed_state(probe, cell.config))
-    task, algorithm = build_task(cell.config, dataset), build_algorithm(cell.config.algorithm)
-    if probe.kind == "embedding":
-        result = probing.embedding(task, algorithm, state, load(cell.id, FINAL), probe.option)
-    elif probe.kind == "cka":
-        result = probing.cka(task, state, probe.option)
-    else:
-        result = probing.weight_norms(task, state)
-    made = {"commit": commit(), "torch": str(torch.__version__), "images": dataset.digest}
-    content = {"version": VERSION, **made, "result": {"classes": list(dataset.classes), **result}}
-    store.write_probe(cell.id, probe.name, content)

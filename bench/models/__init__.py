@@ -4,7 +4,7 @@ import ast
 import importlib
 from pathlib import Path
 
-from bench.names import unknown
+from bench.errors import unknown
 
 REGISTRY = {
     "mlp": "mlp:Mlp",

@@ -15,7 +15,7 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 
 from algorithms import rows
-from bench.store import StoreError
+from bench.errors import StoreError
 
 # As torch says it of files.
 _DAMAGED = re.compile("PytorchStreamReader|corrupt|magic number|EOF|storage has wrong", re.IGNORECASE)

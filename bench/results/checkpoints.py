@@ -16,7 +16,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from algorithms import rows, tree
-from bench.folders import DamagedState, Folder, compact
+from bench.results.artifacts import DamagedState, Folder, compact
 
 FORMAT = 1
 LARGEST_SHARE = 0.02  # of a run's time that its checkpoints take
@@ -61,7 +61,7 @@ class Checkpoints:
                 those are written that are not the same objects as last time.
 
         Raises:
-            bench.store.StoreError: if it cannot be written; the one before stands.
+            bench.errors.StoreError: if it cannot be written; the one before stands.
         """
         begin = time.monotonic()
         self.written_bytes, named = 0, set()
@@ -90,7 +90,7 @@ class Checkpoints:
 
         Raises:
             UnusableCheckpoint: if it belongs to another run, or is damaged. It stands until the next `save`.
-            bench.store.StoreError: if the place does not answer.
+            bench.errors.StoreError: if the place does not answer.
         """
         try:
             if _MAIN not in self._folder.names():

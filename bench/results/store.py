@@ -4,14 +4,14 @@
     runs/<id>/config.json         resolved config; written when the run starts
               rounds.jsonl        metrics, one line per round, appended as they arrive
               record.json         how the run ended; exists only then
-              checkpoint/         where a run that has not ended goes on (see `bench.checkpoint`)
-              probe-*.json        what figures need, measured on its states (see `bench.probes`)
+              checkpoint/         where a run that has not ended goes on (see `bench.results.checkpoints`)
+              probe-*.json        what figures need, measured on its states (see `bench.measurements.specs`)
               *.pt                states the grid asked for
-              events.out.tfevents.*   the rounds once more, for TensorBoard (see `bench.events`)
-    searches/                     searches of hyper-parameters (see `bench.study`)
+              events.out.tfevents.*   the rounds once more, for TensorBoard (see `bench.results.tensorboard`)
+    searches/                     searches of hyper-parameters (see `bench.tuning.study`)
     repeating/<id>/               a finished run that is being played again
     superseded/<name>-<n>         earlier results of a repeated run, and damaged files
-    tracking/                     files of a tracking service, if runs were tracked (see `bench.tracking`)
+    tracking/                     files of a tracking service, if runs were tracked (see `bench.execution.tracking`)
     importing/<id>/               a run that is being copied from another results directory
     ray.log                       what Ray had to say of processes that died
 
@@ -19,8 +19,8 @@ A file is replaced in one step, so a reader and a kill -9 meet either the old or
 not ended and is played on. A repeated run takes the place of the earlier one when it has finished: killed or failed
 before that, the earlier results stand.
 
-Every file is checked when it is read (see `bench.stored`). One that is damaged counts as if it were not there: it is listed in
-`Store.damaged`, and moves to `superseded` before another one takes its place.
+Every file is checked when it is read (see `bench.results.schema`). One that is damaged counts as if it were not there:
+it is listed in `Store.damaged`, and moves to `superseded` before another one takes its place.
 """
 
 import fcntl
@@ -34,21 +34,19 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import stored
-from bench.stored import Damaged, is_name, is_run_id
+from bench.errors import StoreError
+from bench.files import write_file
+from bench.results import schema
+from bench.results.schema import Damaged, is_name, is_run_id
 
 RAY_LOG = "ray.log"
 _PARTS = ("grids", "runs", "reports")
 _ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "analyses")
 UNFINISHED = ("failed", "stopped")  # status of runs that are played on from their checkpoint when they are asked for
-
-
-class StoreError(RuntimeError):
-    """The results directory cannot be used; one sentence."""
 
 
 class Store:
@@ -154,7 +152,7 @@ class Store:
     def is_damaged(self, run_id: str) -> bool:
         """Whether there is something in the place of a run that cannot be used."""
         folder = self.run_folder(run_id)
-        files = [folder, *(folder / name for name in stored.RUN_FILES)]
+        files = [folder, *(folder / name for name in schema.RUN_FILES)]
         return self.record(run_id) is None and any(path in self.damaged for path in files)
 
     def outcome(self, run_id: str) -> dict | None:
@@ -170,7 +168,7 @@ class Store:
     def rows(self, run_id: str) -> list[dict]:
         """The rounds of a run that has ended, in order; none if they are damaged."""
         try:
-            return stored.read_rows(self.run_folder(run_id))
+            return schema.read_rows(self.run_folder(run_id))
         except Damaged as error:
             self.damaged[error.path] = error.what
             return []
@@ -182,11 +180,11 @@ class Store:
 
     def probe(self, run_id: str, name: str) -> dict | None:
         """A measurement on the states of a run that has ended, or None if there is none, or it is damaged."""
-        return self._content(self.run_folder(run_id) / f"probe-{name}.json", stored.check_probe)
+        return self._content(self.run_folder(run_id) / f"probe-{name}.json", schema.check_probe)
 
     def write_probe(self, run_id: str, name: str, content: dict) -> None:
         """Stores a measurement."""
-        self._write(self.run_folder(run_id) / f"probe-{name}.json", stored.seal(json.dumps(content) + "\n"))
+        self._write(self.run_folder(run_id) / f"probe-{name}.json", schema.seal(json.dumps(content) + "\n"))
 
     def start(self, run_id: str, config: dict) -> None:
         """Begins a run in its playing folder: its config, no rounds, no record. What is damaged there goes to `superseded`."""
@@ -211,7 +209,7 @@ class Store:
         lines = _lines(rows)
         write_file(folder / "rounds.jsonl", lines)
         others = (folder / "config.json").read_bytes(), lines.encode()
-        write_file(folder / "record.json", stored.seal(_json(record), *others))
+        write_file(folder / "record.json", schema.seal(_json(record), *others))
         _forget_checkpoint(folder, record)
         if folder != self.run_folder(run_id) and record["status"] not in UNFINISHED:
             self.set_aside(self.run_folder(run_id))
@@ -245,12 +243,12 @@ class Store:
     def config(self, run_id: str) -> dict | None:
         """The resolved config of a run, or None if there is no such run, or it is damaged."""
         return (
-            self._content(self.run_folder(run_id) / "config.json", stored.check_config) if is_run_id(run_id) else None
+            self._content(self.run_folder(run_id) / "config.json", schema.check_config) if is_run_id(run_id) else None
         )
 
     def grid(self, name: str) -> dict | None:
         """A stored grid by its `<grid>@<budget>`, or None if there is none, or it is damaged."""
-        return self._content(self._grid_file(name), stored.check_grid) if is_name(name) else None
+        return self._content(self._grid_file(name), schema.check_grid) if is_name(name) else None
 
     def grids(self) -> list[str]:
         """The `<grid>@<budget>` of every stored grid."""
@@ -258,11 +256,11 @@ class Store:
 
     def write_grid(self, name: str, grid: dict) -> None:
         """Stores an expanded grid."""
-        self._write(self._grid_file(name), stored.seal(_json(grid)))
+        self._write(self._grid_file(name), schema.seal(_json(grid)))
 
     def search(self, name: str) -> dict | None:
         """What a search has proposed, or None if there is none of that name, or it is damaged."""
-        return self._content(self.folder / "searches" / f"{name}.json", stored.check_search) if is_name(name) else None
+        return self._content(self.folder / "searches" / f"{name}.json", schema.check_search) if is_name(name) else None
 
     def searches(self) -> list[str]:
         """Names of the searches."""
@@ -271,7 +269,7 @@ class Store:
     def write_search(self, name: str, search: Mapping[str, Any]) -> None:
         """Stores what a search has proposed."""
         (self.folder / "searches").mkdir(exist_ok=True)
-        self._write(self.folder / "searches" / f"{name}.json", stored.seal(_json(search)))
+        self._write(self.folder / "searches" / f"{name}.json", schema.seal(_json(search)))
 
     def look_through(self) -> None:
         """Reads everything, so that `damaged` lists all files that cannot be used."""
@@ -286,7 +284,7 @@ class Store:
             elif self.record(path.name):
                 for name in os.listdir(path):
                     if name.startswith("probe-") and name.endswith(".json"):
-                        self._content(path / name, stored.check_probe)
+                        self._content(path / name, schema.check_probe)
         for path in self._entries("searches"):
             if path.suffix == ".json" and is_name(path.stem):
                 self.search(path.stem)
@@ -314,12 +312,12 @@ class Store:
         return (self.record(run_id) or {"status": "failed"})["status"] not in UNFINISHED
 
     def _record_in(self, folder: Path) -> dict | None:
-        files = [str(folder), *(f"{folder}/{name}" for name in stored.RUN_FILES)]
-        return self._checked(folder, files, stored.read_run)
+        files = [str(folder), *(f"{folder}/{name}" for name in schema.RUN_FILES)]
+        return self._checked(folder, files, schema.read_run)
 
     def _content(self, path: Path, check: Callable[[Path, bytes], dict]) -> dict | None:
         def read(path: Path) -> dict | None:
-            written = stored.read_bytes(path)
+            written = schema.read_bytes(path)
             return None if written is None else check(path, written)
 
         return self._checked(path, [str(path)], read)
@@ -357,7 +355,7 @@ class Store:
 
     def _make_mark(self) -> None:
         try:
-            content = stored.read_bytes(self.mark)
+            content = schema.read_bytes(self.mark)
             if content is None or is_run_id(content.decode("ascii", "replace")):
                 what = ""
             else:
@@ -432,54 +430,6 @@ def below(folder: Path, name: str) -> Path:
     if not is_name(name):
         raise StoreError(f"{name!r} cannot be the name of a file in {folder}.")
     return folder / name
-
-
-def write_file(path: Path, text: str) -> None:
-    """Replaces a file in one step that survives a power cut."""
-    with replacing(path) as partial, open(partial, "x", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """What is written to the file that it yields takes the place of `path` at the end, and is removed if that fails. Nothing
-    is there at the beginning, not even a link.
-
-    Raises:
-        OSError: which names a file: by itself a full disk names none.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
-    try:
-        yield partial
-        os.replace(partial, path)
-    except OSError as error:
-        if str(error.filename or partial) == str(partial):
-            error.strerror, error.filename = error.strerror or str(error), str(path)
-        with suppress(OSError):
-            partial.unlink()
-        raise
-
-
-def make_folder(folder: Path) -> None:
-    """Makes a folder for files of the user, but none above it, whose name may be mistyped.
-
-    Raises:
-        ValueError: if the folder above it does not exist.
-    """
-    try:
-        folder.mkdir(exist_ok=True)
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"There is no folder {folder.parent}, in which {folder.name} would be made; make it first."
-        ) from error
 
 
 def _json(content: Mapping[str, Any]) -> str:

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from algorithms import tree
 from algorithms.tree import Tree
-from bench.client import BatchIndex, ClientView, Mapped, bind
-from bench.seeds import generator_for
+from bench.seeding import generator_for
+from bench.simulation.client import BatchIndex, ClientView, Mapped, bind
 
 if TYPE_CHECKING:
-    from bench.task import Task
+    from bench.simulation.task import Task
 
 # A client joins a block if it has at least this share of the block's largest number of steps. Less padding costs more
 # blocks, one after another: at dir-0.1 with 100 clients 0.75 leaves a sixth of the rows empty, 0.5 a third.

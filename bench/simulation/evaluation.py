@@ -7,7 +7,7 @@ from torch import Tensor
 from algorithms import tree
 from algorithms.base import Deployed
 from bench.models.base import BoundModel, Params
-from bench.seeds import normal_from_keys, seed_for
+from bench.seeding import normal_from_keys, seed_for
 
 
 def evaluate(task, deployed: Deployed) -> dict[str, float]:

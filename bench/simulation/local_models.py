@@ -7,7 +7,7 @@ import torch
 
 from algorithms import tree
 from algorithms.base import Deployed, RoundBased
-from bench.evaluate import evaluate_clients
+from bench.simulation.evaluation import evaluate_clients
 
 
 def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | None = None) -> dict[str, Any]:

@@ -1,61 +1,27 @@
 """One run: from a config and a dataset to rows of metrics, round by round."""
 
-import contextlib
 import math
 import platform
-import resource
 import time
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
-import algorithms
 import bench
 from algorithms import tree
-from algorithms.base import Algorithm, RoundBased
+from algorithms.base import RoundBased
 from algorithms.rows import without_clients
-from bench import models
-from bench.checkpoint import UnusableCheckpoint
-from bench.client import Settings
-from bench.engine import refuse_loop_only, warm_up
-from bench.evaluate import evaluate
-from bench.folders import Folder, on_device, on_host
-from bench.local_models import local_models, trace
-from bench.seeds import seed_for
-from bench.task import Task
-from bench.validation import hold_out
-from datasets import partitions, transforms
-from datasets.federation import federate
-
-FINAL = "final.pt"  # the state after the last round
-Final = Literal["deployed", "all", "none"]  # how much of it is kept
-LAST_ROUNDS = 10  # over how many of the last evaluated rounds "last10" is the mean
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Which states a run leaves in its folder, beside its metrics; it changes neither numbers nor the run id.
-
-    Attributes:
-        final: how much of the state after the last round, as `final.pt`: what is "deployed" (all but client states that
-            nobody needs in order to deploy it, see `algorithms.base.Algorithm.deploy_reads_clients`), "all" or "none".
-        rounds: states after these rounds, as `round-0005.pt`.
-        local_models: the cohort's models before they are aggregated in these rounds, as `local-models-0005.pt`.
-    """
-
-    final: Final = "deployed"
-    rounds: tuple[int, ...] = ()
-    local_models: tuple[int, ...] = ()
-
-    def files(self, until: int | None = None) -> list[str]:
-        """Names of the files that a finished run has, or one that goes on after so many rounds."""
-        wanted = [("round", number) for number in self.rounds]
-        wanted += [("local-models", number) for number in self.local_models]
-        found = [f"{kind}-{number:04d}.pt" for kind, number in wanted if until is None or number <= until]
-        return [*([FINAL] if self.final != "none" and until is None else []), *found]
+from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
+from bench.results.artifacts import Folder, on_device, on_host
+from bench.results.checkpoints import UnusableCheckpoint
+from bench.results.metrics import summarise
+from bench.simulation.build import build_algorithm, build_task
+from bench.simulation.engines import warm_up
+from bench.simulation.evaluation import evaluate
+from bench.simulation.local_models import local_models, trace
+from bench.simulation.retention import FINAL, Final, Keep
 
 
 class Run:
@@ -75,7 +41,7 @@ class Run:
         """Prepares everything up to the first round.
 
         Args:
-            config: a resolved run config (see `bench.config.RunConfig`).
+            config: a resolved run config (see `bench.config.schema.RunConfig`).
             dataset: a `datasets.Dataset`.
             device: "cpu" or "cuda".
             engine: "loop", "vectorised", or "auto" for the faster one.
@@ -160,7 +126,7 @@ class Run:
             "round" (from 1), accuracies in [0, 1] if the round is evaluated and there is a model, and so far:
             "bytes_down", "bytes_up" (mean per client of the population), "examples" trained on, "seconds" of training and
             evaluation; "examples_per_second" of this round's training; and "local_models", if they are traced in an
-            evaluated round (see `bench.local_models.trace`).
+            evaluated round (see `bench.simulation.local_models.trace`).
         """
         known = self.state, list(self.rows), self._seconds, self._diverged
         try:
@@ -261,152 +227,3 @@ class Run:
             kept = self.state if whole else without_clients(self.state)
             self._folder.save(FINAL, on_host(kept))
             self._kept = "all" if kept is self.state else "deployed"
-
-
-def build_algorithm(spec: dict[str, Any]) -> Algorithm:
-    """The method of a resolved config: {"name": ..., field: value}; wrapped methods are nested in the same form."""
-    options = {
-        key: build_algorithm(value) if isinstance(value, dict) and "name" in value else value
-        for key, value in spec.items()
-        if key != "name"
-    }
-    return algorithms.load(spec["name"])(**options)
-
-
-def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = "auto") -> Task:
-    """The federated learning problem of a config; its partition is drawn from the labels of the dataset.
-
-    Raises:
-        ValueError: if the parts of the config do not fit together, or clients have too few examples for a validation part.
-    """
-    images, labels, clients, held_out = divide(config, dataset)
-    if config.split == "validation":
-        evaluated = images[held_out], labels[held_out]
-    else:
-        evaluated = _take(dataset.test, config.test_examples, config.seed)
-    transform = transforms.build(config.transform, dataset.name, images.shape[1:], device)
-    federation = federate(
-        images,
-        labels,
-        *evaluated,
-        clients,
-        dataset.num_classes,
-        transform,
-        partitions.parse(config.partition).noise,
-        device,
-    )
-    model_class = models.load(config.model)
-    widened = {"width": config.model_width} if "width" in {field.name for field in fields(model_class)} else {}
-    model = model_class(tuple(images.shape[1:]), dataset.num_classes, **widened)
-    settings = Settings.of(config)
-    if engine == "vectorised":
-        refuse_loop_only(model)
-    elif engine == "auto":
-        engine = choose_engine(model, device)
-    return Task(model, settings, federation, config.seed, engine)
-
-
-def divide(config: Any, dataset: Any) -> tuple[np.ndarray, np.ndarray, list[np.ndarray], np.ndarray | None]:
-    """Who has which training examples.
-
-    Returns:
-        Images and labels of those that the run uses, the rows on which each client trains, and those that all of them have set
-        aside (None if they need not).
-
-    Raises:
-        ValueError: if clients have too few examples for a validation part.
-    """
-    images, labels = _take(dataset.train, config.train_examples, config.seed)
-    clients = partitions.parse(config.partition).split(
-        labels,
-        config.clients,
-        dataset.num_classes,
-        config.seed,
-        dirichlet_seed_override=config.dirichlet_seed_override,
-    )
-    clients = clients[: config.first_clients]
-    if config.split != "validation":
-        return images, labels, clients, None
-    kept, held_out = hold_out(labels, clients, dataset.num_classes, config.validation_share, config.seed)
-    return images, labels, kept, held_out
-
-
-def choose_engine(model, device: str) -> str:
-    """The faster engine: small models are bound by the number of operations, which the vectorised engine shares among
-    clients; on a CPU that only pays for models without convolutions."""
-    if model.loop_only:
-        return "loop"
-    convolutional = any(len(shape) == 4 for shape in model.layers().values())
-    return "loop" if device == "cpu" and convolutional else "vectorised"
-
-
-def stratified_subset(labels: np.ndarray, count: int | None, seed: int) -> np.ndarray | None:
-    """Ascending rows of a subset of count examples in which every class keeps its share; None for all.
-
-    Raises:
-        ValueError: if there are fewer examples.
-    """
-    if count is None or count == len(labels):
-        return None
-    if count > len(labels):
-        raise ValueError(f"A subset needs at most as many examples as there are ({len(labels)}), but got {count}.")
-    from sklearn.model_selection import StratifiedShuffleSplit  # takes a second, and most runs use all examples
-
-    state = seed_for(seed, "subset") % 2**32
-    splitter = StratifiedShuffleSplit(1, train_size=count, test_size=len(labels) - count, random_state=state)
-    return np.sort(next(splitter.split(labels, labels))[0])
-
-
-def summarise(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Last, best and mean of the last ten evaluated rounds, and the population std of these ten, of every accuracy."""
-    evaluated = [row for row in rows if any(key.endswith("accuracy") for key in row)]
-    if not evaluated:
-        return {"last": {}, "best": {}, "last10": {}, "last10_std": {}}
-    keys = [key for key in evaluated[-1] if key.endswith("accuracy")]
-    recent = evaluated[-LAST_ROUNDS:]
-    return {
-        "last": {key: evaluated[-1][key] for key in keys},
-        "best": {key: max(row[key] for row in evaluated) for key in keys},
-        "last10": {key: sum(row[key] for row in recent) / len(recent) for key in keys},
-        "last10_std": {key: float(np.std([row[key] for row in recent])) for key in keys},
-    }
-
-
-def reset_peak_memory(device: torch.device) -> None:
-    """Starts a new measurement of `peak_memory_mb`, in a process that has played other runs before."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    else:
-        with contextlib.suppress(OSError):  # only Linux can; elsewhere the peak is that of the process
-            Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_memory_mb(device: torch.device) -> float:
-    """Largest memory since `reset_peak_memory`: of the allocator on a GPU, else of the process. Megabytes of 10^6 bytes."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e6
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
-    except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-
-
-def unique_memory_mb() -> float | None:
-    """Memory of this process now that no other process shares, in MB of 10^6 bytes; None where /proc does not tell."""
-    try:
-        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return None
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024 / 1e6
-
-
-def _take(split: Any, count: int | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of a stratified subset, in the order of the split."""
-    rows = stratified_subset(split.labels, count, seed)
-    return (split.images, split.labels) if rows is None else (split.images[rows], split.labels[rows])
-
-
-def device_name(device: torch.device) -> str:
-    """The model of a GPU, or "cpu"."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from algorithms import tree
 from algorithms.tree import Tree
-from bench import engine
-from bench.client import BatchPlan, ClientData, ClientView, Mapped, Settings
 from bench.models.base import Model, Params
 from bench.participation import cohort_size
-from bench.seeds import generator_for
+from bench.seeding import generator_for
+from bench.simulation import engines as engine
+from bench.simulation.client import BatchPlan, ClientData, ClientView, Mapped, Settings
 from datasets.federation import Federation
 
 _BATCH = 500  # images per forward pass without training: large enough for a GPU, small enough for a CPU's cache
@@ -77,7 +77,7 @@ class Task:
         return ids if self.members is None else self.members[ids]
 
     def generator_for(self, purpose: str, *ids: int) -> torch.Generator:
-        """A generator of this task's seed, on the host (see `bench.seeds`)."""
+        """A generator of this task's seed, on the host (see `bench.seeding`)."""
         return generator_for(self.seed, purpose, *ids)
 
     def initial_params(self) -> Params:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from bench.seeds import generator_for
+from bench.seeding import generator_for
 
 
 def hold_out(

@@ -1,17 +1,14 @@
 """How fast something trains: wall time, processor time, memory and GPU use, as medians of cases that take turns."""
 
-import shutil
 import statistics
-import subprocess
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from bench.run import peak_memory_mb, reset_peak_memory
-from bench.speed_rows import Row
+from bench.profiling import GpuUse, peak_memory_mb, reset_peak_memory
+from bench.speed.rows import Row
 
 EXAMPLES = "examples per second"
 
@@ -33,40 +30,6 @@ class Pace:
 
     def row(self, case: str, note: str = "", padding: float | None = None) -> Row:
         return Row(case, self.rate, EXAMPLES, note, self.per_core, self.peak_mb, self.gpu_use, padding)
-
-
-class GpuUse:
-    """Samples of `nvidia-smi` while the context is open; there are none where there is no GPU."""
-
-    def __init__(self):
-        self._samples: list[tuple[float, float]] = []
-        self._sampler = None
-
-    def __enter__(self) -> "GpuUse":
-        if torch.cuda.is_available() and shutil.which("nvidia-smi"):
-            command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=100"]
-            command.append(f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}")
-            self._sampler = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            self._reader = threading.Thread(target=self._read, daemon=True)
-            self._reader.start()
-        return self
-
-    def __exit__(self, *exception) -> None:
-        if self._sampler:
-            self._sampler.kill()
-            self._sampler.wait()
-            self._reader.join()
-            self._sampler.stdout.close()
-
-    def between(self, begin: float, end: float) -> float | None:
-        """Mean share of busy time between two moments of `time.perf_counter`; None without a sample."""
-        seen = [share for moment, share in list(self._samples) if begin <= moment <= end]
-        return statistics.mean(seen) if seen else None
-
-    def _read(self) -> None:
-        for line in self._sampler.stdout:
-            if line.strip().isdecimal():  # some devices answer [N/A]
-                self._samples.append((time.perf_counter(), int(line) / 100))
 
 
 def take_turns(cases: dict[str, Callable[[], int]], repeats: int, device: torch.device, gpu: GpuUse) -> dict[str, Pace]:

@@ -6,13 +6,13 @@ from dataclasses import replace
 import torch
 
 from algorithms import load
-from bench import yardstick
-from bench.engine import padding_share
-from bench.evaluate import evaluate
-from bench.speed_clock import take_turns
-from bench.speed_rows import Row
-from bench.speed_workload import Setting, task_on
-from bench.task import Task
+from bench.simulation.engines import padding_share
+from bench.simulation.evaluation import evaluate
+from bench.simulation.task import Task
+from bench.speed import reference_loop
+from bench.speed.clock import take_turns
+from bench.speed.rows import Row
+from bench.speed.workload import Setting, task_on
 
 METHODS = ("fedavg", "fedprox", "fedrs", "fedlc", "scaffold", "fednova", "fedavgm", "moon")
 PARTITIONS = ("label-2", "dir-0.1", "iid")
@@ -55,8 +55,8 @@ def models(setting: Setting) -> list[Row]:
 def yardstick_round(task: Task, augment: bool) -> int:
     """One round of the bare loop on the clients that a method would train; the examples trained on."""
     clients = task.sample_cohort(ROUND).ids.tolist()
-    model = yardstick.SimpleCnn().to(task.device)
-    return yardstick.play_round(model, task.federation, clients, task.settings, augment)
+    model = reference_loop.SimpleCnn().to(task.device)
+    return reference_loop.play_round(model, task.federation, clients, task.settings, augment)
 
 
 def method_round(task: Task, name: str) -> Callable[[], int]:

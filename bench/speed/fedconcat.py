@@ -15,11 +15,11 @@ from algorithms.clustering import balanced_k_means, k_means
 from algorithms.fedavg import FedAvg
 from algorithms.fedconcat import FedConcat
 from algorithms.label_inference import IMAGES_PER_BATCH, answers_to_noise
-from bench.evaluate import evaluate
 from bench.models.base import BoundModel
-from bench.speed_rows import Row, not_measured
-from bench.speed_workload import Setting, task_on
-from bench.task import Task
+from bench.simulation.evaluation import evaluate
+from bench.simulation.task import Task
+from bench.speed.rows import Row, not_measured
+from bench.speed.workload import Setting, task_on
 
 _FEDAVG_ROUNDS, _LOCAL_EPOCHS = 50, 10  # of Table 1 of the paper; FedConcat's own are its defaults
 _INFERRED_CLIENTS, _IMAGES = 4, 10_000

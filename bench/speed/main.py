@@ -14,18 +14,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import datasets
-from bench.names import unknown
-from bench.speed_rows import Row, markdown, not_measured, read_json, write_json
+from bench.errors import unknown
+from bench.speed.rows import Row, markdown, not_measured, read_json, write_json
 
 CASES = {
-    "w1": "speed_w1:w1",
-    "methods": "speed_engines:methods",
-    "engines": "speed_engines:engines",
-    "models": "speed_engines:models",
-    "fedconcat": "speed_concat:fedconcat",
-    "trials": "speed_scheduler:trials",
-    "population": "speed_population:population",
-    "scheduler": "speed_scheduler:scheduler",
+    "w1": "w1:w1",
+    "methods": "engines:methods",
+    "engines": "engines:engines",
+    "models": "engines:models",
+    "fedconcat": "fedconcat:fedconcat",
+    "trials": "scheduler:trials",
+    "population": "population:population",
+    "scheduler": "scheduler:scheduler",
 }
 LONG = ("population", "scheduler")  # only measured when they are named
 
@@ -55,10 +55,10 @@ def measure(
     Args:
         data_dir: where CIFAR-10 is; random images of its shape and class counts if it is not there.
         say: told which case is being measured.
-        options: of `bench.speed_workload.Setting`.
+        options: of `bench.speed.workload.Setting`.
     """
-    from bench.speed_clock import GpuUse
-    from bench.speed_workload import Setting, images, one_thread
+    from bench.profiling import GpuUse
+    from bench.speed.workload import Setting, images, one_thread
 
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -124,8 +124,4 @@ def _check(given: argparse.Namespace) -> None:
 
 def _load(name: str) -> Callable[..., list[Row]]:
     module, function = CASES[name].split(":")
-    return getattr(importlib.import_module(f"bench.{module}"), function)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return getattr(importlib.import_module(f"bench.speed.{module}"), function)

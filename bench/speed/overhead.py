@@ -10,12 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import grid, resources, tune
-from bench.config import resolve, run_id
-from bench.grid_spec import make_grid
-from bench.run import Keep, summarise, unique_memory_mb
-from bench.store import Store
-from bench.worker import Job
+from bench.config.resolve import resolve
+from bench.config.schema import run_id
+from bench.execution import resources, scheduler
+from bench.execution.job import Job
+from bench.experiments import expansion
+from bench.experiments.cells import Cell, to_json
+from bench.experiments.grid_loading import make_grid
+from bench.profiling import unique_memory_mb
+from bench.results.metrics import summarise
+from bench.results.store import Store
+from bench.simulation.retention import Keep
 
 WORKLOAD = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "label-2", "local_epochs": 1}
 SHORT = {"algorithm": "fedavg", "dataset": "digits", "partition": "label-2", "rounds": 2, "local_epochs": 1}
@@ -96,7 +101,7 @@ def report_seconds(num_seeds: int = 100) -> tuple[int, float]:
     with tempfile.TemporaryDirectory() as folder:
         count = write_store(Path(folder), num_seeds)
         command = [sys.executable, "-m", "bench", "report", "--format", "md", "--results-dir", folder]
-        paths = {"PYTHONPATH": tune.python_path(os.environ.get("PYTHONPATH"))}
+        paths = {"PYTHONPATH": scheduler.python_path(os.environ.get("PYTHONPATH"))}
         begin = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | paths)
         return count, time.perf_counter() - begin
@@ -111,16 +116,16 @@ def write_store(folder: Path, num_seeds: int, rounds: int = 50) -> int:
         "seed": list(range(num_seeds)),
     }
     spec = make_grid("many", {"title": "Many runs", "axes": axes, "settings": {"rounds": rounds, "clients": 10}})
-    cells = grid.expand(spec, "paper")
+    cells = expansion.expand(spec, "paper")
     store = Store(folder)
     with store.locked():
-        store.write_grid("many@paper", grid.to_json(spec, "paper", {}, cells))
+        store.write_grid("many@paper", to_json(spec, "paper", {}, cells))
         for cell in cells:
             _write_run(store.run_folder(cell.id), cell, rounds)
     return len(cells)
 
 
-def _write_run(folder: Path, cell: grid.Cell, rounds: int) -> None:
+def _write_run(folder: Path, cell: Cell, rounds: int) -> None:
     accuracy = {"accuracy": 0.5 + (cell.config.seed % 7) / 100, "loss": 1.0}
     rows = [{"round": number, "examples": 100 * number, **accuracy} for number in range(1, rounds + 1)]
     record = {
@@ -170,7 +175,7 @@ def _play(
         jobs = [Job(run_id(c), c, str(store.run_folder(run_id(c))), Keep(final="none")) for c in configs]
         with store.locked():
             share = resources.choose(1.0, gpus, None)
-            tune.play(jobs, store, clock, data_dir=data_dir, machines=resources.Machines(share, max_concurrent))
+            scheduler.play(jobs, store, clock, data_dir=data_dir, machines=resources.Machines(share, max_concurrent))
             rows = [store.rows(record["id"]) for _, record in clock.ended_at] if read else []
             return _Played(clock.ended_at, rows)
 

@@ -11,9 +11,10 @@ import torch
 
 import datasets
 from algorithms import tree
-from bench.run import Run, peak_memory_mb, reset_peak_memory
-from bench.speed_rows import Row
-from bench.speed_workload import Setting, apart, config
+from bench.profiling import peak_memory_mb, reset_peak_memory
+from bench.simulation.run import Run
+from bench.speed.rows import Row
+from bench.speed.workload import Setting, apart, config
 
 METHODS = ("fedavg", "moon", "scaffold")
 POPULATIONS = (100, 10_000)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bench.store import write_file
+from bench.files import write_file
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,14 @@
 
 import os
 
-from bench.speed_clock import EXAMPLES
-from bench.speed_rows import Row, not_measured
-from bench.speed_workload import Setting
+from bench.speed.clock import EXAMPLES
+from bench.speed.rows import Row, not_measured
+from bench.speed.workload import Setting
 
 
 def trials(setting: Setting) -> list[Row]:
     """One and two trials of Ray Tune, and what Tune costs per trial once its workers are warm."""
-    from bench import overhead
+    from bench.speed import overhead
 
     rows = [_warm(overhead)]
     if os.cpu_count() < 2:
@@ -29,7 +29,7 @@ def scheduler(
     setting: Setting, count: int = 1000, growth: tuple[int, int] = (200, 2000), seeds: int = 100
 ) -> list[Row]:
     """A thousand trivial runs, the driver's memory over two thousand, and a Markdown report over 2,500."""
-    from bench import overhead
+    from bench.speed import overhead
 
     wall = overhead.wall_of_many(count)
     grown = overhead.memory_per_trial(*growth)

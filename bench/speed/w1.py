@@ -8,11 +8,12 @@ from pathlib import Path
 import torch
 
 import datasets
-from bench.run import Run, peak_memory_mb
-from bench.speed_clock import EXAMPLES, GpuUse
-from bench.speed_engines import padding_of
-from bench.speed_rows import Row
-from bench.speed_workload import Setting, apart, config
+from bench.profiling import GpuUse, peak_memory_mb
+from bench.simulation.run import Run
+from bench.speed.clock import EXAMPLES
+from bench.speed.engines import padding_of
+from bench.speed.rows import Row
+from bench.speed.workload import Setting, apart, config
 
 _START_SECONDS = 600  # after which a process that has not begun is given up
 _barrier = None  # of a process that plays beside others

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 import datasets
-from bench.run import build_task
-from bench.speed_clock import GpuUse
-from bench.task import Task
+from bench.profiling import GpuUse
+from bench.simulation.build import build_task
+from bench.simulation.task import Task
 
 W1 = {
     "algorithm": {"name": "fedavg"},
@@ -80,7 +80,7 @@ class Setting:
 
 
 def config(**changes: Any) -> SimpleNamespace:
-    """W1 with changes, as `bench.run` reads it."""
+    """W1 with changes, as `bench.simulation.run` reads it."""
     return SimpleNamespace(**{**W1, **changes})
 
 

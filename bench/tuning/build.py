@@ -2,85 +2,23 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import algorithms
 import search_spaces
-from bench import grid as grids
-from bench.config import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig, resolve, with_options
-from bench.grid import Cell
-from bench.mistakes import ConfigError
-from bench.names import unknown
-from bench.searches import SCHEDULERS, SEARCHERS, VALIDATION, Search, stops_of
-from reports.metrics import METRICS
+from bench.config.resolve import resolve, with_options
+from bench.config.schema import SETTINGS, RunConfig
+from bench.errors import ConfigError, unknown
+from bench.experiments import cells as grid_cells
+from bench.experiments.cells import Cell
+from bench.experiments.spec import OWN, VALIDATION, How
+from bench.results.metrics import METRICS
+from bench.tuning.search import Search, stops_of
 from search_spaces import Parameter, Space
-
-ALL = "own,training"  # what methods that are compared search: with an option of their own or without
-OWN = "own"  # among the names of spaces: that of the method itself
 
 # What a search may change: how clients train, but not the problem, nor the number of rounds.
 _TRAINING = ("lr", "momentum", "weight_decay", "batch_size", "local_epochs", "local_steps", "last_batch")
 _STAGES = ("encoder_rounds", "classifier_rounds")
-
-
-@dataclass(frozen=True)
-class How:
-    """How hyper-parameters are searched; in words that people gave, so that nothing of it need be right.
-
-    Attributes:
-        searcher, scheduler: of SEARCHERS and SCHEDULERS.
-        samples: configurations that are tried, at most; None for all of a grid.
-        space: names of spaces or files, with commas.
-        metric: one of METRICS after "validation_"; None for what the method is usually judged by.
-        validation_share: of each class of each client.
-        compares: whether methods are compared by it. Then each must get as many configurations as the others: nothing is
-            learned from other searches, and what the table shows is not searched. There are many searches, and no figures.
-    """
-
-    searcher: str = "grid"
-    scheduler: str = "none"
-    samples: int | None = None
-    space: str = OWN
-    metric: str | None = None
-    validation_share: float = DEFAULT_VALIDATION_SHARE
-    compares: bool = False
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """What the name of a budget says about it, as of `--set`: all that makes another table of it, but for `samples`: what a
-        longer search chooses takes the place of what a shorter one has chosen."""
-        searcher = self.searcher + ("" if self.scheduler == "none" else f"-{self.scheduler}")
-        usual = How(space=ALL) if self.compares else How()
-        others = {key: getattr(self, key) for key in ("space", "metric", "validation_share")}
-        own = {key: value for key, value in others.items() if value != getattr(usual, key)}
-        return {"tuned": VALIDATION, "searcher": searcher} | own
-
-    def check(self) -> None:
-        """Raises ConfigError with what is wrong whatever is searched."""
-        mistakes = [
-            unknown(kind, value, known)
-            for kind, value, known in (
-                ("searcher", self.searcher, SEARCHERS),
-                ("scheduler", self.scheduler, SCHEDULERS),
-            )
-            if value not in known
-        ]
-        if not 0 < self.validation_share < 1:
-            mistakes.append(f"--validation-share must lie between 0 and 1, but got {self.validation_share:g}.")
-        if not all(part.strip() for part in self.space.split(",")):
-            mistakes.append(f"--space needs names of spaces with commas between them, but got {self.space!r}.")
-        if self.samples is not None and self.samples < 1:
-            mistakes.append(f"--samples must be at least 1, but got {self.samples}.")
-        if self.searcher in SEARCHERS and self.searcher != "grid" and self.samples is None:
-            mistakes.append(f"--searcher {self.searcher} needs --samples, the number of configurations to try.")
-        if self.compares and self.searcher == "grid":
-            mistakes.append(
-                "The grids of methods have different numbers of points; so that each method gets as many configurations, take "
-                "--searcher random or optuna."
-            )
-        if mistakes:
-            raise ConfigError(mistakes)
 
 
 def make_searches(
@@ -94,7 +32,7 @@ def make_searches(
         fixed: settings and options that are not searched, because the table shows them or somebody has given them.
 
     Returns:
-        Place (see `bench.grid.place`) -> search.
+        Place (see `bench.experiments.cells.place`) -> search.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -102,7 +40,7 @@ def make_searches(
     how.check()
     places: dict[str, list[Cell]] = {}
     for cell in cells:
-        places.setdefault(grids.place(layout, cell.to_json()), []).append(cell)
+        places.setdefault(grid_cells.place(layout, cell.to_json()), []).append(cell)
     found, mistakes = {}, []
     for place, members in places.items():
         try:

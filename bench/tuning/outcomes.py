@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from bench.searches import VALIDATION, Search
-from bench.store import Store
+from bench.experiments.spec import VALIDATION
+from bench.results.store import Store
+from bench.tuning.search import Search
 
 _STATUS = ("done", "diverged", "stopped")
 

@@ -12,19 +12,20 @@ from typing import Any
 from rich.console import Console
 
 import algorithms
-from bench import ray_environment  # noqa: F401
-from bench import tune as scheduling
-from bench.config import RunConfig, base_of, run_id
-from bench.configuration import Configuration, Place
-from bench.folders import Folder
-from bench.ledger import Ledger
-from bench.names import text_of
-from bench.progress import RoundsBar
-from bench.resources import Machines
-from bench.run import summarise
-from bench.searches import REDUCTION, Search, stops
-from bench.store import StoreError
-from bench.study import Study
+from bench.config.resolve import base_of
+from bench.config.schema import RunConfig, run_id
+from bench.errors import StoreError
+from bench.execution import ray_environment  # noqa: F401
+from bench.execution import scheduler as scheduling
+from bench.execution.progress import RoundsBar
+from bench.execution.recorder import Ledger
+from bench.execution.resources import Machines
+from bench.experiments.labels import text_of
+from bench.results.artifacts import Folder
+from bench.results.metrics import summarise
+from bench.tuning.search import REDUCTION, Search, stops
+from bench.tuning.study import Study
+from bench.tuning.trainable import Configuration, Place
 
 from ray import tune  # isort: skip
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler  # isort: skip
@@ -197,13 +198,13 @@ def play(
     Args:
         say: is told of each configuration.
         console: where a bar shows how far it is; None for none.
-        data_dir, machines, storage, facts: as in `bench.tune.play`.
+        data_dir, machines, storage, facts: as in `bench.execution.scheduler.play`.
 
     Returns:
         How many configurations have failed now; the same search tries these again.
 
     Raises:
-        KeyboardInterrupt, ValueError, StoreError: as `bench.tune.play`.
+        KeyboardInterrupt, ValueError, StoreError: as `bench.execution.scheduler.play`.
     """
     search, store, count = study.search, study.store, study.left
     if not count:

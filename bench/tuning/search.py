@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bench.config import RunConfig, run_id, with_options
-from bench.names import file_name
+from bench.config.resolve import with_options
+from bench.config.schema import RunConfig, run_id
+from bench.files import file_name
 from search_spaces import Space
 
-VALIDATION = "validation"
-SEARCHERS = ("grid", "random", "optuna")
-SCHEDULERS = ("none", "asha")
 REDUCTION = 3  # one configuration in so many goes on from a rung, and the next rung is after so many times more rounds
 _RUNGS = 2  # before the last round
 

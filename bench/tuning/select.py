@@ -2,25 +2,29 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from bench import images
-from bench.config import run_id
-from bench.cost import examples_to_train
-from bench.driver import base_folder, commit, folder_of, mark_of, place_of
-from bench.grid import Cell
-from bench.mistakes import ConfigError
-from bench.outcomes import Outcome, list_runs
-from bench.plan import Request, has_last_state
-from bench.resources import Machines
-from bench.run import Keep, divide
-from bench.search_spec import make_searches
-from bench.searches import Search
-from bench.store import Store
-from bench.study import Study
-from bench.worker import Job
+from bench.config.schema import run_id
+from bench.errors import ConfigError
+from bench.execution.job import Job
+from bench.execution.resources import Machines
+from bench.execution.workspace import base_folder, folder_of, mark_of, place_of
+from bench.experiments.cells import Cell
+from bench.experiments.cost import examples_to_train
+from bench.experiments.planning import has_last_state
+from bench.experiments.spec import Request
+from bench.provenance import commit
+from bench.results.store import Store
+from bench.simulation.data import divide
+from bench.simulation.retention import Keep
+from bench.tuning.build import make_searches
+from bench.tuning.outcomes import Outcome, list_runs
+from bench.tuning.search import Search
+from bench.tuning.study import Study
+from datasets import resized
 
 # What decides who has which training examples, and so whether enough can be set aside.
 _OF_THE_DATA = (
@@ -59,38 +63,38 @@ def choose(
     console: Console,
     say: Callable[[str], None],
     session: contextlib.ExitStack,
+    save: Callable[[Study, list[Outcome], bool], list[Path]],
 ) -> dict[str, dict[str, Any]]:
     """Plays what is left of searches, and saves their tables and figures; the store must be locked.
 
     Args:
         searches: of `searches_of`.
         session: where Ray, if it is needed, is left for what follows.
+        save: writes the table of a search and, if they are wanted, its figures, and returns the files.
 
     Returns:
         Place -> what was chosen and how, as tables tell it (see `described`): the configuration with the best mean over seeds
         among those that were trained to the end and did not diverge with every seed.
 
     Raises:
-        KeyboardInterrupt, StoreError: as `bench.tune.play`.
+        KeyboardInterrupt, StoreError: as `bench.execution.scheduler.play`.
         ValueError: if clients cannot set enough aside; or after all searches, if some have not ended well.
         datasets.DataError: if there are no images.
     """
-    from reports import search_report
-
     _check_data(searches.values(), request)
     listed = list_runs(store)
     studies = {search.name: Study(search, store, listed) for search in searches.values()}  # places may share one
     found, troubles = {}, []
     if any(study.left for study in studies.values()):
-        from bench import tune  # Ray takes seconds to import
+        from bench.execution import scheduler  # Ray takes seconds to import
 
-        session.enter_context(tune.session(store, machines.resources, machines.address, request.storage, say))
+        session.enter_context(scheduler.session(store, machines.resources, machines.address, request.storage, say))
     for number, (name, study) in enumerate(studies.items(), start=1):
         if len(studies) > 1 and study.left:
             say(f"Search {number} of {len(studies)}: {title_of(study.search)}")
         failed = _play(study, request, store, machines, console, say) if study.left else 0
         outcomes = study.outcomes()
-        saved = search_report.write(study, outcomes, with_figures=not request.how.compares)
+        saved = save(study, outcomes, not request.how.compares)
         if not request.how.compares:
             say(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
         choices = [one for one in outcomes if one.is_choice]
@@ -133,19 +137,20 @@ def _check_data(searches: Iterable[Search], request: Request) -> None:
         key = tuple(getattr(config, name) for name in _OF_THE_DATA)
         if key not in looked:
             looked.add(key)
-            divide(config, images.load(config.dataset, config.transform, request.data_dir, config.image_size))
+            divide(config, resized.load(config.dataset, config.transform, request.data_dir, config.image_size))
 
 
 def _play(
     study: Study, request: Request, store: Store, machines: Machines, console: Console, say: Callable[[str], None]
 ) -> int:
     """Plays what is left of one search, and returns how many of its configurations have failed."""
-    from bench import search, tune
+    from bench.execution import scheduler
+    from bench.tuning import runner as search
 
     bases = search.bases_of(study.search)
     _train_bases(bases, request, store, machines, console)
     folders = {seed: base_folder(run_id(config), request, store) for seed, config in bases.items()}
-    with mark_of(request, store, machines.address) as mark, tune.lent(folders.values(), store):
+    with mark_of(request, store, machines.address) as mark, scheduler.lent(folders.values(), store):
         return search.play(
             study,
             say,
@@ -166,9 +171,10 @@ def _play(
 
 
 def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machines, console: Console) -> None:
-    """Runs from whose last states the configurations start, those that are not in the store; see `bench.search.bases_of`."""
-    from bench import tune
-    from bench.progress import Display
+    """Runs from whose last states the configurations start, those that are not in the store; see
+    `bench.tuning.runner.bases_of`."""
+    from bench.execution import scheduler
+    from bench.execution.progress import Display
 
     wanted = {run_id(config): config for config in bases.values()}
     lacking = {run: config for run, config in wanted.items() if not has_last_state(store, run)}
@@ -194,7 +200,7 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
             )
             for run, config in lacking.items()
         ]
-        tune.play(
+        scheduler.play(
             jobs,
             store,
             display,

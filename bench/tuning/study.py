@@ -15,10 +15,10 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from bench.outcomes import Listed, Outcome, Played, list_runs, listed_for, played_of
-from bench.searches import Search, stops, value_in
-from bench.seeds import seed_for
-from bench.store import Store
+from bench.results.store import Store
+from bench.seeding import seed_for
+from bench.tuning.outcomes import Listed, Outcome, Played, list_runs, listed_for, played_of
+from bench.tuning.search import Search, stops, value_in
 from search_spaces import Parameter
 
 _MOST_DRAWS = 100  # for a configuration that was not tried yet

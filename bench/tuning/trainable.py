@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 
-from bench import ray_environment  # noqa: F401
-from bench.outcomes import latest
-from bench.run import Keep
-from bench.searches import stops
-from bench.worker import Job, Worker
+from bench.execution import ray_environment  # noqa: F401
+from bench.execution.job import Job
+from bench.execution.worker import Worker
+from bench.simulation.retention import Keep
+from bench.tuning.outcomes import latest
+from bench.tuning.search import stops
 
 from ray import tune  # isort: skip
 
@@ -22,10 +23,10 @@ class Place:
     Attributes:
         folder: has one for each run; an absolute path, or a URI that fsspec knows.
         is_elsewhere: whether that is not the folder of the store's own runs.
-        mark: as in `bench.worker.Job`.
+        mark: as in `bench.execution.job.Job`.
         bases: seed -> where the last state lies from which the runs of that seed start; see `bases_of`.
         checkpoint_seconds: least time between checkpoints of an unfinished run.
-        engine: as in `bench.worker.Job`.
+        engine: as in `bench.execution.job.Job`.
     """
 
     folder: str

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.store import write_file
-from reports import latex, markdown
-from reports.layout import Cell, Row, Table
-from reports.published import find
-from reports.report import Report
+from bench.files import write_file
+from reports.formats import latex, markdown
+from reports.published.lookup import find
+from reports.tables.layout import Cell, Row, Table
+from reports.tables.report import Report
 
 LOSSES = {"cls_loss": "Classification loss", "rec_loss": "Reconstruction loss"}
 SIZES = {"n_train": "#Training", "n_test": "#Test", "n_classes": "#Classes"}

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pandas as pd
 from tabulate import tabulate
 
-from bench.sameness import differences
-from bench.store import UNFINISHED, Store
-from reports.cells import cell_keys, choice_of, collect_runs, current_cells, label
-from reports.comparison import own_value
-from reports.layout import percent
-from reports.metrics import METRICS
+from bench.results.equality import differences
+from bench.results.metrics import METRICS
+from bench.results.store import UNFINISHED, Store
+from reports.tables.aggregate import cell_keys, choice_of, collect_runs, current_cells, label
+from reports.tables.layout import percent
+from reports.tables.published_comparison import own_value
 
 _MOST_NAMED = 10
 _FACTS = ("commit", "device", "engine", "threads", "block", "data")

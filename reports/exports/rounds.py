@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.names import chosen_in, unknown, value_of
-from bench.store import Store, replacing
-from reports.cells import cell_keys, current_cells
+from bench.errors import unknown
+from bench.experiments.labels import chosen_in, value_of
+from bench.files import replacing
+from bench.results.store import Store
+from reports.tables.aggregate import cell_keys, current_cells
 
 SUFFIXES = (".csv", ".parquet")
 _SETTING = ("dataset", "substitute", "partition", "algorithm", "options", "model", "clients", "participation")

@@ -2,11 +2,11 @@
 
 import warnings
 
-from bench.outcomes import Outcome
-from bench.searches import stops
-from bench.study import Study
-from reports.figures import STYLE
-from reports.looks import COLOURS
+from bench.tuning.outcomes import Outcome
+from bench.tuning.search import stops
+from bench.tuning.study import Study
+from reports.figures.lines import STYLE
+from reports.figures.style import COLOURS
 
 
 def draw(study: Study, outcomes: list[Outcome]) -> dict:

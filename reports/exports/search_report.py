@@ -5,10 +5,12 @@ from pathlib import Path
 import pandas as pd
 from tabulate import tabulate
 
-from bench.outcomes import Outcome
-from bench.store import below, write_file
-from bench.study import Study
-from reports import figures, search_figures
+from bench.files import write_file
+from bench.results.store import below
+from bench.tuning.outcomes import Outcome
+from bench.tuning.study import Study
+from reports.exports import search_figures
+from reports.figures import lines as figures
 
 
 def write(study: Study, outcomes: list[Outcome], with_figures: bool = True) -> list[Path]:

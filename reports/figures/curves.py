@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from bench.store import Store
-from reports.layout import Table
-from reports.panels import ACCURACIES, Series, done_of, panels, points_of, series_of
-from reports.report import Report
+from bench.results.store import Store
+from reports.figures.panels import ACCURACIES, Series, done_of, panels, points_of, series_of
+from reports.tables.layout import Table
+from reports.tables.report import Report
 
 _X = {
     "rounds": ("Communication round", lambda rows: rows["round"]),

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from bench.store import Store
-from reports.feature_series import probed
-from reports.figures import STYLE
-from reports.looks import colours_of_classes
-from reports.panels import first_runs
+from bench.results.store import Store
+from reports.figures.feature_series import probed
+from reports.figures.lines import STYLE
+from reports.figures.panels import first_runs
+from reports.figures.style import colours_of_classes
 
 _PANEL = 2.3  # inches
 _MOST_CLASSES = 20  # whose colours can be told apart in a legend
@@ -14,7 +14,8 @@ _VIEWS = {"labels": "t-SNE, by label", "before": "predicted before", "after": "p
 
 
 def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict[str, dict]:
-    """Title -> what was measured, of the first seed that is done of each cell; arguments as in `reports.series.collect`."""
+    """Title -> what was measured, of the first seed that is done of each cell; arguments as in
+    `reports.figures.series.collect`."""
     found = {title: probed(figure, run, config, store) for title, config, run in first_runs(grid, records, value)}
     return {title: measured for title, measured in found.items() if measured}
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.names import unknown
-from reports.figures import FORMATS, save
-from reports.looks import colours_of_classes
+from bench.errors import unknown
+from reports.figures.lines import FORMATS, save
+from reports.figures.style import colours_of_classes
 
 VIEWS = ("pca", "tsne")
 _MARKERS = "o^sDvP"  # of clients, so that a picture can be read without colours too
@@ -84,7 +84,7 @@ def draw(
         view, seed: as in `project`.
 
     Returns:
-        The pictures, one of each of `reports.figures.FORMATS`.
+        The pictures, one of each of `reports.figures.lines.FORMATS`.
     """
     from matplotlib.figure import Figure
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pandas as pd
 
-from bench.names import UNWRAPPED
-from bench.probes import probes_of, result_of
-from bench.store import Store
-from reports.cells import cell_keys
-from reports.layout import Table
-from reports.panels import Series, done_of, panels, points_of, series_of
-from reports.report import Report
+from bench.experiments.labels import UNWRAPPED
+from bench.measurements.specs import probes_of, result_of
+from bench.results.store import Store
+from reports.figures.panels import Series, done_of, panels, points_of, series_of
+from reports.tables.aggregate import cell_keys
+from reports.tables.layout import Table
+from reports.tables.report import Report
 
 _LEAST_POINTS = 6  # for a correlation
 CKA_NAMES = {"linear": "Linear CKA", "minibatch": "Unbiased minibatch CKA"}  # two numbers that are not to be mixed

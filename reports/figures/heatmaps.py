@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bench.probes import probes_of, result_of
-from bench.store import Store
-from reports.feature_series import CKA_NAMES, probed
-from reports.figures import STYLE
-from reports.panels import first_runs
+from bench.measurements.specs import probes_of, result_of
+from bench.results.store import Store
+from reports.figures.feature_series import CKA_NAMES, probed
+from reports.figures.lines import STYLE
+from reports.figures.panels import first_runs
 
 _COLUMN = 1.9  # inches of a panel
 _MOST_TICKS = 10
@@ -38,7 +38,7 @@ class Matrix(NamedTuple):
 
 
 def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> list[list[Matrix]]:
-    """The panels of a figure, a row per run that is shown; arguments as in `reports.series.collect`."""
+    """The panels of a figure, a row per run that is shown; arguments as in `reports.figures.series.collect`."""
     show = {"cka": _cka, "weight-norms": _weight_norms}[figure["kind"]]
     rows = (list(show(figure, *shown, store)) for shown in first_runs(grid, records, value))
     return [row for row in rows if row]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from bench.store import replacing
-from reports.looks import looks
-from reports.panels import Series
+from bench.files import replacing
+from reports.figures.panels import Series
+from reports.figures.style import looks
 
 FORMATS = ("png", "pdf", "svg")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from reports.cells import cell_keys
-from reports.layout import Table
-from reports.report import Report, build
+from reports.tables.aggregate import cell_keys
+from reports.tables.layout import Table
+from reports.tables.report import Report, build
 
 ACCURACIES = {
     "accuracy": "Test accuracy",

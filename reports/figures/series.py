@@ -7,12 +7,12 @@ from collections import defaultdict
 
 import pandas as pd
 
-from bench.store import Store
-from reports import curve_series, feature_series
-from reports.cells import label
-from reports.layout import Table
-from reports.panels import ACCURACIES, Series, done_of, is_done, panels, points_of, series_of
-from reports.report import Report, build
+from bench.results.store import Store
+from reports.figures import curves, feature_series
+from reports.figures.panels import ACCURACIES, Series, done_of, is_done, panels, points_of, series_of
+from reports.tables.aggregate import label
+from reports.tables.layout import Table
+from reports.tables.report import Report, build
 
 _MOMENTS = {"last": "last round", "best": "best round", "last10": "mean of the last 10 evaluated rounds"}
 _SETTINGS = {"virtual_per_class": "Virtual features of each class", "fraction": "Share of the real features"}
@@ -23,7 +23,7 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
     """The numbers of a figure as metric -> series, the grid's own metric first; without those that have no point yet.
 
     Args:
-        figure: as its grid lists it (see `bench.figure_spec`).
+        figure: as its grid lists it (see `bench.experiments.figure_schema`).
         grid: expanded grid.
         records: run id -> record of the runs that have ended.
         store: where their rounds and probes are.
@@ -35,7 +35,7 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
         grid = _laid_out_by(grid, figure["setting"])
     report = build(grid, records, value)
     makers = {
-        "curves": lambda table: curve_series.collect(figure["x"], report, table, grid, records, store),
+        "curves": lambda table: curves.collect(figure["x"], report, table, grid, records, store),
         "by-setting": lambda table: _by_setting(figure["setting"], report, table, grid),
         "distributions": lambda table: _distributions(figure["client"], report, table, grid, records),
         "local-models": lambda table: _local_models(report, table, grid, records, store),

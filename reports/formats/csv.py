@@ -1,6 +1,6 @@
 """A report as CSV: one line per cell and metric, in percent, for spreadsheets and further statistics."""
 
-from reports.report import Report
+from reports.tables.report import Report
 
 _COLUMNS = (
     *("dataset", "partition", "algorithm", "model", "clients", "participation", "metric", "value"),

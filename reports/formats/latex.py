@@ -5,9 +5,9 @@ The float spans both columns of a two-column paper; eight methods with published
 
 from itertools import pairwise
 
-from reports.latex_text import escape
-from reports.layout import Cell, Row, Table
-from reports.report import Report
+from reports.formats.latex_text import escape
+from reports.tables.layout import Cell, Row, Table
+from reports.tables.report import Report
 
 # As wide as its widest table; without floats, which could neither be longer than a page nor continue on the next one.
 _DOCUMENT = r"""\documentclass{article}

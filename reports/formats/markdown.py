@@ -4,8 +4,8 @@ import re
 
 from tabulate import tabulate
 
-from reports.layout import Cell, Table
-from reports.report import Report
+from reports.tables.layout import Cell, Table
+from reports.tables.report import Report
 
 
 def render(report: Report) -> str:

@@ -1,7 +1,7 @@
 """Bubble plots of the page: which client holds how many examples of which class, one plot per partition."""
 
-from bench.label_counts import NAME, partition_of
-from bench.store import Store
+from bench.measurements.label_counts import NAME, partition_of
+from bench.results.store import Store
 from datasets.show import legend_counts
 
 _STEP, _MOST = 24, 520  # pixels of a class, and of all

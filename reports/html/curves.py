@@ -1,6 +1,6 @@
 """Curves of the page: accuracy over rounds, communication, time or examples, one panel per row of the table.
 
-The numbers are those of `reports.curve_series`, thinned and rounded; the charts are Vega-Lite's, one per accuracy and x axis,
+The numbers are those of `reports.figures.curves`, thinned and rounded; the charts are Vega-Lite's, one per accuracy and x axis,
 which get the points of the panel and of the methods that the reader has chosen. In them, a point is {line, x, mean, low,
 high, std, alone}; a level that holds for every x has no x, and a point without others on its line is alone.
 """
@@ -9,17 +9,17 @@ import math
 
 import pandas as pd
 
-from bench.store import Store
-from reports import CURVES
-from reports.curve_series import X_LABELS, Curve, curves_of, is_level
-from reports.looks import COLOURS, Look, looks
-from reports.panels import ACCURACIES
-from reports.report import Report
+from bench.experiments.figure_names import CURVES
+from bench.results.store import Store
+from reports.figures.curves import X_LABELS, Curve, curves_of, is_level
+from reports.figures.panels import ACCURACIES
+from reports.figures.style import COLOURS, Look, looks
+from reports.tables.report import Report
 
 AXES = {"rounds": "rounds", "communication": "bytes", "time": "seconds", "examples": "examples"}
 """x axis -> what its button says."""
 _MOST_POINTS = 100  # of a line; a screen shows no more
-_DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 2, 1, 2], (0, (1, 1)): [1, 2]}  # of `reports.looks`, in pixels
+_DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 2, 1, 2], (0, (1, 1)): [1, 2]}  # of `reports.figures.style`, in pixels
 _HEIGHT = 360  # pixels
 _LIGHT = {"text": "#1c2024", "muted": "#5b6570", "grid": "#e4e7ea"}
 _DARK = {"text": "#e8eaed", "muted": "#a4adb6", "grid": "#30363d"}

@@ -10,11 +10,11 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from bench.store import Store
-from reports.cells import current_cells
+from bench.results.metrics import METRICS
+from bench.results.store import Store
 from reports.html import bubbles, curves, runs, vega
-from reports.metrics import METRICS
-from reports.report import Report
+from reports.tables.aggregate import current_cells
+from reports.tables.report import Report
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("tables.js", "charts.js", "runs.js")
@@ -24,7 +24,7 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
     """The page of a report.
 
     Args:
-        report: what `reports.report.build` made of grid and records.
+        report: what `reports.tables.report.build` made of grid and records.
         grid: expanded grid.
         records: run id -> record of the runs that have ended.
         store: where their rounds and label counts are.

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from reports.cells import cell_keys, choice_of, label, short
-from reports.report import Report
+from reports.tables.aggregate import cell_keys, choice_of, label, short
+from reports.tables.report import Report
 
 _TOLD_APART = ("id", "status", "reason", "findings")  # of a record: told elsewhere, or not for reading
 _MOST_VALUES = 12  # of a setting, listed

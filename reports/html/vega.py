@@ -10,7 +10,7 @@ import os
 from importlib.metadata import version
 from pathlib import Path
 
-from bench.store import write_file
+from bench.files import write_file
 from datasets.cache import default_dir
 
 VEGA_LITE = "6.4"  # for which `curves` and `bubbles` write

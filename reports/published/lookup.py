@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bench.names import unknown
+from bench.errors import unknown
 
-FOLDER = Path(__file__).parent / "published"
+FOLDER = Path(__file__).parent
 
 # What a published number is about. The remaining keys describe the setting it was measured in.
 _SUBJECT = ("paper", "table", "dataset", "partition", "algorithm", "variant", "metric")

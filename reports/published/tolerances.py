@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 
-from bench.names import unknown
-from reports.published import Published
+from bench.errors import unknown
+from reports.published.lookup import Published
 
 Band = Callable[[Published, float | None, int], float | None]
 

@@ -9,7 +9,7 @@ import re
 
 import pandas as pd
 
-from bench.names import chosen_in, value_of
+from bench.experiments.labels import chosen_in, value_of
 
 # What identifies the published counterpart of a cell; the same for all runs of the cell.
 SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participation", "variant", "published_as"]

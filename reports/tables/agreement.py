@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from reports.best import contenders, printed
-from reports.cells import row_keys
+from reports.tables.aggregate import row_keys
+from reports.tables.significance import contenders, printed
 
 
 def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:

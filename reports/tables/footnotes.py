@@ -5,11 +5,11 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from reports import agreement, best, tuned
-from reports.cells import label, split_of
-from reports.comparison import is_comparable, own_value
-from reports.metrics import METRICS
-from reports.verdicts import rule
+from bench.results.metrics import METRICS
+from reports.published.tolerances import rule
+from reports.tables import agreement, significance, tuning_notes
+from reports.tables.aggregate import label, split_of
+from reports.tables.published_comparison import is_comparable, own_value
 
 _VALUES = {
     "last": "at the last round",
@@ -30,11 +30,11 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     yield _numbers(grid, value)
     for metric in cells["metric"].unique():
         yield f"{metric}: that of {METRICS[metric]}."
-    yield from best.footnotes(cells)
+    yield from significance.footnotes(cells)
     if cells["gain"].notna().any():
         over = " ".join(f"{key}={value}" for key, value in grid["report"]["gains_over"].items())
         yield f"In brackets: gain over {over}, in points: mean, and std if there is one, of the differences of the same seeds."
-    yield from tuned.footnotes(grid, cells)
+    yield from tuning_notes.footnotes(grid, cells)
     yield from grid["report"].get("notes", ())
     yield from _published(grid, cells, value)
     yield from agreement.footnotes(grid, cells)

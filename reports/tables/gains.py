@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from reports.cells import cell_keys, scores_by_seed
+from reports.tables.aggregate import cell_keys, scores_by_seed
 
 
 def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict) -> pd.DataFrame:
@@ -10,8 +10,8 @@ def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict) -> pd.DataFra
     values of the report's `gains_over` instead of its own; NaN for this one itself, and where no seed has both.
 
     Args:
-        cells: of `reports.cells.summarise`.
-        runs: of `reports.cells.collect_runs`.
+        cells: of `reports.tables.aggregate.summarise`.
+        runs: of `reports.tables.aggregate.collect_runs`.
     """
     instead = grid["report"].get("gains_over") or {}
     if not instead:

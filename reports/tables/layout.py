@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.cells import cell_keys, row_keys
+from reports.tables.aggregate import cell_keys, row_keys
 
 
 @dataclass(frozen=True)

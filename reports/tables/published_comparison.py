@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from reports.published import Published, find
-from reports.verdicts import rule
+from reports.published.lookup import Published, find
+from reports.published.tolerances import rule
 
 # The papers' names for the accuracies of the run records.
 _PUBLISHED_METRICS = {

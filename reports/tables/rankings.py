@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from reports.best import contenders, printed
-from reports.cells import row_keys
-from reports.layout import Cell, Row, Table
+from reports.tables.aggregate import row_keys
+from reports.tables.layout import Cell, Row, Table
+from reports.tables.significance import contenders, printed
 
 LEVEL = 0.95
 RESAMPLES = 9999

@@ -4,16 +4,17 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from bench.names import unknown
-from reports import VALUES, tuned
-from reports import standings as over_rows
-from reports.best import compare_with_best
-from reports.cells import cell_keys, collect_runs, current_cells, label, row_keys, summarise
-from reports.comparison import compare, own_value
-from reports.gains import add_gains
-from reports.layout import Table, arrange
-from reports.metrics import METRICS
-from reports.notes import footnotes
+from bench.errors import unknown
+from bench.experiments.figure_names import VALUES
+from bench.results.metrics import METRICS
+from reports.tables import rankings as over_rows
+from reports.tables import tuning_notes
+from reports.tables.aggregate import cell_keys, collect_runs, current_cells, label, row_keys, summarise
+from reports.tables.footnotes import footnotes
+from reports.tables.gains import add_gains
+from reports.tables.layout import Table, arrange
+from reports.tables.published_comparison import compare, own_value
+from reports.tables.significance import compare_with_best
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Report:
         cells: one line per cell and metric, accuracies in percent, not rounded.
         choices: hyper-parameters that were chosen, as tables, one per metric where something was.
         standings: mean ranks and wins of the columns, as tables, one per metric that has some.
-        standings_data: the numbers behind them, lines of `reports.standings.COLUMNS`.
+        standings_data: the numbers behind them, lines of `reports.tables.rankings.COLUMNS`.
     """
 
     name: str
@@ -77,8 +78,8 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         tables.append(arrange(cells, grid, metric))
         new = cells[~cells[grid["report"]["columns"]].isin(told)]
         told |= columns
-        choices += filter(None, [tuned.table(new, grid, metric)])
-        frames.append(cells.assign(metric=metric, value=value, chosen_on=tuned.chosen_on(cells, grid)))
+        choices += filter(None, [tuning_notes.table(new, grid, metric)])
+        frames.append(cells.assign(metric=metric, value=value, chosen_on=tuning_notes.chosen_on(cells, grid)))
         if grid["report"].get("standings"):
             found = over_rows.standings(cells, grid, tables[-1].columns)
             ranked.append(found.assign(metric=metric)[list(over_rows.COLUMNS)])

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from reports.cells import scores_by_seed
-from reports.layout import percent
+from reports.tables.aggregate import scores_by_seed
+from reports.tables.layout import percent
 
 LEVEL = 0.05
 FEW_SEEDS = 5  # below, the test finds only differences of several standard deviations
@@ -44,8 +44,8 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) 
     is not corrected for: of eight equals on three to ten seeds, some rival differs in about one row in ten.
 
     Args:
-        cells: of `reports.cells.summarise`.
-        runs: of `reports.cells.collect_runs`.
+        cells: of `reports.tables.aggregate.summarise`.
+        runs: of `reports.tables.aggregate.collect_runs`.
         rows: names of the columns that tell rows apart.
 
     Returns:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
-from reports.cells import cell_keys, label, short, split_of
-from reports.layout import Cell, Row, Table, arrange
+from reports.tables.aggregate import cell_keys, label, short, split_of
+from reports.tables.layout import Cell, Row, Table, arrange
 
 TITLE = "Chosen hyper-parameters"
 

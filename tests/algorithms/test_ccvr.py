@@ -28,12 +28,12 @@ from algorithms.fednova import FedNova
 from algorithms.local import task_loss
 from algorithms.oracle import Oracle
 from algorithms.scaffold import Scaffold
-from bench.client import Batch
-from bench.evaluate import evaluate
 from bench.models.base import BoundModel
 from bench.models.calibrated import NormalisedClassifier, around, tukey
 from bench.models.mlp import Mlp
-from tests.toy import NUM_CLASSES, play, toy_task
+from bench.simulation.client import Batch
+from bench.simulation.evaluation import evaluate
+from tests.support.toy import NUM_CLASSES, play, toy_task
 
 ORACLE = json.loads((Path(__file__).parent / "ccvr_oracle.json").read_text())
 EVERYONE = torch.arange(5)

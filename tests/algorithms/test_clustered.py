@@ -11,12 +11,12 @@ from algorithms.fedavg import FedAvg
 from algorithms.fedsoft import FedSoft
 from algorithms.fesem import FeSEM
 from algorithms.ifca import IFCA
-from bench.client import ClientView
-from bench.evaluate import evaluate
-from bench.folders import Folder, on_host
 from bench.models.resnet import ResNet50
-from bench.task import Cohort
-from tests.toy import assert_equal, play, toy_task
+from bench.results.artifacts import Folder, on_host
+from bench.simulation.client import ClientView
+from bench.simulation.evaluation import evaluate
+from bench.simulation.task import Cohort
+from tests.support.toy import assert_equal, play, toy_task
 
 METHODS = [IFCA, FedSoft, FeSEM]
 VARIANTS = [

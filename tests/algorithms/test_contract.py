@@ -11,9 +11,9 @@ import algorithms
 from algorithms import tree
 from algorithms.fedprox import FedProx
 from algorithms.rows import without_clients
-from bench.evaluate import evaluate
-from bench.folders import Folder, on_host
-from tests.toy import assert_equal, play, toy_method, toy_task
+from bench.results.artifacts import Folder, on_host
+from bench.simulation.evaluation import evaluate
+from tests.support.toy import assert_equal, play, toy_method, toy_task
 
 METHODS = list(algorithms.REGISTRY)
 

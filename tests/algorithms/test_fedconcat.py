@@ -19,14 +19,14 @@ from algorithms.local_training import LocalTraining
 from algorithms.random_clusters import RandomClusters
 from algorithms.scaffold import Scaffold
 from bench import models
-from bench.config import resolve
-from bench.cost import bytes_per_client
-from bench.evaluate import evaluate
-from bench.mistakes import ConfigError
+from bench.config.resolve import resolve
+from bench.errors import ConfigError
+from bench.experiments.cost import bytes_per_client
 from bench.models.base import BoundModel, Model
 from bench.models.concat import Concatenated, encoder_part
-from bench.task import Task
-from tests.toy import play, toy_method, toy_task
+from bench.simulation.evaluation import evaluate
+from bench.simulation.task import Task
+from tests.support.toy import play, toy_method, toy_task
 
 SHORT = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2}
 

@@ -14,7 +14,7 @@ from algorithms.fedrs import FedRS
 from algorithms.local_training import LocalTraining
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
-from tests.toy import play, toy_task
+from tests.support.toy import play, toy_task
 
 NO_SINGLE = (14, 4, 20, 8, 11)  # no batch of one example, which MOON would skip
 

@@ -17,10 +17,10 @@ from algorithms.fedrs import FedRS
 from algorithms.local import cross_entropy, descend, momentum_steps, task_loss
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
-from bench.client import Batch, BatchIndex, ClientView
 from bench.models.base import BoundModel, Model
-from bench.task import Cohort
-from tests.toy import SETTINGS, toy_task
+from bench.simulation.client import Batch, BatchIndex, ClientView
+from bench.simulation.task import Cohort
+from tests.support.toy import SETTINGS, toy_task
 
 ORACLE = json.loads((Path(__file__).parent / "ccvr_oracle.json").read_text())
 

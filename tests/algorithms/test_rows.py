@@ -8,8 +8,8 @@ import torch
 from algorithms import rows, tree
 from algorithms.moon import Moon
 from algorithms.rows import no_rows, read_rows, write_rows
-from bench.folders import Folder, on_host
-from tests.toy import play, toy_task
+from bench.results.artifacts import Folder, on_host
+from tests.support.toy import play, toy_task
 
 FRESH = {"a": torch.zeros(3), "b": {"c": torch.ones((), dtype=torch.long)}}
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from tests.bench.fingerprints import KINDS, STORED
+from tests.support.fingerprints import KINDS, STORED
 
 FINGERPRINTS = json.loads(STORED.read_text())
-RENEW = "then store the new fingerprints with `python -m tests.bench.fingerprints`."
+RENEW = "then store the new fingerprints with `python -m tests.support.fingerprints`."
 
 
 def complaint(kind: str, name: str, stored: dict | None, found: dict) -> str:

@@ -10,8 +10,8 @@ import torch
 
 import datasets
 from algorithms import tree
-from bench.config import resolve
-from bench.run import Run
+from bench.config.resolve import resolve
+from bench.simulation.run import Run
 from datasets import transforms
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 import torch
 
-from bench.seeds import generator_for, normal_from_keys, seed_for
+from bench.seeding import generator_for, normal_from_keys, seed_for
 
 
 def test_a_seed_depends_on_everything_that_names_it():

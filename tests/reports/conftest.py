@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.store import Store as ResultStore
-from bench.stored import hash_of
-from reports import report
-from reports.published import FOLDER
+from bench.results.schema import hash_of
+from bench.results.store import Store as ResultStore
+from reports.published.lookup import FOLDER
+from reports.tables import report
 
 LIBRARIES = {"python": "3.12.1", "torch": "2.15.0", "numpy": "2.3.0", "ray": "2.60.0", "skewbench": "0.1.0"}
 ROUNDS = 4

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import reports
-from bench.store import Store
+from bench.results.store import Store
+from reports import api
 
 EXAMPLES = Path(reports.__file__).parent / "examples"
 STORES = sorted(path.parent for path in EXAMPLES.glob("*/grids"))
@@ -19,7 +20,7 @@ def test_committed_reports_follow_from_the_committed_records(folder, tmp_path):
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("reports"))
     for name in Store(copy).grids():
         grid, _, budget = name.partition("@")
-        for path in reports.write(copy, grid, budget, formats=("md", "tex", "csv")).values():
+        for path in api.write(copy, grid, budget, formats=("md", "tex", "csv")).values():
             assert path.read_text() == (folder / "reports" / path.name).read_text()
 
 
@@ -27,7 +28,7 @@ def test_committed_reports_follow_from_the_committed_records(folder, tmp_path):
 def test_committed_pages_follow_from_the_committed_records(path):
     """But for the script of the package that draws, which has versions of its own."""
     grid, _, budget = path.stem.partition("@")
-    found, committed = reports.render(path.parents[1], grid, budget, format="html"), path.read_text(encoding="utf-8")
+    found, committed = api.render(path.parents[1], grid, budget, format="html"), path.read_text(encoding="utf-8")
     assert without_script(found) == without_script(committed)
 
 

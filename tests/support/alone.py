@@ -4,15 +4,17 @@ from pathlib import Path
 
 import torch
 
-import reports
-from bench.driver import commit
-from bench.grid import expand, to_json
-from bench.grid_spec import load_grid
-from bench.ledger import Ledger
-from bench.run import Keep
-from bench.store import Store
-from bench.tune import Watcher
-from bench.worker import Job, Worker
+from bench.execution.job import Job
+from bench.execution.recorder import Ledger
+from bench.execution.scheduler import Watcher
+from bench.execution.worker import Worker
+from bench.experiments.cells import to_json
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from bench.provenance import commit
+from bench.results.store import Store
+from bench.simulation.retention import Keep
+from reports import api
 
 
 def play_alone(grid_file: Path, results: Path) -> Path:
@@ -27,12 +29,12 @@ def play_alone(grid_file: Path, results: Path) -> Path:
                 play_job(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), Keep()), ledger)
     finally:
         torch.set_num_threads(threads)
-    reports.write(results, grid.name, "paper")
+    api.write(results, grid.name, "paper")
     return results
 
 
 def play_jobs(jobs: list[Job], store: Store, watcher: Watcher, *, facts: dict, **_: object) -> None:
-    """`bench.tune.play` in this process, one job after another."""
+    """`bench.execution.scheduler.play` in this process, one job after another."""
     ledger = Ledger(store, facts)
     for job in sorted(jobs, key=lambda job: bool(job.base)):
         watcher.started(job)

@@ -1,4 +1,4 @@
-"""Short runs of everything that declares a `version`, as numbers; `python -m tests.bench.fingerprints` stores them anew."""
+"""Short runs of everything that declares a `version`, as numbers; `python -m tests.support.fingerprints` stores them anew."""
 
 import hashlib
 import json
@@ -11,10 +11,10 @@ import torch
 import algorithms
 from algorithms import tree
 from bench import models
-from bench.evaluate import evaluate
 from bench.models.base import BoundModel
+from bench.simulation.evaluation import evaluate
 from datasets import partitions, transforms
-from tests.toy import play, toy_method, toy_task
+from tests.support.toy import play, toy_method, toy_task
 
 STORED = Path(__file__).with_name("fingerprints.json")
 PARTITIONS = ("label-2", "dir-0.5", "iid", "quantity-0.5", "noise-0.1", "none")

@@ -55,7 +55,7 @@ class Driver(subprocess.Popen):
 
 def in_this_process(*arguments: object, command: str = "run") -> tuple[int, str]:
     """Exit code and output of a command that nothing interrupts; what it needs has been imported before."""
-    from bench.cli import app
+    from bench.cli.app import app
 
     with mock.patch.dict(os.environ):  # it sets what its workers inherit
         result = CliRunner().invoke(app, [command, *map(str, arguments)], env={"COLUMNS": "200"})

@@ -1,4 +1,5 @@
-"""A Ray cluster of several nodes on this machine, one core each: `python -m tests.bench.ray_cluster NODES`, the head included.
+"""A Ray cluster of several nodes on this machine, one core each: `python -m tests.support.ray_cluster NODES`, the head
+included.
 
 Prints its address. A line on its input kills the last node that is left; the end of the input ends the cluster.
 """
@@ -10,7 +11,7 @@ import sys
 
 from ray.cluster_utils import Cluster
 
-from tests.bench.processes import family
+from tests.support.processes import family
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 nodes = [cluster.add_node(num_cpus=1) for _ in range(int(sys.argv[1]) - 1)]

@@ -1,11 +1,12 @@
 """Searches for tests, and runs of theirs as if they had been played."""
 
-from bench import grid as grids
-from bench.grid_spec import single
-from bench.search_spec import How, make_searches
-from bench.searches import Search
-from bench.store import Store
-from bench.study import Study
+from bench.experiments import expansion as grids
+from bench.experiments.grid_loading import single
+from bench.experiments.spec import How
+from bench.results.store import Store
+from bench.tuning.build import make_searches
+from bench.tuning.search import Search
+from bench.tuning.study import Study
 
 SETTING = {"algorithm": "fedprox", "dataset": "digits", "partition": "label-2"}
 SMALL = {"clients": 12, "rounds": 9, "local_epochs": 1, "model": "mlp", "lr": 0.1}

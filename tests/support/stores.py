@@ -3,9 +3,10 @@
 import functools
 from pathlib import Path
 
-from bench.grid import Cell, expand, ordered, to_json
-from bench.grid_spec import load_grid
-from bench.store import Store
+from bench.experiments.cells import Cell, ordered, to_json
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from bench.results.store import Store
 
 GRID = "quickstart"
 LABEL = f"{GRID}@paper"

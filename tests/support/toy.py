@@ -7,8 +7,8 @@ import torch
 
 import algorithms
 from bench import models
-from bench.client import Settings
-from bench.task import Task
+from bench.simulation.client import Settings
+from bench.simulation.task import Task
 from datasets import transforms
 from datasets.federation import federate
 

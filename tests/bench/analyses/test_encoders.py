@@ -13,13 +13,14 @@ from typer.testing import CliRunner
 
 import datasets
 from algorithms.local_training import LocalTraining
-from bench import cli_encoders, dataset_sizes, encoder_analysis, encoder_heads, encoder_spec, encoders
-from bench.cli import app
-from bench.client import Settings
-from bench.encoder_heads import Examples, classification_loss, reconstruction_loss
-from bench.mistakes import ConfigError
-from bench.parts import Parts
-from reports.encoder_tables import LOSSES
+from bench.analyses import dataset_sizes, encoder_heads, encoder_models, encoder_spec, encoders
+from bench.analyses.cache import Parts
+from bench.analyses.encoder_heads import Examples, classification_loss, reconstruction_loss
+from bench.cli import encoders as cli_encoders
+from bench.cli.app import app
+from bench.errors import ConfigError
+from bench.simulation.client import Settings
+from reports.exports.encoder_tables import LOSSES
 
 DIGITS = {"dataset": "digits", "model": "mlp"}
 SETTINGS = Settings(
@@ -46,7 +47,7 @@ def examples():
 @pytest.fixture
 def analysis(tmp_path):
     spec = encoder_spec.load("smoke", DIGITS)
-    return encoder_analysis.Analysis(spec, datasets.load("digits", None), parts(tmp_path))
+    return encoder_models.Analysis(spec, datasets.load("digits", None), parts(tmp_path))
 
 
 @pytest.fixture
@@ -205,7 +206,7 @@ def test_the_average_is_weighted_by_examples_and_concatenation_puts_features_sid
 
 def test_one_fedavg_round_averages_models_of_its_own_number_of_epochs(analysis):
     spec = encoder_spec.load("smoke", DIGITS | {"fedavg_local_epochs": 5})
-    same = encoder_analysis.Analysis(spec, analysis.dataset, analysis._parts)
+    same = encoder_models.Analysis(spec, analysis.dataset, analysis._parts)
     assert spec.local.local_epochs == 5
     averaged = [one._features("fedavg-1") for one in (same, analysis)]
     torch.testing.assert_close(averaged[0], analysis._features("favg"))
@@ -233,7 +234,7 @@ def test_heads_see_the_examples_they_are_named_after(analysis, monkeypatch):
 )
 def test_every_option_of_the_heads_changes_the_losses_it_is_about(analysis, option, metrics):
     spec = encoder_spec.load("smoke", DIGITS | option)
-    changed = encoder_analysis.Analysis(spec, analysis.dataset, analysis._parts)
+    changed = encoder_models.Analysis(spec, analysis.dataset, analysis._parts)
     for metric in LOSSES:
         before, after = (one.loss(metric, "fe1", "both") for one in (analysis, changed))
         assert (before != after) == (metric in metrics)
@@ -242,7 +243,7 @@ def test_every_option_of_the_heads_changes_the_losses_it_is_about(analysis, opti
 def test_a_partition_with_noise_is_refused(tmp_path):
     spec = encoder_spec.load("smoke", DIGITS | {"partition": "noise-0.1"})
     with pytest.raises(ValueError, match="Encoders are compared on clean images, but noise-0.1 adds noise"):
-        encoder_analysis.Analysis(spec, datasets.load("digits", None), parts(tmp_path))
+        encoder_models.Analysis(spec, datasets.load("digits", None), parts(tmp_path))
 
 
 # Finished parts

@@ -11,13 +11,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bench import options
-from bench.cli import app
-from bench.console import Output
-from bench.grid import expand, to_json
-from bench.grid_spec import load_grid
-from bench.overview import listing_table
-from bench.store import Store
+from bench.cli import options
+from bench.cli.app import app
+from bench.cli.console import Output
+from bench.cli.listing import listing_table
+from bench.experiments.cells import to_json
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from bench.results.store import Store
 
 ALGORITHM = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "label-2"]
 
@@ -38,7 +39,7 @@ def bench(tmp_path):
 
 def imported_by(*arguments: str) -> set[str]:
     code = (
-        "import sys\nfrom bench.cli import app\n"
+        "import sys\nfrom bench.cli.app import app\n"
         f"try: app({list(arguments)!r})\nexcept SystemExit: pass\nprint('MODULES', *sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -145,7 +146,7 @@ def test_describe_says_how_much_disk_each_way_to_keep_states_takes(bench):
 
 
 def test_run_says_before_it_starts_that_the_disk_is_too_small(bench, monkeypatch):
-    monkeypatch.setattr("bench.driver.play", lambda *_: {"done": 0, "failed": 0})
+    monkeypatch.setattr("bench.execution.driver.play", lambda *_: {"done": 0, "failed": 0})
     warned = "MB are free there."
     assert warned not in bench("run", *ALGORITHM)[1]
     monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6 - 100, 100))
@@ -331,7 +332,7 @@ def test_a_full_disk_is_one_sentence(bench, monkeypatch):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("bench.plan.make_plan", full)
+    monkeypatch.setattr("bench.experiments.planning.make_plan", full)
     assert bench("run", *ALGORITHM) == (2, "error: [Errno 28] No space left on device.\n")
 
 

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from bench.cli import app
-from bench.store import Store
-from tests.bench.stores import LABEL, cells, results
-from tests.bench.test_cli import imported_by
+from bench.cli.app import app
+from bench.results.store import Store
+from tests.bench.cli.test_app import imported_by
+from tests.support.stores import LABEL, cells, results
 
 RUNS = cells("label-2", "fedavg")
 

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from bench.store import Store
-from tests.bench.processes import Driver, in_this_process, wait_until
+from bench.results.store import Store
+from tests.support.processes import Driver, in_this_process, wait_until
 
 pytestmark = pytest.mark.slow
 SETTING = ["--algorithm", "fedprox", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1"]

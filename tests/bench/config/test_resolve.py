@@ -9,8 +9,9 @@ import pytest
 import algorithms
 import datasets
 from algorithms.base import Algorithm
-from bench.config import RunConfig, base_of, resolve, run_id
-from bench.mistakes import ConfigError
+from bench.config.resolve import base_of, resolve
+from bench.config.schema import RunConfig, run_id
+from bench.errors import ConfigError
 
 FEDPROX = {"algorithm": "fedprox", "mu": 0.1, "dataset": "digits", "partition": "label-2", "clients": 20}
 
@@ -154,8 +155,8 @@ def test_all_mistakes_come_in_one_message():
 
 def test_no_method_option_is_named_like_a_setting():
     import algorithms
-    from bench.config import SETTINGS
-    from bench.methods import options_of
+    from bench.config.methods import options_of
+    from bench.config.schema import SETTINGS
 
     for name in algorithms.REGISTRY:
         assert not set(options_of(name)) & set(SETTINGS), name

@@ -6,18 +6,20 @@ import sys
 
 import pytest
 
-from tests.bench.alone import play_alone
-from tests.bench.processes import in_this_process
-from tests.bench.test_grid_runs import (  # noqa: F401
+from tests.bench.execution.test_grid_runs import (  # noqa: F401
     GRID,
     LONG,
     ROOT,
-    Driver,
     metrics,
     no_driver_outlives_its_test,
     records,
     wait_for_rounds,
     write_grid,
+)
+from tests.support.alone import play_alone
+from tests.support.processes import (
+    Driver,  # noqa: F401
+    in_this_process,
 )
 
 pytestmark = pytest.mark.slow
@@ -29,7 +31,7 @@ def cluster():
     """A running cluster of two nodes with a core each: (address, function that kills the node without the driver)."""
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.ray_cluster", "2"],
+        [sys.executable, "-m", "tests.support.ray_cluster", "2"],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

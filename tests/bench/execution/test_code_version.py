@@ -7,15 +7,28 @@ import sys
 
 import pytest
 
-from bench import code_version
-from bench.code_version import files_of
-from bench.config import resolve
-from bench.tune import PACKAGES, ROOT
+from bench.config.resolve import resolve
+from bench.execution import code_version
+from bench.execution.code_version import files_of
+from bench.execution.scheduler import PACKAGES, ROOT
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 4, "local_epochs": 1}
 OF_EVERY_RUN = {
-    *("bench/run.py", "bench/task.py", "bench/engine.py", "bench/client.py", "bench/evaluate.py", "bench/seeds.py"),
-    *("bench/validation.py", "bench/local_models.py", "bench/participation.py", "bench/models/base.py"),
+    *(f"bench/simulation/{name}.py" for name in ("build", "data", "retention")),
+    *(
+        "bench/simulation/run.py",
+        "bench/simulation/task.py",
+        "bench/simulation/engines.py",
+        "bench/simulation/client.py",
+        "bench/simulation/evaluation.py",
+        "bench/seeding.py",
+    ),
+    *(
+        "bench/simulation/validation_split.py",
+        "bench/simulation/local_models.py",
+        "bench/participation.py",
+        "bench/models/base.py",
+    ),
     *("datasets/federation.py", "datasets/partitions.py", "datasets/transforms.py"),
     *("algorithms/base.py", "algorithms/local.py", "algorithms/rows.py", "algorithms/tree.py"),
 }
@@ -94,13 +107,17 @@ def _forget():
 
 
 SCRIPT = """
-import os, signal, sys, bench.worker
-from bench.config import resolve
-from bench.run import Keep
-bench.worker.REPORT_SECONDS = 0
-worker = bench.worker.Worker(None, "cpu")
+import os
+import signal
+import sys
+import bench.execution.job
+import bench.execution.worker
+from bench.config.resolve import resolve
+from bench.simulation.retention import Keep
+bench.execution.worker.REPORT_SECONDS = 0
+worker = bench.execution.worker.Worker(None, "cpu")
 settings = {"algorithm": "scaffold", "dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 9, "local_epochs": 1}
-worker.take(bench.worker.Job("a1", resolve(settings), sys.argv[1], Keep(), checkpoint_seconds=0))
+worker.take(bench.execution.job.Job("a1", resolve(settings), sys.argv[1], Keep(), checkpoint_seconds=0))
 print(worker.step()["note"], flush=True)
 print(worker.round, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

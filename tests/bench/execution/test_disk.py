@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from algorithms import rows, tree
-from bench import disk
-from bench.checkpoint import Checkpoints
-from bench.config import resolve
-from bench.disk import Footprint, footprint, total
-from bench.folders import Folder
-from bench.resources import Machines, Resources
-from bench.run import Keep, Run
+from bench.config.resolve import resolve
+from bench.execution import disk
+from bench.execution.disk import Footprint, footprint, total
+from bench.execution.resources import Machines, Resources
+from bench.results.artifacts import Folder
+from bench.results.checkpoints import Checkpoints
+from bench.simulation.retention import Keep
+from bench.simulation.run import Run
 from datasets import load
 
 DIGITS = {

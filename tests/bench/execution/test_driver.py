@@ -4,16 +4,17 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench import tune
-from bench.driver import play as play_plan
-from bench.driver import tidy
-from bench.folders import Folder
-from bench.grid import expand
-from bench.grid_spec import single
-from bench.plan import Request, make_plan
-from bench.resources import Machines, Resources
-from bench.store import Store
-from tests.bench.test_store import CONFIG, play
+from bench.execution import scheduler
+from bench.execution.driver import play as play_plan
+from bench.execution.resources import Machines, Resources
+from bench.execution.workspace import tidy
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import single
+from bench.experiments.planning import make_plan
+from bench.experiments.spec import Request
+from bench.results.artifacts import Folder
+from bench.results.store import Store
+from tests.bench.results.test_store import CONFIG, play
 
 ENDED, REPEATED, GOING, REMOVED = ("e" * 16, "f" * 16, "a" * 16, "d" * 16)
 
@@ -37,7 +38,7 @@ def test_only_runs_that_go_on_keep_their_folders_in_a_storage(tmp_path, place):
 @pytest.mark.parametrize("engine", ["auto", "loop"])
 def test_jobs_are_for_the_engine_that_was_asked_for_and_keep_their_ids(tmp_path, monkeypatch, engine):
     handed = []
-    monkeypatch.setattr(tune, "play", lambda jobs, *others, **more: handed.extend(jobs))
+    monkeypatch.setattr(scheduler, "play", lambda jobs, *others, **more: handed.extend(jobs))
     grid = single({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}, [0])
     request = Request(grid, "smoke", {}, {}, None, {}, None, engine=engine)
     with Store(tmp_path).locked() as store:

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.config import resolve
-from bench.resources import Resources
-from bench.shares import Profile, Shares, Unprofiled, kind_of, trials_per_gpu
+from bench.config.resolve import resolve
+from bench.execution.gpu_sharing import Profile, Shares, Unprofiled, kind_of, trials_per_gpu
+from bench.execution.resources import Resources
 
 AUTO = Resources(1, 1.0, "cuda", auto=True)
 

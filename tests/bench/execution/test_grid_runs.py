@@ -15,11 +15,11 @@ import torch
 import yaml
 
 from algorithms import tree
-from bench.store import Store
-from tests.bench.alone import play_alone
-from tests.bench.processes import Driver, family, in_this_process, wait_until
+from bench.results.store import Store
+from tests.support.alone import play_alone
+from tests.support.processes import Driver, family, in_this_process, wait_until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.slow
 GRID = {
     "title": "Six short runs",

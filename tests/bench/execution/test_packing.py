@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import ray_environment
-from bench import tune as scheduler
-from bench.config import resolve, run_id
-from bench.resources import Machines, Resources
-from bench.run import Keep
-from bench.shares import Profile
-from bench.store import Store
-from bench.worker import Job
+from bench.config.resolve import resolve
+from bench.config.schema import run_id
+from bench.execution import ray_environment, scheduler
+from bench.execution.gpu_sharing import Profile
+from bench.execution.job import Job
+from bench.execution.resources import Machines, Resources
+from bench.results.store import Store
+from bench.simulation.retention import Keep
 
 import ray  # isort: skip
 

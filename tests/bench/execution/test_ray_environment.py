@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from tests.bench.processes import ROOT
+from tests.support.processes import ROOT
 
 ASKED = """
 import json, os
-from bench import ray_environment
+from bench.execution import ray_environment
 import ray
 ray_environment.keep_strangers_out()
 ray_environment.keep_strangers_out()

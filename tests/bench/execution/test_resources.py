@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.resources import Resources, choose
+from bench.execution.resources import Resources, choose
 
 
 def test_a_trial_gets_a_core_and_no_gpu_unless_asked_otherwise():

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench import tune as scheduler
-from bench.config import resolve, run_id
-from bench.resources import Machines, Resources
-from bench.run import Keep
-from bench.store import Store
-from bench.tune import _Recorder, python_path, reason_of
-from bench.worker import Job
+from bench.config.resolve import resolve
+from bench.config.schema import run_id
+from bench.execution import scheduler
+from bench.execution.job import Job
+from bench.execution.resources import Machines, Resources
+from bench.execution.scheduler import _Recorder, python_path, reason_of
+from bench.results.store import Store
+from bench.simulation.retention import Keep
 
 import ray  # isort: skip
 
@@ -26,7 +27,7 @@ unexpectedly exits with a connection error code 2. End of file. Some common caus
 """
 IN_SETUP = """Failure # 1 (occurred at 2026-11-21_07-17-02)
 The actor died because of an error raised in its creation task, ray::ResourceTrainable.__init__() (pid=28206)
-  File "/bench/tune.py", line 70, in setup
+  File "/bench/execution/scheduler.py", line 70, in setup
     raise ValueError("boom in setup")
 ValueError: boom in setup
 

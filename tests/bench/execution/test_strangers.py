@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.processes import ROOT, Driver, wait_until
-from tests.bench.test_grid_runs import no_driver_outlives_its_test  # noqa: F401
+from tests.bench.execution.test_grid_runs import no_driver_outlives_its_test  # noqa: F401
+from tests.support.processes import ROOT, Driver, wait_until
 
 pytestmark = pytest.mark.slow
 SETTING = ("--algorithm", "fedprox", "--dataset", "digits", "--partition", "label-2", "--seeds", "0")

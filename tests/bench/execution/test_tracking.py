@@ -6,15 +6,15 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from bench import tracking
-from bench.cli import app
-from bench.config import resolve
-from bench.resources import Resources
-from bench.run import Keep
-from bench.store import Store
-from bench.tracking import Tracker
-from bench.tune import _Recorder
-from bench.worker import Job
+from bench.cli.app import app
+from bench.config.resolve import resolve
+from bench.execution import tracking
+from bench.execution.job import Job
+from bench.execution.resources import Resources
+from bench.execution.scheduler import _Recorder
+from bench.execution.tracking import Tracker
+from bench.results.store import Store
+from bench.simulation.retention import Keep
 
 CONFIG = {"algorithm": {"name": "fedprox", "mu": 0.1}, "dataset": "digits", "seed": 0}
 ROWS = [{"round": 1, "loss": 2.0, "local_models": {"clients": [0]}}, {"round": 2, "loss": 1.0, "accuracy": 0.5}]

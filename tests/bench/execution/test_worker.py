@@ -12,12 +12,14 @@ import pytest
 import torch
 from PIL import Image
 
-import bench.run
-from bench import worker as workers
-from bench.config import resolve
-from bench.run import Keep, Run
-from bench.tune import PACKAGES, ROOT
-from bench.worker import Job, Worker, storage_trouble
+import bench.simulation.run
+from bench.config.resolve import resolve
+from bench.execution import worker as workers
+from bench.execution.job import Job
+from bench.execution.scheduler import PACKAGES, ROOT
+from bench.execution.worker import Worker, storage_trouble
+from bench.simulation.retention import Keep
+from bench.simulation.run import Run
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 6, "local_epochs": 1, "batch_size": 16}
 
@@ -131,23 +133,23 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
 
 
 def test_a_round_that_fails_leaves_the_run_as_before(job, monkeypatch):
-    run, evaluate = Run(job.config, workers.images.load("digits", "fedconcat", None)), bench.run.evaluate
+    run, evaluate = Run(job.config, workers.resized.load("digits", "fedconcat", None)), bench.simulation.run.evaluate
     run.step()
 
     def fail(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("bench.run.evaluate", fail)
+    monkeypatch.setattr("bench.simulation.run.evaluate", fail)
     with pytest.raises(torch.OutOfMemoryError):
         run.step()
     assert (run.round, len(run.rows)) == (1, 1)
-    monkeypatch.setattr("bench.run.evaluate", evaluate)
+    monkeypatch.setattr("bench.simulation.run.evaluate", evaluate)
     assert run.step()["round"] == 2
 
 
 def test_blocks_change_no_number_beyond_rounding(job):
     def params(block):
-        run = Run(job.config, workers.images.load("digits", "fedconcat", None), engine="vectorised", block=block)
+        run = Run(job.config, workers.resized.load("digits", "fedconcat", None), engine="vectorised", block=block)
         return torch.cat([leaf.flatten() for leaf in (run.step(), run.state)[1]["params"].values()])
 
     torch.testing.assert_close(params(None), params(3), rtol=1e-4, atol=1e-6)
@@ -179,14 +181,19 @@ def test_a_calibration_whose_base_has_failed_says_so(job, tmp_path):
 
 
 SCRIPT = """
-import sys, bench.worker, bench.config, bench.run
-config = bench.config.resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 1})
-worker = bench.worker.Worker(None, "cpu")
-worker.take(bench.worker.Job("a1", config, sys.argv[1], bench.run.Keep()))
+import sys
+import bench.execution.job
+import bench.execution.worker
+import bench.config.resolve
+import bench.simulation.retention
+settings = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 1}
+config = bench.config.resolve.resolve(settings)
+worker = bench.execution.worker.Worker(None, "cpu")
+worker.take(bench.execution.job.Job("a1", config, sys.argv[1], bench.simulation.retention.Keep()))
 ended = None
 while not ended:
     ended = worker.step()["ended"]
-print(ended["status"], bench.worker.code_version(config), bench.worker.__file__)
+print(ended["status"], bench.execution.worker.code_version(config), bench.execution.worker.__file__)
 """
 
 

@@ -9,15 +9,17 @@ import pytest
 import yaml
 
 import datasets
-from bench import grid_files
-from bench.config import base_of, resolve, run_id
-from bench.grid import budget_label, expand, select, to_json
-from bench.grid_spec import load_grid, make_grid, single
-from bench.mistakes import ConfigError
-from bench.overview import chosen
-from bench.plan import training_of
+from bench.cli.listing import chosen
+from bench.config.resolve import base_of, resolve
+from bench.config.schema import run_id
+from bench.errors import ConfigError
+from bench.experiments import grid_files
+from bench.experiments.cells import budget_label, select, to_json
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid, make_grid, single
+from bench.experiments.planning import training_of
 from datasets import partitions
-from reports.cells import label
+from reports.tables.aggregate import label
 
 SMALL = {
     "axes": {

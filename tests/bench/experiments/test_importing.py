@@ -7,11 +7,12 @@ import sys
 
 import pytest
 
-import reports
-from bench.merging import merge_results
-from bench.sameness import differences
-from bench.store import Store, StoreError
-from tests.bench.stores import LABEL, cells, finish, results
+from bench.errors import StoreError
+from bench.experiments.importing import merge_results
+from bench.results.equality import differences
+from bench.results.store import Store
+from reports import api
+from tests.support.stores import LABEL, cells, finish, results
 
 LABEL_2, DIR = cells("label-2", "fedavg"), cells("dir-0.1", "fedavg")
 
@@ -36,7 +37,7 @@ def test_what_is_finished_elsewhere_is_here_afterwards_as_if_it_had_been_run_her
     assert sorted(found.taken) == sorted(cell.id for cell in LABEL_2) and found.grids == [LABEL]
     assert files(here) == files(expected), "runs, states, and the grid in the order of its tables"
     assert files(there) == before
-    table = reports.render(here.folder, "quickstart", "paper")
+    table = api.render(here.folder, "quickstart", "paper")
     assert "70.0±8.2" in table and table.index("label-2") < table.index("dir-0.1")
 
 
@@ -55,7 +56,7 @@ def test_seeds_of_one_cell_from_two_machines_stand_in_one_cell(tmp_path):
     there = results(tmp_path / "there", LABEL_2[1:], scores(LABEL_2[1:], 0.6, 0.7))
     merge_results(there, here)
     assert [cell["seed"] for cell in here.grid(LABEL)["cells"]] == [0, 1, 2]
-    assert "60.0±8.2" in reports.render(here.folder, "quickstart", "paper")
+    assert "60.0±8.2" in api.render(here.folder, "quickstart", "paper")
 
 
 def test_a_grid_that_is_only_there_is_taken_into_a_new_directory(tmp_path):
@@ -111,7 +112,7 @@ def test_an_import_that_is_interrupted_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         copy(source, target)
 
-    monkeypatch.setattr("bench.store._copy_synced", stop)
+    monkeypatch.setattr("bench.results.store._copy_synced", stop)
     with pytest.raises(KeyboardInterrupt):
         merge_results(there, here)
     assert len(here.records()) == 1 and len(list((here.folder / "runs").iterdir())) == 1
@@ -158,7 +159,10 @@ def test_what_cannot_be_imported_is_said_in_one_sentence(tmp_path):
 
 def test_results_are_not_read_while_a_driver_writes_them(tmp_path):
     results(tmp_path / "there", LABEL_2, {})
-    code = "import sys\nfrom bench.store import Store\nwith Store(sys.argv[1]).locked(): print('held', flush=True); input()"
+    code = (
+        "import sys\nfrom bench.results.store import Store\n"
+        "with Store(sys.argv[1]).locked(): print('held', flush=True); input()"
+    )
     command = [sys.executable, "-c", code, tmp_path / "there"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
         assert driver.stdout.readline() == "held\n"

@@ -10,15 +10,16 @@ import torch
 import yaml
 
 import datasets
-import reports
 from algorithms.fedavg import FedAvg
-from bench import images, plan
-from bench.grid_spec import load_grid
-from bench.mistakes import ConfigError
-from bench.plan import Request, keep_of, make_plan, store_grid, training_of
-from bench.store import Store
-from bench.stored import SEAL
-from datasets import Dataset, MissingData, Split
+from bench.errors import ConfigError
+from bench.experiments import planning
+from bench.experiments.grid_loading import load_grid
+from bench.experiments.planning import keep_of, make_plan, store_grid, training_of
+from bench.experiments.spec import Request
+from bench.results.schema import SEAL
+from bench.results.store import Store
+from datasets import Dataset, MissingData, Split, resized
+from reports import api
 
 GRID = {
     "axes": {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]},
@@ -70,7 +71,7 @@ def stored(store, request) -> list[tuple]:
 
 
 def table(store, request) -> str:
-    return reports.render(store.folder, *request.label.split("@"))
+    return api.render(store.folder, *request.label.split("@"))
 
 
 ONE = {"algorithm": ["fedavg"], "seed": [0]}
@@ -288,7 +289,7 @@ def test_each_size_of_images_on_an_axis_is_checked_as_it_is(ask, store):
 
 
 def test_models_that_the_vectorised_engine_cannot_run_are_named_before_anything_is_played(ask, store, monkeypatch):
-    monkeypatch.setattr(images, "load", lambda *wanted: _images(10, 100, ""))
+    monkeypatch.setattr(resized, "load", lambda *wanted: _images(10, 100, ""))
     axes = GRID["axes"] | {"dataset": ["svhn"], "model": ["mlp", "simple-cnn-concat5", "vgg9", "resnet50"]}
     request = ask(axes=axes, settings={"clients": 10, "rounds": 2}, report={"rows": ["model"]})
     for engine in ("auto", "loop"):
@@ -344,8 +345,8 @@ def svhn(monkeypatch):
             raise MissingData("No svhn.")
         return found[name] if name in found else datasets.load(name, None)
 
-    monkeypatch.setattr(images, "load", load)
-    monkeypatch.setattr(plan.images, "load", load)
+    monkeypatch.setattr(resized, "load", load)
+    monkeypatch.setattr(planning.resized, "load", load)
     return lambda dataset: found.update(svhn=dataset)
 
 
@@ -417,7 +418,7 @@ def test_many_settings_on_the_command_line_still_make_names_of_files(ask, store)
     overrides = dict.fromkeys(numbers, 0.1234567890123456) | dict.fromkeys(counts, 100)
     request = ask(only=ONE, overrides=overrides | {"transform": "none", "last_batch": "drop-if-full"})
     play(request, store)
-    paths = reports.write(store.folder, *request.label.split("@"), formats=("md", "csv"))
+    paths = api.write(store.folder, *request.label.split("@"), formats=("md", "csv"))
     assert all(path.exists() and len(path.name) < 120 for path in paths.values())
     assert store.grid(request.label)["overrides"]["lr"] == 0.1234567890123456
 
@@ -425,9 +426,9 @@ def test_many_settings_on_the_command_line_still_make_names_of_files(ask, store)
 def test_a_report_replaces_the_earlier_one_in_one_step(ask, store, monkeypatch):
     request = ask(only=ONE)
     play(request, store)
-    path = reports.write(store.folder, *request.label.split("@"), formats=("md", "csv"))["md"]
+    path = api.write(store.folder, *request.label.split("@"), formats=("md", "csv"))["md"]
     before = path.read_text()
-    monkeypatch.setattr("bench.store.os.fsync", lambda file: 1 / 0)
+    monkeypatch.setattr("bench.results.store.os.fsync", lambda file: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        reports.write(store.folder, *request.label.split("@"), value="last")
+        api.write(store.folder, *request.label.split("@"), value="last")
     assert path.read_text() == before

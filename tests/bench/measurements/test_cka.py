@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.similarity import linear_cka, minibatch_cka, unbiased_hsic
+from bench.measurements.cka import linear_cka, minibatch_cka, unbiased_hsic
 
-ORACLE = json.loads((Path(__file__).parents[1] / "algorithms" / "ccvr_oracle.json").read_text())["cka"]
+ORACLE = json.loads((Path(__file__).parents[2] / "algorithms" / "ccvr_oracle.json").read_text())["cka"]
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 import pytest
 import yaml
 
-from bench import label_counts
-from bench.grid import expand
-from bench.grid_spec import load_grid
-from bench.run import build_task
-from bench.store import Store
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from bench.measurements import label_counts
+from bench.results.store import Store
+from bench.simulation.build import build_task
 from datasets import load
 
 GRID = {

@@ -10,18 +10,24 @@ import yaml
 
 from algorithms import rows
 from algorithms.calibration import features_of
-from bench import probes, probing
-from bench.folders import Folder
-from bench.grid import expand
-from bench.grid_spec import load_grid
-from bench.plan import Request, keep_of, make_plan, store_grid, training_of
-from bench.probes import Probe, measure, needed_state, probes_of, result_of
-from bench.run import FINAL, Run, build_algorithm, build_task
-from bench.store import Store
-from bench.stored import SEAL
-from bench.worker import Job, Worker
+from bench.execution.job import Job
+from bench.execution.worker import Worker
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from bench.experiments.planning import keep_of, make_plan, store_grid, training_of
+from bench.experiments.spec import Request
+from bench.measurements import features as probing
+from bench.measurements import specs as probes
+from bench.measurements.run import measure
+from bench.measurements.specs import Probe, needed_state, probes_of, result_of
+from bench.results.artifacts import Folder
+from bench.results.schema import SEAL
+from bench.results.store import Store
+from bench.simulation.build import build_algorithm, build_task
+from bench.simulation.retention import FINAL
+from bench.simulation.run import Run
 from datasets import load
-from reports import render
+from reports.api import render
 
 GRID = {
     "axes": {
@@ -149,6 +155,7 @@ def test_numbers_of_an_earlier_version_are_not_shown_and_measured_again(made, mo
     measure(cells[:1], figures(request)[2:3], store, None, print)
     assert result_of(store, cells[0].id, probe)
     monkeypatch.setattr(probes, "VERSION", 2)
+    monkeypatch.setattr("bench.measurements.run.VERSION", 2)
     assert result_of(store, cells[0].id, probe) is None
     measure(cells[:1], figures(request)[2:3], store, None, print)
     assert result_of(store, cells[0].id, probe)

@@ -5,7 +5,7 @@ import torch
 
 from bench import models
 from bench.models.base import BoundModel
-from bench.yardstick import SimpleCnn as YardstickCnn
+from bench.speed.reference_loop import SimpleCnn as YardstickCnn
 
 COLOUR, GREY = (3, 32, 32), (1, 28, 28)
 

@@ -9,12 +9,13 @@ import algorithms
 import datasets
 from algorithms import tree
 from algorithms.rows import no_rows, write_rows
-from bench.checkpoint import LARGEST_SHARE, Checkpoints, UnusableCheckpoint
-from bench.config import resolve
-from bench.folders import Folder
-from bench.methods import options_of
-from bench.run import Keep, Run
-from bench.store import StoreError
+from bench.config.methods import options_of
+from bench.config.resolve import resolve
+from bench.errors import StoreError
+from bench.results.artifacts import Folder
+from bench.results.checkpoints import LARGEST_SHARE, Checkpoints, UnusableCheckpoint
+from bench.simulation.retention import Keep
+from bench.simulation.run import Run
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "local_epochs": 1, "batch_size": 16}
 OPTIONS = {"num_clusters": 2, "encoder_rounds": 3, "classifier_rounds": 3, "inference_images": 100}
@@ -129,7 +130,7 @@ def test_moon_with_200_clients_writes_the_models_of_its_cohort_only(digits, tmp_
 
 def test_checkpoints_are_as_far_apart_as_asked_for_and_become_rarer_where_they_take_long(tmp_path, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("bench.checkpoint.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.results.checkpoints.time.monotonic", lambda: now[0])
     saved = Checkpoints(Folder(tmp_path), {}, seconds=60)
     assert not saved.due
     now[0] += 60
@@ -158,7 +159,7 @@ def test_a_checkpoint_that_does_not_belong_to_the_run_is_never_read(tmp_path, mo
         UnusableCheckpoint, match="its checkpoint was written with engine 'loop' instead of 'vectorised'"
     ):
         Checkpoints(Folder(tmp_path), {"run": "a", "engine": "vectorised"}).load(CPU)
-    monkeypatch.setattr("bench.checkpoint.FORMAT", 0)
+    monkeypatch.setattr("bench.results.checkpoints.FORMAT", 0)
     with pytest.raises(UnusableCheckpoint, match="written with format 1 instead of 0"):
         Checkpoints(Folder(tmp_path), {"run": "a", "engine": "loop"}).load(CPU)
     assert Checkpoints(Folder(tmp_path / "nothing"), {}).load(CPU) is None
@@ -196,7 +197,7 @@ def test_a_checkpoint_that_cannot_be_reached_now_is_no_damaged_one(tmp_path, mon
     def fail(*arguments, **options):
         raise error
 
-    monkeypatch.setattr("bench.folders.torch.load", fail)
+    monkeypatch.setattr("bench.results.artifacts.torch.load", fail)
     with pytest.raises(StoreError if isinstance(error, OSError) else type(error)):
         Checkpoints(Folder(tmp_path), {}).load(CPU)
 
@@ -235,7 +236,7 @@ def test_a_checkpoint_that_cannot_be_completed_leaves_the_one_before(tmp_path, m
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bench.folders.os.replace", full)
+    monkeypatch.setattr("bench.results.artifacts.os.replace", full)
     with pytest.raises(StoreError, match=f"Cannot write to {tmp_path}: No space left on device."):
         saved.save({"state": 2})
     assert Checkpoints(Folder(tmp_path), {}).load(CPU) == {"state": 1}

@@ -15,15 +15,15 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from bench import tune
-from bench.cli import app
-from bench.run import FINAL
-from bench.store import Store
-from bench.stored import RUN_FILES, SEAL, read_bytes, seal
-from bench.study import Study
-from tests.bench.alone import play_jobs
-from tests.bench.searching import finish, make
-from tests.bench.stores import LABEL, cells, results
+from bench.cli.app import app
+from bench.execution import scheduler
+from bench.results.schema import RUN_FILES, SEAL, read_bytes, seal
+from bench.results.store import Store
+from bench.simulation.retention import FINAL
+from bench.tuning.study import Study
+from tests.support.alone import play_jobs
+from tests.support.searching import finish, make
+from tests.support.stores import LABEL, cells, results
 
 GRID = {
     "axes": {
@@ -55,7 +55,7 @@ class Command:
 
     def __init__(self, folder: Path, monkeypatch):
         self.folder, self.played = folder, []
-        monkeypatch.setattr(tune, "play", self._play)
+        monkeypatch.setattr(scheduler, "play", self._play)
 
     def __call__(self, *words: object) -> tuple[int, str]:
         """Exit code and output."""

@@ -7,10 +7,12 @@ import sys
 
 import pytest
 
-from bench.grid import expand, to_json
-from bench.grid_spec import load_grid
-from bench.store import Store, StoreError
-from bench.stored import hash_of
+from bench.errors import StoreError
+from bench.experiments.cells import to_json
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from bench.results.schema import hash_of
+from bench.results.store import Store
 
 CONFIG = {"algorithm": {"name": "fedavg"}, "dataset": "digits", "partition": "iid", "seed": 0}
 RUN = hash_of(CONFIG)
@@ -155,7 +157,7 @@ def test_a_part_of_the_directory_that_cannot_be_written_is_named_before_anything
 def test_a_second_driver_is_refused_until_the_first_is_gone(tmp_path):
     hold = """
 import sys, time
-from bench.store import Store
+from bench.results.store import Store
 with Store(sys.argv[1]).locked():
     print("held", flush=True)
     time.sleep(60)

@@ -6,7 +6,7 @@ import pytest
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event
 
-from bench.events import NAME, write_events
+from bench.results.tensorboard import NAME, write_events
 
 ROWS = [
     {"round": 1, "bytes_up": 10.0, "loss": float("nan"), "seconds": 0.5},

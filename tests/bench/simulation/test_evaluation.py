@@ -8,8 +8,8 @@ import torch
 from algorithms.base import Deployed
 from algorithms.fedavg import FedAvg
 from algorithms.local_training import LocalTraining
-from bench.evaluate import evaluate, local_accuracy
-from tests.toy import play, toy_task
+from bench.simulation.evaluation import evaluate, local_accuracy
+from tests.support.toy import play, toy_task
 
 
 def test_local_accuracy_weights_classes_by_the_clients_label_shares():

@@ -11,16 +11,20 @@ import torch
 import datasets
 from algorithms import rows, tree
 from algorithms.base import Deployed
-from bench.config import resolve
-from bench.cost import bytes_per_client
-from bench.evaluate import evaluate_clients
-from bench.folders import Folder, on_device
-from bench.grid import expand
-from bench.grid_spec import load_grid
-from bench.local_models import local_models
-from bench.mistakes import ConfigError
-from bench.run import Keep, Run, build_algorithm, choose_engine, stratified_subset, summarise
-from tests.toy import assert_equal
+from bench.config.resolve import resolve
+from bench.errors import ConfigError
+from bench.experiments.cost import bytes_per_client
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from bench.results.artifacts import Folder, on_device
+from bench.results.metrics import summarise
+from bench.simulation.build import build_algorithm, choose_engine
+from bench.simulation.data import stratified_subset
+from bench.simulation.evaluation import evaluate_clients
+from bench.simulation.local_models import local_models
+from bench.simulation.retention import Keep
+from bench.simulation.run import Run
+from tests.support.toy import assert_equal
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 3, "local_epochs": 1, "batch_size": 16}
 
@@ -164,7 +168,7 @@ def test_divergence_ends_a_run_and_is_named(digits):
 
 
 def test_a_test_loss_that_overflows_is_divergence_too(digits, monkeypatch):
-    monkeypatch.setattr("bench.run.evaluate", lambda task, deployed: {"accuracy": 0.1, "loss": float("inf")})
+    monkeypatch.setattr("bench.simulation.run.evaluate", lambda task, deployed: {"accuracy": 0.1, "loss": float("inf")})
     run = play(digits)
     assert run.result()["reason"] == "the test loss was not finite after round 1"
     assert "loss" not in run.rows[0]
@@ -288,14 +292,14 @@ def test_engine_is_the_loop_on_a_cpu_for_convolutions_and_whatever_a_model_needs
 
 def test_a_run_imports_neither_ray_nor_pydantic_nor_torchvision():
     script = (
-        "import sys; from types import SimpleNamespace as N; import datasets; from bench.run import Run\n"
+        "import sys; from types import SimpleNamespace as N; import datasets; from bench.simulation.run import Run\n"
         "c = N(algorithm={'name': 'fedavg'}, dataset='digits', partition='iid', clients=5, model='mlp', model_width=1.0,\n"
         "      transform='fedconcat', rounds=1, local_epochs=1, local_steps=None, batch_size=16, lr=0.1, momentum=0.0,\n"
         "      weight_decay=0.0, participation=1.0, last_batch='keep', evaluate_every=None, seed=0, train_examples=None,\n"
         "      test_examples=None, dirichlet_seed_override=None, first_clients=None,\n"
         "      split='test', validation_share=None, trace_local_models=None)\n"
         "Run(c, datasets.load('digits', None)).step()\n"
-        "from bench import speed_concat, speed_engines, speed_population, speed_scheduler, speed_w1\n"
+        "from bench.speed import fedconcat, engines, population, scheduler, w1\n"
         "print([m for m in ('ray', 'pydantic', 'torchvision', 'optuna', 'sklearn', 'matplotlib') if m in sys.modules])"
     )
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

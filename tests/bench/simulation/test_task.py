@@ -11,9 +11,9 @@ from algorithms import tree
 from algorithms.base import RoundBased, average_buffers
 from algorithms.fedavg import FedAvg
 from algorithms.fednova import FedNova
-from bench.engine import _blocks, _pad, padding_share
+from bench.simulation.engines import _blocks, _pad, padding_share
 from datasets import partitions
-from tests.toy import SETTINGS, SIZES, play, toy_method, toy_task
+from tests.support.toy import SETTINGS, SIZES, play, toy_method, toy_task
 
 
 @pytest.mark.parametrize(

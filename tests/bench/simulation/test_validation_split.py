@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.config import resolve, run_id
-from bench.mistakes import ConfigError
-from bench.run import Run, build_task
-from bench.validation import hold_out
+from bench.config.resolve import resolve
+from bench.config.schema import run_id
+from bench.errors import ConfigError
+from bench.simulation.build import build_task
+from bench.simulation.run import Run
+from bench.simulation.validation_split import hold_out
 from datasets import load
 
 SETTINGS = {"dataset": "digits", "partition": "label-2", "clients": 12, "rounds": 2, "local_epochs": 1, "model": "mlp"}

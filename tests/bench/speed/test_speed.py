@@ -13,14 +13,16 @@ import pytest
 import torch
 
 import datasets
-from bench import overhead, speed, speed_concat, speed_engines, speed_population, speed_scheduler, speed_w1
-from bench.config import RunConfig
-from bench.speed_clock import GpuUse, Pace, take_turns
-from bench.speed_rows import Row, markdown, read_json, write_json
-from bench.speed_workload import W1, Setting, apart, images, task_on, write_random_cifar10
+from bench.config.schema import RunConfig
+from bench.profiling import GpuUse
+from bench.speed import engines, fedconcat, overhead, population, scheduler, w1
+from bench.speed import main as speed
+from bench.speed.clock import Pace, take_turns
+from bench.speed.rows import Row, markdown, read_json, write_json
+from bench.speed.workload import W1, Setting, apart, images, task_on, write_random_cifar10
 from tests.datasets.test_loaders import idx_bytes
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 
 
@@ -44,7 +46,7 @@ def clock(monkeypatch):
     def tells(*moments: float) -> None:
         wall, cpu = iter(moments), iter(moments)
         fake = SimpleNamespace(perf_counter=lambda: next(wall), process_time=lambda: 2 * next(cpu))
-        monkeypatch.setattr("bench.speed_clock.time", fake)
+        monkeypatch.setattr("bench.speed.clock.time", fake)
 
     return tells
 
@@ -67,20 +69,20 @@ def test_the_workload_has_every_setting_of_a_run_and_its_defaults():
 
 def test_yardstick_and_methods_train_on_the_same_clients_and_examples(small):
     task = task_on(small, participation=0.5)
-    examples = {speed_engines.yardstick_round(task, augment) for augment in (False, True)}
-    examples |= {speed_engines.method_round(task, name)() for name in speed_engines.METHODS}
-    assert examples == {task.num_trained(task.sample_cohort(speed_engines.ROUND))}
+    examples = {engines.yardstick_round(task, augment) for augment in (False, True)}
+    examples |= {engines.method_round(task, name)() for name in engines.METHODS}
+    assert examples == {task.num_trained(task.sample_cohort(engines.ROUND))}
 
 
 def test_the_yardstick_is_fedavg(small):
     """With one full batch per client the order of examples does not matter, so one round must give FedAvg's model."""
     from algorithms.fedavg import FedAvg
-    from bench import yardstick
+    from bench.speed import reference_loop
 
     task = task_on(small, transform="none")
-    module = yardstick.SimpleCnn()
+    module = reference_loop.SimpleCnn()
     module.load_state_dict(task.initial_params())
-    yardstick.play_round(module, task.federation, list(range(40)), task.settings, augment=False)
+    reference_loop.play_round(module, task.federation, list(range(40)), task.settings, augment=False)
     params = FedAvg().step(task, FedAvg().init(task))["params"]
     for name, leaf in module.state_dict().items():
         torch.testing.assert_close(params[name], leaf, rtol=1e-4, atol=1e-6)
@@ -89,7 +91,7 @@ def test_the_yardstick_is_fedavg(small):
 def test_missing_data_is_replaced_by_random_images_that_leave_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "own"))
     few = lambda folder: write_random_cifar10(folder, batch_size=50)  # noqa: E731
-    monkeypatch.setattr("bench.speed_workload.write_random_cifar10", few)
+    monkeypatch.setattr("bench.speed.workload.write_random_cifar10", few)
     (tmp_path / "scratch").mkdir()
     with images(tmp_path, tmp_path / "scratch") as (folder, source):
         assert source == "random, in the shape of CIFAR-10" and datasets.load("cifar10", folder).num_classes == 10
@@ -231,7 +233,7 @@ def test_a_case_without_its_libraries_or_images_says_why(small, monkeypatch):
         """Trials of a library that is not there."""
         import no_such_scheduler  # noqa: F401
 
-    monkeypatch.setattr(speed_scheduler, "trials", trials)
+    monkeypatch.setattr(scheduler, "trials", trials)
     said = []
     rows = speed.measure(["trials", "population"], small, say=said.append)
     assert [row.case for row in rows] == ["images", "trials", "population"]
@@ -247,7 +249,7 @@ def test_it_runs_without_ray_pydantic_and_the_libraries_of_the_command_line(smal
     absent = "ray", "pydantic", "optuna", "typer", "rich", "tabulate", "pandas", "yaml"
     script = (
         f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
-        "from bench import speed; speed.main(['--cases', 'methods,trials', '--share', '0.1', '--repeats', '1'])"
+        "from bench.speed import main as speed; speed.main(['--cases', 'methods,trials', '--share', '0.1', '--repeats', '1'])"
     )
     environment = os.environ | {"SKEWBENCH_DATA": str(small)}
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -267,57 +269,57 @@ def test_both_commands_explain_themselves(program):
 
 
 def test_methods_are_compared_with_the_yardstick(setting):
-    rows = {row.case: row for row in speed_engines.methods(setting)}
+    rows = {row.case: row for row in engines.methods(setting)}
     assert list(rows) == [
         "yardstick, without augmentation",
         "yardstick",
-        *(f"loop, {m}" for m in speed_engines.METHODS),
+        *(f"loop, {m}" for m in engines.METHODS),
     ]
     ratio = rows["loop, moon"].value / rows["yardstick"].value
     assert rows["loop, moon"].note == f"{ratio:.2f} of the yardstick" and rows["yardstick"].note == ""
 
 
 def test_engines_are_compared_on_every_partition_with_the_padding_of_one(setting, monkeypatch):
-    monkeypatch.setattr(speed_engines, "PARTITIONS", ("label-2", "iid"))  # too few images for dir-0.1
-    rows = {row.case: row for row in speed_engines.engines(setting)}
-    assert list(rows)[1:] == [f"{e}, {p}" for p in speed_engines.PARTITIONS for e in ("loop", "vectorised")]
+    monkeypatch.setattr(engines, "PARTITIONS", ("label-2", "iid"))  # too few images for dir-0.1
+    rows = {row.case: row for row in engines.engines(setting)}
+    assert list(rows)[1:] == [f"{e}, {p}" for p in engines.PARTITIONS for e in ("loop", "vectorised")]
     assert rows["vectorised, iid"].padding == 0 and rows["loop, iid"].padding is None
     task = task_on(setting.folder, engine="vectorised", partition="label-2", batch_size=4)
-    assert 0 < speed_engines.padding_of(task) < 0.5
+    assert 0 < engines.padding_of(task) < 0.5
 
 
 def test_models_are_measured_on_the_engines_that_can_run_them(setting, monkeypatch):
-    monkeypatch.setattr(speed_engines, "MODELS", ("mlp", "vgg9"))
-    rows = speed_engines.models(setting)
+    monkeypatch.setattr(engines, "MODELS", ("mlp", "vgg9"))
+    rows = engines.models(setting)
     assert [row.case for row in rows] == ["mlp, loop", "mlp, vectorised", "vgg9, loop"]
     assert all(row.value > 0 and row.per_core_second > 0 for row in rows)
 
 
 def test_fedconcat_is_measured_where_mnist_is_missing(setting, monkeypatch):
-    monkeypatch.setattr(speed_concat, "_IMAGES", 200)
-    monkeypatch.setattr(speed_concat, "_clusters", lambda repeats: Row("clusters", 1.0))
-    rows = speed_concat.fedconcat(setting)
+    monkeypatch.setattr(fedconcat, "_IMAGES", 200)
+    monkeypatch.setattr(fedconcat, "_clusters", lambda repeats: Row("clusters", 1.0))
+    rows = fedconcat.fedconcat(setting)
     assert [row.note for row in rows if row.value is None] == ["not measured (no MNIST here)"]
     assert "of FedAvg" in rows[0].note and rows[0].unit == "s"
 
 
 def test_w1_counts_the_examples_of_whole_runs(small):
-    played = speed_w1.play(small, "cpu", 0.0, {"participation": 0.5})
+    played = w1.play(small, "cpu", 0.0, {"participation": 0.5})
     task = task_on(small, participation=0.5)
     assert played.examples == sum(task.num_trained(task.sample_cohort(round)) for round in range(2))
     assert 0 < played.ready <= played.begin < played.end and played.last_rate > 0
 
 
 def test_trials_side_by_side_count_from_the_first_beginning_to_the_last_end():
-    one = speed_w1.Played(0, 1, 2, 6, cpu=3, examples=100, last_rate=1, peak_mb=5)
+    one = w1.Played(0, 1, 2, 6, cpu=3, examples=100, last_rate=1, peak_mb=5)
     other = replace(one, begin=3, end=7, cpu=5, peak_mb=6)
-    row = speed_w1._pace("two", [one, other], GpuUse())
+    row = w1._pace("two", [one, other], GpuUse())
     assert (row.value, row.per_core_second, row.peak_mb) == (40, 25, 6)
 
 
 @pytest.mark.slow
 def test_w1_is_played_alone_and_by_processes_at_once(setting):
-    rows = speed_w1.w1(setting)
+    rows = w1.w1(setting)
     assert [row.case for row in rows] == [
         "W1, one trial: start to first round",
         "W1, one trial",
@@ -335,7 +337,7 @@ def test_calls_apart_are_made_in_other_processes():
 
 def test_a_population_leaves_states_of_those_that_took_part_only(tmp_path, monkeypatch):
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(speed_population, "apart", lambda count, fn, *given: [fn(*given)])
+    monkeypatch.setattr(population, "apart", lambda count, fn, *given: [fn(*given)])
     folder = tmp_path / "MNIST" / "raw"
     folder.mkdir(parents=True)
     for split, count in (("train", 360), ("t10k", 20)):
@@ -343,14 +345,14 @@ def test_a_population_leaves_states_of_those_that_took_part_only(tmp_path, monke
         (folder / f"{split}-images-idx3-ubyte").write_bytes(idx_bytes(pixels))
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(count) % 10))
     threads = torch.get_num_threads()
-    rows = {r.case: r for r in speed_population.population(Setting(tmp_path, tmp_path, GpuUse()), 2, (20, 60))}
+    rows = {r.case: r for r in population.population(Setting(tmp_path, tmp_path, GpuUse()), 2, (20, 60))}
     torch.set_num_threads(threads)
     played = rows["client states, scaffold, 60 clients"].note.split()
     assert played[0] == played[2] and 10 < int(played[0]) <= 20  # 2 rounds of 10 clients
     assert "client states, moon, 60 clients" in rows and "client states, fedavg, 60 clients" not in rows
     ratio = rows["round, fedavg, 60 clients"].value / rows["round, fedavg, 20 clients"].value
     assert rows["round, fedavg, 60 clients"].note.startswith(f"{ratio:.2f} of 20 clients")
-    assert all(rows[f"training of a round, {m}, 60 clients"].value > 0 for m in speed_population.METHODS)
+    assert all(rows[f"training of a round, {m}, 60 clients"].value > 0 for m in population.METHODS)
 
 
 # The scheduler
@@ -377,10 +379,10 @@ def test_failing_runs_are_not_timed(monkeypatch):
 
 
 def test_the_store_that_a_report_is_timed_on_is_a_full_table(tmp_path):
-    import reports
+    from reports import api
 
     assert overhead.write_store(tmp_path, 2, rounds=3) == 50
-    table = reports.render(tmp_path, "many", "paper")
+    table = api.render(tmp_path, "many", "paper")
     assert "dir-0.1" in table and "fedlc" in table and "2 seeds (0, 1)" in table
     assert "missing" not in table and "/2" not in table  # seeds that are not there
 
@@ -388,7 +390,7 @@ def test_the_store_that_a_report_is_timed_on_is_a_full_table(tmp_path):
 @pytest.mark.slow
 def test_the_scheduler_is_measured_on_few_runs(setting, monkeypatch):
     monkeypatch.setattr(overhead, "seconds_per_trial", lambda: 0.03)
-    rows = speed_scheduler.scheduler(setting, count=4, growth=(2, 5), seeds=1)
+    rows = scheduler.scheduler(setting, count=4, growth=(2, 5), seeds=1)
     assert [row.case for row in rows] == [
         "scheduler overhead, warm workers",
         "4 trivial runs",

@@ -4,11 +4,11 @@ import pytest
 
 import algorithms
 import search_spaces
-from bench.config import resolve, with_options
-from bench.mistakes import ConfigError
-from bench.search_spec import on_validation
-from bench.searches import stops
-from tests.bench.searching import SETTING, SMALL, STAGES, make
+from bench.config.resolve import resolve, with_options
+from bench.errors import ConfigError
+from bench.tuning.build import on_validation
+from bench.tuning.search import stops
+from tests.support.searching import SETTING, SMALL, STAGES, make
 
 
 def test_every_method_has_a_space_but_the_one_that_has_no_clients():

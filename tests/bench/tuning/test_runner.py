@@ -7,18 +7,17 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from bench import images
-from bench.configuration import Configuration, Place
-from bench.outcomes import Played
-from bench.progress import RoundsBar
-from bench.resources import Resources
-from bench.run import Run
-from bench.search import _Recorder, asha, bases_of
-from bench.searches import Search
-from bench.store import Store
-from bench.study import Study
-from datasets import load
-from tests.bench.searching import make, try_next
+from bench.execution.progress import RoundsBar
+from bench.execution.resources import Resources
+from bench.results.store import Store
+from bench.simulation.run import Run
+from bench.tuning.outcomes import Played
+from bench.tuning.runner import _Recorder, asha, bases_of
+from bench.tuning.search import Search
+from bench.tuning.study import Study
+from bench.tuning.trainable import Configuration, Place
+from datasets import load, resized
+from tests.support.searching import make, try_next
 
 
 @pytest.fixture
@@ -169,7 +168,7 @@ def test_no_test_image_is_read_while_a_configuration_is_played(tmp_path, monkeyp
             raise AssertionError(f"the test split was read: {name}")
 
     poisoned = dataclasses.replace(load("digits", None), test=Poison())
-    monkeypatch.setattr(images, "load", lambda *arguments: poisoned)
+    monkeypatch.setattr(resized, "load", lambda *arguments: poisoned)
     told = next_comparison(configuration(make(), {"mu": 0.1}, tmp_path))
     assert told["done"] and not told["failed"] and told["value"] > 0
     finals = next_comparison(configuration(make(), {"split": "test", "validation_share": None}, tmp_path))

@@ -7,20 +7,20 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-import reports
-from bench import tuning
-from bench.console import console
-from bench.grid_spec import make_grid
-from bench.merging import merge_results
-from bench.mistakes import ConfigError
-from bench.plan import Request, make_plan, store_grid
-from bench.resources import Machines, Resources
-from bench.run import summarise
-from bench.search_spec import How
-from bench.store import Store
-from bench.study import Study
-from reports import stores
-from tests.bench.searching import finish
+from bench.cli.console import console
+from bench.errors import ConfigError
+from bench.execution.resources import Machines, Resources
+from bench.experiments.grid_loading import make_grid
+from bench.experiments.importing import merge_results
+from bench.experiments.planning import make_plan, store_grid
+from bench.experiments.spec import How, Request
+from bench.results.metrics import summarise
+from bench.results.store import Store
+from bench.tuning import select
+from bench.tuning.study import Study
+from reports import api
+from reports.exports import results_diff, search_report
+from tests.support.searching import finish
 
 SETTINGS = {"clients": 12, "rounds": 4, "local_epochs": 1, "model": "mlp", "lr": 0.1}
 HOW = How(searcher="random", samples=3, compares=True)
@@ -49,14 +49,16 @@ def store(tmp_path):
 
 def played(asked: Request, store: Store, best: float = 0.9) -> dict[str, dict]:
     """What is chosen by searches in which each later configuration is better than the one before."""
-    searches = tuning.searches_of(asked, make_plan(asked, store).selected)
+    searches = select.searches_of(asked, make_plan(asked, store).selected)
     for search in searches.values():
         study, number = Study(search, store), 0
         while trial := study.propose():
             number += 1
             finish(search, store, dict(trial.params), best - 1 / (1 + number), best, rounds=search.template.rounds)
             study.close(trial, best, whole=True)
-    return tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack())
+    return select.choose(
+        searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack(), search_report.write
+    )
 
 
 def with_test_runs(asked: Request, store: Store) -> None:
@@ -77,9 +79,9 @@ def test_another_choice_elsewhere_is_named_when_results_are_compared_or_imported
             asked = replace(asked, chosen=played(asked, own))
             with_test_runs(asked, own)
     one, other = Store(tmp_path / "one"), Store(tmp_path / "other")
-    found = stores.compare(asked.label, one, other)
+    found = results_diff.compare(asked.label, one, other)
     assert len(found.choices) == 4 and not found.differing
-    assert "Searches have chosen otherwise for digits, label-2, fedprox: mu=" in stores.render(found)
+    assert "Searches have chosen otherwise for digits, label-2, fedprox: mu=" in results_diff.render(found)
     here = Store(tmp_path / "here")
     assert not merge_results(one, here).replaced and list((tmp_path / "here" / "searches").glob("*.json"))
     merged = merge_results(other, here)
@@ -88,18 +90,20 @@ def test_another_choice_elsewhere_is_named_when_results_are_compared_or_imported
 
 def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
     places = []
-    monkeypatch.setattr("bench.search.play", lambda study, say, *, place, **more: places.append(place) or 1)
-    monkeypatch.setattr("bench.tune.session", lambda *where: nullcontext())
+    monkeypatch.setattr("bench.tuning.runner.play", lambda study, say, *, place, **more: places.append(place) or 1)
+    monkeypatch.setattr("bench.execution.scheduler.session", lambda *where: nullcontext())
     asked = replace(request(), engine="loop")
-    searches = tuning.searches_of(asked, make_plan(asked, store).selected)
+    searches = select.searches_of(asked, make_plan(asked, store).selected)
     with pytest.raises(ValueError, match="configurations have failed"):
-        tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack())
+        select.choose(
+            searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack(), search_report.write
+        )
     assert {place.engine for place in places} == {"loop"}
 
 
 def test_each_method_searches_its_own_space_in_each_setting_with_as_many_configurations_as_the_others(store):
     asked = request()
-    searches = tuning.searches_of(asked, make_plan(asked, store).selected)
+    searches = select.searches_of(asked, make_plan(asked, store).selected)
     assert [(s.template.partition, s.template.algorithm["name"], [*s.space], s.wanted) for s in searches.values()] == [
         ("label-2", "fedavg", ["weight_decay"], 3),
         ("label-2", "fedprox", ["mu"], 3),
@@ -116,11 +120,11 @@ def test_each_method_searches_its_own_space_in_each_setting_with_as_many_configu
 def test_what_the_table_shows_or_somebody_has_set_is_not_searched(store):
     axes = content()["axes"] | {"weight_decay": [0.001, 0.01]}
     asked = request(axes=axes, report={"rows": ["partition", "weight_decay"]})
-    searches = tuning.searches_of(asked, make_plan(asked, store).selected)
+    searches = select.searches_of(asked, make_plan(asked, store).selected)
     assert {s.template.algorithm["name"] for s in searches.values()} == {"fedprox"} and len(searches) == 4
     given = replace(request(), overrides={"mu": 0.3})
     assert {
-        s.template.algorithm["name"] for s in tuning.searches_of(given, make_plan(given, store).selected).values()
+        s.template.algorithm["name"] for s in select.searches_of(given, make_plan(given, store).selected).values()
     } == {"fedavg"}
 
 
@@ -135,7 +139,7 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
         assert cell.setting(key) == cell.tuned["params"][key] != {"weight_decay": 1e-5, "mu": 0.01}[key]
         assert cell.tuned["tried"] == 3
     with_test_runs(asked, store)
-    paths = reports.write(store.folder, "mine", "paper+searcher=random+space=own+tuned=validation")
+    paths = api.write(store.folder, "mine", "paper+searcher=random+space=own+tuned=validation")
     lines = pd.read_csv(paths["csv"], keep_default_na=False)
     assert lines["chosen_on"].tolist() == ["validation"] * 4 and lines["choice"].str.contains("=").all()
     assert "Best of 3 configurations per cell" in paths["md"].read_text()
@@ -153,7 +157,7 @@ def test_what_a_longer_search_chooses_takes_the_place_of_what_a_shorter_one_has_
 
 def test_what_other_searches_have_found_counts_for_none_of_the_methods(store):
     asked = request()
-    (place, search), *_ = tuning.searches_of(asked, make_plan(asked, store).selected).items()
+    (place, search), *_ = select.searches_of(asked, make_plan(asked, store).selected).items()
     finish(search, store, {"weight_decay": 0.005}, 1.0, 1.0, rounds=4)
     assert played(asked, store)[place]["params"] != {"weight_decay": 0.005}
 
@@ -163,7 +167,7 @@ def test_options_that_no_space_has_stay_at_the_named_point_of_the_grid(store):
         {"when": {"algorithm": "fedprox"}, "options": {"mu": [0.5, 0.7]}, "named": {"mu": 0.7}},
         {"when": {"algorithm": "fedavg"}, "options": {"lr": [0.2, 0.3]}},
     ]
-    searches = tuning.searches_of(asked := request(tuning=tuning_sets), make_plan(asked, store).selected).values()
+    searches = select.searches_of(asked := request(tuning=tuning_sets), make_plan(asked, store).selected).values()
     assert {s.template.algorithm["mu"] for s in searches if s.template.algorithm["name"] == "fedprox"} == {0.7}
     assert {s.template.lr for s in searches if s.template.algorithm["name"] == "fedavg"} == {0.2}
 
@@ -177,7 +181,7 @@ def test_a_wrapper_is_searched_together_with_the_method_inside(store):
         "seed": [0],
     }
     asked = request(axes=axes, report={"rows": ["partition", "algorithm"], "columns": "wrapper"})
-    searches = tuning.searches_of(asked, make_plan(asked, store).selected).values()
+    searches = select.searches_of(asked, make_plan(asked, store).selected).values()
     assert [[*search.space] for search in searches] == [["mu"], ["mu", "virtual_per_class"]]
 
 
@@ -185,20 +189,22 @@ def test_a_grid_with_centralized_is_refused_with_what_to_do(store):
     axes = content()["axes"] | {"algorithm": ["fedavg", "centralized"]}
     asked = request(axes=axes)
     with pytest.raises(ConfigError, match=re.escape("(in a grid: --only algorithm=NAME|NAME)")):
-        tuning.searches_of(asked, make_plan(asked, store).selected)
+        select.searches_of(asked, make_plan(asked, store).selected)
 
 
 @pytest.mark.parametrize("key", ["split", "validation_share"])
 def test_the_splits_are_not_set_by_hand(key):
     asked = replace(request(), overrides={key: "test"})
     with pytest.raises(ConfigError, match=f"--set {key} has no place here"):
-        tuning.searches_of(asked, [])
+        select.searches_of(asked, [])
 
 
 def test_a_share_that_leaves_a_client_empty_is_told_before_anything_is_played(store):
     axes = content()["axes"] | {"partition": ["label-2"]}
     asked = request(axes=axes, settings=SETTINGS | {"train_examples": 40})
-    searches = tuning.searches_of(asked, make_plan(asked, store).selected)
+    searches = select.searches_of(asked, make_plan(asked, store).selected)
     with pytest.raises(ValueError, match="A validation part needs two examples of one class at each client"):
-        tuning.choose(searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack())
+        select.choose(
+            searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack(), search_report.write
+        )
     assert not [*store.folder.glob("runs/*")]

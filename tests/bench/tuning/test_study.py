@@ -5,12 +5,13 @@ import math
 import pandas as pd
 import pytest
 
-from bench.config import run_id, with_options
-from bench.run import summarise
-from bench.store import Store
-from bench.study import Study
-from reports import search_figures, search_report
-from tests.bench.searching import STAGES, finish, make, try_next
+from bench.config.resolve import with_options
+from bench.config.schema import run_id
+from bench.results.metrics import summarise
+from bench.results.store import Store
+from bench.tuning.study import Study
+from reports.exports import search_figures, search_report
+from tests.support.searching import STAGES, finish, make, try_next
 
 
 @pytest.fixture

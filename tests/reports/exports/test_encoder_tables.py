@@ -6,8 +6,8 @@ from io import StringIO
 import pandas as pd
 import pytest
 
-from reports import latex, markdown
-from reports.encoder_tables import LOSSES, Subject, loss_report, size_report, write
+from reports.exports.encoder_tables import LOSSES, Subject, loss_report, size_report, write
+from reports.formats import latex, markdown
 
 ABOUT = Subject("paper_table6@paper", "fmnist", "label-2", "simple-cnn", "", True, ("A note.",))
 SIX = ("fe1-own", "fe1-exchange", "fe2-own", "fe2-exchange")

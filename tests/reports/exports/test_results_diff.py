@@ -1,8 +1,8 @@
 """Two results directories, cell by cell."""
 
-from bench.stored import hash_of
-from reports import stores
-from tests.bench.stores import LABEL, cells, results
+from bench.results.schema import hash_of
+from reports.exports import results_diff
+from tests.support.stores import LABEL, cells, results
 
 LABEL_2, DIR = cells("label-2", "fedavg"), cells("dir-0.1", "fedavg")
 
@@ -11,28 +11,28 @@ def scores(of: tuple, *values: float) -> dict:
     return {cell.id: value for cell, value in zip(of, values, strict=False)}
 
 
-def lines(found: stores.Comparison) -> list[tuple]:
+def lines(found: results_diff.Comparison) -> list[tuple]:
     return [tuple(line) for line in found.tables["accuracy"].itertuples(index=False)]
 
 
 def test_the_same_results_are_identical_whatever_clocks_and_devices_say(tmp_path):
     one = results(tmp_path / "a", LABEL_2, scores(LABEL_2, 0.5, 0.6), device="cpu", commit="c1")
     other = results(tmp_path / "b", LABEL_2, scores(LABEL_2, 0.5, 0.6), device="cuda", commit="c1")
-    found = stores.compare(LABEL, one, other)
+    found = results_diff.compare(LABEL, one, other)
     assert lines(found) == [("digits", "label-2", "fedavg", "55.0±5.0", "55.0±5.0", "+0.0±0.0", "identical")]
     assert (found.shared, found.differing, found.facts) == (2, {}, {"device": (["cpu"], ["cuda"])})
-    text = stores.render(found)
+    text = results_diff.render(found)
     assert "- 2 runs are in both, with identical numbers." in text and "- device: cpu in A, cuda in B" in text
 
 
 def test_differences_are_paired_by_seed_and_runs_with_other_numbers_are_named(tmp_path):
     one = results(tmp_path / "a", LABEL_2, scores(LABEL_2, 0.5, 0.6, 0.9))
     other = results(tmp_path / "b", LABEL_2, scores(LABEL_2, 0.5, 0.64))
-    found = stores.compare(LABEL, one, other)
+    found = results_diff.compare(LABEL, one, other)
     # Seeds 0 and 1 are in both: differences 0 and 4 points, mean 2, population std 2.
     assert lines(found)[0][3:] == ("66.7±17.0", "57.0±7.0", "+2.0±2.0", "1 of 2 differ")
     assert found.differing == {LABEL_2[1].id: "accuracy of round 1: 0.5 and 0.54"}
-    text = stores.render(found)
+    text = results_diff.render(found)
     assert "- 1 of 2 runs that both have differ in their numbers:" in text
     assert f"- {LABEL_2[1].id}: accuracy of round 1" in text
 
@@ -40,12 +40,12 @@ def test_differences_are_paired_by_seed_and_runs_with_other_numbers_are_named(tm
 def test_cells_that_only_one_side_has_are_said(tmp_path):
     one = results(tmp_path / "a", LABEL_2 + DIR, scores(LABEL_2, 0.5))
     other = results(tmp_path / "b", LABEL_2 + DIR, scores(DIR, 0.25))
-    found = stores.compare(LABEL, one, other)
+    found = results_diff.compare(LABEL, one, other)
     assert [line[1:2] + line[3:] for line in lines(found)] == [
         ("label-2", "50.0", "", "", "only in A"),
         ("dir-0.1", "", "25.0", "", "only in B"),
     ]
-    assert "No run has ended on both sides." in stores.render(found)
+    assert "No run has ended on both sides." in results_diff.render(found)
 
 
 def test_runs_of_another_version_of_a_method_are_compared_by_their_seeds(tmp_path):
@@ -60,7 +60,7 @@ def test_runs_of_another_version_of_a_method_are_compared_by_their_seeds(tmp_pat
             other.start(cell["run"], cell["config"])
             other.finish(cell["run"], rows, record | {"id": cell["run"]})
     other.write_grid(LABEL, grid)
-    found = stores.compare(LABEL, one, other)
+    found = results_diff.compare(LABEL, one, other)
     assert lines(found)[0][3:] == ("55.0±5.0", "58.0±5.0", "+3.0±0.0", "other runs")
     assert found.shared == 0
 
@@ -69,7 +69,7 @@ def test_what_differs_at_one_tuning_choice_is_not_mixed_with_others(tmp_path):
     tuned = cells("label-2", "fedprox")
     one = results(tmp_path / "a", tuned, scores(tuned, *[0.5] * len(tuned)))
     other = results(tmp_path / "b", tuned, scores(tuned, *[0.6] * len(tuned)))
-    table = stores.compare(LABEL, one, other).tables["accuracy"]
+    table = results_diff.compare(LABEL, one, other).tables["accuracy"]
     choices = {str(cell.choice) for cell in tuned}
     assert len(table) == len(choices)
     assert ("tuning" in table) == any(cell.choice for cell in tuned)
@@ -77,5 +77,5 @@ def test_what_differs_at_one_tuning_choice_is_not_mixed_with_others(tmp_path):
 
 def test_a_grid_without_results_says_so(tmp_path):
     one, other = (results(tmp_path / side, LABEL_2, {}) for side in "ab")
-    found = stores.compare(LABEL, one, other)
-    assert not found.tables and "No run of it is done in A or B." in stores.render(found)
+    found = results_diff.compare(LABEL, one, other)
+    assert not found.tables and "No run of it is done in A or B." in results_diff.render(found)

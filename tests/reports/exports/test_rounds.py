@@ -5,8 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from bench.store import Store
-from reports.rounds import rounds_table, write
+from bench.results.store import Store
+from reports.exports.rounds import rounds_table, write
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from reports import feature_views
-from reports.feature_views import Panel, draw, project
+from reports.figures import encoder_scatter
+from reports.figures.encoder_scatter import Panel, draw, project
 
 LABELS = np.repeat([0, 2, 1], 20)
 CLIENTS = np.repeat([0, 0, 1], 20)
@@ -22,7 +22,7 @@ def features():
 def drawn(monkeypatch, tmp_path, panels, view="pca", **changes):
     """The figure that `draw` would save."""
     figures = []
-    monkeypatch.setattr(feature_views, "save", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(encoder_scatter, "save", lambda figure, path: figures.append(figure))
     given = {"labels": LABELS, "clients": CLIENTS, "classes": CLASSES, "stem": tmp_path / "f", "title": "all"}
     draw(panels, view=view, **(given | changes))
     return figures[0]

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-import reports
-from bench.store import Store
-from reports import drawings, embedding, matrices, series
-from reports.figure_names import figure_name
+from bench.experiments.figure_names import figure_name
+from bench.results.store import Store
+from reports import api
+from reports.figures import dispatch, embedding, heatmaps, series
 
 ROUNDS = 15
 CKA = {"kind": "cka", "show": "layers", "layers": [], "estimator": "linear", "round": "last"}
@@ -71,7 +71,7 @@ def test_similarity_by_layer_is_the_mean_over_pairs_and_then_over_seeds(store, m
     ]
     assert found.points["std"].tolist() == pytest.approx([0.2, 0])
     assert found.y_label.startswith("Linear CKA")
-    (drawn,) = drawings.draw(CKA, *stored(store)).values()
+    (drawn,) = dispatch.draw(CKA, *stored(store)).values()
     assert [text.get_text() for text in drawn.axes[0].get_xticklabels()] == ["conv1", "classifier"]
 
 
@@ -100,11 +100,11 @@ def test_the_two_estimators_are_numbers_of_their_own(store, measured):
 def test_similarity_of_clients_is_shown_for_the_layers_that_are_named(store, measured):
     measured("cifar10 dir-0.1", "fedavg", [0.5], probes={f"cka-linear-{ROUNDS:04d}": [similar(0.1, 0.2, None)]})
     figure = CKA | {"show": "clients", "layers": ["classifier", "conv1", "conv9"]}
-    ((classifier, conv1),) = matrices.collect(figure, *stored(store))
+    ((classifier, conv1),) = heatmaps.collect(figure, *stored(store))
     assert (conv1.title, classifier.title) == ("conv1", "classifier") and conv1.of == "cifar10, dir-0.1, fedavg, seed 0"
     np.testing.assert_array_equal(conv1.values, [[1, 0.1, 0.2], [0.1, 1, np.nan], [0.2, np.nan, 1]])
     assert conv1.rows == conv1.columns == [4, 5, 9] and conv1.scale == "Linear CKA"
-    drawn = matrices.draw([[classifier, conv1]])
+    drawn = heatmaps.draw([[classifier, conv1]])
     images = [axes.images[0] for axes in drawn.axes[:2]]
     assert images[0].get_clim() == images[1].get_clim() == (0.1, 1), "panels of one scale share their colours"
 
@@ -116,10 +116,10 @@ def test_norms_stand_beside_the_examples_for_the_rounds_that_a_run_has(store, me
 
     probes = {"weight-norms-0001": [norms(3)], f"weight-norms-{ROUNDS:04d}": [norms(9)]}
     measured("cifar10 dir-0.1", "fedavg", [0.5], probes=probes)
-    ((counts, early, late),) = matrices.collect(NORMS, *stored(store))
+    ((counts, early, late),) = heatmaps.collect(NORMS, *stored(store))
     assert counts.values[1, 1] == 7 and (early.values[0, 0], late.values[0, 0]) == (3, 9)
     assert early.title.endswith("round 1") and late.title.endswith(f"round {ROUNDS}")
-    drawn = matrices.draw([[counts, early, late]])
+    drawn = heatmaps.draw([[counts, early, late]])
     limits = [axes.images[0].get_clim() for axes in drawn.axes[:3]]
     assert limits == [(0, 7), (1, 9), (1, 9)]
 
@@ -188,7 +188,7 @@ def test_a_report_draws_them_from_stored_numbers_and_says_what_is_not_there(stor
     command = [
         sys.executable,
         "-c",
-        "import sys, reports; print(reports.write_figures(*sys.argv[1:])); print(*sys.modules)",
+        "import sys; from reports import api; print(api.write_figures(*sys.argv[1:])); print(*sys.modules)",
     ]
     output = subprocess.run([*command, str(store.save()), "small_table", "paper"], capture_output=True, text=True)
     assert "'torch'" not in output.stdout and " torch " not in output.stdout and not output.stderr
@@ -196,7 +196,7 @@ def test_a_report_draws_them_from_stored_numbers_and_says_what_is_not_there(stor
     assert names == [
         f"small_table@paper-cka-linear-{kind}.{of}" for kind in ("clients", "layers") for of in ("pdf", "png", "svg")
     ]
-    _, sentences = reports.write_figures(store.folder, "small_table", "paper")
+    _, sentences = api.write_figures(store.folder, "small_table", "paper")
     assert [line.split(" of ")[0] for line in sentences] == [
         f"Nothing to draw yet for {name}" for name in ("weight-norms", "embedding", "separability")
     ]

@@ -10,14 +10,17 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-import reports
-from bench.cli import app
-from bench.grid import expand, to_json
-from bench.grid_spec import load_grid
-from bench.mistakes import ConfigError
-from bench.store import Store
-from reports import figures, series
-from reports.figure_names import figure_name
+from bench.cli.app import app
+from bench.errors import ConfigError
+from bench.experiments import figure_names
+from bench.experiments.cells import to_json
+from bench.experiments.expansion import expand
+from bench.experiments.figure_names import figure_name
+from bench.experiments.grid_loading import load_grid
+from bench.results.store import Store
+from reports import api
+from reports.figures import lines as figures
+from reports.figures import series
 
 CLASSES = 4
 
@@ -260,7 +263,7 @@ def test_distributions_on_other_images_say_so(store, played):
 def test_files_are_written_whole_and_named_after_the_figure(store, played):
     played("cifar10 label-2", "fedavg", [0.5, 0.52])
     store.report |= {"figures": [curves("communication"), {"kind": "by-setting", "setting": "clients"}]}
-    paths, sentences = reports.write_figures(store.save(), "small_table", "paper", ("communication", "time"))
+    paths, sentences = api.write_figures(store.save(), "small_table", "paper", ("communication", "time"))
     names = ("communication", "by-clients", "time")
     expected = [f"small_table@paper-{name}.{suffix}" for name in names for suffix in ("png", "pdf", "svg")]
     assert [path.name for path in paths] == expected and not sentences
@@ -270,9 +273,9 @@ def test_files_are_written_whole_and_named_after_the_figure(store, played):
     drawing = paths[2].read_text()
     assert ">Communication (MB per client)</text>" in drawing and ">fedavg</text>" in drawing, "text stays text"
     before = [path.read_bytes() for path in paths]
-    again, _ = reports.write_figures(store.folder, "small_table", "paper", ("communication", "time"))
+    again, _ = api.write_figures(store.folder, "small_table", "paper", ("communication", "time"))
     assert [path.read_bytes() for path in again] == before
-    best, _ = reports.write_figures(store.folder, "small_table", "paper", ("time",), value="best")
+    best, _ = api.write_figures(store.folder, "small_table", "paper", ("time",), value="best")
     assert best[-1].name == "small_table@paper-best-time.svg"
 
 
@@ -284,7 +287,7 @@ def test_accuracies_of_other_models_get_figures_of_their_own(store, played):
     rows = [json.loads(line) | last for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps({k: v for k, v in row.items() if k != "accuracy"}) + "\n" for row in rows))
     store.report |= {"figures": [{"kind": "by-setting", "setting": "clients"}]}
-    paths, _ = reports.write_figures(store.save(), "small_table", "paper")
+    paths, _ = api.write_figures(store.save(), "small_table", "paper")
     names = [f"small_table@paper-by-clients{of}.png" for of in ("", "-global_accuracy", "-local_accuracy")]
     assert [path.name for path in paths if path.suffix == ".png"] == names
 
@@ -293,7 +296,7 @@ def test_a_figure_with_nothing_to_draw_says_so(store):
     store.add("cifar10 label-2", "fedavg", [None])
     wanted = [curves("time"), {"kind": "by-setting", "setting": "num_clusters"}, {"kind": "distributions", "client": 0}]
     store.report |= {"figures": wanted}
-    paths, sentences = reports.write_figures(store.save(), "small_table", "paper")
+    paths, sentences = api.write_figures(store.save(), "small_table", "paper")
     assert not paths and not list((store.folder / "reports").iterdir())
     assert sentences == [
         f"Nothing to draw yet for {name} of small_table@paper: no run that is done has results for it."
@@ -321,7 +324,7 @@ def test_report_draws_what_the_grid_lists_and_what_is_asked_for(store, played):
 def test_a_report_without_figures_does_not_import_matplotlib_and_figures_do_not_import_torch(store, played):
     played("cifar10 label-2", "fedavg", [0.5])
     code = (
-        "import sys\nfrom bench.cli import app\n"
+        "import sys\nfrom bench.cli.app import app\n"
         "try: app(sys.argv[1:])\nexcept SystemExit: pass\nprint('MODULES', *sys.modules)"
     )
     command = [sys.executable, "-c", code, "report", "--results-dir", str(store.save())]
@@ -386,10 +389,10 @@ def test_a_mistake_in_the_figures_of_a_grid_is_explained(tmp_path, drawn, said):
 
 def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, played):
     played("cifar10 label-2", "fedconcat", [0.5], findings=shares(0), traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
-    wanted = [*map(curves, reports.CURVES), {"kind": "by-setting", "setting": "clients"}]
+    wanted = [*map(curves, figure_names.CURVES), {"kind": "by-setting", "setting": "clients"}]
     wanted += [{"kind": "distributions", "client": 0}, {"kind": "local-models"}]
     of_features = {"cka", "weight-norms", "embedding", "separability"}  # see test_feature_figures.py
-    assert {figure["kind"] for figure in wanted} | of_features == set(reports.FIGURES)
+    assert {figure["kind"] for figure in wanted} | of_features == set(figure_names.FIGURES)
     for figure in wanted:
         found = numbers(store, figure)
         assert len(found.points) and figures.draw(found).axes

@@ -3,10 +3,10 @@
 import itertools
 
 import algorithms
-from bench import grid_files
-from bench.grid_spec import load_grid
-from reports import looks
-from reports.looks import COLOURS, METHODS
+from bench.experiments import grid_files
+from bench.experiments.grid_loading import load_grid
+from reports.figures import style
+from reports.figures.style import COLOURS, METHODS
 
 
 def pairs(of: dict) -> list[tuple]:
@@ -30,16 +30,16 @@ def test_methods_that_a_grid_compares_have_different_colours():
 
 
 def test_a_method_looks_the_same_whatever_stands_beside_it():
-    alone = looks.looks(["fedconcat"])["fedconcat"]
-    beside = looks.looks(["client 1", "moon", "fedavg", "fedconcat", "num_clusters=5"])
+    alone = style.looks(["fedconcat"])["fedconcat"]
+    beside = style.looks(["client 1", "moon", "fedavg", "fedconcat", "num_clusters=5"])
     assert beside["fedconcat"] == alone == METHODS["fedconcat"]
-    assert looks.looks(["fedconcat (true)"])["fedconcat (true)"] == alone
-    assert looks.looks(["fedprox mu=0.1"])["fedprox mu=0.1"] == METHODS["fedprox"]
+    assert style.looks(["fedconcat (true)"])["fedconcat (true)"] == alone
+    assert style.looks(["fedprox mu=0.1"])["fedprox mu=0.1"] == METHODS["fedprox"]
 
 
 def test_lines_of_one_method_share_its_colour_and_nothing_else():
     lines = ["fedconcat-ib", "scaffold", *(f"fedconcat, {rounds} encoder rounds" for rounds in (31, 50, 100))]
-    found = looks.looks(lines)
+    found = style.looks(lines)
     assert list(found) == lines
     assert {found[line].color for line in lines[2:]} == {METHODS["fedconcat"].color}
     assert len({found[line].marker for line in lines[2:]}) == 3
@@ -49,21 +49,21 @@ def test_lines_of_one_method_share_its_colour_and_nothing_else():
 
 def test_lines_that_are_no_methods_take_colours_that_no_method_of_the_figure_has():
     others = [f"client {number}" for number in range(8)]
-    found = looks.looks(["fedavg", *others, "moon"])
+    found = style.looks(["fedavg", *others, "moon"])
     assert len({look.color for look in found.values()}) == len(COLOURS)
     assert found["fedavg"] == METHODS["fedavg"] and found["moon"] == METHODS["moon"]
-    many = looks.looks(["fedavg", *(str(number) for number in range(69))])
+    many = style.looks(["fedavg", *(str(number) for number in range(69))])
     assert len(set(pairs(many))) == 70
-    assert len(looks.looks([str(number) for number in range(100)])) == 100
+    assert len(style.looks([str(number) for number in range(100)])) == 100
 
 
 def test_a_new_method_has_one_look_in_all_figures_that_no_other_method_has(monkeypatch):
     monkeypatch.setitem(algorithms.REGISTRY, "fedadam", "fedadam:FedAdam")
-    alone, beside = looks.looks(["fedadam"]), looks.looks(["client 1", "fedavg", "fedadam"])
+    alone, beside = style.looks(["fedadam"]), style.looks(["client 1", "fedavg", "fedadam"])
     assert alone["fedadam"] == beside["fedadam"]
     assert pairs(alone)[0] not in pairs(METHODS)
 
 
 def test_classes_have_colours_of_their_own():
     for count in (1, 10, 11, 100):
-        assert len(set(looks.colours_of_classes(count))) == count
+        assert len(set(style.colours_of_classes(count))) == count

@@ -12,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 import reports
-from bench.cli import app
-from reports.latex_text import escape
-from tests.tools import path_of
+from bench.cli.app import app
+from reports import api
+from reports.formats.latex_text import escape
+from tests.support.tools import path_of
 
 ROOT = Path(reports.__file__).parents[1]
 
@@ -43,16 +44,16 @@ def small_table(store):
 
 def test_the_markdown_of_a_small_table_is_this_file(small_table):
     golden = Path(__file__).with_name("small_table.md").read_text(encoding="utf-8")
-    assert reports.render(small_table.save(), "small_table", "paper") == golden
+    assert api.render(small_table.save(), "small_table", "paper") == golden
 
 
 def test_write_saves_every_format_and_says_where(small_table):
     folder = small_table.save()
-    paths = reports.write(folder, "small_table", "paper")
+    paths = api.write(folder, "small_table", "paper")
     formats = ("md", "tex", "csv", "html")
     assert paths == {format: folder / "reports" / f"small_table@paper.{format}" for format in formats}
     for format, path in paths.items():
-        assert path.read_text(encoding="utf-8") == reports.render(folder, "small_table", "paper", format=format)
+        assert path.read_text(encoding="utf-8") == api.render(folder, "small_table", "paper", format=format)
 
 
 def test_the_command_writes_the_formats_that_it_is_asked_for(small_table):
@@ -67,8 +68,8 @@ def test_the_command_writes_the_formats_that_it_is_asked_for(small_table):
 
 def test_another_value_gets_files_of_its_own(small_table):
     folder = small_table.save()
-    last = reports.write(folder, "small_table", "paper", value="last", formats=("md",))
-    best = reports.write(folder, "small_table", "paper", value="best", formats=("md",))
+    last = api.write(folder, "small_table", "paper", value="last", formats=("md",))
+    best = api.write(folder, "small_table", "paper", value="best", formats=("md",))
     assert [path.name for path in (*last.values(), *best.values())] == [
         "small_table@paper.md",
         "small_table@paper-best.md",
@@ -77,7 +78,7 @@ def test_another_value_gets_files_of_its_own(small_table):
 
 def test_per_client_models_get_a_section_of_their_own(small_table):
     small_table.add("cifar10 label-2", "local", [0.3] * 3, personal=True)
-    text = reports.render(small_table.save(), "small_table", "paper")
+    text = api.render(small_table.save(), "small_table", "paper")
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     assert [section.split("\n")[0] for section in sections] == [
         "accuracy",
@@ -90,7 +91,7 @@ def test_per_client_models_get_a_section_of_their_own(small_table):
 
 
 def test_csv_reads_back_as_the_same_numbers(small_table):
-    text = reports.render(small_table.save(), "small_table", "paper", format="csv")
+    text = api.render(small_table.save(), "small_table", "paper", format="csv")
     lines = pd.read_csv(StringIO(text), dtype=str, keep_default_na=False)
     assert lines.to_csv(index=False, lineterminator="\n") == text
     cells = lines.set_index(["dataset", "partition", "algorithm"])
@@ -112,16 +113,14 @@ SPECIAL = r"a&b_50%#$x{y}~^\z<|>`*"
 def test_names_with_special_characters_are_escaped_in_markdown(store):
     store.mirrors = None
     store.title = "100 % | of `it`"
-    text = reports.render(store.add(f"{SPECIAL} label-2", "fedavg", [0.5]).save(), "small_table", "paper")
+    text = api.render(store.add(f"{SPECIAL} label-2", "fedavg", [0.5]).save(), "small_table", "paper")
     assert "# 100 % \\| of \\`it\\`\n" in text
     assert r"| a&b_50%#$x{y}~^\\z\<\|>\`\* " in text
 
 
 def test_names_with_special_characters_are_escaped_in_latex(store):
     store.mirrors = None
-    text = reports.render(
-        store.add(f"{SPECIAL} label-2", "fed_avg", [0.5]).save(), "small_table", "paper", format="tex"
-    )
+    text = api.render(store.add(f"{SPECIAL} label-2", "fed_avg", [0.5]).save(), "small_table", "paper", format="tex")
     assert (
         r"a\&b\_50\%\#\$x\{y\}\textasciitilde{}\textasciicircum{}\textbackslash{}z"
         r"\textless{}\textbar{}\textgreater{}\textasciigrave{}* & label-2 & 50.0 \\"
@@ -130,7 +129,7 @@ def test_names_with_special_characters_are_escaped_in_latex(store):
 
 
 def test_latex_groups_rows_by_dataset_and_puts_published_values_below(small_table):
-    text = reports.render(small_table.save(), "small_table", "paper", format="tex")
+    text = api.render(small_table.save(), "small_table", "paper", format="tex")
     body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0].strip().split("\n")
     assert body[:7] == [
         r"cifar10 & label-2 & 53.2$\pm$0.3 & \textbf{60.0$\pm$0.0} & 70.2$\pm$0.0 \\",
@@ -155,7 +154,7 @@ def test_a_latex_row_or_dash_is_not_read_as_a_command(store):
     store.mirrors = None
     store.add("[a] label-2", "fedavg", [0.5]).add("*b label-2", "fedavg", [0.5]).add("c--d label-2", "fedavg", [0.5])
     store.title = "Two\n\nparagraphs"
-    text = reports.render(store.save(), "small_table", "paper", format="tex")
+    text = api.render(store.save(), "small_table", "paper", format="tex")
     assert "\n{}[a] & " in text and "\n{}*b & " in text and "\nc-{}-d & " in text
     assert r"\caption{Two paragraphs}" in text
 
@@ -193,14 +192,14 @@ def specials_everywhere(store):
 
 @pytest.mark.parametrize("format", ["tex", "standalone"])
 def test_latex_compiles_with_special_characters_everywhere(store, tmp_path, format):
-    text = reports.render(specials_everywhere(store), "small_table", "paper", format=format)
+    text = api.render(specials_everywhere(store), "small_table", "paper", format=format)
     assert r"\textit" in text and "Mean ranks" in text and "[+10.0" in text
     compile_latex(PAPER % text if format == "tex" else text, tmp_path)
 
 
 def test_a_standalone_document_holds_the_same_tables(small_table):
     folder = small_table.save()
-    paths = reports.write(folder, "small_table", "paper", formats=("tex", reports.STANDALONE))
+    paths = api.write(folder, "small_table", "paper", formats=("tex", api.STANDALONE))
     document = paths["standalone"].read_text(encoding="utf-8")
     assert paths["standalone"].name == "small_table@paper-standalone.tex"
     assert document.startswith(r"\documentclass{article}") and document.endswith("\\end{document}\n")
@@ -210,7 +209,7 @@ def test_a_standalone_document_holds_the_same_tables(small_table):
 def test_latex_compiles_with_nothing_but_booktabs(small_table, tmp_path):
     small_table.title = SPECIAL
     small_table.add(f"{SPECIAL} label-2", "local", [0.3] * 3, personal=True)
-    text = reports.render(small_table.save(), "small_table", "paper", format="tex")
+    text = api.render(small_table.save(), "small_table", "paper", format="tex")
     compile_latex(PAPER % text, tmp_path)
 
 
@@ -227,18 +226,20 @@ def test_a_report_imports_neither_torch_nor_ray_and_the_package_alone_not_even_p
     folder = str(small_table.save())
     heavy = "print(sorted({'torch', 'ray', 'pydantic', 'pandas', 'jinja2', 'vl_convert'} & sys.modules.keys()))"
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
-    assert run_python(f"import sys, reports; {heavy}") == "[]\n"
+    assert run_python(f"import sys, reports.api; {heavy}") == "[]\n"
     for formats, needed in (
         (("md", "tex", "csv"), ["pandas"]),
         (("html",), ["jinja2", "pandas", "vl_convert"]),
         (("html",), ["jinja2", "pandas"]),  # the script is kept
     ):
-        code = f"import sys, reports; reports.write({folder!r}, 'small_table', 'paper', formats={formats!r}); {heavy}"
-        assert run_python(code) == f"{needed}\n"
+        call = (
+            f"import sys; from reports import api; api.write({folder!r}, 'small_table', 'paper', formats={formats!r})"
+        )
+        assert run_python(f"{call}; {heavy}") == f"{needed}\n"
 
 
 def test_an_unknown_format_is_refused_before_anything_is_written(small_table):
     folder = small_table.save()
     with pytest.raises(ValueError, match="Unknown report format 'htm'. Did you mean 'html'?"):
-        reports.write(folder, "small_table", "paper", formats=("md", "htm"))
+        api.write(folder, "small_table", "paper", formats=("md", "htm"))
     assert not (folder / "reports").exists()

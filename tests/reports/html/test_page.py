@@ -16,11 +16,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-import reports
+from reports import api
+from reports.figures.style import METHODS
 from reports.html import vega
-from reports.looks import METHODS
 from tests.reports.conftest import Store
-from tests.tools import path_of
+from tests.support.tools import path_of
 
 NASTY = """<img src=x onerror=hacked()>&amp;"'</script><script>hacked()</script><!--{{ 7*7 }}"""
 PHONE = 360  # pixels
@@ -62,7 +62,7 @@ def stored(tmp_path_factory) -> Store:
 
 @pytest.fixture(scope="module")
 def path(stored):
-    return reports.write(stored.folder, "small_table", "paper", formats=("html",))["html"]
+    return api.write(stored.folder, "small_table", "paper", formats=("html",))["html"]
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def cell_values(browser) -> dict[tuple[str, ...], float | None]:
 
 
 def test_numbers_are_those_of_the_csv(page, stored):
-    text = reports.render(stored.folder, "small_table", "paper", format="csv")
+    text = api.render(stored.folder, "small_table", "paper", format="csv")
     lines = pd.read_csv(StringIO(text), dtype=str, keep_default_na=False)
     csv = {
         (line.dataset, "label-2" if line.partition == "none" else line.partition, line.algorithm): line
@@ -226,7 +226,7 @@ def test_in_the_dark_colours_stay_unless_they_are_too_dark(stored):
     store = Store(stored.folder / "dark")
     for method in ("fedavg", "fedconcat"):
         store.add("cifar10 label-2", method, [0.5])
-    text = reports.render(store.save(), "small_table", "paper", format="html")
+    text = api.render(store.save(), "small_table", "paper", format="html")
     colours = {name: theme["colours"] for name, theme in embedded(text)["themes"].items()}
     assert colours["light"] == {method: METHODS[method].color for method in ("fedavg", "fedconcat")}
     assert colours["dark"]["fedavg"] == colours["light"]["fedavg"]
@@ -256,7 +256,7 @@ def test_where_the_script_cannot_be_kept_the_page_is_the_same(stored, path, tmp_
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "file"))
     vega.script.cache_clear()
-    assert reports.render(stored.folder, "small_table", "paper", format="html") == path.read_text()
+    assert api.render(stored.folder, "small_table", "paper", format="html") == path.read_text()
 
 
 def test_a_damaged_script_is_made_anew(tmp_path, monkeypatch):
@@ -277,8 +277,8 @@ def test_tables_say_what_those_in_markdown_say(browser, store):
         store.add(row, "fedavg", [0.53 + shift, 0.531 + shift, 0.53 + shift])
         store.add(row, "moon", [0.60, 0.62, 0.64]).add(row, "fedrs", [0.59, 0.63, 0.62])
     store.add("cifar10 label-3", "moon", [0.6, None, 0.6])
-    text = reports.render(store.save(), "small_table", "paper")
-    browser.get(reports.write(store.folder, "small_table", "paper", formats=("html",))["html"].as_uri())
+    text = api.render(store.save(), "small_table", "paper")
+    browser.get(api.write(store.folder, "small_table", "paper", formats=("html",))["html"].as_uri())
     script = """
         const marks = { 'best': '**', 'like-best': '_' };
         const shown = [];
@@ -387,7 +387,7 @@ def test_the_page_asks_for_nothing_else(page, path):
 
 
 def test_the_same_results_make_the_same_page(stored, path):
-    assert reports.render(stored.folder, "small_table", "paper", format="html") == path.read_text()
+    assert api.render(stored.folder, "small_table", "paper", format="html") == path.read_text()
 
 
 def test_a_page_of_table_1_with_all_its_runs_is_small(tmp_path, monkeypatch):
@@ -398,6 +398,6 @@ def test_a_page_of_table_1_with_all_its_runs_is_small(tmp_path, monkeypatch):
         row, method = divmod(number, 8)
         score = 0.5 + math.sin(number) / 5
         store.add(f"cifar{row} label-2", f"method-{method}", [score + 0.00123 * seed for seed in range(3)])
-    page = reports.render(store.save(), "small_table", "paper", format="html")
+    page = api.render(store.save(), "small_table", "paper", format="html")
     assert len(store.cells) == 477 and page.count('"status":"done"') == 477
     assert len(page.encode()) < 4_000_000

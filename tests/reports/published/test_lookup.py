@@ -2,13 +2,13 @@ from collections import Counter
 
 import pytest
 
-from bench.grid import expand
-from bench.grid_spec import load_grid
-from reports import published
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from reports.published import lookup
 
 
 def fedconcat(table="1", **changes):
-    return published.find(
+    return lookup.find(
         **{
             "paper": "fedconcat",
             "table": table,
@@ -29,7 +29,7 @@ def test_all_1050_published_numbers_are_found_by_what_they_were_measured_on(read
     for paper in ("ccvr", "fedcat", "fedcollab", "fedconcat"):
         for line in read_published(paper):
             key = {name: value for name, value in line.items() if name not in ("mean", "std", "unit", "note")}
-            number = published.find(**key)
+            number = lookup.find(**key)
             assert (number.mean, number.std, number.same_setting) == (line["mean"], line["std"], True)
             float(number.mean)
             found += 1
@@ -47,7 +47,7 @@ def test_all_1050_published_numbers_are_found_by_what_they_were_measured_on(read
 )
 def test_numbers_read_as_the_papers_print_them(paper, subject, printed):
     setting = {"n_clients": "1", "participation": "1", "model": "?"}
-    assert str(published.find(paper=paper, table="1", metric="test_accuracy", **subject, **setting)) == printed
+    assert str(lookup.find(paper=paper, table="1", metric="test_accuracy", **subject, **setting)) == printed
 
 
 def test_another_setting_of_a_subject_printed_once_is_found_and_said_to_differ():

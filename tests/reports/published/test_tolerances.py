@@ -1,7 +1,7 @@
 import pytest
 
-from reports.published import Published
-from reports.verdicts import RULES, rule
+from reports.published.lookup import Published
+from reports.published.tolerances import RULES, rule
 
 
 def number(paper, mean, std="", table="1", dataset="cifar10", metric="test_accuracy"):

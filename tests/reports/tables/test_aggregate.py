@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-import reports
+from reports import api
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_an_axis_may_be_any_setting_of_the_config(store):
     store.report |= {"rows": ["lr"]}
     store.add("cifar10 label-2", "fedavg", [0.5], config={"lr": 0.1})
     store.add("cifar10 label-2", "fedavg", [0.4], config={"lr": 0.01})
-    text = reports.render(store.save(), "small_table", "paper")
+    text = api.render(store.save(), "small_table", "paper")
     assert [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")][2:] == [
         "0.1",
         "0.01",
@@ -107,7 +107,7 @@ def test_an_axis_may_be_any_setting_of_the_config(store):
 def test_seeds_may_be_columns(store):
     store.mirrors = None
     store.report |= {"columns": "seed"}
-    lines = reports.render(store.add("cifar10 label-2", "fedavg", [0.5, 0.4]).save(), "small_table", "paper")
+    lines = api.render(store.add("cifar10 label-2", "fedavg", [0.5, 0.4]).save(), "small_table", "paper")
     assert "| seed=0   | seed=1   |" in lines and "| **50.0** | 40.0     |" in lines
 
 

@@ -3,14 +3,14 @@ import re
 
 import pytest
 
-import reports
-from bench.store import Store as ResultStore
-from bench.store import StoreError
+from bench.errors import StoreError
+from bench.results.store import Store as ResultStore
+from reports import api
 
 
 def table(store, **options):
     """The first table as (row labels, column) -> text, in the order of the page."""
-    text = reports.render(store.save(), "small_table", store.budget, **options)
+    text = api.render(store.save(), "small_table", store.budget, **options)
     lines = text[text.index("\n|") + 1 :].split("\n\n")[0].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     header, _, *body = rows
@@ -19,7 +19,7 @@ def table(store, **options):
 
 
 def notes(store, **options):
-    text = reports.render(store.save(), "small_table", store.budget, **options)
+    text = api.render(store.save(), "small_table", store.budget, **options)
     return [line[2:] for line in text.splitlines() if line.startswith("- ")]
 
 
@@ -78,7 +78,7 @@ def test_incomplete_substituted_and_lonely_cells_are_never_bold(store):
 def test_a_table_says_which_files_its_images_came_from_and_whether_they_were_the_same(store):
     store.add("cifar10 label-2", "fedavg", [0.5])
     store.add("svhn label-2", "fedavg", [0.5]).add("svhn label-2", "moon", [0.5], data="1")
-    text = reports.render(store.save(), "small_table", "paper")
+    text = api.render(store.save(), "small_table", "paper")
     assert "Data: cifar10 from pickles (0badcafe)." in text
     assert "Mixed data: svhn from pickles (0badcafe) and pickles (1)." in text
 
@@ -86,7 +86,7 @@ def test_a_table_says_which_files_its_images_came_from_and_whether_they_were_the
 def test_cells_on_incomplete_data_have_no_published_counterpart(store):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.5, 0.5], data_note="5 of 10 classes")
     store.add("cifar10 label-3", "fedavg", [0.5, 0.5, 0.5])
-    text = reports.render(store.save(), "small_table", "paper")
+    text = api.render(store.save(), "small_table", "paper")
     lines = {name: next(line for line in text.splitlines() if f"| {name} " in line) for name in ("label-2", "label-3")}
     assert "(" not in lines["label-2"] and "(" in lines["label-3"]
     assert "cifar10 was incomplete (5 of 10 classes): these cells have no published counterpart." in text
@@ -222,9 +222,9 @@ def test_a_gain_is_of_the_same_seeds_and_over_the_cell_that_the_grid_names(store
     assert any(note.startswith("In brackets: gain over algorithm=fedavg, in points") for note in notes(store))
     store.std = "sample"
     assert table(store)["cifar10", "label-2", "moon"].startswith("59.0±9.9 [+4.0±2.8]")
-    csv = reports.render(store.save(), "small_table", "paper", format="csv").splitlines()
+    csv = api.render(store.save(), "small_table", "paper", format="csv").splitlines()
     assert csv[0].endswith(",run_ids,gain,gain_std") and any(line.endswith(",4.0,2.828427") for line in csv)
-    assert r"{\scriptsize [+4.0$\pm$2.8]}" in reports.render(store.save(), "small_table", "paper", format="tex")
+    assert r"{\scriptsize [+4.0$\pm$2.8]}" in api.render(store.save(), "small_table", "paper", format="tex")
 
 
 def test_a_run_that_stands_in_several_cells_counts_once_in_each(store):
@@ -275,7 +275,7 @@ def test_mixed_devices_are_named(store):
 
 def test_a_grid_without_a_title_goes_by_its_name(store):
     store.title = ""
-    text = reports.render(store.add("cifar10 label-2", "fedavg", [0.5]).save(), "small_table", "paper")
+    text = api.render(store.add("cifar10 label-2", "fedavg", [0.5]).save(), "small_table", "paper")
     assert text.startswith("# small_table\n")
 
 
@@ -295,18 +295,18 @@ def test_reasons_of_diverged_and_failed_runs_are_footnotes(store):
 def test_a_grid_that_was_not_run_is_answered_with_those_that_were(store):
     folder = store.add("cifar10 label-2", "fedavg", [0.5]).save()
     with pytest.raises(StoreError, match=r"holds no other@paper, only: small_table@paper\. Run it first"):
-        reports.render(folder, "other", "paper")
+        api.render(folder, "other", "paper")
 
 
 def test_an_unknown_value_metric_or_format_is_answered_with_those_known(store):
     folder = store.add("cifar10 label-2", "fedavg", [0.5]).save()
     with pytest.raises(ValueError, match="Unknown value 'last1'. Did you mean 'last10'"):
-        reports.render(folder, "small_table", "paper", value="last1")
+        api.render(folder, "small_table", "paper", value="last1")
     with pytest.raises(ValueError, match="Unknown report format 'pdf'"):
-        reports.render(folder, "small_table", "paper", format="pdf")
+        api.render(folder, "small_table", "paper", format="pdf")
     store.report |= {"metric": "acuracy"}
     with pytest.raises(ValueError, match="Unknown metric 'acuracy'. Did you mean 'accuracy'"):
-        reports.render(store.save(), "small_table", "paper")
+        api.render(store.save(), "small_table", "paper")
 
 
 def test_a_truncated_record_is_named(store):
@@ -314,7 +314,7 @@ def test_a_truncated_record_is_named(store):
     path = folder / "runs" / store.cells[0]["run"] / "record.json"
     path.write_text(json.dumps({"status": "done"})[:5])
     results = ResultStore(folder)
-    assert "0/1 seeds" in reports.render(results, "small_table", "paper")
+    assert "0/1 seeds" in api.render(results, "small_table", "paper")
     assert results.damaged == {path: "is not readable JSON"}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import reports
+from reports import api
 
 # Ranks: 1 2 3; 1.5 1.5 3, since 60.04 prints as 60.0 does; 3 1 2; 1 3 2.
 SCORES = {
@@ -80,7 +80,7 @@ def test_only_rows_count_in_which_every_ranked_column_is_complete(grid, report_o
 
 
 def test_standings_stand_below_the_table_in_every_format(grid):
-    paths = reports.write(grid.save(), "small_table", "paper")
+    paths = api.write(grid.save(), "small_table", "paper")
     text = paths["md"].read_text()
     assert "## Mean ranks and wins over 4 rows\n" in text
     assert "| fedavg | 1.62 [1.00, 2.50] | | 62 [25, 100] | 75 [25, 100] |" in " ".join(text.split())
@@ -105,7 +105,7 @@ def test_every_metric_has_standings_of_its_own(grid):
     for algorithm, scores in {"local": [0.3, 0.3], "ifca": [0.4, 0.4]}.items():
         for row, score in zip(ROWS, scores, strict=False):
             grid.add(row, algorithm, [score], personal=True)
-    text = reports.render(grid.save(), "small_table", "paper")
+    text = api.render(grid.save(), "small_table", "paper")
     assert "## Mean ranks and wins over 2 rows (local_accuracy)" in text
     assert "## Mean ranks and wins over 4 rows (accuracy)" in text
 
@@ -113,11 +113,11 @@ def test_every_metric_has_standings_of_its_own(grid):
 def test_without_two_complete_rows_a_footnote_says_what_is_missing(store):
     store.report |= {"standings": True}
     store.add("cifar10 label-2", "fedavg", [0.5]).add("cifar10 label-2", "moon", [0.6])
-    assert "No mean ranks" not in reports.render(store.save(), "small_table", "paper"), "one row was never to be ranked"
+    assert "No mean ranks" not in api.render(store.save(), "small_table", "paper"), "one row was never to be ranked"
     store.add("svhn label-2", "fedavg", [0.5]).add("svhn label-2", "moon", [None])
-    text = reports.render(store.save(), "small_table", "paper")
+    text = api.render(store.save(), "small_table", "paper")
     assert "No mean ranks and wins yet: they need two rows" in text and "## " not in text
-    assert set(reports.write(store.save(), "small_table", "paper")) == set(reports.FORMATS)
+    assert set(api.write(store.save(), "small_table", "paper")) == set(api.FORMATS)
 
 
 def test_there_are_none_where_the_grid_does_not_ask(grid, report_of):

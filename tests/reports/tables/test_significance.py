@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy import stats
 
-import reports
+from reports import api
 
 BEST = [0.60, 0.62, 0.64]
 
@@ -87,9 +87,7 @@ def test_what_is_like_the_best_is_in_italics_and_named_in_the_csv(store):
     store.mirrors = None
     store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "moon", minus([10, 11, 9]))
     store.add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
-    markdown, latex, csv = (
-        reports.render(store.save(), "small_table", "paper", format=f) for f in ("md", "tex", "csv")
-    )
+    markdown, latex, csv = (api.render(store.save(), "small_table", "paper", format=f) for f in ("md", "tex", "csv"))
     assert "| **62.0±1.6** | 52.0±2.2 | _60.0±2.2_ |" in " ".join(markdown.split())
     assert r"\textbf{62.0$\pm$1.6} & 52.0$\pm$2.2 & \textit{60.0$\pm$2.2} \\" in latex
     lines = [line.split(",") for line in csv.splitlines()]
@@ -122,10 +120,10 @@ def test_a_footnote_names_the_test_and_how_much_it_can_find(store, seeds, said):
     scores = [0.5, 0.52, 0.51, 0.55, 0.53][:seeds]
     store.add("cifar10 label-2", "fedavg", scores)
     store.add("cifar10 label-2", "moon", [0.49, 0.50, 0.52, 0.54, 0.51][:seeds])
-    text = reports.render(store.save(), "small_table", "paper")
+    text = api.render(store.save(), "small_table", "paper")
     assert said in text and ("_" in text.split("- Accuracy")[0]) == (seeds > 1)
 
 
 def test_a_table_without_rivals_says_nothing_about_differences(store):
-    text = reports.render(store.add("cifar10 label-2", "fedavg", BEST).save(), "small_table", "paper")
+    text = api.render(store.add("cifar10 label-2", "fedavg", BEST).save(), "small_table", "paper")
     assert "Italics" not in text and "say nothing" not in text

@@ -5,9 +5,9 @@ from io import StringIO
 import pandas as pd
 import pytest
 
-import reports
-from bench.store import Store as ResultStore
-from reports import rounds
+from bench.results.store import Store as ResultStore
+from reports import api
+from reports.exports import rounds
 
 
 def choice(mu: float, tried: int = 4, **changes) -> dict:
@@ -38,7 +38,7 @@ def with_mu(name: str, mu: float) -> dict:
 
 
 def text_of(store, **options) -> str:
-    return reports.render(store.save(), "small_table", store.budget, **options)
+    return api.render(store.save(), "small_table", store.budget, **options)
 
 
 def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):

@@ -1,0 +1,105 @@
+"""From grid files to checked grids."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from bench.errors import ConfigError, sentences, unknown
+from bench.experiments import figure_schema, grid_files
+from bench.experiments.axis_values import wrong_values
+from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning, Variant
+from bench.files import file_name
+
+
+def load_grid(name: str) -> GridSpec:
+    """The grid of that name, or of that YAML file.
+
+    Raises:
+        ConfigError: if there is none, or with everything that is wrong in the file.
+    """
+    path = grid_files.find(name)
+    try:
+        content = grid_files.read(name)
+    except FileNotFoundError as error:
+        given_as_file = path.parent != grid_files.FOLDER
+        known = grid_files.names()
+        raise ConfigError(
+            [f"There is no grid file {name}." if given_as_file else unknown("grid", name, known)]
+        ) from error
+    except ValueError as error:
+        raise ConfigError([str(error)]) from error
+    if not isinstance(content, dict):
+        raise ConfigError([f"{path} must hold a mapping with axes and settings."])
+    return make_grid(path.stem, content, source="" if path.parent == grid_files.FOLDER else str(path.absolute()))
+
+
+def single(settings: Mapping[str, Any], seeds: list[int]) -> GridSpec:
+    """A grid of one setting: algorithm, dataset and partition as on the command line."""
+    axes = {key: [settings[key]] for key in ("dataset", "partition", "algorithm")}
+    name = "-".join(str(settings[key]) for key in ("algorithm", "dataset", "partition"))
+    return make_grid(file_name(name), {"title": name, "axes": axes | {"seed": seeds}})
+
+
+def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSpec:
+    """A grid from the content of its file and what all grids share."""
+    shared, own = grid_files.read_shared(), _extended(name, dict(content))
+    given = {"budgets": own.get("budgets") or {}, "conditions": own.get("conditions") or []}
+    if isinstance(given["budgets"], dict):  # other shapes are for the checks below
+        parts = {budget: part for budget, part in given["budgets"].items() if isinstance(part, dict)}
+        merged = {budget: shared["budgets"].get(budget, {}) | part for budget, part in parts.items()}
+        given["budgets"] = shared["budgets"] | given["budgets"] | merged
+    if isinstance(given["conditions"], list):
+        given["conditions"] = [*shared["conditions"], *given["conditions"]]
+    context = {"axes": [key for part in ("axes", "settings") if isinstance(own.get(part), dict) for key in own[part]]}
+    try:
+        return GridSpec.model_validate(own | given | {"name": name, "source": source}, context=context)
+    except ValidationError as error:
+        mistakes = [*sentences(error, _keys_beside), *wrong_values(own.get("axes"), own.get("settings"))]
+        raise ConfigError([f"grid {name}: {line}" for line in mistakes]) from error
+
+
+def _extended(name: str, content: dict) -> dict:
+    """The content of a grid file on top of that of the grid that it extends: settings, budgets, mirrors and report are
+    merged key by key, all else is replaced. Methods of the paper that its own axis leaves out are left out of mirrors."""
+    if "extends" not in content:
+        return content
+    extended = content.pop("extends")
+    if extended not in grid_files.names():
+        raise ConfigError([f"grid {name}: extends: {unknown('grid', extended, grid_files.names())}"])
+    base = _extended(extended, dict(grid_files.read(extended)))
+    merged = ("settings", "budgets", "mirrors", "report")
+    both = {key for key in merged if isinstance(content.get(key), dict) and isinstance(base.get(key), dict)}
+    grid = base | {key: base[key] | value if key in both else value for key, value in content.items()}
+    if "mirrors" in both or "mirrors" not in content:
+        grid["mirrors"] = _with_own_columns(grid, content.get("mirrors", {}))
+    return grid
+
+
+def _with_own_columns(grid: dict, given: dict) -> dict | None:
+    """`mirrors` of an extending grid: of the columns that it inherits those that its own axis has."""
+    mirrors, axes, layout = (grid.get(key) or {} for key in ("mirrors", "axes", "report"))
+    if not (isinstance(axes, dict) and isinstance(layout, dict)):
+        return mirrors or None  # for the checks
+    known = axes.get(layout.get("columns", Layout.model_fields["columns"].default))
+    inherited = {key: mirrors[key] for key in ("own", "baselines") if key in mirrors and key not in given}
+    if isinstance(known, list):
+        mirrors |= {key: [name for name in names if name in known] for key, names in inherited.items()}
+    return mirrors or None
+
+
+def _keys_beside(location: tuple) -> list[str]:
+    """Valid keys at the place in a grid file where an unknown one stands."""
+    part = GridSpec
+    nested = {
+        "conditions": Condition,
+        "tuning": Tuning,
+        "budgets": Budget,
+        "report": Layout,
+        "mirrors": Mirrors,
+        "variants": Variant,
+        **figure_schema.KINDS,
+    }
+    for key in location[:-1]:
+        part = nested.get(key, part)
+    return list(part.model_fields)

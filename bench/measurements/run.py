@@ -1,0 +1,79 @@
+"""Measures what figures need on states that finished runs have kept, and stores it."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from bench.measurements.specs import VERSION, Probe, needed_state, probes_of, result_of
+from bench.results.store import Store
+
+
+def measure(
+    cells: Iterable, figures: Iterable[Mapping], store: Store, data_dir: Path | None, say: Callable[[str], None]
+) -> None:
+    """Measures what figures need of finished runs and is not stored; the store must be locked.
+
+    A measurement that fails costs its figure, and nothing else.
+
+    Args:
+        cells: `bench.experiments.cells.Cell`s.
+        figures: as their grid lists them.
+        say: is told of each measurement, and of each that could not be made.
+    """
+    figures = list(figures)
+    for cell in cells:
+        wanted = dict.fromkeys(probe for figure in figures for probe in probes_of(figure, cell.config.rounds))
+        # Most grids want none, and then no record is read.
+        if not wanted or cell.missing or (store.record(cell.id) or {}).get("status") != "done":
+            continue
+        for probe in wanted:
+            if needed_state(probe, cell.config) and result_of(store, cell.id, probe) is None:
+                begin = time.perf_counter()
+                try:
+                    _measure(probe, cell, store, data_dir)
+                    told = f"{time.perf_counter() - begin:.1f} s"
+                except ValueError as error:  # a sentence, of a damaged state for example
+                    told = f"not measured: {error}"
+                except Exception as error:  # too little memory, whatever a library refuses
+                    told = f"not measured: {type(error).__name__}: {error}"
+                say(f"{probe.name} of {cell.config.dataset} {cell.config.partition} {cell.id}: {told}")
+
+
+def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
+    import torch
+
+    from bench.config.resolve import trained_by
+    from bench.config.schema import run_id
+    from bench.measurements import features
+    from bench.provenance import commit
+    from bench.results.artifacts import Folder
+    from bench.simulation.build import build_algorithm, build_task
+    from bench.simulation.retention import FINAL
+    from datasets import resized
+
+    config = cell.config
+    dataset = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+    trained_on = store.record(cell.id)["data"]["digest"]
+    if dataset.digest != trained_on:
+        raise ValueError(
+            f"the run saw other images ({trained_on}) than there are now ({dataset.digest}); run it with --rerun."
+        )
+
+    def load(run_id: str, name: str) -> dict:
+        folder = Folder(store.run_folder(run_id))
+        if name not in folder.names():
+            raise ValueError(f"{store.run_folder(run_id)} has no {name}; run it with --rerun.")
+        return folder.load(name, torch.device("cpu"))
+
+    trained = trained_by(cell.config)
+    state = load(run_id(trained) if trained else cell.id, needed_state(probe, cell.config))
+    task, algorithm = build_task(cell.config, dataset), build_algorithm(cell.config.algorithm)
+    if probe.kind == "embedding":
+        result = features.embedding(task, algorithm, state, load(cell.id, FINAL), probe.option)
+    elif probe.kind == "cka":
+        result = features.cka(task, state, probe.option)
+    else:
+        result = features.weight_norms(task, state)
+    made = {"commit": commit(), "torch": str(torch.__version__), "images": dataset.digest}
+    content = {"version": VERSION, **made, "result": {"classes": list(dataset.classes), **result}}
+    store.write_probe(cell.id, probe.name, content)

@@ -1,0 +1,80 @@
+"""Memory and GPU use of this process, and the name of its device."""
+
+import contextlib
+import resource
+import shutil
+import statistics
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Starts a new measurement of `peak_memory_mb`, in a process that has played other runs before."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with contextlib.suppress(OSError):  # only Linux can; elsewhere the peak is that of the process
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Largest memory since `reset_peak_memory`: of the allocator on a GPU, else of the process. Megabytes of 10^6 bytes."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+def unique_memory_mb() -> float | None:
+    """Memory of this process now that no other process shares, in MB of 10^6 bytes; None where /proc does not tell."""
+    try:
+        lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) * 1024 / 1e6
+
+
+def device_name(device: torch.device) -> str:
+    """The model of a GPU, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+class GpuUse:
+    """Samples of `nvidia-smi` while the context is open; there are none where there is no GPU."""
+
+    def __init__(self):
+        self._samples: list[tuple[float, float]] = []
+        self._sampler = None
+
+    def __enter__(self) -> "GpuUse":
+        if torch.cuda.is_available() and shutil.which("nvidia-smi"):
+            command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop-ms=100"]
+            command.append(f"--id=GPU-{torch.cuda.get_device_properties(0).uuid}")
+            self._sampler = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            self._reader = threading.Thread(target=self._read, daemon=True)
+            self._reader.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        if self._sampler:
+            self._sampler.kill()
+            self._sampler.wait()
+            self._reader.join()
+            self._sampler.stdout.close()
+
+    def between(self, begin: float, end: float) -> float | None:
+        """Mean share of busy time between two moments of `time.perf_counter`; None without a sample."""
+        seen = [share for moment, share in list(self._samples) if begin <= moment <= end]
+        return statistics.mean(seen) if seen else None
+
+    def _read(self) -> None:
+        for line in self._sampler.stdout:
+            if line.strip().isdecimal():  # some devices answer [N/A]
+                self._samples.append((time.perf_counter(), int(line) / 100))

@@ -1,0 +1,66 @@
+"""From a config to its algorithm, engine and task."""
+
+from dataclasses import fields
+from typing import Any
+
+import algorithms
+from algorithms.base import Algorithm
+from bench import models
+from bench.simulation.client import Settings
+from bench.simulation.data import divide, take_subset
+from bench.simulation.engines import refuse_loop_only
+from bench.simulation.task import Task
+from datasets import partitions, transforms
+from datasets.federation import federate
+
+
+def build_algorithm(spec: dict[str, Any]) -> Algorithm:
+    """The method of a resolved config: {"name": ..., field: value}; wrapped methods are nested in the same form."""
+    options = {
+        key: build_algorithm(value) if isinstance(value, dict) and "name" in value else value
+        for key, value in spec.items()
+        if key != "name"
+    }
+    return algorithms.load(spec["name"])(**options)
+
+
+def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = "auto") -> Task:
+    """The federated learning problem of a config; its partition is drawn from the labels of the dataset.
+
+    Raises:
+        ValueError: if the parts of the config do not fit together, or clients have too few examples for a validation part.
+    """
+    images, labels, clients, held_out = divide(config, dataset)
+    if config.split == "validation":
+        evaluated = images[held_out], labels[held_out]
+    else:
+        evaluated = take_subset(dataset.test, config.test_examples, config.seed)
+    transform = transforms.build(config.transform, dataset.name, images.shape[1:], device)
+    federation = federate(
+        images,
+        labels,
+        *evaluated,
+        clients,
+        dataset.num_classes,
+        transform,
+        partitions.parse(config.partition).noise,
+        device,
+    )
+    model_class = models.load(config.model)
+    widened = {"width": config.model_width} if "width" in {field.name for field in fields(model_class)} else {}
+    model = model_class(tuple(images.shape[1:]), dataset.num_classes, **widened)
+    settings = Settings.of(config)
+    if engine == "vectorised":
+        refuse_loop_only(model)
+    elif engine == "auto":
+        engine = choose_engine(model, device)
+    return Task(model, settings, federation, config.seed, engine)
+
+
+def choose_engine(model, device: str) -> str:
+    """The faster engine: small models are bound by the number of operations, which the vectorised engine shares among
+    clients; on a CPU that only pays for models without convolutions."""
+    if model.loop_only:
+        return "loop"
+    convolutional = any(len(shape) == 4 for shape in model.layers().values())
+    return "loop" if device == "cpu" and convolutional else "vectorised"
