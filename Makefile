@@ -21,6 +21,7 @@ quickstart: setup
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	PYTHONPATH=. $(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 	$(BIN)/python -m pytest -m "slow and not torture"
 
