@@ -24,7 +24,7 @@ def read_image_size(value: Any) -> ImageSize:
         and all(type(side) is int and 0 < side <= LARGEST for side in sides)
     ):
         raise ValueError(
-            f"image_size must be a number of pixels from 1 to {LARGEST}, or height and width as 24x32 or [24, 32], "
+            f"image_size must be a number of pixels from 1 to {LARGEST}, or height and width as 24x32, "
             f"but got {value!r}."
         )
     height, width = sides

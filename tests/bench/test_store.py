@@ -7,12 +7,13 @@ import sys
 
 import pytest
 
+from bench.config import resolve
 from bench.grid import expand, to_json
 from bench.grid_spec import load_grid
 from bench.store import Store, StoreError
 from bench.stored import hash_of
 
-CONFIG = {"algorithm": {"name": "fedavg"}, "dataset": "digits", "partition": "iid", "seed": 0}
+CONFIG = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}).canonical()
 RUN = hash_of(CONFIG)
 ROWS = [{"round": 1, "accuracy": 0.5}, {"round": 2, "accuracy": 0.6}]
 RECORD = {"id": RUN, "status": "done", "summary": dict.fromkeys(("last", "best", "last10"), {"accuracy": 0.6})}
@@ -147,7 +148,9 @@ def test_a_directory_that_cannot_be_written_is_refused_in_one_sentence(tmp_path)
 @pytest.mark.parametrize("part", ["runs", "grids", "reports"])
 def test_a_part_of_the_directory_that_cannot_be_written_is_named_before_anything_runs(tmp_path, part):
     (tmp_path / part).touch()
-    with pytest.raises(StoreError, match=f"Cannot write to the results directory .*{part}: .*--results-dir"):
+    with pytest.raises(
+        StoreError, match=f"{part} is a file, not a folder; move it away, or choose another --results-dir"
+    ):
         with Store(tmp_path).locked():
             pass
 
