@@ -42,8 +42,8 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield partial
         os.replace(partial, path)
-    except OSError as error:
-        if str(error.filename or partial) == str(partial):
+    except BaseException as error:
+        if isinstance(error, OSError) and str(error.filename or partial) == str(partial):
             error.strerror, error.filename = error.strerror or str(error), str(path)
         with suppress(OSError):
             partial.unlink()

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 ImageSize = int | str
+LARGEST = 1024  # pixels of a side: what is larger is a mistake, and its arrays would fill the memory
 
 
 def read_image_size(value: Any) -> ImageSize:
@@ -18,10 +19,13 @@ def read_image_size(value: Any) -> ImageSize:
     elif isinstance(value, int):
         sides = [value, value]
     if not (
-        isinstance(sides, list | tuple) and len(sides) == 2 and all(type(side) is int and side > 0 for side in sides)
+        isinstance(sides, list | tuple)
+        and len(sides) == 2
+        and all(type(side) is int and 0 < side <= LARGEST for side in sides)
     ):
         raise ValueError(
-            f"image_size must be a number of pixels, at least 1, or height and width as 24x32 or [24, 32], but got {value!r}."
+            f"image_size must be a number of pixels from 1 to {LARGEST}, or height and width as 24x32, "
+            f"but got {value!r}."
         )
     height, width = sides
     return height if height == width else f"{height}x{width}"

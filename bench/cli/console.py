@@ -1,6 +1,8 @@
 """How the program speaks: its two streams, and its mistakes in one sentence."""
 
+import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -36,7 +38,7 @@ class Output(Console):
 
     @property
     def _has_width(self) -> bool:
-        return self.file.isatty()
+        return self.is_terminal
 
 
 console = Output()
@@ -58,9 +60,10 @@ def name_damaged(store: "Store", looked: bool = False) -> None:
         store.look_through()
     if store.damaged:
         lines = [f"{path.relative_to(store.folder)} {what}" for path, what in sorted(store.damaged.items())]
-        count = "1 file" if len(lines) == 1 else f"{len(lines)} files"
+        count = "1 entry" if len(lines) == 1 else f"{len(lines)} entries"
+        so = "counts as if it were" if len(lines) == 1 else "count as if they were"
         shown = "\n".join(f"  {_one_line(line)}" for line in lines)
-        warn(f"warning: {count} of {store.folder} cannot be used and count as if they were not there:\n{shown}")
+        warn(f"warning: {count} of {store.folder} cannot be used and {so} not there:\n{shown}")
 
 
 def _one_line(text: str) -> str:
@@ -78,6 +81,9 @@ def explained() -> Iterator[None]:
         yield
     except (ValueError, DataError, StoreError) as error:
         sentence = str(error)
+    except BrokenPipeError:  # of `... | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
     except OSError as error:
         sentence = f"Cannot use {error.filename}: {error.strerror}." if error.filename else f"{error}."
     else:

@@ -40,7 +40,8 @@ def export(
         else:
             _write_events(tensorboard, expanded, records, store)
         if len(ids) > len(records):
-            console.print(f"{len(ids) - len(records)} runs have not ended and are not in it.", highlight=False)
+            why = "have not ended, or are damaged," if store.damaged else "have not ended"
+            console.print(f"{len(ids) - len(records)} runs {why} and are not in it.", highlight=False)
 
 
 def import_(

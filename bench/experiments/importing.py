@@ -7,6 +7,7 @@ stays as it is here. Nothing here is overwritten, and a second time nothing is l
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bench.config.schema import run_id as id_of
 from bench.errors import StoreError
@@ -114,8 +115,11 @@ def _order(ours: dict, theirs: dict) -> Sequence[dict]:
     """All cells of a grid in the order of its tables: as its file has them where that is still the same grid, else those of
     both sides, each in its order."""
     budget = ours["budget"].partition("+")[0]
+    source = ours.get("source")
     try:
-        spec = load_grid(ours.get("source") or ours["grid"])
+        if source and not Path(source).is_file():  # a pipe would wait for a writer
+            raise FileNotFoundError(source)
+        spec = load_grid(source or ours["grid"])
         if spec.digest(budget) == ours["digest"] and ours.get("chosen_on") != "validation":
             return [cell.to_json() for cell in expand(spec, budget, overrides=ours["overrides"], facts=None)]
     except (ValueError, OSError, KeyError):

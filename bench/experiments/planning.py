@@ -318,8 +318,10 @@ def has_last_state(store: Store, run_id: str) -> bool:
         return False
     folder = store.run_folder(run_id)
     try:
-        Folder(folder).load(FINAL, torch.device("cpu"))
+        state = Folder(folder).load(FINAL, torch.device("cpu"))
+        is_state = isinstance(state, dict) and {"round", "params"} <= state.keys()
     except DamagedState:
+        is_state = False
+    if not is_state:
         store.damaged[folder / FINAL] = "cannot be read as a state"
-        return False
-    return True
+    return is_state

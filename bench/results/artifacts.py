@@ -17,8 +17,8 @@ from fsspec.implementations.local import LocalFileSystem
 from algorithms import rows
 from bench.errors import StoreError
 
-# As torch says it of files.
-_DAMAGED = re.compile("PytorchStreamReader|corrupt|magic number|EOF|storage has wrong", re.IGNORECASE)
+# As torch says it when the file is not to blame.
+_NO_ROOM = re.compile("allocate memory|out of memory|CUDA|CUBLAS|CUDNN|HIP error", re.IGNORECASE)
 
 
 class DamagedState(ValueError):
@@ -106,8 +106,8 @@ class Folder:
                 # Where the end of a file is missing, torch looks for it before its beginning.
                 if isinstance(error, OSError) and error.errno != errno.EINVAL:
                     raise self._trouble("read from", error) from error
-                if isinstance(error, RuntimeError) and not _DAMAGED.search(str(error)):
-                    raise  # torch found no memory, or no GPU
+                if isinstance(error, RuntimeError) and _NO_ROOM.search(str(error)):
+                    raise
                 raise DamagedState(f"{posixpath.join(self.uri, name)} is damaged and cannot be read.") from None
 
     def names(self) -> list[str]:

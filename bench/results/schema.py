@@ -4,6 +4,7 @@ A results directory may come from anybody, and a file in it may be half of what 
 sealed: it holds a digest of its own content. What earlier versions wrote without one is checked by its shape alone.
 """
 
+import errno
 import hashlib
 import json
 import math
@@ -17,6 +18,7 @@ from typing import Any
 SEAL = "sha256"  # the key of the digest
 STATUS = ("done", "diverged", "failed", "stopped")
 RUN_FILES = ("record.json", "config.json", "rounds.jsonl")
+_OF_THE_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR, errno.EACCES, errno.EIO)
 _DEEPEST = 20  # levels of nested values; more only exhaust the interpreter's stack
 _LARGEST = 1e300
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # a terminal would obey some of them
@@ -66,12 +68,15 @@ def read_bytes(path: Path) -> bytes | None:
 
     Raises:
         Damaged: if it is no regular file, or cannot be read.
+        OSError: if nothing can be read now.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a named pipe would wait for a writer
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno not in _OF_THE_FILE:  # too many open files, or a disk that is away: the file may be fine
+            raise
         raise Damaged(path, "is a link" if os.path.islink(path) else f"cannot be read ({error.strerror})") from error
     try:
         found = os.fstat(descriptor)
@@ -81,6 +86,10 @@ def read_bytes(path: Path) -> bytes | None:
         while len(content) < found.st_size and (more := os.read(descriptor, found.st_size)):
             content += more
         return content
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise Damaged(path, f"cannot be read ({error.strerror})") from error
     finally:
         os.close(descriptor)
 
@@ -120,7 +129,7 @@ def _unsealed(path: Path, written: bytes, others: tuple[bytes, ...] = ()) -> tup
     """
     content = parse(path, written)
     if not isinstance(content, dict):
-        raise Damaged(path, "does not hold what it should: it is not a mapping")
+        raise Damaged(path, "does not hold what it should: it is not a JSON object")
     if SEAL not in content:
         return content, False
     sealed = _SEALED.match(written)
@@ -161,7 +170,8 @@ def plain(value: Any, depth: int = 0) -> bool:
     if depth == _DEEPEST:
         return False
     if isinstance(value, dict):
-        named = "name" not in value or text(value["name"])  # methods are shown by their names
+        # Methods are shown by their names, and so are those that they wrap.
+        named = isinstance(value.get("name", ""), str) and ("base" not in value or "name" in (value["base"] or ()))
         return named and all(text(key) and plain(part, depth + 1) for key, part in value.items())
     return all(plain(part, depth + 1) for part in value) if isinstance(value, list) else number(value)
 
@@ -217,7 +227,7 @@ def mismatch(value: Any, shape: Any, where: str = "") -> str:
     """What is wrong with a value, "" if it has the shape: "cells[3].seed is missing". For sentences; `_check_of` is faster."""
     if isinstance(shape, dict):
         if not isinstance(value, dict):
-            return f"{where or 'it'} is not a mapping"
+            return f"{where or 'it'} is not a JSON object"
         if str in shape:
             wrong = (mismatch(part, shape[str], f"{where}.{key}" if where else str(key)) for key, part in value.items())
             return next(filter(None, wrong), "")
@@ -249,11 +259,11 @@ _CONFIG = {
     "dataset": text,
     "partition": text,
     "seed": whole,
-    "model?": text,
-    "clients?": whole,
-    "rounds?": whole,
-    "split?": text,
-    "versions?": {str: whole},
+    "model": text,
+    "clients": whole,
+    "rounds": whole,
+    "split": text,
+    "versions": {str: whole},
 }
 _FITS_CONFIG = _check_of(_CONFIG)
 _RECORD = {
@@ -264,7 +274,7 @@ _RECORD = {
     "rounds?": whole,
     "seconds?": number,
     "bytes_per_client?": number,
-    "data?": {"kind?": text, "digest?": text},
+    "data?": {"kind": text, "digest": text},
     "data_note?": text,
     "remarks?": [text],
     "findings?": _plain_mapping,
@@ -272,6 +282,7 @@ _RECORD = {
     "device?": text,
     "peak_memory_mb?": number,
     "versions?": {str: text},
+    "kept?": _one_of("deployed", "all", "none"),
     "commit?": (text, None),
     "started?": (text, None),
     "finished?": (text, None),
@@ -279,10 +290,15 @@ _RECORD = {
 }
 _FINDINGS = {"clusters?": [whole], "distributions?": [[number]]}
 _FIGURES = {
-    "curves": {"x": is_name},
+    "curves": {"x": _one_of("rounds", "communication", "time", "examples")},
     "by-setting": {"setting": is_name},
-    "distributions": {"client": whole},
-    "cka": {"estimator": is_name, "show": is_name, "layers": [text], "round": (whole, _one_of("last"))},
+    "distributions": {"client": lambda value: whole(value) and value >= 0},
+    "cka": {
+        "estimator": _one_of("linear", "minibatch"),
+        "show": _one_of("clients", "layers"),
+        "layers": [text],
+        "round": (whole, _one_of("last")),
+    },
     "weight-norms": {"rounds": [(whole, _one_of("last"))]},
     "embedding": {"points": whole},
     "separability": {"relative": bool},
@@ -298,17 +314,24 @@ def _figure(value: Any) -> bool:
 
 _TUNED = {
     "params": _plain_mapping,
-    "score?": number,
-    "metric?": text,
-    "seeds?": [whole],
-    "share?": number,
-    "searcher?": text,
-    "scheduler?": text,
-    "tried?": whole,
-    "alike?": whole,
-    "space?": {str: text},
-    "search?": is_name,
+    "score": number,
+    "metric": text,
+    "seeds": [whole],
+    "share": number,
+    "searcher": text,
+    "scheduler": text,
+    "tried": whole,
+    "alike": whole,
+    "space": {str: text},
+    "search": is_name,
 }
+
+
+def _is_wrapped(value: Any) -> bool:
+    """Whether a cell that has a wrapper is one of a method that wraps another."""
+    return value.get("wrapper", "none") == "none" or "base" in value["config"]["algorithm"]
+
+
 _CELL = {
     "dataset": text,
     "seed": whole,
@@ -327,7 +350,7 @@ _CELL = {
     "tuned?": _TUNED,
 }
 _LAYOUT = {
-    "rows": [text],
+    "rows": lambda value: bool(value) and not mismatch(value, [text]) and len({*value}) == len(value),
     "columns": text,
     "metric": text,
     "value?": text,
@@ -357,7 +380,13 @@ _GRID = {
 }
 _FITS_GRID = _check_of(_GRID)
 _SEARCH = {"configs": {str: _config}, "space": _plain_mapping, "proposed": [_plain_mapping]}
-_PROBE = {"version": whole, "result": {"classes?": [text], "label_counts?": [[whole]]}}
+_MATRIX = [[(number, None)]]
+_PROBES = {  # by the beginning of the name
+    "label-counts": {"classes": [text], "label_counts": [[whole]]},
+    "cka": {"clients": [whole], "cohort": whole, "layers": {str: _MATRIX}},
+    "weight-norms": {"clients": [whole], "label_counts": [[whole]], "norms": _MATRIX},
+    "embedding": {"points": _MATRIX, "labels": [whole], "before": [whole], "after": [whole]},
+}
 
 
 # --- What each kind of file must hold ---
@@ -369,7 +398,7 @@ def check_grid(path: Path, written: bytes) -> dict[str, Any]:
     Raises:
         Damaged: if it is none, is called otherwise than its file, or its cells do not fit their runs.
     """
-    grid, sealed = _unsealed(path, written)
+    grid, _ = _unsealed(path, written)
     if not _FITS_GRID(grid):
         _must_fit(path, grid, _GRID)
     if f"{grid['grid']}@{grid['budget']}" != path.stem or not is_name(path.stem):
@@ -379,7 +408,11 @@ def check_grid(path: Path, written: bytes) -> dict[str, Any]:
     if not grid["cells"]:
         raise Damaged(path, "has no cells")
     shown = ("partition", "model", "clients", "participation", "seed")
-    for index, cell in enumerate([] if sealed else grid["cells"]):
+    if grid["report"]["columns"] in grid["report"]["rows"]:
+        raise Damaged(path, "does not hold what it should: its columns are one of its rows")
+    for index, cell in enumerate(grid["cells"]):
+        if not _is_wrapped(cell):
+            raise Damaged(path, f"has a damaged cell: cells[{index}] has a wrapper around no method")
         config = cell["config"]
         differing = [key for key in shown if key in cell and key in config and cell[key] != config[key]]
         if differing:
@@ -411,7 +444,8 @@ def check_probe(path: Path, written: bytes) -> dict[str, Any]:
         Damaged: if the file does not hold one.
     """
     probe, _ = _unsealed(path, written)
-    _must_fit(path, probe, _PROBE)
+    shapes = [shape for name, shape in _PROBES.items() if path.name.startswith(f"probe-{name}")]
+    _must_fit(path, probe, {"version": whole, "result": shapes[0] if shapes else dict})
     if not _plain_mapping(probe["result"]):
         raise Damaged(path, "does not hold what it should: its result cannot be shown")
     return probe
@@ -443,7 +477,7 @@ def read_run(folder: Path) -> dict[str, Any] | None:
         return None
     if not stat.S_ISDIR(kind):
         raise Damaged(folder, "is a link" if stat.S_ISLNK(kind) else "is not the folder of a run")
-    paths = path, _, rounds_path = [folder / name for name in RUN_FILES]
+    paths = path, config_path, rounds_path = [folder / name for name in RUN_FILES]
     written, config, rounds = map(read_bytes, paths)
     if written is None:
         return None
@@ -459,10 +493,10 @@ def read_run(folder: Path) -> dict[str, Any] | None:
         raise Damaged(path, f"is the record of another run, {record['id']}")
     if record["status"] == "done" and not {"last", "best", "last10"} <= record["summary"].keys():
         raise Damaged(path, "does not hold what it should: its summary is not complete")
+    if hash_of(check_config(config_path, config)) != folder.name:  # anybody can seal what is wrong
+        raise Damaged(config_path, "is the config of another run: the folder is not named after it")
     if not sealed:
-        config_path = folder / "config.json"
-        if hash_of(check_config(config_path, config)) != folder.name:
-            raise Damaged(config_path, "is the config of another run: the folder is not named after it")
+        _rows_of(rounds_path, rounds)
     _check_rounds(rounds_path, rounds, record)
     return record
 
@@ -474,7 +508,13 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
         Damaged: if they cannot be read.
     """
     path = folder / "rounds.jsonl"
-    rows = [_row(path, line) for line in (read_bytes(path) or b"").splitlines()]
+    return _rows_of(path, read_bytes(path) or b"")
+
+
+def _rows_of(path: Path, rounds: bytes) -> list[dict[str, Any]]:
+    rows = parse(path, b"[%s]" % b",".join(rounds.splitlines()))
+    for row in rows:
+        _check_row(path, row)
     if any(one["round"] >= next_["round"] for one, next_ in zip(rows, rows[1:], strict=False)):
         raise Damaged(path, "has rounds that do not follow each other")
     return rows
@@ -493,7 +533,8 @@ def _check_rounds(path: Path, rounds: bytes, record: Mapping[str, Any]) -> None:
     if not last:
         return
     for line in reversed(lines):
-        row = _row(path, line)
+        row = parse(path, line)
+        _check_row(path, row)
         if last.keys() & row.keys():
             differing = [key for key, value in last.items() if not _same(row.get(key), value)]
             if differing:
@@ -505,14 +546,12 @@ def _check_rounds(path: Path, rounds: bytes, record: Mapping[str, Any]) -> None:
 _ROUND = b'{"round": '
 
 
-def _row(path: Path, line: bytes) -> dict[str, Any]:
-    row = parse(path, line)
+def _check_row(path: Path, row: Any) -> None:
     if not (isinstance(row, dict) and whole(row.get("round"))):
         raise Damaged(path, "has a line that is not a round")
     for key, value in row.items():
         if not (number(value) or (isinstance(value, list | dict) and plain(value)) or value is None):
             raise Damaged(path, f"has no number for {key} of round {row['round']}")
-    return row
 
 
 def _same(one: Any, other: Any) -> bool:

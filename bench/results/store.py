@@ -23,6 +23,7 @@ Every file is checked when it is read (see `bench.results.schema`). One that is 
 it is listed in `Store.damaged`, and moves to `superseded` before another one takes its place.
 """
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -36,7 +37,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from bench.errors import StoreError
 from bench.files import write_file
@@ -84,17 +85,13 @@ class Store:
         Raises:
             StoreError: if it is not writable, or another driver is at work.
         """
-        if links := [name for name in (*_ALL_PARTS, ".lock", RAY_LOG) if (self.folder / name).is_symlink()]:
-            raise StoreError(
-                f"{self.folder} holds links ({', '.join(links)}), and what is written there would lie elsewhere; replace them "
-                "by what they lead to, or choose another --results-dir."
-            )
+        self._check_parts((*_ALL_PARTS, ".lock", RAY_LOG))
         try:
             for part in map(self.folder.joinpath, ("", *_PARTS)):
                 part.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=part).close()
             part = self.folder / ".lock"
-            lock = open(part, "w")
+            lock = _open_regular(part, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise StoreError(
                 f"Cannot write to the results directory {self.folder} ({part}: {error.strerror}); choose another one "
@@ -124,7 +121,7 @@ class Store:
         if not (self.folder / "runs").is_dir():
             raise StoreError(f"There is no results directory {self.folder}: it has no folder called runs.")
         try:
-            lock = open(self.folder / ".lock")
+            lock = _open_regular(self.folder / ".lock", os.O_RDONLY)
         except FileNotFoundError:  # no driver was ever here
             yield self
             return
@@ -187,10 +184,13 @@ class Store:
         self._write(self.run_folder(run_id) / f"probe-{name}.json", schema.seal(json.dumps(content) + "\n"))
 
     def start(self, run_id: str, config: dict) -> None:
-        """Begins a run in its playing folder: its config, no rounds, no record. What is damaged there goes to `superseded`."""
+        """Begins a run in its playing folder: its config, no rounds, no record. What is damaged or strange there goes to
+        `superseded`: through a link the run would write elsewhere."""
         if self.is_damaged(run_id):
             self.set_aside(self.run_folder(run_id))
         folder = self.playing_folder(run_id)
+        if os.path.lexists(folder) and not _is_plain(folder):
+            self.set_aside(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (folder / "record.json", folder / "rounds.jsonl"):
             left_over.unlink(missing_ok=True)
@@ -272,7 +272,12 @@ class Store:
         self._write(self.folder / "searches" / f"{name}.json", schema.seal(_json(search)))
 
     def look_through(self) -> None:
-        """Reads everything, so that `damaged` lists all files that cannot be used."""
+        """Reads everything, so that `damaged` lists all files that cannot be used.
+
+        Raises:
+            StoreError: if a part of the directory is a link, or no folder.
+        """
+        self._check_parts(("grids", "runs", "searches"))
         for path in self._entries("grids"):
             if path.suffix != ".json" or not is_name(path.stem):
                 self.damaged[path] = "is no stored grid"
@@ -293,8 +298,8 @@ class Store:
 
     def log(self, text: str) -> None:
         """Adds what Ray says of its processes, for people; no program reads it."""
-        with open(self.folder / RAY_LOG, "a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text.rstrip()}\n")
+        with _open_regular(self.folder / RAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
+            file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text.rstrip()}\n".encode())
 
     def scratch(self) -> Path:
         """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the
@@ -311,6 +316,18 @@ class Store:
     def _has_ended(self, run_id: str) -> bool:
         return (self.record(run_id) or {"status": "failed"})["status"] not in UNFINISHED
 
+    def _check_parts(self, names: tuple[str, ...]) -> None:
+        if links := [name for name in names if (self.folder / name).is_symlink()]:
+            raise StoreError(
+                f"{self.folder} holds links ({', '.join(links)}), and what they lead to may be another one's; replace them by "
+                "what they lead to, or choose another --results-dir."
+            )
+        for name in names:
+            if name in _ALL_PARTS and (self.folder / name).exists() and not (self.folder / name).is_dir():
+                raise StoreError(
+                    f"{self.folder / name} is a file, not a folder; move it away, or choose another --results-dir."
+                )
+
     def _record_in(self, folder: Path) -> dict | None:
         files = [str(folder), *(f"{folder}/{name}" for name in schema.RUN_FILES)]
         return self._checked(folder, files, schema.read_run)
@@ -325,17 +342,18 @@ class Store:
     def _checked(self, path: Path, files: list[str], read: Callable[[Path], dict | None]) -> dict | None:
         """What `read` makes of a path, None if that is damaged; read again only if one of its files has changed."""
         state = tuple(map(_state_of, files))
-        if path in self._known and self._known[path][0] == state:
-            return self._known[path][1]
-        content = None
-        for old in [old for old in self.damaged if str(old) in files]:
-            del self.damaged[old]
-        try:
-            content = read(path)
-        except Damaged as error:
-            self.damaged[error.path] = error.what
-        self._known[path] = state, content
-        return content
+        if path not in self._known or self._known[path][0] != state:
+            for old in [old for old in self.damaged if str(old) in files]:
+                del self.damaged[old]
+            try:
+                self._known[path] = state, read(path)
+            except Damaged as error:
+                self._known[path] = state, error
+        found = self._known[path][1]
+        if isinstance(found, Damaged):
+            self.damaged[found.path] = found.what
+            return None
+        return found
 
     def _entries(self, part: str) -> list[Path]:
         """What lies in a part of the directory, by name; hidden files are of interrupted writes, or of other programs."""
@@ -410,6 +428,32 @@ def require_files(folder: Path) -> list[Path]:
         if path.is_symlink() or not path.is_file() or not is_name(path.name):
             raise Damaged(path, "is a link" if path.is_symlink() else "is no regular file")
     return files
+
+
+def _is_plain(folder: Path) -> bool:
+    """Whether a run's folder is one, and holds nothing but files and the folder of its checkpoint."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    return all(
+        entry.is_file(follow_symlinks=False)
+        if entry.name != "checkpoint"
+        else entry.is_dir(follow_symlinks=False)
+        and all(part.is_file(follow_symlinks=False) for part in os.scandir(entry.path))
+        for entry in os.scandir(folder)
+    )
+
+
+def _open_regular(path: Path, flags: int) -> BinaryIO:
+    """A file that is no link, and no pipe, which would wait for another program.
+
+    Raises:
+        OSError: if it is one.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return open(descriptor, "rb" if flags == os.O_RDONLY else "ab")
 
 
 def _state_of(path: str) -> tuple | None:

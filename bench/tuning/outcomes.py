@@ -1,5 +1,6 @@
 """What validation runs of the store have reached, and configurations by them."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -76,6 +77,11 @@ def latest(curve: Mapping[int, float], stop: int) -> float:
     return curve[max(rounds)] if rounds else 0.0
 
 
+def is_score(value: Any) -> bool:
+    """Whether a round has a metric that can be compared."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
 Listed = dict[tuple, dict[str, int]]  # what no search changes -> run id -> seed
 
 
@@ -102,8 +108,9 @@ def played_of(search: Search, store: Store, runs: Iterable[str]) -> dict[str, Pl
     for run in runs:
         record = store.record(run)
         if record and record["status"] in _STATUS:
-            curve = {row["round"]: row[search.metric] for row in store.rows(run) if search.metric in row}
-            found[run] = Played(curve, record["status"], record["rounds"])
+            rows = store.rows(run)
+            curve = {row["round"]: row[search.metric] for row in rows if is_score(row.get(search.metric))}
+            found[run] = Played(curve, record["status"], record.get("rounds", len(rows)))
     return found
 
 

@@ -133,13 +133,12 @@ class Study:
         if not found:
             return []
         space = self.search.space
-        wrong = [params for params in found["proposed"] if params.keys() != space.keys()]
-        wrong += [
-            params
-            for params in found["proposed"]
-            if not wrong and not all(map(_holds, space.values(), params.values()))
-        ]
-        return [] if wrong else found["proposed"]
+        for params in found["proposed"]:
+            if params.keys() != space.keys() or not all(_holds(space[key], value) for key, value in params.items()):
+                path = self._folder / f"{self.search.name}.json"
+                self.store.damaged[path] = "has proposed what is not in the space of the search"
+                return []
+        return found["proposed"]
 
     def _new_journal(self) -> optuna.Study:
         journal = self._folder / f"{self.search.name}.journal"

@@ -136,7 +136,7 @@ def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
     for run_id in dict.fromkeys(cell["run"] for cell in grid["cells"]):
         record = records.get(run_id, {})
         if record.get("status") in ("diverged", "failed"):
-            reason = " ".join((record["reason"] or "no reason given").split()).rstrip(".")
+            reason = " ".join((record.get("reason") or "no reason given").split()).rstrip(".")
             by_reason[record["status"], reason].append(run_id)
     for (status, reason), run_ids in by_reason.items():
         yield f"{len(run_ids)} {_runs(len(run_ids))} {status} (first {run_ids[0]}): {reason}."
@@ -151,7 +151,7 @@ def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:
             continue
         for part, version in config["versions"].items():
             counts[_part(config, part)][version] += 1
-        for library, version in record["versions"].items():
+        for library, version in record.get("versions", {}).items():
             counts[library][version] += 1
         for fact in ("device", "engine"):
             if fact in record:
@@ -166,8 +166,8 @@ def _part(config: dict, path: str) -> str:
     """What a version belongs to: "model mlp", or "algorithm fedavg" for "algorithm.base" as well."""
     found = config
     for name in path.split("."):
-        found = found[name]
-    return f"{path.partition('.')[0]} {found['name'] if isinstance(found, dict) else found}"
+        found = found.get(name, "-") if isinstance(found, dict) else "-"
+    return f"{path.partition('.')[0]} {found.get('name', '-') if isinstance(found, dict) else found}"
 
 
 def _join(names: Iterable[str]) -> str:

@@ -253,7 +253,7 @@ def test_a_size_of_images_has_one_name(given, read):
 
 
 @pytest.mark.parametrize(
-    "given", [0, -3, 32.5, True, "32", "24x", "0x3", "24 x 32", [24], [24, 32, 3], [0, 3], [1.5, 2], {}]
+    "given", [0, -3, 1025, 100_000, 32.5, True, "32", "24x", "0x3", "24 x 32", [24], [24, 32, 3], [0, 3], [1.5, 2], {}]
 )
 def test_what_is_no_size_of_images_is_told(given):
     with pytest.raises(

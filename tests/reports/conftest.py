@@ -82,6 +82,8 @@ class Store:
                 "partition": partition,
                 "model": cell["model"],
                 "transform": "fedconcat",
+                **{key: cell[key] for key in ("clients", "participation")},
+                "rounds": ROUNDS,
                 "split": "test",
                 "seed": seed,
                 "versions": {"algorithm": 1, "partition": 1, "transform": 1, "model": 1},

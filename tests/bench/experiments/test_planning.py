@@ -57,7 +57,7 @@ def play(request, store, accuracy=0.5, status="done", **facts):
         keep = keep_of(request, cell, store)
         store.start(cell.id, cell.config.canonical())
         for name in keep.files():
-            torch.save({}, store.playing_folder(cell.id) / name)
+            torch.save({"round": 1, "params": {}}, store.playing_folder(cell.id) / name)
         scores = {value: {"accuracy": accuracy} for value in ("last", "best", "last10")}
         record = {"id": cell.id, "status": status, "summary": scores, "kept": keep.final}
         record |= {"reason": "", "versions": {}, "device": "cpu", "engine": "loop", "data_note": ""} | facts
@@ -126,7 +126,7 @@ def test_what_only_deploys_has_no_client_states_to_ask_for(ask, store):
 
 def test_a_repetition_that_failed_is_tried_again_without_asking_for_all_of_them(ask, store):
     (cell,) = play(ask(only=ONE), store).todo
-    store.start(cell.id, {})
+    store.start(cell.id, cell.config.canonical())
     store.finish(cell.id, [], {"id": cell.id, "status": "failed", "summary": {}})
     assert make_plan(ask(only=ONE), store).reasons == {cell.id: "its repetition failed"}
     play(ask(only=ONE), store)

@@ -34,7 +34,7 @@ def store(tmp_path):
 
 
 def end(store, cells, status="done", digest=None) -> None:
-    data = {"digest": digest or load("digits", None).digest}
+    data = {"kind": "digits", "digest": digest or load("digits", None).digest}
     for cell in cells:
         store.start(cell.id, cell.config.canonical())
         summary = dict.fromkeys(("last", "best", "last10"), {})

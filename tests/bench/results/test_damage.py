@@ -141,6 +141,10 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
+# Without its record a run has not ended; without its grid nothing was asked for.
+CANNOT_BE_MISSED = ("record.json", "mine@paper.json")
+
+
 def files_of(results: Path) -> list[Path]:
     """Every file of a results directory."""
     return sorted(path for path in results.rglob("*") if path.is_file() and path.name != ".lock")
@@ -163,7 +167,9 @@ def check(real: Path, folder: Path, name: Path, damage: str, monkeypatch, sealed
     code, text = bench("report", "--grid", "mine", "--print")
     is_grid = name.parts[0] == "grids"
     assert code == (2 if is_grid and Store(results).grid(path.stem) is None else 0), text
-    assert told in text or expected in text or damage == "removed", "the damage is named, or costs nothing"
+    assert told in text or expected in text or name.name in CANNOT_BE_MISSED and damage == "removed", (
+        "the damage is named, or costs nothing"
+    )
 
     code, text = bench("run", "--grid", folder / "mine.yaml")
     assert code == 0, text
@@ -259,13 +265,89 @@ def test_the_label_of_a_dataset_is_no_path(foreign, program, tmp_path):
     assert snapshot(tmp_path, "results", "boards") == before
 
 
-@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "0123456789abcdef~", ".."[:1] + "x", "x" * 200])
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "0123456789abcdef~", ".x", "x" * 200])
 def test_strange_names_of_files_are_told_in_one_line_each(foreign, program, name):
     for part in ("grids", "runs", "searches"):
         (foreign.folder / part).mkdir(exist_ok=True)
         (foreign.folder / part / name).write_text("{}")
     code, text = program("report", "--print")
-    assert code == 0 and ("3 files" in text) == (name[0] != ".") and "\x1b" not in text
+    assert code == 0 and ("3 entries" in text) == (name[0] != ".") and "\x1b" not in text
+
+
+CRAFTED = {
+    "wrapper of nothing": lambda grid, record: grid["cells"][0].update(wrapper="ccvr"),
+    "base of no method": lambda grid, record: grid["cells"][0]["config"]["algorithm"].update(base="x"),
+    "no split": lambda grid, record: grid["cells"][0]["config"].pop("split"),
+    "no model": lambda grid, record: grid["cells"][0]["config"].pop("model"),
+    "no rounds": lambda grid, record: grid["cells"][0]["config"].pop("rounds"),
+    "versions of nothing": lambda grid, record: [
+        cell["config"].update(versions={"a.b.c": 1 + number}) for number, cell in enumerate(grid["cells"])
+    ],
+    "half of a choice": lambda grid, record: grid["cells"][0].update(tuned={"params": {}}),
+    "unknown x": lambda grid, record: grid["report"].update(figures=[{"kind": "curves", "x": "nix"}]),
+    "client -1": lambda grid, record: grid["report"].update(figures=[{"kind": "distributions", "client": -1}]),
+    "rows that are columns": lambda grid, record: grid["report"].update(rows=["algorithm"]),
+    "rows twice": lambda grid, record: grid["report"].update(rows=["dataset", "dataset"]),
+    "no rows": lambda grid, record: grid["report"].update(rows=[]),
+    "no cells": lambda grid, record: grid["cells"].clear(),
+    "runs of each other": lambda grid, record: grid["cells"][0].update(run=grid["cells"][1]["run"]),
+    "diverged for no reason": lambda grid, record: (record.update(status="diverged"), record.pop("reason")),
+    "no versions": lambda grid, record: record.pop("versions"),
+    "data of nothing": lambda grid, record: record.update(data={}),
+    "kept nothing known": lambda grid, record: record.update(kept="foo"),
+    "deep": lambda grid, record: record.update(findings={"x": _deep(500)}),
+    "no numbers": lambda grid, record: record.update(summary={"last": {"accuracy": None}}),
+}
+
+
+def _deep(levels: int) -> list:
+    return [_deep(levels - 1)] if levels else []
+
+
+@pytest.mark.parametrize("craft", CRAFTED)
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_no_file_that_looks_right_ends_in_a_traceback(foreign, program, craft, is_sealed):
+    """Anybody can seal: files are checked whatever their digest says."""
+    grid, folder = foreign.grid(LABEL), foreign.run_folder(RUNS[0].id)
+    record = foreign.record(RUNS[0].id)
+    CRAFTED[craft](grid, record)
+    written, others = [json.dumps(grid), json.dumps(record)], [read_bytes(folder / name) for name in RUN_FILES[1:]]
+    if is_sealed:
+        written = [seal(written[0]), seal(written[1], *others)]
+    (foreign.folder / "grids" / f"{LABEL}.json").write_text(written[0])
+    (folder / "record.json").write_text(written[1])
+    for command in (
+        ("report", "--figure", "rounds"),
+        ("export", "--grid", "quickstart", "--to", foreign.folder / "x.csv"),
+    ):
+        code, text = program(*command)
+        assert code == 0 or "error: " in text
+        assert code == 0 or f"grids/{LABEL}.json" in text
+
+
+@pytest.mark.parametrize(
+    "link", ["runs/ID", "repeating/ID", "runs/ID/checkpoint", "runs/ID/final.pt", "runs/ID/.x.partial"]
+)
+def test_a_run_does_not_begin_where_links_lead_elsewhere(foreign, tmp_path, link):
+    run = RUNS[0].id if link.startswith("repeating") else RUNS[2].id
+    path, elsewhere = foreign.folder / link.replace("ID", run), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "record.json").write_text("mine")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(elsewhere)
+    with foreign.locked():
+        foreign.start(run, RUNS[2].config.canonical())
+        folder = foreign.playing_folder(run)
+        assert not folder.is_symlink() and [entry.name for entry in folder.iterdir()] == ["config.json"]
+    assert [entry.name for entry in elsewhere.iterdir()] == ["record.json"]
+    assert list((foreign.folder / "superseded").iterdir()), "nothing is deleted"
+
+
+def test_a_pipe_does_not_let_commands_wait_for_ever(foreign, tmp_path, monkeypatch):
+    (foreign.folder / ".lock").unlink()
+    os.mkfifo(foreign.folder / ".lock")
+    code, text = Command(tmp_path / "mine", monkeypatch)("import", foreign.folder)
+    assert code == 2 and ".lock: it is not a regular file" in text
 
 
 @pytest.mark.parametrize("place", ["reports", "grids", "runs"])
@@ -314,7 +396,7 @@ class _Code:
         return os.mkdir, (str(self._trap),)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "code", "old code", "not a state"])
+@pytest.mark.parametrize("damage", ["truncated", "code", "old code", "not a state", "another object"])
 def test_a_damaged_or_hostile_state_of_a_base_is_named_and_the_base_trained_again(real, tmp_path, monkeypatch, damage):
     shutil.copytree(real, tmp_path / "x")
     store = Store(tmp_path / "x" / "results")
@@ -331,6 +413,8 @@ def test_a_damaged_or_hostile_state_of_a_base_is_named_and_the_base_trained_agai
             torch.save({"params": _Code(trap)}, state)
         case "old code":
             state.write_bytes(pickle.dumps(_Code(trap)))
+        case "another object":
+            torch.save([torch.ones(1)], state)
         case "not a state":
             state.write_text("nothing")
     program = Command(store.folder, monkeypatch)
@@ -381,7 +465,13 @@ def test_what_was_sealed_cannot_be_changed(foreign, name, change, what):
             "ends with another",
         ),
         ("record.json", lambda text: text.replace('"done"', '"won"'), "status is not what it should be"),
-        ("record.json", lambda text: text.replace('"summary": {', '"summary": 3, "x": {'), "summary is not a mapping"),
+        (
+            "record.json",
+            lambda text: text.replace('"summary": {', '"summary": 3, "x": {'),
+            "summary is not a JSON object",
+        ),
+        ("rounds.jsonl", lambda text: text.replace("0.4,", "nothing,", 1), "is not readable JSON"),
+        ("rounds.jsonl", lambda text: text.replace('"round": 2', '"round": 1'), "rounds that do not follow each other"),
         ("config.json", lambda text: text.replace('"seed": 0', '"seed": 7'), "the folder is not named after it"),
         ("config.json", lambda text: None, "is missing, though the run has ended"),
     ],
