@@ -1,6 +1,7 @@
 """From what was asked for to the runs that are left to play."""
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -314,9 +315,11 @@ def _reason_to_train(base: Cell, request: Request, store: Store, note: str) -> s
 
 def has_last_state(store: Store, run_id: str) -> bool:
     """Whether the last state of a finished run is there and can be read; if it is damaged, `store.damaged` names it."""
-    if FINAL not in store.states(run_id):
-        return False
     folder = store.run_folder(run_id)
+    if FINAL not in store.states(run_id):
+        if os.path.lexists(folder / FINAL):
+            store.damaged[folder / FINAL] = "is not a regular file"
+        return False
     try:
         state = Folder(folder).load(FINAL, torch.device("cpu"))
         is_state = isinstance(state, dict) and {"round", "params"} <= state.keys()

@@ -67,7 +67,7 @@ def read_bytes(path: Path) -> bytes | None:
     """The content of a file, None if there is none. Links are not followed: they lead out of the directory.
 
     Raises:
-        Damaged: if it is no regular file, or cannot be read.
+        Damaged: if it is not a regular file, or cannot be read.
         OSError: if nothing can be read now.
     """
     try:
@@ -134,7 +134,7 @@ def _unsealed(path: Path, written: bytes, others: tuple[bytes, ...] = ()) -> tup
         return content, False
     sealed = _SEALED.match(written)
     if not sealed or sealed[1].decode() != _digest(written[sealed.end() :], others):
-        beside = f" or {' or '.join(RUN_FILES[1:])} beside it" if others else ""
+        beside = f" or {RUN_FILES[-1]} beside it" if others else ""  # the config has its own hash
         raise Damaged(path, f"does not fit its digest: it{beside} was changed")
     del content[SEAL]
     return content, True
@@ -484,7 +484,9 @@ def read_run(folder: Path) -> dict[str, Any] | None:
     for name, content in zip(RUN_FILES[1:], (config, rounds), strict=True):
         if content is None:
             raise Damaged(folder / name, "is missing, though the run has ended")
-    record, sealed = _unsealed(path, written, (config, rounds))
+    if hash_of(check_config(config_path, config)) != folder.name:  # anybody can seal what is wrong
+        raise Damaged(config_path, "is the config of another run: the folder is not named after it")
+    record, sealed = _unsealed(path, written, (rounds,))
     if not _FITS_RECORD(record):
         _must_fit(path, record, _RECORD)
     if found := mismatch(record.get("findings", {}), _FINDINGS, "findings"):
@@ -493,8 +495,6 @@ def read_run(folder: Path) -> dict[str, Any] | None:
         raise Damaged(path, f"is the record of another run, {record['id']}")
     if record["status"] == "done" and not {"last", "best", "last10"} <= record["summary"].keys():
         raise Damaged(path, "does not hold what it should: its summary is not complete")
-    if hash_of(check_config(config_path, config)) != folder.name:  # anybody can seal what is wrong
-        raise Damaged(config_path, "is the config of another run: the folder is not named after it")
     if not sealed:
         _rows_of(rounds_path, rounds)
     _check_rounds(rounds_path, rounds, record)

@@ -208,8 +208,8 @@ class Store:
         folder = self.playing_folder(run_id)
         lines = _lines(rows)
         write_file(folder / "rounds.jsonl", lines)
-        others = (folder / "config.json").read_bytes(), lines.encode()
-        write_file(folder / "record.json", schema.seal(_json(record), *others))
+        # Its id is the hash of the config, so that the seal holds all three together.
+        write_file(folder / "record.json", schema.seal(_json(record), lines.encode()))
         _forget_checkpoint(folder, record)
         if folder != self.run_folder(run_id) and record["status"] not in UNFINISHED:
             self.set_aside(self.run_folder(run_id))
@@ -426,7 +426,7 @@ def require_files(folder: Path) -> list[Path]:
     files = [path for path in sorted(folder.iterdir()) if path.name[0] != "." and path.name != "checkpoint"]
     for path in files:
         if path.is_symlink() or not path.is_file() or not is_name(path.name):
-            raise Damaged(path, "is a link" if path.is_symlink() else "is no regular file")
+            raise Damaged(path, "is a link" if path.is_symlink() else "is not a regular file")
     return files
 
 
