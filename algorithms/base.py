@@ -84,7 +84,7 @@ class Algorithm:
 
     # What is known before a run, and told after it
 
-    def mistakes(self, config) -> list[str]:
+    def validate(self, config) -> list[str]:
         """Why the method cannot play a run with these settings (a `bench.config.schema.RunConfig`): sentences, [] if it can."""
         return []
 

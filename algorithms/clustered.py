@@ -46,7 +46,7 @@ class ClusteredRounds(RoundBased):
     def __post_init__(self):
         at_least("num_clusters", self.num_clusters, 1)
 
-    def mistakes(self, config):
+    def validate(self, config):
         return too_many_clusters(self.num_clusters, config)
 
     # What methods say

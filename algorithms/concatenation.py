@@ -81,7 +81,7 @@ class Concatenation(Algorithm):
         if isinstance(self.num_clusters, str):
             raise ValueError(f"num_clusters must be a number for this method, but got {self.num_clusters!r}.")
 
-    def mistakes(self, config) -> list[str]:
+    def validate(self, config) -> list[str]:
         return too_many_clusters(self.num_clusters, config)
 
     def num_rounds(self, settings) -> int:

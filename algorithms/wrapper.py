@@ -53,8 +53,8 @@ class Wrapper(Algorithm):
     def deploy_reads_clients(self):
         return self.base.deploy_reads_clients
 
-    def mistakes(self, config):
-        return self.base.mistakes(config)
+    def validate(self, config):
+        return self.base.validate(config)
 
     def traffic(self, task):
         return self.base.traffic(self.inside(task))

@@ -292,7 +292,7 @@ def _how(tuned: str, asked: Mapping[str, Any]):
     from bench.experiments.spec import ALL, How
 
     how = How(**{"searcher": "random", "samples": 8, "space": ALL} | asked, compares=True)
-    how.check()
+    how.validate()
     return how
 
 

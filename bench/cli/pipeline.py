@@ -23,7 +23,7 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
 
     share = resources.choose(cpus_per_trial, gpus_per_trial, address)
     if request.how:
-        request.how.check()
+        request.how.validate()
     if request.how and share.auto:
         raise ValueError(
             "--gpus-per-trial auto finds shares for single runs, not for several seeds together; give a number, as 0.25."

@@ -12,7 +12,7 @@ from bench.experiments.labels import UNWRAPPED
 _PLAIN = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "iid"}  # what any value may stand beside
 
 
-def wrong_values(axes: object, settings: object) -> list[str]:
+def validate_values(axes: object, settings: object) -> list[str]:
     """One sentence per mistake.
 
     Args:

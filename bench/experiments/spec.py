@@ -50,7 +50,7 @@ class How:
         own = {key: value for key, value in others.items() if value != getattr(usual, key)}
         return {"tuned": VALIDATION, "searcher": searcher} | own
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raises ConfigError with what is wrong whatever is searched."""
         mistakes = [
             unknown(kind, value, known)

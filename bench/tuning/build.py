@@ -37,7 +37,7 @@ def make_searches(
     Raises:
         ConfigError: with everything that is wrong.
     """
-    how.check()
+    how.validate()
     places: dict[str, list[Cell]] = {}
     for cell in cells:
         places.setdefault(grid_cells.place(layout, cell.to_json()), []).append(cell)
@@ -96,7 +96,7 @@ def _search(cells: Sequence[Cell], space: Space, how: How) -> Search:
     method = algorithms.load(name)
     usual = "local_accuracy" if method.personal else "accuracy"
     mistakes += [
-        *_impossible_values(template, space, how.searcher),
+        *_validate_space(template, space, how.searcher),
         *_wrong_metric(how.metric, method, name),
         *_too_early(how.scheduler, template),
     ]
@@ -106,7 +106,7 @@ def _search(cells: Sequence[Cell], space: Space, how: How) -> Search:
     return Search(configs, space, how.searcher, how.scheduler, metric, how.samples, not how.compares)
 
 
-def _impossible_values(template: RunConfig, space: Space, searcher: str) -> list[str]:
+def _validate_space(template: RunConfig, space: Space, searcher: str) -> list[str]:
     """Why ends and values of a space are none for the method."""
     mistakes = []
     for key, parameter in space.items():
