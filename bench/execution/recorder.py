@@ -12,7 +12,7 @@ from bench.results.tensorboard import write_events
 import ray  # isort: skip
 
 
-class Ledger:
+class RunRecorder:
     """The runs that are being played.
 
     Attributes:

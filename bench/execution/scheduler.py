@@ -23,7 +23,7 @@ from bench.execution import gpu_sharing as shares
 from bench.execution import ray_environment
 from bench.execution.gpu_sharing import Shares
 from bench.execution.job import LENT, Job
-from bench.execution.recorder import Ledger
+from bench.execution.recorder import RunRecorder
 from bench.execution.resources import Machines, Resources
 from bench.execution.tracking import Tracker
 from bench.execution.worker import Worker, storage_trouble
@@ -73,7 +73,7 @@ class _Recorder(tune.Callback):
 
     def __init__(self, store: Store, watcher: Watcher, facts: dict, shares: Shares, tracker: Tracker | None = None):
         self._store, self._watcher, self._shares, self._tracker = store, watcher, shares, tracker
-        self._ledger = Ledger(store, facts)
+        self._runs = RunRecorder(store, facts)
         self._postponed: list[Job] = []
         self._deaths: Counter[str] = Counter()
 
@@ -91,7 +91,7 @@ class _Recorder(tune.Callback):
 
     def on_trial_start(self, iteration, trials, trial, **info):
         job = self._job(trial)
-        self._ledger.start(job.id, job.config.canonical())
+        self._runs.start(job.id, job.config.canonical())
         self._watcher.started(job)
         if self._tracker:
             self._tracker.started(job.id, job.config.canonical())
@@ -104,7 +104,7 @@ class _Recorder(tune.Callback):
             self._watcher.noted(job, result["note"])
         if result["block"]:
             self._shares.shrank(job, result["block"])
-        self._ledger.take(job.id, result["first"], rows)
+        self._runs.take(job.id, result["first"], rows)
         if self._tracker:
             self._tracker.reported(job.id, rows)
         if result["ended"]:
@@ -112,12 +112,12 @@ class _Recorder(tune.Callback):
         elif result["crowded"]:
             self._make_room(job)
         elif rows:
-            self._ledger.write(job.id, rows)
-            self._watcher.advanced(job, len(self._ledger.rows[job.id]))
+            self._runs.write(job.id, rows)
+            self._watcher.advanced(job, len(self._runs.rows[job.id]))
 
     def on_trial_error(self, iteration, trials, trial, **info):
         job = self._job(trial)
-        if not self._ledger.has_started(job.id):  # its worker died before it could begin
+        if not self._runs.has_started(job.id):  # its worker died before it could begin
             self.on_trial_start(iteration, trials, trial)
         text = Path(trial.error_file).read_text() if trial.error_file else ""
         self._deaths[job.id] += max(1, text.count("Failure # "))
@@ -142,7 +142,7 @@ class _Recorder(tune.Callback):
     def _end(self, job: Job, result: dict) -> None:
         if job.base:
             result = result | {"base_summary": (self._store.record(_run_of(job.base)) or {}).get("summary")}
-        record = self._ledger.end(job.id, result, job.folder)
+        record = self._runs.end(job.id, result, job.folder)
         self._watcher.ended(job, record)
         if self._tracker:
             self._tracker.ended(job.id, failed=record["status"] == "failed")

@@ -18,7 +18,7 @@ from bench.errors import StoreError
 from bench.execution import ray_environment  # noqa: F401
 from bench.execution import scheduler as scheduling
 from bench.execution.progress import RoundsBar
-from bench.execution.recorder import Ledger
+from bench.execution.recorder import RunRecorder
 from bench.execution.resources import Machines
 from bench.experiments.labels import text_of
 from bench.results.artifacts import Folder
@@ -74,7 +74,7 @@ class _Recorder(tune.Callback):
         self._study, self._place, self._say, self._bar = study, place, say, bar
         self._search, self._store = study.search, study.store
         self._bases = {seed: run_id(config) for seed, config in bases_of(self._search).items()}
-        self._ledger = Ledger(self._store, facts)
+        self._runs = RunRecorder(self._store, facts)
         self._ended = set(study.ended_runs)
         self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds played, of runs that have not ended
         self._number, self.failed = self._search.wanted - study.left, 0
@@ -108,7 +108,7 @@ class _Recorder(tune.Callback):
     def _start(self, trial) -> None:
         runs = {run: config for run, config in self._search.runs(trial.config).items() if run not in self._ended}
         for run, config in runs.items():
-            self._ledger.start(run, config.canonical())
+            self._runs.start(run, config.canonical())
         self._open[trial.trial_id] = dict.fromkeys(runs, 0)
         self._bar.advance(trial.trial_id, 0)
 
@@ -120,20 +120,20 @@ class _Recorder(tune.Callback):
                 self._forget(run, told)
                 continue
             name = f"{text_of(trial.config)}, seed {told['config']['seed']}"
-            self._ledger.take(run, told["first"], told["rows"])
+            self._runs.take(run, told["first"], told["rows"])
             playing[run] = told["until"]
             if told["note"]:
                 self._say(f"{name}: {told['note']}")
             if told["ended"]:
                 end = told["ended"] | self._base_of(told["config"]["seed"])
-                self._ledger.end(run, end, self._folder_of(run))
+                self._runs.end(run, end, self._folder_of(run))
                 del playing[run]
                 if told["ended"]["status"] != "failed":
                     self._ended.add(run)
                 if told["ended"]["status"] != "done":
                     self._say(f"{name}: {told['ended']['status']}: {told['ended']['reason']}")
             else:
-                self._ledger.write(run, told["rows"])
+                self._runs.write(run, told["rows"])
         ended = len(self._search.configs) - len(playing)
         self._bar.advance(trial.trial_id, ended * self._search.template.rounds + sum(playing.values()))
 
@@ -153,8 +153,8 @@ class _Recorder(tune.Callback):
             reason = f"the search stopped it after round {rounds} of {self._search.template.rounds}"
             if last["failed"]:
                 reason = f"another seed of its configuration has failed when it was at round {rounds}"
-            told = {"status": "stopped", "reason": reason, "summary": summarise(self._ledger.rows[run])}
-            self._ledger.end(run, told, self._folder_of(run))
+            told = {"status": "stopped", "reason": reason, "summary": summarise(self._runs.rows[run])}
+            self._runs.end(run, told, self._folder_of(run))
         self._number += 1
         reached = f"validation {self._search.metric.replace('_', ' ')} {100 * last['value']:.1f} %"
         if last["failed"]:
@@ -172,7 +172,7 @@ class _Recorder(tune.Callback):
             self._start(trial)
         self._bar.advance(trial.trial_id, None)
         for run in self._open.pop(trial.trial_id):
-            self._ledger.end(run, end)
+            self._runs.end(run, end)
         self._number, self.failed = self._number + 1, self.failed + 1
         self._say(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: failed: {end['reason']}")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from bench.execution.job import Job
-from bench.execution.recorder import Ledger
+from bench.execution.recorder import RunRecorder
 from bench.execution.scheduler import Watcher
 from bench.execution.worker import Worker
 from bench.experiments.cells import to_json
@@ -23,10 +23,10 @@ def play_alone(grid_file: Path, results: Path) -> Path:
     torch.set_num_threads(1)  # as workers have: the number of threads changes how sums are rounded
     try:
         with Store(results).locked() as store:
-            cells, ledger = expand(grid, "paper"), Ledger(store, {"commit": commit()})
+            cells, recorder = expand(grid, "paper"), RunRecorder(store, {"commit": commit()})
             store.write_grid(f"{grid.name}@paper", to_json(grid, "paper", {}, cells))
             for cell in cells:
-                play_job(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), Keep()), ledger)
+                play_job(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), Keep()), recorder)
     finally:
         torch.set_num_threads(threads)
     api.write(results, grid.name, "paper")
@@ -35,14 +35,14 @@ def play_alone(grid_file: Path, results: Path) -> Path:
 
 def play_jobs(jobs: list[Job], store: Store, watcher: Watcher, *, facts: dict, **_: object) -> None:
     """`bench.execution.scheduler.play` in this process, one job after another."""
-    ledger = Ledger(store, facts)
+    recorder = RunRecorder(store, facts)
     for job in sorted(jobs, key=lambda job: bool(job.base)):
         watcher.started(job)
         base = (store.record(Path(job.base).name) or {}).get("summary") if job.base else None
-        watcher.ended(job, play_job(job, ledger, {"base_summary": base} if job.base else {}))
+        watcher.ended(job, play_job(job, recorder, {"base_summary": base} if job.base else {}))
 
 
-def play_job(job: Job, ledger: Ledger, more: dict | None = None) -> dict:
+def play_job(job: Job, recorder: RunRecorder, more: dict | None = None) -> dict:
     """Plays one job and returns its record.
 
     Args:
@@ -50,8 +50,8 @@ def play_job(job: Job, ledger: Ledger, more: dict | None = None) -> dict:
     """
     worker, said = Worker(None, "cpu"), {"ended": None}
     worker.take(job)
-    ledger.start(job.id, job.config.canonical())
+    recorder.start(job.id, job.config.canonical())
     while not said["ended"]:
         said = worker.step()
-        ledger.take(job.id, said["first"], said["rows"])
-    return ledger.end(job.id, said["ended"] | (more or {}))
+        recorder.take(job.id, said["first"], said["rows"])
+    return recorder.end(job.id, said["ended"] | (more or {}))
