@@ -73,7 +73,7 @@ def _tracker(request: Request, plan: Plan, store: Store, display) -> "Tracker | 
     if request.track is None:
         return None
     names = {cell.id: name_of(cell, request.grid) for cell in plan.todo}
-    return Tracker(request.track, request.label, names, store.folder / "tracking", display.said)
+    return Tracker(request.track, request.label, names, store.folder / "tracking", display.on_message)
 
 
 def failures(grid: GridSpec, plan: Plan, store: Store) -> list[str]:

@@ -40,15 +40,15 @@ _DIED = "the worker process died"
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
 
 
-class Watcher(Protocol):
-    """Who is told how it goes."""
+class RunCallback(Protocol):
+    """Is called as the runs of `play` go on: with a line for people, and with what each job has done."""
 
-    def said(self, text: str) -> None: ...
-    def started(self, job: Job) -> None: ...
-    def postponed(self, job: Job) -> None: ...
-    def noted(self, job: Job, note: str) -> None: ...
-    def advanced(self, job: Job, rounds: int) -> None: ...
-    def ended(self, job: Job, record: dict) -> None: ...
+    def on_message(self, text: str) -> None: ...
+    def on_start(self, job: Job) -> None: ...
+    def on_postponed(self, job: Job) -> None: ...
+    def on_note(self, job: Job, note: str) -> None: ...
+    def on_progress(self, job: Job, rounds: int) -> None: ...
+    def on_end(self, job: Job, record: dict) -> None: ...
 
 
 class Trial(tune.Trainable):
@@ -71,8 +71,10 @@ class Trial(tune.Trainable):
 class _Recorder(tune.Callback):
     """Writes what the workers report into the store."""
 
-    def __init__(self, store: Store, watcher: Watcher, facts: dict, shares: Shares, tracker: Tracker | None = None):
-        self._store, self._watcher, self._shares, self._tracker = store, watcher, shares, tracker
+    def __init__(
+        self, store: Store, callback: RunCallback, facts: dict, shares: Shares, tracker: Tracker | None = None
+    ):
+        self._store, self._callback, self._shares, self._tracker = store, callback, shares, tracker
         self._runs = RunRecorder(store, facts)
         self._postponed: list[Job] = []
         self._deaths: Counter[str] = Counter()
@@ -92,7 +94,7 @@ class _Recorder(tune.Callback):
     def on_trial_start(self, iteration, trials, trial, **info):
         job = self._job(trial)
         self._runs.start(job.id, job.config.canonical())
-        self._watcher.started(job)
+        self._callback.on_start(job)
         if self._tracker:
             self._tracker.started(job.id, job.config.canonical())
 
@@ -101,7 +103,7 @@ class _Recorder(tune.Callback):
         if result["broken"]:
             raise StoreError(result["broken"])
         if result["note"]:
-            self._watcher.noted(job, result["note"])
+            self._callback.on_note(job, result["note"])
         if result["block"]:
             self._shares.shrank(job, result["block"])
         self._runs.take(job.id, result["first"], rows)
@@ -113,7 +115,7 @@ class _Recorder(tune.Callback):
             self._make_room(job)
         elif rows:
             self._runs.write(job.id, rows)
-            self._watcher.advanced(job, len(self._runs.rows[job.id]))
+            self._callback.on_progress(job, len(self._runs.rows[job.id]))
 
     def on_trial_error(self, iteration, trials, trial, **info):
         job = self._job(trial)
@@ -137,13 +139,13 @@ class _Recorder(tune.Callback):
 
     def _postpone(self, job: Job) -> None:
         self._postponed.append(job)
-        self._watcher.postponed(job)
+        self._callback.on_postponed(job)
 
     def _end(self, job: Job, result: dict) -> None:
         if job.base:
             result = result | {"base_summary": (self._store.record(_run_of(job.base)) or {}).get("summary")}
         record = self._runs.end(job.id, result, job.folder)
-        self._watcher.ended(job, record)
+        self._callback.on_end(job, record)
         if self._tracker:
             self._tracker.ended(job.id, failed=record["status"] == "failed")
 
@@ -151,7 +153,7 @@ class _Recorder(tune.Callback):
 def play(
     jobs: list[Job],
     store: Store,
-    watcher: Watcher,
+    callback: RunCallback,
     *,
     data_dir: Path | None,
     machines: Machines,
@@ -174,13 +176,13 @@ def play(
         StoreError: if results or checkpoints cannot be written any more.
     """
     resources, address = machines.resources, machines.address
-    with session(store, resources, address, storage, watcher.said), contextlib.ExitStack() as at_end:
+    with session(store, resources, address, storage, callback.on_message), contextlib.ExitStack() as at_end:
         if tracker:
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
         if address or resources.auto:
-            watcher.said(_found(address))
-        known = _shares(store, resources, watcher, data_dir)
-        recorder = _Recorder(store, watcher, facts or {}, known, tracker)
+            callback.on_message(_found(address))
+        known = _shares(store, resources, callback, data_dir)
+        recorder = _Recorder(store, callback, facts or {}, known, tracker)
         for waiting in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
             with lent([job.base for job in waiting], store):
                 while waiting:
@@ -270,7 +272,7 @@ def _fit(
     tuner.fit()
 
 
-def _shares(store: Store, resources: Resources, watcher: Watcher, data_dir: Path | None) -> Shares:
+def _shares(store: Store, resources: Resources, callback: RunCallback, data_dir: Path | None) -> Shares:
     """What jobs get of the machines that Ray has found."""
     found = ray.cluster_resources()
     gpus = found.get("GPU", 0)
@@ -290,7 +292,7 @@ def _shares(store: Store, resources: Resources, watcher: Watcher, data_dir: Path
         hardware=", ".join(sorted(key for key in found if key.startswith("accelerator_type:"))),
         trials_by_cores=max(1, int(found.get("CPU", 1) / max(1, gpus) / resources.cpus)),
         profile=profile,
-        say=watcher.said,
+        say=callback.on_message,
     )
 
 

@@ -194,21 +194,21 @@ class _Clock:
         self.ended_at: list[tuple[float, dict]] = []
         self._look = look
 
-    def started(self, job) -> None:
+    def on_start(self, job) -> None:
         pass
 
-    def said(self, text) -> None:
+    def on_message(self, text) -> None:
         pass
 
-    def postponed(self, job) -> None:
+    def on_postponed(self, job) -> None:
         pass
 
-    def noted(self, job, note) -> None:
+    def on_note(self, job, note) -> None:
         pass
 
-    def advanced(self, job, rounds) -> None:
+    def on_progress(self, job, rounds) -> None:
         pass
 
-    def ended(self, job, record) -> None:
+    def on_end(self, job, record) -> None:
         self.ended_at.append((time.perf_counter(), record))
         self._look(len(self.ended_at))

@@ -6,7 +6,7 @@ import torch
 
 from bench.execution.job import Job
 from bench.execution.recorder import RunRecorder
-from bench.execution.scheduler import Watcher
+from bench.execution.scheduler import RunCallback
 from bench.execution.worker import Worker
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
@@ -33,13 +33,13 @@ def play_alone(grid_file: Path, results: Path) -> Path:
     return results
 
 
-def play_jobs(jobs: list[Job], store: Store, watcher: Watcher, *, facts: dict, **_: object) -> None:
+def play_jobs(jobs: list[Job], store: Store, callback: RunCallback, *, facts: dict, **_: object) -> None:
     """`bench.execution.scheduler.play` in this process, one job after another."""
     recorder = RunRecorder(store, facts)
     for job in sorted(jobs, key=lambda job: bool(job.base)):
-        watcher.started(job)
+        callback.on_start(job)
         base = (store.record(Path(job.base).name) or {}).get("summary") if job.base else None
-        watcher.ended(job, play_job(job, recorder, {"base_summary": base} if job.base else {}))
+        callback.on_end(job, play_job(job, recorder, {"base_summary": base} if job.base else {}))
 
 
 def play_job(job: Job, recorder: RunRecorder, more: dict | None = None) -> dict:

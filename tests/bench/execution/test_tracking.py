@@ -153,7 +153,7 @@ def test_weights_and_biases_gets_project_group_and_rounds(tracker, said, monkeyp
 
 
 def test_the_scheduler_tells_the_tracker_what_workers_report(mlflow, tracker, tmp_path):
-    class Watcher:
+    class RunCallback:
         def __getattr__(self, name):
             return lambda *arguments: None
 
@@ -161,7 +161,7 @@ def test_the_scheduler_tells_the_tracker_what_workers_report(mlflow, tracker, tm
     trial = SimpleNamespace(config={"job": 0})
     one, nothing = tracker(), {"broken": "", "note": "", "block": None, "crowded": False}
     with Store(tmp_path / "results").locked() as store:
-        recorder = _Recorder(store, Watcher(), {}, shares=None, tracker=one)
+        recorder = _Recorder(store, RunCallback(), {}, shares=None, tracker=one)
         recorder.begin([Job("a1", config, str(store.playing_folder("a1")), Keep())], Resources())
         recorder.on_trial_start(0, [trial], trial)
         recorder.on_trial_result(0, [trial], trial, nothing | {"first": 0, "rows": ROWS[:1], "ended": None})
