@@ -14,7 +14,7 @@ from bench.experiments.cells import place
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.labels import value_of
-from bench.experiments.stored_grid import merge
+from bench.experiments.stored_grid import merge_cells
 from bench.results.equality import differences
 from bench.results.schema import Damaged
 from bench.results.store import Store, require_files
@@ -89,7 +89,7 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
         if ours and ours["digest"] != theirs["digest"]:
             found.others.append(name)
             continue
-        merged = merge(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs
+        merged = merge_cells(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs
         kept = {cell["run"] for cell in merged["cells"]}
         lost = [cell for cell in theirs["cells"] if cell["run"] in ended and cell["run"] not in kept]
         found.replaced += dict.fromkeys(f"{name}: {_where(theirs, cell)}" for cell in lost)

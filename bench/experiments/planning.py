@@ -21,7 +21,7 @@ from bench.experiments.cost import examples_to_train
 from bench.experiments.figure_schema import Round
 from bench.experiments.grid_schema import as_list
 from bench.experiments.spec import Request
-from bench.experiments.stored_grid import merge
+from bench.experiments.stored_grid import merge_cells
 from bench.measurements.specs import needed_state, probes_of, rounds_of
 from bench.results.artifacts import DamagedState, Folder
 from bench.results.store import Store
@@ -169,7 +169,7 @@ def store_grid(request: Request, plan: Plan, store: Store) -> None:
     described = grid_cells.to_json(request.grid, request.budget, request.overrides, plan.selected)
     described |= {"budget": request.budget_label, "chosen_on": "validation" if request.how else "test"}
     order = [cell.to_json() for cell in plan.cells]
-    store.write_grid(request.label, merge(described, store.grid(request.label), order, ended))
+    store.write_grid(request.label, merge_cells(described, store.grid(request.label), order, ended))
 
 
 def _expand(

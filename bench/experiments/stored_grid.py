@@ -6,7 +6,7 @@ from bench.config.schema import run_id
 from bench.experiments.cells import ordered, place
 
 
-def merge(now: dict, earlier: dict | None, order: Sequence[dict], ended: Callable[[str], bool]) -> dict:
+def merge_cells(now: dict, earlier: dict | None, order: Sequence[dict], ended: Callable[[str], bool]) -> dict:
     """The expanded grid to store: nothing that was asked for before is lost, and no place of the table holds a mixture.
 
     Cells asked for now replace the stored ones of the same place where these have other settings (another dataset stood
