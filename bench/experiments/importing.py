@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from bench.config.schema import run_id as id_of
 from bench.errors import StoreError
-from bench.experiments.cells import place
+from bench.experiments.cells import cell_key
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.labels import value_of
@@ -121,13 +121,13 @@ def _order(ours: dict, theirs: dict) -> Sequence[dict]:
     except (ValueError, OSError, KeyError):
         pass  # a file that is on another machine, or a grid of one setting
     layout, cells = ours["report"], list(ours["cells"])
-    places, at = [place(layout, cell) for cell in cells], 0
+    keys, at = [cell_key(layout, cell) for cell in cells], 0
     for cell in theirs["cells"]:
-        where = place(layout, cell)
-        if where in places:
-            at = places.index(where) + 1
+        key = cell_key(layout, cell)
+        if key in keys:
+            at = keys.index(key) + 1
         else:
             cells.insert(at, cell)
-            places.insert(at, where)
+            keys.insert(at, key)
             at += 1
     return cells

@@ -197,7 +197,7 @@ def _expand(
 def _with_chosen(cell: Cell, request: Request) -> Cell:
     """A cell with the hyper-parameters that a search has chosen for its place."""
     cell = replace(cell, choice={})
-    tuned = request.chosen.get(grid_cells.place(request.grid.report.model_dump(), cell.to_json()))
+    tuned = request.chosen.get(grid_cells.cell_key(request.grid.report.model_dump(), cell.to_json()))
     if not tuned:
         return cell
     config = with_options(cell.config, tuned["params"])
@@ -250,8 +250,8 @@ def _check_name(request: Request, store: Store) -> None:
 def _check_places(request: Request, cells: list[Cell]) -> None:
     """Raises ConfigError if two runs of one seed would stand at one place of the table."""
     layout = request.grid.report.model_dump()
-    places = Counter((grid_cells.place(layout, cell.to_json()), cell.config.seed) for cell in cells)
-    twice = [json.loads(where) for (where, _), count in places.items() if count > 1]
+    counts = Counter((grid_cells.cell_key(layout, cell.to_json()), cell.config.seed) for cell in cells)
+    twice = [json.loads(key) for (key, _), count in counts.items() if count > 1]
     if twice:
         *_, labels = twice[0]
         raise ConfigError(

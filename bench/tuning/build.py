@@ -32,21 +32,21 @@ def make_searches(
         fixed: settings and options that are not searched, because the table shows them or somebody has given them.
 
     Returns:
-        Place (see `bench.experiments.cells.place`) -> search.
+        Key of a place (see `bench.experiments.cells.cell_key`) -> search.
 
     Raises:
         ConfigError: with everything that is wrong.
     """
     how.validate()
-    places: dict[str, list[Cell]] = {}
+    by_key: dict[str, list[Cell]] = {}
     for cell in cells:
-        places.setdefault(grid_cells.place(layout, cell.to_json()), []).append(cell)
+        by_key.setdefault(grid_cells.cell_key(layout, cell.to_json()), []).append(cell)
     found, mistakes = {}, []
-    for place, members in places.items():
+    for key, members in by_key.items():
         try:
             space = _space_of(members[0], how, fixed)
             if space:
-                found[place] = _search(members, space, how)
+                found[key] = _search(members, space, how)
         except ConfigError as error:
             mistakes += error.mistakes
     if mistakes:

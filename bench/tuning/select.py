@@ -34,7 +34,8 @@ _OF_THE_DATA = (
 
 
 def searches_of(request: Request, cells: Iterable[Cell]) -> dict[str, Search]:
-    """Place of a table -> its search, for the cells of a request whose images are there; errors as in `make_searches`."""
+    """Place of a table (as `cell_key` has it) -> its search, for the cells of a request whose images are there; errors as in
+    `make_searches`."""
     given = {
         "split": "a search is on validation data, what follows it on test data.",
         "validation_share": "it is an option of its own, --validation-share.",
@@ -106,7 +107,7 @@ def choose(
         say(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
     if troubles:
         raise ValueError(" ".join(troubles))
-    return {place: found[search.name] for place, search in searches.items()}
+    return {key: found[search.name] for key, search in searches.items()}
 
 
 def described(search: Search, chosen: Outcome, outcomes: list[Outcome]) -> dict[str, Any]:

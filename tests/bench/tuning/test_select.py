@@ -157,9 +157,9 @@ def test_what_a_longer_search_chooses_takes_the_place_of_what_a_shorter_one_has_
 
 def test_what_other_searches_have_found_counts_for_none_of_the_methods(store):
     asked = request()
-    (place, search), *_ = select.searches_of(asked, make_plan(asked, store).selected).items()
+    (key, search), *_ = select.searches_of(asked, make_plan(asked, store).selected).items()
     finish(search, store, {"weight_decay": 0.005}, 1.0, 1.0, rounds=4)
-    assert played(asked, store)[place]["params"] != {"weight_decay": 0.005}
+    assert played(asked, store)[key]["params"] != {"weight_decay": 0.005}
 
 
 def test_options_that_no_space_has_stay_at_the_named_point_of_the_grid(store):
