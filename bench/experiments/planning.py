@@ -167,7 +167,7 @@ def store_grid(request: Request, plan: Plan, store: Store) -> None:
         return (store.record(run_id) or {}).get("status") in ("done", "diverged")
 
     described = grid_cells.to_json(request.grid, request.budget, request.overrides, plan.selected)
-    described |= {"budget": request.budget_label, "chosen_on": "validation" if request.how else "test"}
+    described |= {"budget": request.budget_label, "chosen_on": "validation" if request.tuning else "test"}
     order = [cell.to_json() for cell in plan.cells]
     store.write_grid(request.label, merge_cells(described, store.grid(request.label), order, ended))
 
@@ -176,7 +176,7 @@ def _expand(
     request: Request, missing: list[str], facts: Mapping[str, DatasetInfo] | None
 ) -> tuple[list[Cell], list[Cell]]:
     """All cells, for the grid's own seeds and those asked for, and the selected ones among them."""
-    cells, grid = {}, request.grid.untuned() if request.how else request.grid
+    cells, grid = {}, request.grid.untuned() if request.tuning else request.grid
     for seeds in dict.fromkeys((None, request.seeds and tuple(request.seeds))):
         found = grids.expand(
             grid,
@@ -187,7 +187,7 @@ def _expand(
             substitutes=request.substitutes,
             facts=facts,
         )
-        if request.how:
+        if request.tuning:
             found = [_with_chosen(cell, request) for cell in found]
         cells |= {(cell.dataset, cell.id): cell for cell in found}
     only = dict(request.only) | ({"seed": request.seeds} if request.seeds else {})

@@ -44,9 +44,9 @@ def searches_of(request: Request, cells: Iterable[Cell]) -> dict[str, Search]:
     mistakes = [f"--set {key} has no place here: {why}" for key, why in given.items() if key in request.overrides]
     if mistakes:
         raise ConfigError(mistakes)
-    fixed = {*request.grid.axes, *request.overrides} if request.how.compares else ()
+    fixed = {*request.grid.axes, *request.overrides} if request.tuning.compares else ()
     there = [cell for cell in cells if not cell.missing]
-    searches = make_searches(there, request.grid.report.model_dump(), request.how, fixed)
+    searches = make_searches(there, request.grid.report.model_dump(), request.tuning, fixed)
     searched = dict.fromkeys(key for search in searches.values() for key in search.space if key in request.overrides)
     if searched:
         names = ", ".join(searched)
@@ -95,15 +95,15 @@ def choose(
             say(f"Search {number} of {len(studies)}: {title_of(study.search)}")
         failed = _play(study, request, store, machines, console, say) if study.left else 0
         outcomes = study.outcomes()
-        saved = save(study, outcomes, not request.how.compares)
-        if not request.how.compares:
+        saved = save(study, outcomes, not request.tuning.compares)
+        if not request.tuning.compares:
             say(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
         choices = [one for one in outcomes if one.is_choice]
         if failed or not choices:
             troubles.append(_trouble(study.search, failed))
         else:
             found[name] = described(study.search, choices[0], outcomes)
-    if request.how.compares and studies:
+    if request.tuning.compares and studies:
         say(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
     if troubles:
         raise ValueError(" ".join(troubles))
