@@ -79,7 +79,7 @@ class ClusteredRounds(RoundBased):
         as_tensor = functools.partial(torch.tensor, dtype=torch.long)
         return {"clients": as_tensor(list(clusters)), "clusters": as_tensor(list(clusters.values()))}
 
-    def findings(self, state):
+    def diagnostics(self, state):
         return {key: leaf.tolist() for key, leaf in self.found(state).items()}
 
     # On one client

@@ -65,11 +65,11 @@ class Wrapper(Algorithm):
     def outlines(self, task):
         return self.base.outlines(self.inside(task))
 
-    def remarks(self, task):
-        return self.base.remarks(self.inside(task))
+    def caveats(self, task):
+        return self.base.caveats(self.inside(task))
 
-    def findings(self, state):
-        return self.base.findings(state)
+    def diagnostics(self, state):
+        return self.base.diagnostics(state)
 
 
 @dataclass(frozen=True)

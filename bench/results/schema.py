@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 SEAL = "sha256"  # the key of the digest
+SCHEMA = 2  # of records that are written now; those without one are of the first schema
 STATUS = ("done", "diverged", "failed", "stopped")
 RUN_FILES = ("record.json", "config.json", "rounds.jsonl")
 _DEEPEST = 20  # levels of nested values; more only exhaust the interpreter's stack
@@ -258,6 +259,7 @@ _CONFIG = {
 _FITS_CONFIG = _check_of(_CONFIG)
 _RECORD = {
     "id": is_run_id,
+    "schema?": whole,
     "status": _one_of(*STATUS),
     "reason?": str,
     "summary": _SUMMARY,
@@ -266,8 +268,8 @@ _RECORD = {
     "bytes_per_client?": number,
     "data?": {"kind?": text, "digest?": text},
     "data_note?": text,
-    "remarks?": [text],
-    "findings?": _plain_mapping,
+    "caveats?": [text],
+    "diagnostics?": _plain_mapping,
     "engine?": text,
     "device?": text,
     "peak_memory_mb?": number,
@@ -277,7 +279,8 @@ _RECORD = {
     "finished?": (text, None),
     "base_summary?": (_SUMMARY, None),
 }
-_FINDINGS = {"clusters?": [whole], "distributions?": [[number]]}
+_FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: in the first schema -> now
+_DIAGNOSTICS = {"clusters?": [whole], "distributions?": [[number]]}
 _FIGURES = {
     "curves": {"x": is_name},
     "by-setting": {"setting": is_name},
@@ -450,11 +453,14 @@ def read_run(folder: Path) -> dict[str, Any] | None:
     for name, content in zip(RUN_FILES[1:], (config, rounds), strict=True):
         if content is None:
             raise Damaged(folder / name, "is missing, though the run has ended")
-    record, sealed = _unsealed(path, written, (config, rounds))
+    content, sealed = _unsealed(path, written, (config, rounds))
+    record = upgrade(content)
     if not _FITS_RECORD(record):
         _must_fit(path, record, _RECORD)
-    if found := mismatch(record.get("findings", {}), _FINDINGS, "findings"):
+    if found := mismatch(record.get("diagnostics", {}), _DIAGNOSTICS, "diagnostics"):
         raise Damaged(path, f"does not hold what it should: {found}")
+    if record.get("schema", SCHEMA) != SCHEMA:
+        raise Damaged(path, f"has schema {record['schema']}, which this version of the program does not know")
     if record["id"] != folder.name:
         raise Damaged(path, f"is the record of another run, {record['id']}")
     if record["status"] == "done" and not {"last", "best", "last10"} <= record["summary"].keys():
@@ -465,6 +471,12 @@ def read_run(folder: Path) -> dict[str, Any] | None:
             raise Damaged(config_path, "is the config of another run: the folder is not named after it")
     _check_rounds(rounds_path, rounds, record)
     return record
+
+
+def upgrade(record: dict[str, Any]) -> dict[str, Any]:
+    """A record under the names of today. One without a schema was written by an earlier version of this program; on disk it
+    stays as it is."""
+    return record if "schema" in record else {_FIRST_KEYS.get(key, key): value for key, value in record.items()}
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

@@ -197,9 +197,10 @@ class Run:
             "bytes_per_client": self.rows[-1]["bytes_down"] + self.rows[-1]["bytes_up"] if self.rows else 0,
             "data": self._data,
             "data_note": self._data_note,
-            "remarks": self.algorithm.remarks(self.task),
+            "caveats": self.algorithm.caveats(self.task),
             "kept": self._kept,
-            "findings": self.algorithm.findings(self.state) | ((self._deployed and self._deployed.findings) or {}),
+            "diagnostics": self.algorithm.diagnostics(self.state)
+            | ((self._deployed and self._deployed.diagnostics) or {}),
             "engine": self.task.engine,
             "block": self.task.block,
             "threads": torch.get_num_threads(),

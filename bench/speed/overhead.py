@@ -19,6 +19,7 @@ from bench.experiments.cells import Cell, to_json
 from bench.experiments.grid_loading import make_grid
 from bench.profiling import unique_memory_mb
 from bench.results.metrics import summarise
+from bench.results.schema import SCHEMA
 from bench.results.store import Store
 from bench.simulation.retention import Keep
 
@@ -130,6 +131,7 @@ def _write_run(folder: Path, cell: Cell, rounds: int) -> None:
     rows = [{"round": number, "examples": 100 * number, **accuracy} for number in range(1, rounds + 1)]
     record = {
         "id": cell.id,
+        "schema": SCHEMA,
         "status": "done",
         "reason": "",
         "summary": summarise(rows),
@@ -138,8 +140,8 @@ def _write_run(folder: Path, cell: Cell, rounds: int) -> None:
         "bytes_per_client": 1000,
         "data": {"kind": "digits", "digest": "0badcafe"},
         "data_note": "",
-        "remarks": [],
-        "findings": {},
+        "caveats": [],
+        "diagnostics": {},
         "device": "cpu",
         "versions": {"python": "3", "torch": "2", "numpy": "2", "ray": "2", "skewbench": "0"},
     }

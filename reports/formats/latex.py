@@ -101,7 +101,7 @@ def _measured(cell: Cell | None) -> str:
     measured = escape(cell.measured)
     if cell.best or cell.like_best:
         measured = rf"\text{'bf' if cell.best else 'it'}{{{measured}}}"
-    return ", ".join(filter(None, [measured, *map(escape, cell.remarks)]))
+    return ", ".join(filter(None, [measured, *map(escape, cell.caveats)]))
 
 
 def _gain(cell: Cell | None) -> str:

@@ -34,7 +34,7 @@ def _cell(cell: Cell | None) -> str:
     mark = "**" if cell.best else "_" if cell.like_best else ""
     measured = f"{mark}{cell.measured}{mark}"
     gain = f" [{cell.gain}]" if cell.gain else ""
-    text = ", ".join(filter(None, [measured + gain, *map(_escape, cell.remarks)]))
+    text = ", ".join(filter(None, [measured + gain, *map(_escape, cell.caveats)]))
     return f"{text} ({', '.join(cell.published)})" if cell.published else text
 
 

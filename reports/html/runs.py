@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from reports.tables.aggregate import cell_keys, choice_of, label, short
 from reports.tables.report import Report
 
-_TOLD_APART = ("id", "status", "reason", "findings")  # of a record: told elsewhere, or not for reading
+_TOLD_APART = ("id", "schema", "status", "reason", "diagnostics")  # of a record: told elsewhere, or not for reading
 _MOST_VALUES = 12  # of a setting, listed
 
 

@@ -12,6 +12,7 @@ from bench.execution import scheduler
 from bench.execution.job import Job
 from bench.execution.resources import Machines, Resources
 from bench.execution.scheduler import _Recorder, python_path, reason_of
+from bench.results.schema import SCHEMA
 from bench.results.store import Store
 from bench.simulation.retention import Keep
 
@@ -90,6 +91,7 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
         assert recorder.take_postponed() == []
         record = store.record(run)
     assert (record["status"], record["reason"], record["rounds"]) == ("failed", reason, 0)
+    assert record["schema"] == SCHEMA
     assert callback.calls == ["started", "postponed", "postponed", "failed"]
     log = tmp_path / "results" / "ray.log"
     if kept == "record":
