@@ -10,7 +10,7 @@ from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import pairs
-from bench.experiments.planning import Plan, keep_of
+from bench.experiments.planning import Plan, retention_of
 from bench.experiments.spec import Request
 from bench.provenance import commit
 from bench.results.store import Store
@@ -45,7 +45,7 @@ def play(
                 cell.id,
                 cell.config,
                 folder_of(cell.id, request, store),
-                keep_of(request, cell, store, is_base=cell.id in plan.bases.values()),
+                retention_of(request, cell, store, is_base=cell.id in plan.bases.values()),
                 request.checkpoint_seconds,
                 request.engine,
                 base=base_folder(plan.bases.get(cell.id), request, store),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bench.config.schema import RunConfig
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 
 LENT = "lent-"  # begins the names of folders of finished runs that lie in a storage for others
 
@@ -15,7 +15,7 @@ class Job:
     Attributes:
         id: its run id.
         folder: where its worker writes checkpoints and states: an absolute path, or a URI that fsspec knows.
-        keep: which states.
+        retention: which states.
         checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
         engine: "loop", "vectorised", or "auto" for the faster one.
         block: clients that train at once on the vectorised engine, at most; None for no bound.
@@ -26,7 +26,7 @@ class Job:
     id: str
     config: RunConfig
     folder: str
-    keep: Keep
+    retention: StateRetention
     checkpoint_seconds: float = 60.0
     engine: str = "auto"
     block: int | None = None

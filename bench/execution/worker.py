@@ -91,7 +91,7 @@ class Worker:
         require_shared(job.mark)
         config, folder = job.config, Folder(job.folder)
         dataset = resized.load(config.dataset, config.transform, self._data_dir, config.image_size)
-        how = {"engine": job.engine, "keep": job.keep, "block": job.block}
+        how = {"engine": job.engine, "retention": job.retention, "block": job.block}
         run = Run(config, dataset, device=self._device, folder=folder, **how)
         if job.base:
             run.take_over(_last_state(job.base))

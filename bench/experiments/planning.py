@@ -25,7 +25,7 @@ from bench.experiments.stored_grid import merge_cells
 from bench.measurements.specs import needed_state, probes_of, rounds_of
 from bench.results.artifacts import DamagedState, Folder
 from bench.results.store import Store
-from bench.simulation.retention import FINAL, Final, Keep
+from bench.simulation.retention import FINAL, Final, StateRetention
 from datasets import Dataset, DatasetInfo, resized
 from datasets.image_size import ImageSize
 
@@ -120,7 +120,7 @@ def training_of(cell: Cell) -> Cell | None:
     return replace(cell, config=trained, id=run_id(trained), choice={}, tuned=tuned, variant="", wrapper="")
 
 
-def keep_of(request: Request, cell: Cell, store: Store, is_base: bool = False) -> Keep:
+def retention_of(request: Request, cell: Cell, store: Store, is_base: bool = False) -> StateRetention:
     """Which states a run keeps: those that are asked for, those that figures need, and those that it kept before, so that
     grids which need different ones do not repeat each other's runs for ever.
 
@@ -132,7 +132,7 @@ def keep_of(request: Request, cell: Cell, store: Store, is_base: bool = False) -
     needed = {probe.round: needed_state(probe, cell.config) for probe in probes}
     least: Final = "deployed" if is_base or FINAL in needed.values() else "none"
     if training_of(cell):  # it starts from the end of another run, and so has neither clients nor states on the way
-        return Keep(final=_most(least, "deployed" if request.keep == "all" else request.keep))
+        return StateRetention(final=_most(least, "deployed" if request.keep == "all" else request.keep))
     asked = (
         grid.save_local_models
         if all(cell.shown(key) in as_list(value) for key, value in grid.save_when.items())
@@ -145,7 +145,7 @@ def keep_of(request: Request, cell: Cell, store: Store, is_base: bool = False) -
         return tuple(sorted({*rounds_of(wanted, last), *there}))
 
     before = "none" if request.rerun else _kept(cell.id, store)
-    return Keep(
+    return StateRetention(
         _most(least, request.keep, before), rounds("round", grid.save_rounds), rounds("local-models", [*asked, *shown])
     )
 
@@ -298,7 +298,7 @@ def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> st
     before = record.get("data_note", "")
     if before and before != note:
         return f"its images were incomplete ({before}), now: {note or 'all of them'}"
-    wanted = replace(keep_of(request, cell, store), final="none").files()
+    wanted = replace(retention_of(request, cell, store), final="none").files()
     lacking = [name for name in wanted if name not in store.states(cell.id)]
     if request.keep == "all" and not training_of(cell) and _kept(cell.id, store) != "all":
         lacking.append(f"client states in {FINAL}" if FINAL in store.states(cell.id) else FINAL)

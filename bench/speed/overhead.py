@@ -21,7 +21,7 @@ from bench.profiling import unique_memory_mb
 from bench.results.metrics import summarise
 from bench.results.schema import SCHEMA
 from bench.results.store import Store
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 
 WORKLOAD = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "label-2", "local_epochs": 1}
 SHORT = {"algorithm": "fedavg", "dataset": "digits", "partition": "label-2", "rounds": 2, "local_epochs": 1}
@@ -174,7 +174,7 @@ def _play(
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         configs = [resolve({**settings, "seed": seed}) for seed in range(count)]
-        jobs = [Job(run_id(c), c, str(store.run_folder(run_id(c))), Keep(final="none")) for c in configs]
+        jobs = [Job(run_id(c), c, str(store.run_folder(run_id(c))), StateRetention(final="none")) for c in configs]
         with store.locked():
             share = resources.choose(1.0, gpus, None)
             scheduler.play(jobs, store, clock, data_dir=data_dir, machines=resources.Machines(share, max_concurrent))

@@ -19,7 +19,7 @@ from bench.experiments.spec import Request
 from bench.provenance import commit
 from bench.results.store import Store
 from bench.simulation.data import divide
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 from bench.tuning.build import make_searches
 from bench.tuning.outcomes import Outcome, list_runs
 from bench.tuning.search import Search
@@ -194,7 +194,7 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
                 run,
                 config,
                 folder_of(run, request, store),
-                Keep(),
+                StateRetention(),
                 request.checkpoint_seconds,
                 request.engine,
                 mark=mark,

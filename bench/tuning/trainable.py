@@ -9,7 +9,7 @@ import torch
 from bench.execution import ray_environment  # noqa: F401
 from bench.execution.job import Job
 from bench.execution.worker import Worker
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 from bench.tuning.outcomes import latest
 from bench.tuning.search import stops
 
@@ -82,8 +82,8 @@ class Configuration(tune.Trainable):
         config, worker = self._runs[run], Worker(self._data_dir, self._device)
         place, folder = self._place, f"{self._place.folder}/{run}"
         base = place.bases.get(config.seed, "")
-        keep, seconds = Keep(final="none"), place.checkpoint_seconds
-        worker.take(Job(run, config, folder, keep, seconds, place.engine, base=base, mark=place.mark))
+        retention, seconds = StateRetention(final="none"), place.checkpoint_seconds
+        worker.take(Job(run, config, folder, retention, seconds, place.engine, base=base, mark=place.mark))
         return worker
 
     def _play(self, run: str, stop: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.provenance import commit
 from bench.results.store import Store
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 from reports import api
 
 
@@ -26,7 +26,7 @@ def play_alone(grid_file: Path, results: Path) -> Path:
             cells, recorder = expand(grid, "paper"), RunRecorder(store, {"commit": commit()})
             store.write_grid(f"{grid.name}@paper", to_json(grid, "paper", {}, cells))
             for cell in cells:
-                play_job(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), Keep()), recorder)
+                play_job(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), StateRetention()), recorder)
     finally:
         torch.set_num_threads(threads)
     api.write(results, grid.name, "paper")

@@ -14,7 +14,7 @@ from bench.execution.resources import Machines, Resources
 from bench.execution.scheduler import _Recorder, python_path, reason_of
 from bench.results.schema import SCHEMA
 from bench.results.store import Store
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 
 import ray  # isort: skip
 
@@ -81,7 +81,7 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
     trial, run = SimpleNamespace(config={"job": 0}, error_file=str(tmp_path / "error.txt")), run_id(config)
     callback = RunCallback()
     with Store(tmp_path / "results").locked() as store:
-        job = Job(run, config, str(store.playing_folder(run)), Keep())
+        job = Job(run, config, str(store.playing_folder(run)), StateRetention())
         recorder = _Recorder(store, callback, {}, shares=None)
         recorder.begin([job], Resources())
         for _ in range(2):

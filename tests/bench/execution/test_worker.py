@@ -18,7 +18,7 @@ from bench.execution import worker as workers
 from bench.execution.job import Job
 from bench.execution.scheduler import PACKAGES, ROOT
 from bench.execution.worker import Worker, storage_trouble
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 6, "local_epochs": 1, "batch_size": 16}
@@ -27,7 +27,7 @@ DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 
 @pytest.fixture
 def job(tmp_path):
     config = resolve({"algorithm": "fedavg", **DIGITS})
-    return Job("a1", config, str(tmp_path), Keep(final="none"), checkpoint_seconds=0)
+    return Job("a1", config, str(tmp_path), StateRetention(final="none"), checkpoint_seconds=0)
 
 
 def play(job: Job, steps: int = 50) -> list[dict]:
@@ -72,7 +72,7 @@ def test_another_worker_goes_on_from_the_checkpoint_and_reports_everything(job, 
 def test_a_checkpoint_of_another_run_is_ignored_with_a_sentence(job, monkeypatch):
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
     play(job, steps=2)
-    other = Job("b2", job.config, job.folder, job.keep)
+    other = Job("b2", job.config, job.folder, job.retention)
     (first, *_) = play(other, steps=1)
     assert first["note"] == "starts over: its checkpoint was written with run 'a1' instead of 'b2'"
     assert play(job, steps=1)[0]["note"] == "goes on after round 2", "and left alone until there is another"
@@ -189,7 +189,7 @@ import bench.simulation.retention
 settings = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 1}
 config = bench.config.resolve.resolve(settings)
 worker = bench.execution.worker.Worker(None, "cpu")
-worker.take(bench.execution.job.Job("a1", config, sys.argv[1], bench.simulation.retention.Keep()))
+worker.take(bench.execution.job.Job("a1", config, sys.argv[1], bench.simulation.retention.StateRetention()))
 ended = None
 while not ended:
     ended = worker.step()["ended"]
