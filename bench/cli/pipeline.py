@@ -50,7 +50,7 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
             if plan.todo:
                 for sentence in disk.shortages(plan, request, store, machines):
                     warn(sentence)
-                ended = driver.play(request, plan, store, console, machines)
+                ended = driver.run_plan(request, plan, store, console, machines)
             figures = [figure.model_dump() for figure in request.grid.report.figures]
             measurements.measure(plan.selected, figures, store, request.data_dir, warn)
             label_counts.measure(plan.selected, store, request.data_dir, warn)

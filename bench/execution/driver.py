@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bench.execution.tracking import Tracker
 
 
-def play(
+def run_plan(
     request: Request,
     plan: Plan,
     store: Store,
@@ -53,7 +53,7 @@ def play(
             )
             for cell in plan.todo
         ]
-        scheduler.play(
+        scheduler.run_jobs(
             jobs,
             store,
             display,

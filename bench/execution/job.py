@@ -1,4 +1,4 @@
-"""A run to play, as a worker gets it."""
+"""A run to do, as a worker gets it."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ LENT = "lent-"  # begins the names of folders of finished runs that lie in a sto
 
 @dataclass(frozen=True)
 class Job:
-    """One run to play.
+    """One run to do.
 
     Attributes:
         id: its run id.

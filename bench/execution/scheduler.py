@@ -41,7 +41,7 @@ RETRIES = 2  # of a run whose worker died; an error of the run itself would only
 
 
 class RunCallback(Protocol):
-    """Is called as the runs of `play` go on: with a line for people, and with what each job has done."""
+    """Is called as the runs of `run_jobs` go on: with a line for people, and with what each job has done."""
 
     def on_message(self, text: str) -> None: ...
     def on_start(self, job: Job) -> None: ...
@@ -150,7 +150,7 @@ class _Recorder(tune.Callback):
             self._tracker.ended(job.id, failed=record["status"] == "failed")
 
 
-def play(
+def run_jobs(
     jobs: list[Job],
     store: Store,
     callback: RunCallback,
@@ -161,7 +161,7 @@ def play(
     facts: dict | None = None,
     tracker: Tracker | None = None,
 ) -> None:
-    """Plays jobs in their order, as many at once as the resources allow, those that need the states of others after all
+    """Runs jobs in their order, as many at once as the resources allow, those that need the states of others after all
     others; every one ends with a record.
 
     Args:
@@ -172,7 +172,7 @@ def play(
 
     Raises:
         KeyboardInterrupt: on Ctrl-C, after the workers have been stopped.
-        ValueError: if the cluster cannot play them.
+        ValueError: if the cluster cannot run them.
         StoreError: if results or checkpoints cannot be written any more.
     """
     resources, address = machines.resources, machines.address
@@ -199,7 +199,7 @@ def play(
 def session(
     store: Store, resources: Resources, address: str | None, storage: str | None, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Ray is there meanwhile, unless it is there already; arguments and errors as in `play`.
+    """Ray is there meanwhile, unless it is there already; arguments and errors as in `run_jobs`.
 
     Args:
         say: told if the cluster lets everybody in.

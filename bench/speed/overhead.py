@@ -177,7 +177,9 @@ def _play(
         jobs = [Job(run_id(c), c, str(store.run_folder(run_id(c))), StateRetention(final="none")) for c in configs]
         with store.locked():
             share = resources.choose(1.0, gpus, None)
-            scheduler.play(jobs, store, clock, data_dir=data_dir, machines=resources.Machines(share, max_concurrent))
+            scheduler.run_jobs(
+                jobs, store, clock, data_dir=data_dir, machines=resources.Machines(share, max_concurrent)
+            )
             rows = [store.rows(record["id"]) for _, record in clock.ended_at] if read else []
             return _Played(clock.ended_at, rows)
 

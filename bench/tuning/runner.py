@@ -181,7 +181,7 @@ class _Recorder(tune.Callback):
         return {"base_summary": (self._store.record(base) or {}).get("summary")} if base else {}
 
 
-def play(
+def run_search(
     study: Study,
     say: Callable[[str], None],
     *,
@@ -198,13 +198,13 @@ def play(
     Args:
         say: is told of each configuration.
         console: where a bar shows how far it is; None for none.
-        data_dir, machines, storage, facts: as in `bench.execution.scheduler.play`.
+        data_dir, machines, storage, facts: as in `bench.execution.scheduler.run_jobs`.
 
     Returns:
         How many configurations have failed now; the same search tries these again.
 
     Raises:
-        KeyboardInterrupt, ValueError, StoreError: as `bench.execution.scheduler.play`.
+        KeyboardInterrupt, ValueError, StoreError: as `bench.execution.scheduler.run_jobs`.
     """
     search, store, count = study.search, study.store, study.left
     if not count:

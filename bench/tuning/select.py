@@ -78,7 +78,7 @@ def choose(
         among those that were trained to the end and did not diverge with every seed.
 
     Raises:
-        KeyboardInterrupt, StoreError: as `bench.execution.scheduler.play`.
+        KeyboardInterrupt, StoreError: as `bench.execution.scheduler.run_jobs`.
         ValueError: if clients cannot set enough aside; or after all searches, if some have not ended well.
         datasets.DataError: if there are no images.
     """
@@ -93,7 +93,7 @@ def choose(
     for number, (name, study) in enumerate(studies.items(), start=1):
         if len(studies) > 1 and study.left:
             say(f"Search {number} of {len(studies)}: {title_of(study.search)}")
-        failed = _play(study, request, store, machines, console, say) if study.left else 0
+        failed = _run_search(study, request, store, machines, console, say) if study.left else 0
         outcomes = study.outcomes()
         saved = save(study, outcomes, not request.tuning.compares)
         if not request.tuning.compares:
@@ -141,21 +141,21 @@ def _check_data(searches: Iterable[Search], request: Request) -> None:
             divide(config, resized.load(config.dataset, config.transform, request.data_dir, config.image_size))
 
 
-def _play(
+def _run_search(
     study: Study, request: Request, store: Store, machines: Machines, console: Console, say: Callable[[str], None]
 ) -> int:
     """Plays what is left of one search, and returns how many of its configurations have failed."""
     from bench.execution import scheduler
-    from bench.tuning import runner as search
+    from bench.tuning import runner
 
-    bases = search.bases_of(study.search)
+    bases = runner.bases_of(study.search)
     _train_bases(bases, request, store, machines, console)
     folders = {seed: base_folder(run_id(config), request, store) for seed, config in bases.items()}
     with mark_of(request, store, machines.address) as mark, scheduler.lent(folders.values(), store):
-        return search.play(
+        return runner.run_search(
             study,
             say,
-            place=search.Place(
+            place=runner.Place(
                 place_of(request, store),
                 request.storage is not None,
                 mark,
@@ -201,7 +201,7 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
             )
             for run, config in lacking.items()
         ]
-        scheduler.play(
+        scheduler.run_jobs(
             jobs,
             store,
             display,

@@ -57,14 +57,14 @@ class Configuration(tune.Trainable):
         """Plays one seed on for about a second, but not beyond the next round at which configurations are compared.
 
         Returns:
-            "runs": what was told of the seed (see `_play`), nothing if all have ended; "failed", whether one of them has
+            "runs": what was told of the seed (see `_step_run`), nothing if all have ended; "failed", whether one of them has
             failed; "broken", why nothing can be written any more, or ""; and when all of them have come to that round, "round",
             and "value", the mean over seeds there; until then round is 0.
         """
         stop, told, broken = self._stops[0], [], ""
         behind = [run for run, worker in self._workers.items() if worker.round < stop]
         if behind:
-            told = [self._play(behind[0], stop)]
+            told = [self._step_run(behind[0], stop)]
             broken = told[0]["broken"]
             behind = [run for run in behind if run in self._workers and self._workers[run].round < stop]
         over = self._failed or bool(broken)  # then it is worth nothing, and nobody is compared with it
@@ -86,7 +86,7 @@ class Configuration(tune.Trainable):
         worker.take(Job(run, config, folder, retention, seconds, place.engine, base=base, mark=place.mark))
         return worker
 
-    def _play(self, run: str, stop: int) -> dict[str, Any]:
+    def _step_run(self, run: str, stop: int) -> dict[str, Any]:
         """Plays a run on, and tells what `Worker.step` says about it, with its id, its config and the round at which it is."""
         worker = self._workers[run]
         said = worker.step(stop)

@@ -26,23 +26,23 @@ def play_alone(grid_file: Path, results: Path) -> Path:
             cells, recorder = expand(grid, "paper"), RunRecorder(store, {"commit": commit()})
             store.write_grid(f"{grid.name}@paper", to_json(grid, "paper", {}, cells))
             for cell in cells:
-                play_job(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), StateRetention()), recorder)
+                run_job_alone(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), StateRetention()), recorder)
     finally:
         torch.set_num_threads(threads)
     api.write(results, grid.name, "paper")
     return results
 
 
-def play_jobs(jobs: list[Job], store: Store, callback: RunCallback, *, facts: dict, **_: object) -> None:
-    """`bench.execution.scheduler.play` in this process, one job after another."""
+def run_jobs_alone(jobs: list[Job], store: Store, callback: RunCallback, *, facts: dict, **_: object) -> None:
+    """`bench.execution.scheduler.run_jobs` in this process, one job after another."""
     recorder = RunRecorder(store, facts)
     for job in sorted(jobs, key=lambda job: bool(job.base)):
         callback.on_start(job)
         base = (store.record(Path(job.base).name) or {}).get("summary") if job.base else None
-        callback.on_end(job, play_job(job, recorder, {"base_summary": base} if job.base else {}))
+        callback.on_end(job, run_job_alone(job, recorder, {"base_summary": base} if job.base else {}))
 
 
-def play_job(job: Job, recorder: RunRecorder, more: dict | None = None) -> dict:
+def run_job_alone(job: Job, recorder: RunRecorder, more: dict | None = None) -> dict:
     """Plays one job and returns its record.
 
     Args:

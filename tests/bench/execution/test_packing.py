@@ -83,7 +83,7 @@ def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_
     callback = RunCallback()
     with Store(tmp_path).locked() as store:
         jobs = [Job(run_id(one), one, str(store.playing_folder(run_id(one))), StateRetention()) for one in configs]
-        scheduler.play(
+        scheduler.run_jobs(
             jobs, store, callback, data_dir=None, machines=Machines(Resources(0.5, 1.0, "cuda", auto=True), 2)
         )
         assert [store.record(job.id)["status"] for job in jobs] == ["done"] * 3
