@@ -118,7 +118,7 @@ def test_how_a_polite_kill_is_answered_is_restored_afterwards(tmp_path, monkeypa
     monkeypatch.setattr(scheduler, "_check_machines", stop)
     before = signal.getsignal(signal.SIGTERM)
     with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
-        scheduler.run_jobs([], store, None, data_dir=None, machines=Machines(Resources()))
+        scheduler.run_jobs([], store, SimpleNamespace(on_message=print), data_dir=None, machines=Machines(Resources()))
     assert during == [signal.default_int_handler]
     assert signal.getsignal(signal.SIGTERM) == before != during[0]
 

@@ -36,9 +36,9 @@ def content(**changes) -> dict:
     return {"axes": axes, "settings": SETTINGS} | changes
 
 
-def request(tuning: TuningOptions = TUNING, **changes) -> Request:
+def request(options: TuningOptions = TUNING, **changes) -> Request:
     grid = make_grid("mine", content(**changes))
-    return Request(grid, "paper", {}, {}, None, {}, None, tuning=tuning)
+    return Request(grid, "paper", {}, {}, None, {}, None, tuning=options)
 
 
 @pytest.fixture
