@@ -79,8 +79,8 @@ def trials_per_gpu(profile: Profile, by_cores: int) -> tuple[int, str]:
     return max(1, bounds[by]), by
 
 
-class Shares:
-    """Resources of jobs by their kind, as far as anything is known about it.
+class GpuAllocator:
+    """Which resources a job gets, by its kind, as far as anything is known about it.
 
     A profile sees a run's first rounds. Where a later stage needs more, trials run out of memory, and make room.
     """
@@ -134,11 +134,11 @@ class Shares:
         """Clients that a job may train at once; None for no bound."""
         return self._of_kind(job).get("block")
 
-    def shrank(self, job: Any, block: int) -> None:
+    def reduce_block(self, job: Any, block: int) -> None:
         """Remembers that only so many clients at once fit."""
         self._remember(job, block=min(block, self.block_of(job) or block))
 
-    def crowded(self, job: Any, had: Resources) -> bool:
+    def out_of_memory(self, job: Any, had: Resources) -> bool:
         """Remembers that a job did not fit beside its neighbours; False if it had none."""
         if had.gpus >= 1:
             return False

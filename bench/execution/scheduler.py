@@ -19,9 +19,8 @@ from unittest import mock
 import torch
 
 from bench.errors import StoreError
-from bench.execution import gpu_sharing as shares
-from bench.execution import ray_environment
-from bench.execution.gpu_sharing import Shares
+from bench.execution import gpu_sharing, ray_environment
+from bench.execution.gpu_sharing import GpuAllocator
 from bench.execution.job import LENT, Job
 from bench.execution.recorder import RunRecorder
 from bench.execution.resources import Machines, Resources
@@ -65,16 +64,16 @@ class Trial(tune.Trainable):
 
     def step(self):
         said = self._worker.step()
-        return said | {"done": bool(said["ended"] or said["crowded"] or said["broken"])}
+        return said | {"done": bool(said["ended"] or said["out_of_memory"] or said["broken"])}
 
 
 class _Recorder(tune.Callback):
     """Writes what the workers report into the store."""
 
     def __init__(
-        self, store: Store, callback: RunCallback, facts: dict, shares: Shares, tracker: Tracker | None = None
+        self, store: Store, callback: RunCallback, facts: dict, allocator: GpuAllocator, tracker: Tracker | None = None
     ):
-        self._store, self._callback, self._shares, self._tracker = store, callback, shares, tracker
+        self._store, self._callback, self._allocator, self._tracker = store, callback, allocator, tracker
         self._runs = RunRecorder(store, facts)
         self._postponed: list[Job] = []
         self._deaths: Counter[str] = Counter()
@@ -105,13 +104,13 @@ class _Recorder(tune.Callback):
         if result["note"]:
             self._callback.on_note(job, result["note"])
         if result["block"]:
-            self._shares.shrank(job, result["block"])
+            self._allocator.reduce_block(job, result["block"])
         self._runs.take(job.id, result["first"], rows)
         if self._tracker:
             self._tracker.reported(job.id, rows)
         if result["ended"]:
             self._end(job, result["ended"])
-        elif result["crowded"]:
+        elif result["out_of_memory"]:
             self._make_room(job)
         elif rows:
             self._runs.write(job.id, rows)
@@ -132,7 +131,7 @@ class _Recorder(tune.Callback):
         return self._jobs[trial.config["job"]]
 
     def _make_room(self, job: Job) -> None:
-        if self._shares.crowded(job, self._share):
+        if self._allocator.out_of_memory(job, self._share):
             self._postpone(job)
         else:
             self._end(job, {"reason": "out of memory, with a whole GPU for itself"})
@@ -181,14 +180,14 @@ def run_jobs(
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
         if address or resources.auto:
             callback.on_message(_found(address))
-        known = _shares(store, resources, callback, data_dir)
-        recorder = _Recorder(store, callback, facts or {}, known, tracker)
+        allocator = _allocator(store, resources, callback, data_dir)
+        recorder = _Recorder(store, callback, facts or {}, allocator, tracker)
         for waiting in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
             with lent([job.base for job in waiting], store):
                 while waiting:
                     groups: dict[Resources, list[Job]] = {}
                     for job in waiting:
-                        groups.setdefault(known.of(job), []).append(replace(job, block=known.block_of(job)))
+                        groups.setdefault(allocator.of(job), []).append(replace(job, block=allocator.block_of(job)))
                     for share, members in groups.items():
                         recorder.begin(members, share)
                         _fit(members, share, recorder, store, data_dir, machines.max_concurrent)
@@ -272,21 +271,21 @@ def _fit(
     tuner.fit()
 
 
-def _shares(store: Store, resources: Resources, callback: RunCallback, data_dir: Path | None) -> Shares:
+def _allocator(store: Store, resources: Resources, callback: RunCallback, data_dir: Path | None) -> GpuAllocator:
     """What jobs get of the machines that Ray has found."""
     found = ray.cluster_resources()
     gpus = found.get("GPU", 0)
     if resources.auto and not gpus:
         resources = Resources(resources.cpus)
 
-    def profile(job: Job, block: int | None) -> shares.Profile:
-        measure = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(shares.measure)
+    def profile(job: Job, block: int | None) -> gpu_sharing.Profile:
+        measure = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(gpu_sharing.measure)
         try:
             return ray.get(measure.remote(job.config, data_dir, block, job.engine))
         except ray.exceptions.RayError as error:
-            raise shares.Unprofiled(reason_of(str(error))) from error
+            raise gpu_sharing.Unprofiled(reason_of(str(error))) from error
 
-    return Shares(
+    return GpuAllocator(
         store.folder / "shares.json",
         resources,
         hardware=", ".join(sorted(key for key in found if key.startswith("accelerator_type:"))),

@@ -51,14 +51,14 @@ class Worker:
         Returns:
             "rows" of new rounds, and "first", the number of rounds before them (those reported from there on are replaced);
             "ended": the record's content if the run has ended, else None; "note": what a person should know, or "";
-            "block": the bound on clients at once that was found to be needed, or None; "crowded": whether the run does not
-            fit beside its neighbours on the GPU; "broken": why nothing can be written any more, or "".
+            "block": the bound on clients at once that was found to be needed, or None; "out_of_memory": whether the run does
+            not fit beside its neighbours on the GPU; "broken": why nothing can be written any more, or "".
 
         Raises:
             RuntimeError: of CUDA; only another process gets a working GPU again.
         """
         until = time.monotonic() + REPORT_SECONDS
-        said = {"ended": None, "block": None, "crowded": False, "broken": ""}
+        said = {"ended": None, "block": None, "out_of_memory": False, "broken": ""}
         try:
             run = self._run = self._run or self._begin()
             while not run.finished and (until_round is None or run.round < until_round):
@@ -81,7 +81,7 @@ class Worker:
             said |= self._with_less_memory()
         rows, first = self._run.rows[self._reported :] if self._run else [], self._reported
         note, self._notes, self._reported = "; ".join(self._notes), [], first + len(rows)
-        if said["ended"] or said["broken"] or said["crowded"]:
+        if said["ended"] or said["broken"] or said["out_of_memory"]:
             self._run = None
         return {"first": first, "rows": rows, "note": note, **said}
 
@@ -119,7 +119,7 @@ class Worker:
             self._run = run = None
         torch.cuda.empty_cache()
         if block is None:
-            return {"crowded": True}
+            return {"out_of_memory": True}
         self._notes.append(f"out of GPU memory, goes on with {block} clients at once")
         return {"block": block}
 

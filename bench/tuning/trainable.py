@@ -91,7 +91,7 @@ class Configuration(tune.Trainable):
         worker = self._workers[run]
         said = worker.step(stop)
         until = worker.round
-        if said["crowded"]:
+        if said["out_of_memory"]:
             said["ended"] = {"status": "failed", "reason": "out of GPU memory: ask for a larger --gpus-per-trial"}
         self._curves[run] |= {
             row["round"]: row[self._search.metric] for row in said["rows"] if self._search.metric in row

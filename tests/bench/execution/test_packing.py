@@ -26,7 +26,7 @@ def pretended_profile(config, data_dir, block, engine) -> Profile:
 
 
 class PretendedWorker:
-    """Says that it is crowded with less than it needs; else leaves in the folder of its run when it was at work, and where."""
+    """Says that it is out of memory with less than it needs; else leaves in the folder of its run when and where it worked."""
 
     def __init__(self, share: Resources):
         self._share = share
@@ -35,9 +35,9 @@ class PretendedWorker:
         self._job = job
 
     def step(self) -> dict:
-        said = {"first": 0, "rows": [], "note": "", "ended": None, "block": None, "crowded": False, "broken": ""}
+        said = {"first": 0, "rows": [], "note": "", "ended": None, "block": None, "out_of_memory": False, "broken": ""}
         if self._share.gpus < FITS:
-            return said | {"crowded": True}
+            return said | {"out_of_memory": True}
         begin, own = time.time(), Path(self._job.folder)
         (own / "begun").touch()
         while len(list(own.parent.glob("*/begun"))) < 2 and time.time() < begin + 120:
@@ -77,7 +77,7 @@ def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(scheduler, "_start_ray", start_ray)
     monkeypatch.setattr(scheduler, "Trial", PretendedTrial)
-    monkeypatch.setattr(scheduler.shares, "measure", pretended_profile)
+    monkeypatch.setattr(scheduler.gpu_sharing, "measure", pretended_profile)
     flat = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}
     configs = [resolve(flat | {"seed": seed}) for seed in range(3)]
     callback = RunCallback()

@@ -82,7 +82,7 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
     callback = RunCallback()
     with Store(tmp_path / "results").locked() as store:
         job = Job(run, config, str(store.playing_folder(run)), StateRetention())
-        recorder = _Recorder(store, callback, {}, shares=None)
+        recorder = _Recorder(store, callback, {}, allocator=None)
         recorder.begin([job], Resources())
         for _ in range(2):
             recorder.on_trial_error(0, [trial], trial)

@@ -159,9 +159,9 @@ def test_the_scheduler_tells_the_tracker_what_workers_report(mlflow, tracker, tm
 
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
     trial = SimpleNamespace(config={"job": 0})
-    one, nothing = tracker(), {"broken": "", "note": "", "block": None, "crowded": False}
+    one, nothing = tracker(), {"broken": "", "note": "", "block": None, "out_of_memory": False}
     with Store(tmp_path / "results").locked() as store:
-        recorder = _Recorder(store, RunCallback(), {}, shares=None, tracker=one)
+        recorder = _Recorder(store, RunCallback(), {}, allocator=None, tracker=one)
         recorder.begin([Job("a1", config, str(store.playing_folder("a1")), StateRetention())], Resources())
         recorder.on_trial_start(0, [trial], trial)
         recorder.on_trial_result(0, [trial], trial, nothing | {"first": 0, "rows": ROWS[:1], "ended": None})

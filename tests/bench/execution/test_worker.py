@@ -36,7 +36,7 @@ def play(job: Job, steps: int = 50) -> list[dict]:
     worker.take(job)
     while len(said) < steps:
         said.append(worker.step())
-        if said[-1]["ended"] or said[-1]["broken"] or said[-1]["crowded"]:
+        if said[-1]["ended"] or said[-1]["broken"] or said[-1]["out_of_memory"]:
             break
     return said
 
@@ -115,13 +115,13 @@ def test_images_of_several_sizes_are_resized_and_the_record_says_so(job, tmp_pat
 def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_asks_for_room(job, monkeypatch):
     blocks, step, error = [], Run.step, torch.OutOfMemoryError("CUDA out of memory")
 
-    def crowded(run):
+    def out_of_memory(run):
         blocks.append(run.task.block)
         if run.task.block is None or run.task.block > fitting:
             raise error
         return step(run)
 
-    monkeypatch.setattr(Run, "step", crowded)
+    monkeypatch.setattr(Run, "step", out_of_memory)
     fitting = 3
     said = play(job)
     assert dict.fromkeys(blocks) == {None: None, 5: None, 2: None}
@@ -129,7 +129,7 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
     assert said[0]["note"] == "out of GPU memory, goes on with 5 clients at once"
     assert said[-1]["ended"]["status"] == "done" and len(rows(said)) == 6
     fitting, error = 0, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
-    assert play(replace(job, checkpoint_seconds=60))[-1]["crowded"]
+    assert play(replace(job, checkpoint_seconds=60))[-1]["out_of_memory"]
 
 
 def test_a_round_that_fails_leaves_the_run_as_before(job, monkeypatch):
