@@ -22,7 +22,7 @@ class Cell:
         gain: "+5.7±0.4" over another cell, or "".
         published: published value, difference and, where there is one, verdict; empty without a counterpart.
         best: whether it is the best of its row.
-        like_best: whether it is not, but the seeds cannot tell it from the best.
+        not_significant: whether it is not, but the seeds cannot tell it from the best.
         mean: the number of `measured`, not rounded; None if there is none.
         runs: ids of the runs behind it.
     """
@@ -32,7 +32,7 @@ class Cell:
     published: tuple[str, ...] = ()
     best: bool = False
     gain: str = ""
-    like_best: bool = False
+    not_significant: bool = False
     mean: float | None = None
     runs: tuple[str, ...] = ()
 
@@ -114,7 +114,7 @@ def _show(cell) -> Cell:
         caveats=tuple(_caveats(cell)),
         published=published,
         best=cell.best,
-        like_best=cell.like_best,
+        not_significant=cell.not_significant,
         gain="" if pd.isna(cell.gain) else f"{_signed(cell.gain)}{_spread(cell.gain_std)}",
         mean=cell.mean if cell.done else None,
         runs=tuple(cell.run_ids.split()),
