@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from bench.execution.resources import Machines
-from bench.execution.workspace import base_folder, folder_of, mark_of
+from bench.execution.workspace import base_folder, folder_of, marker_of
 from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
 from bench.experiments.grid_schema import GridSpec
@@ -39,7 +39,7 @@ def run_plan(
         cell.id: (name_of(cell, request.grid), 0 if cell.id in plan.bases else examples_to_train(cell.config))
         for cell in plan.todo
     }
-    with mark_of(request, store, machines.address) as mark, Display(console, shown).shown() as display:
+    with marker_of(request, store, machines.address) as marker, Display(console, shown).shown() as display:
         jobs = [
             Job(
                 cell.id,
@@ -49,7 +49,7 @@ def run_plan(
                 request.checkpoint_seconds,
                 request.engine,
                 base=base_folder(plan.bases.get(cell.id), request, store),
-                mark=mark,
+                marker=marker,
             )
             for cell in plan.todo
         ]

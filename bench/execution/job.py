@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from bench.config.schema import RunConfig
 from bench.simulation.retention import StateRetention
 
-LENT = "lent-"  # begins the names of folders of finished runs that lie in a storage for others
+BASE_PREFIX = "lent-"  # begins the names of folders of finished runs in a storage, from whose last states others start
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Job:
         engine: "loop", "vectorised", or "auto" for the faster one.
         block: clients that train at once on the vectorised engine, at most; None for no bound.
         base: of a method that is `post_hoc`, where the finished run of its base left its state; "" if it has to be trained.
-        mark: a file of the driver at the place where folders are made, a path or a URI; "" if that need not be looked for.
+        marker: a file of the driver at the place where folders are made, a path or a URI; "" if that need not be looked for.
     """
 
     id: str
@@ -31,4 +31,4 @@ class Job:
     engine: str = "auto"
     block: int | None = None
     base: str = ""
-    mark: str = ""
+    marker: str = ""

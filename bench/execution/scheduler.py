@@ -21,7 +21,7 @@ import torch
 from bench.errors import StoreError
 from bench.execution import gpu_sharing, ray_environment
 from bench.execution.gpu_sharing import GpuAllocator
-from bench.execution.job import LENT, Job
+from bench.execution.job import BASE_PREFIX, Job
 from bench.execution.recorder import RunRecorder
 from bench.execution.resources import Machines, Resources
 from bench.execution.tracking import Tracker
@@ -183,7 +183,7 @@ def run_jobs(
         allocator = _allocator(store, resources, callback, data_dir)
         recorder = _Recorder(store, callback, facts or {}, allocator, tracker)
         for waiting in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
-            with lent([job.base for job in waiting], store):
+            with shared_bases([job.base for job in waiting], store):
                 while waiting:
                     groups: dict[Resources, list[Job]] = {}
                     for job in waiting:
@@ -240,9 +240,9 @@ def run_config(store: Store, callbacks: list) -> tune.RunConfig:
 
 
 @contextlib.contextmanager
-def lent(places: Iterable[str], store: Store) -> Iterator[None]:
+def shared_bases(places: Iterable[str], store: Store) -> Iterator[None]:
     """Finished runs whose states others need lie meanwhile where workers look for them: in the storage, if there is one."""
-    runs = {place: _run_of(place) for place in places if place.rpartition("/")[2].startswith(LENT)}
+    runs = {place: _run_of(place) for place in places if place.rpartition("/")[2].startswith(BASE_PREFIX)}
     try:
         for place, run_id in runs.items():
             Folder(place).copy_from(store.run_folder(run_id), [FINAL])
@@ -254,7 +254,7 @@ def lent(places: Iterable[str], store: Store) -> Iterator[None]:
 
 def _run_of(place: str) -> str:
     """The run whose last state lies at a place."""
-    return place.rpartition("/")[2].removeprefix(LENT)
+    return place.rpartition("/")[2].removeprefix(BASE_PREFIX)
 
 
 def _fit(

@@ -12,7 +12,7 @@ import torch
 
 from bench.errors import StoreError
 from bench.execution.code_version import code_version
-from bench.execution.job import LENT, Job
+from bench.execution.job import BASE_PREFIX, Job
 from bench.profiling import device_name
 from bench.results.artifacts import GO_ON, DamagedState, Folder
 from bench.results.checkpoints import Checkpoints, UnusableCheckpoint
@@ -88,7 +88,7 @@ class Worker:
     def _begin(self) -> Run:
         """The run, from its checkpoint if there is one; rounds are reported from the first one on."""
         job, self._reported = self._job, 0
-        require_shared(job.mark)
+        require_shared(job.marker)
         config, folder = job.config, Folder(job.folder)
         dataset = resized.load(config.dataset, config.transform, self._data_dir, config.image_size)
         how = {"engine": job.engine, "retention": job.retention, "block": job.block}
@@ -128,16 +128,16 @@ def _last_state(base: str) -> dict[str, Any]:
     """With which the run of a base ended."""
     place = Folder(base)
     if FINAL not in place.names():
-        raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(LENT)}) has failed")
+        raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(BASE_PREFIX)}) has failed")
     return place.load(FINAL, torch.device("cpu"))
 
 
-def require_shared(mark: str) -> None:
+def require_shared(marker: str) -> None:
     """Raises StoreError if this machine does not see a file of the driver: what it writes would be lost."""
-    place, _, name = mark.rpartition("/")
-    if mark and name not in Folder(place).names():
+    place, _, name = marker.rpartition("/")
+    if marker and name not in Folder(place).names():
         raise StoreError(
-            f"The machine {platform.node()} does not see {mark}, which the driver has written: results and checkpoints need "
+            f"The machine {platform.node()} does not see {marker}, which the driver has written: results and checkpoints need "
             "a place that all machines of the cluster see; name it by --storage."
         )
 

@@ -11,7 +11,7 @@ from bench.config.schema import run_id
 from bench.errors import ConfigError
 from bench.execution.job import Job
 from bench.execution.resources import Machines
-from bench.execution.workspace import base_folder, folder_of, mark_of, place_of
+from bench.execution.workspace import base_folder, folder_of, marker_of, place_of
 from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
 from bench.experiments.planning import has_last_state
@@ -151,14 +151,14 @@ def _run_search(
     bases = runner.bases_of(study.search)
     _train_bases(bases, request, store, machines, console)
     folders = {seed: base_folder(run_id(config), request, store) for seed, config in bases.items()}
-    with mark_of(request, store, machines.address) as mark, scheduler.lent(folders.values(), store):
+    with marker_of(request, store, machines.address) as marker, scheduler.shared_bases(folders.values(), store):
         return runner.run_search(
             study,
             say,
             place=runner.Place(
                 place_of(request, store),
                 request.storage is not None,
-                mark,
+                marker,
                 folders,
                 request.checkpoint_seconds,
                 request.engine,
@@ -188,7 +188,7 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
         )
         for run, config in lacking.items()
     }
-    with mark_of(request, store, machines.address) as mark, Display(console, shown).shown() as display:
+    with marker_of(request, store, machines.address) as marker, Display(console, shown).shown() as display:
         jobs = [
             Job(
                 run,
@@ -197,7 +197,7 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
                 StateRetention(),
                 request.checkpoint_seconds,
                 request.engine,
-                mark=mark,
+                marker=marker,
             )
             for run, config in lacking.items()
         ]

@@ -23,7 +23,7 @@ class Place:
     Attributes:
         folder: has one for each run; an absolute path, or a URI that fsspec knows.
         is_elsewhere: whether that is not the folder of the store's own runs.
-        mark: as in `bench.execution.job.Job`.
+        marker: as in `bench.execution.job.Job`.
         bases: seed -> where the last state lies from which the runs of that seed start; see `bases_of`.
         checkpoint_seconds: least time between checkpoints of an unfinished run.
         engine: as in `bench.execution.job.Job`.
@@ -31,7 +31,7 @@ class Place:
 
     folder: str
     is_elsewhere: bool
-    mark: str
+    marker: str
     bases: Mapping[int, str]
     checkpoint_seconds: float = 60.0
     engine: str = "auto"
@@ -83,7 +83,7 @@ class Configuration(tune.Trainable):
         place, folder = self._place, f"{self._place.folder}/{run}"
         base = place.bases.get(config.seed, "")
         retention, seconds = StateRetention(final="none"), place.checkpoint_seconds
-        worker.take(Job(run, config, folder, retention, seconds, place.engine, base=base, mark=place.mark))
+        worker.take(Job(run, config, folder, retention, seconds, place.engine, base=base, marker=place.marker))
         return worker
 
     def _step_run(self, run: str, stop: int) -> dict[str, Any]:

@@ -166,8 +166,8 @@ def test_a_gpu_that_needs_another_process_ends_this_one(job, monkeypatch):
 
 def test_a_machine_that_does_not_see_what_the_driver_has_written_is_told(job, tmp_path):
     (tmp_path / "driver.pt").touch()
-    assert play(replace(job, mark=str(tmp_path / "driver.pt")))[-1]["ended"]["status"] == "done"
-    (said,) = play(replace(job, mark=str(tmp_path / "elsewhere" / "driver.pt")))
+    assert play(replace(job, marker=str(tmp_path / "driver.pt")))[-1]["ended"]["status"] == "done"
+    (said,) = play(replace(job, marker=str(tmp_path / "elsewhere" / "driver.pt")))
     assert said["broken"].endswith(
         "elsewhere/driver.pt, which the driver has written: results and checkpoints need a place that all machines of the "
         "cluster see; name it by --storage."
