@@ -113,9 +113,9 @@ def _shortage(parts: list[tuple[Path, int, str]]) -> str:
     free = shutil.disk_usage(there).free
     if needed <= free:
         return ""
-    told = ", ".join(f"{what} {in_words(size)}" for _, size, what in parts)
+    listed = ", ".join(f"{what} {in_words(size)}" for _, size, what in parts)
     return (
-        f"These runs need about {in_words(needed)} on the disk of {there} ({told}), but {in_words(free)} are free there. "
+        f"These runs need about {in_words(needed)} on the disk of {there} ({listed}), but {in_words(free)} are free there. "
         "A full disk stops them, and the same command goes on; fewer at once (--max-concurrent) and --keep-state none "
         "need less."
     )

@@ -63,8 +63,8 @@ class Trial(tune.Trainable):
         return True
 
     def step(self):
-        said = self._worker.step()
-        return said | {"done": bool(said["ended"] or said["out_of_memory"] or said["broken"])}
+        report = self._worker.step()
+        return report | {"done": bool(report["ended"] or report["out_of_memory"] or report["broken"])}
 
 
 class _Recorder(tune.Callback):
@@ -196,12 +196,12 @@ def run_jobs(
 
 @contextlib.contextmanager
 def session(
-    store: Store, resources: Resources, address: str | None, storage: str | None, say: Callable[[str], None]
+    store: Store, resources: Resources, address: str | None, storage: str | None, on_message: Callable[[str], None]
 ) -> Iterator[None]:
     """Ray is there meanwhile, unless it is there already; arguments and errors as in `run_jobs`.
 
     Args:
-        say: told if the cluster lets everybody in.
+        on_message: is told if the cluster lets everybody in.
     """
     if ray.is_initialized():
         yield
@@ -213,7 +213,7 @@ def session(
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
             _check_machines(resources, address, storage)
             if address:
-                _check_authentication(say)
+                _check_authentication(on_message)
             yield
         except (tune.TuneError, OSError) as error:  # what a callback raises comes wrapped, most of the time
             trouble = storage_trouble(error, store.folder)
@@ -291,7 +291,7 @@ def _allocator(store: Store, resources: Resources, callback: RunCallback, data_d
         hardware=", ".join(sorted(key for key in found if key.startswith("accelerator_type:"))),
         trials_by_cores=max(1, int(found.get("CPU", 1) / max(1, gpus) / resources.cpus)),
         profile=profile,
-        say=callback.on_message,
+        on_message=callback.on_message,
     )
 
 
@@ -342,7 +342,7 @@ def _check_machines(resources: Resources, address: str | None, storage: str | No
         )
 
 
-def _check_authentication(say: Callable[[str], None]) -> None:
+def _check_authentication(on_message: Callable[[str], None]) -> None:
     """Names a cluster that anybody may join; its first machine knows whether it asks for a token.
 
     Raises:
@@ -350,7 +350,7 @@ def _check_authentication(say: Callable[[str], None]) -> None:
     """
     cluster = f"The Ray cluster at {ray.get_runtime_context().gcs_address} has no authentication"
     if not ray_environment.asks_for_token():  # and has been let in
-        say(
+        on_message(
             f"{cluster}: whoever reaches it over the network can run programs on its machines. Start it with "
             "RAY_AUTH_MODE=token, as the README says."
         )

@@ -58,7 +58,7 @@ class Worker:
             RuntimeError: of CUDA; only another process gets a working GPU again.
         """
         until = time.monotonic() + REPORT_SECONDS
-        said = {"ended": None, "block": None, "out_of_memory": False, "broken": ""}
+        report = {"ended": None, "block": None, "out_of_memory": False, "broken": ""}
         try:
             run = self._run = self._run or self._begin()
             while not run.finished and (until_round is None or run.round < until_round):
@@ -67,23 +67,23 @@ class Worker:
                     self._checkpoints.save(run.checkpoint())
                 if time.monotonic() >= until:
                     break
-            said["ended"] = run.result() if run.finished else None
+            report["ended"] = run.result() if run.finished else None
         except Exception as error:
             short = is_out_of_memory(error)
             if not short and "CUDA error" in str(error):
                 raise
             broken = "" if short else storage_trouble(error, self._job.folder)
             if not short:
-                said |= {"broken": broken} if broken else {"ended": failure(error)}
+                report |= {"broken": broken} if broken else {"ended": failure(error)}
         else:
             short = False
         if short:  # here, because until now the error has held what did not fit
-            said |= self._with_less_memory()
+            report |= self._with_less_memory()
         rows, first = self._run.rows[self._reported :] if self._run else [], self._reported
         note, self._notes, self._reported = "; ".join(self._notes), [], first + len(rows)
-        if said["ended"] or said["broken"] or said["out_of_memory"]:
+        if report["ended"] or report["broken"] or report["out_of_memory"]:
             self._run = None
-        return {"first": first, "rows": rows, "note": note, **said}
+        return {"first": first, "rows": rows, "note": note, **report}
 
     def _begin(self) -> Run:
         """The run, from its checkpoint if there is one; rounds are reported from the first one on."""
@@ -144,9 +144,9 @@ def require_shared(marker: str) -> None:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether a GPU, or a library on it, has no memory left."""
-    told = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+    phrases = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
     return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in told)
+        isinstance(error, RuntimeError) and any(text in str(error) for text in phrases)
     )
 
 

@@ -70,8 +70,8 @@ class _Recorder(tune.Callback):
         trouble: an error in writing, which Ray would keep to itself.
     """
 
-    def __init__(self, study: Study, place: Place, say: Callable[[str], None], facts: Mapping, bar: RoundsBar):
-        self._study, self._place, self._say, self._bar = study, place, say, bar
+    def __init__(self, study: Study, place: Place, on_message: Callable[[str], None], facts: Mapping, bar: RoundsBar):
+        self._study, self._place, self._on_message, self._bar = study, place, on_message, bar
         self._search, self._store = study.search, study.store
         self._bases = {seed: run_id(config) for seed, config in bases_of(self._search).items()}
         self._runs = RunRecorder(self._store, facts)
@@ -114,32 +114,32 @@ class _Recorder(tune.Callback):
 
     def _take(self, trial, result) -> None:
         playing = self._open[trial.trial_id]
-        for told in result["runs"]:
-            run = told["id"]
+        for report in result["runs"]:
+            run = report["id"]
             if run in self._ended:  # a worker has died, and another one plays the configuration again
-                self._forget(run, told)
+                self._forget(run, report)
                 continue
-            name = f"{text_of(trial.config)}, seed {told['config']['seed']}"
-            self._runs.take(run, told["first"], told["rows"])
-            playing[run] = told["until"]
-            if told["note"]:
-                self._say(f"{name}: {told['note']}")
-            if told["ended"]:
-                end = told["ended"] | self._base_of(told["config"]["seed"])
+            name = f"{text_of(trial.config)}, seed {report['config']['seed']}"
+            self._runs.take(run, report["first"], report["rows"])
+            playing[run] = report["until"]
+            if report["note"]:
+                self._on_message(f"{name}: {report['note']}")
+            if report["ended"]:
+                end = report["ended"] | self._base_of(report["config"]["seed"])
                 self._runs.end(run, end, self._folder_of(run))
                 del playing[run]
-                if told["ended"]["status"] != "failed":
+                if report["ended"]["status"] != "failed":
                     self._ended.add(run)
-                if told["ended"]["status"] != "done":
-                    self._say(f"{name}: {told['ended']['status']}: {told['ended']['reason']}")
+                if report["ended"]["status"] != "done":
+                    self._on_message(f"{name}: {report['ended']['status']}: {report['ended']['reason']}")
             else:
-                self._runs.write(run, told["rows"])
+                self._runs.write(run, report["rows"])
         ended = len(self._search.configs) - len(playing)
         self._bar.advance(trial.trial_id, ended * self._search.template.rounds + sum(playing.values()))
 
-    def _forget(self, run: str, told: Mapping) -> None:
+    def _forget(self, run: str, report: Mapping) -> None:
         """A run that is in the store: it ends as it did, and nothing of it is left where workers write."""
-        if told["ended"]:
+        if report["ended"]:
             (Folder(self._place.folder) / run / "checkpoint").remove()
 
     def _folder_of(self, run: str) -> str:
@@ -153,15 +153,15 @@ class _Recorder(tune.Callback):
             reason = f"the search stopped it after round {rounds} of {self._search.template.rounds}"
             if last["failed"]:
                 reason = f"another seed of its configuration has failed when it was at round {rounds}"
-            told = {"status": "stopped", "reason": reason, "summary": summarise(self._runs.rows[run])}
-            self._runs.end(run, told, self._folder_of(run))
+            end = {"status": "stopped", "reason": reason, "summary": summarise(self._runs.rows[run])}
+            self._runs.end(run, end, self._folder_of(run))
         self._number += 1
         reached = f"validation {self._search.metric.replace('_', ' ')} {100 * last['value']:.1f} %"
         if last["failed"]:
             self.failed, reached = self.failed + 1, "failed"
         elif stopped:
             reached += f", stopped after round {last['round']}"
-        self._say(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: {reached}")
+        self._on_message(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: {reached}")
 
     def _fail(self, trial) -> None:
         """Its process has died, again and again."""
@@ -174,7 +174,7 @@ class _Recorder(tune.Callback):
         for run in self._open.pop(trial.trial_id):
             self._runs.end(run, end)
         self._number, self.failed = self._number + 1, self.failed + 1
-        self._say(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: failed: {end['reason']}")
+        self._on_message(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: failed: {end['reason']}")
 
     def _base_of(self, seed: int) -> dict[str, Any]:
         base = self._bases.get(seed)
@@ -183,7 +183,7 @@ class _Recorder(tune.Callback):
 
 def run_search(
     study: Study,
-    say: Callable[[str], None],
+    on_message: Callable[[str], None],
     *,
     place: Place,
     data_dir: Path | None,
@@ -196,7 +196,7 @@ def run_search(
     says.
 
     Args:
-        say: is told of each configuration.
+        on_message: is told of each configuration.
         console: where a bar shows how far it is; None for none.
         data_dir, machines, storage, facts: as in `bench.execution.scheduler.run_jobs`.
 
@@ -212,8 +212,8 @@ def run_search(
     resources = machines.resources
     of_one = len(search.configs) * search.template.rounds
     bar = RoundsBar(console or Console(quiet=True), of_one, count)
-    recorder = _Recorder(study, place, say, facts or {}, bar)
-    with scheduling.session(store, resources, machines.address, storage, say), bar:
+    recorder = _Recorder(study, place, on_message, facts or {}, bar)
+    with scheduling.session(store, resources, machines.address, storage, on_message), bar:
         trainable = tune.with_parameters(
             Configuration,
             search=search,

@@ -62,7 +62,7 @@ def choose(
     store: Store,
     machines: Machines,
     console: Console,
-    say: Callable[[str], None],
+    on_message: Callable[[str], None],
     session: contextlib.ExitStack,
     save: Callable[[Study, list[Outcome], bool], list[Path]],
 ) -> dict[str, dict[str, Any]]:
@@ -89,22 +89,24 @@ def choose(
     if any(study.left for study in studies.values()):
         from bench.execution import scheduler  # Ray takes seconds to import
 
-        session.enter_context(scheduler.session(store, machines.resources, machines.address, request.storage, say))
+        session.enter_context(
+            scheduler.session(store, machines.resources, machines.address, request.storage, on_message)
+        )
     for number, (name, study) in enumerate(studies.items(), start=1):
         if len(studies) > 1 and study.left:
-            say(f"Search {number} of {len(studies)}: {title_of(study.search)}")
-        failed = _run_search(study, request, store, machines, console, say) if study.left else 0
+            on_message(f"Search {number} of {len(studies)}: {title_of(study.search)}")
+        failed = _run_search(study, request, store, machines, console, on_message) if study.left else 0
         outcomes = study.outcomes()
         saved = save(study, outcomes, not request.tuning.compares)
         if not request.tuning.compares:
-            say(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
+            on_message(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
         choices = [one for one in outcomes if one.is_choice]
         if failed or not choices:
             troubles.append(_trouble(study.search, failed))
         else:
             found[name] = described(study.search, choices[0], outcomes)
     if request.tuning.compares and studies:
-        say(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
+        on_message(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
     if troubles:
         raise ValueError(" ".join(troubles))
     return {key: found[search.name] for key, search in searches.items()}
@@ -142,7 +144,12 @@ def _check_data(searches: Iterable[Search], request: Request) -> None:
 
 
 def _run_search(
-    study: Study, request: Request, store: Store, machines: Machines, console: Console, say: Callable[[str], None]
+    study: Study,
+    request: Request,
+    store: Store,
+    machines: Machines,
+    console: Console,
+    on_message: Callable[[str], None],
 ) -> int:
     """Plays what is left of one search, and returns how many of its configurations have failed."""
     from bench.execution import scheduler
@@ -154,7 +161,7 @@ def _run_search(
     with marker_of(request, store, machines.address) as marker, scheduler.shared_bases(folders.values(), store):
         return runner.run_search(
             study,
-            say,
+            on_message,
             place=runner.Place(
                 place_of(request, store),
                 request.storage is not None,

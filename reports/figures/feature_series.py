@@ -43,7 +43,7 @@ def cka(figure: dict, report: Report, table: Table, grid: dict, records: dict, s
         table,
         points_of(frames),
     )
-    return replace(made, seeds=most, caveats={panel: said for panel, said in caveats.items() if said})
+    return replace(made, seeds=most, caveats={panel: lines for panel, lines in caveats.items() if lines})
 
 
 def _caveats(line: str, cell, found: list[dict]) -> Iterator[str]:

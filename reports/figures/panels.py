@@ -75,8 +75,8 @@ def first_runs(grid: dict, records: dict, value: str | None = None) -> Iterator[
         for line, (found,) in lines.items():
             run_id, *_ = done_of(found, records)
             caveats = [f"on {found.substitute}"] * bool(found.substitute) + ["incomplete data"] * bool(found.data_note)
-            said = f" ({', '.join(caveats)})" if caveats else ""
-            yield f"{title}{said}, {line}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
+            suffix = f" ({', '.join(caveats)})" if caveats else ""
+            yield f"{title}{suffix}, {line}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
 
 
 def series_of(
@@ -88,14 +88,14 @@ def series_of(
         for line, cell in zip(table.titles, row.cells, strict=True):
             if cell and cell.measured:
                 found[title_of(_panel(row.labels, table, over))][f"{line}{at}"] = ", ".join(cell.caveats)
-    caveats = {panel: _said_once(of_line) for panel, of_line in found.items() if any(of_line.values())}
+    caveats = {panel: _once(of_line) for panel, of_line in found.items() if any(of_line.values())}
     seeds = int(report.cells.loc[report.cells["metric"] == table.metric, "done"].max())
     named = dict(zip(table.columns, table.titles, strict=True))
     points = points.assign(line=points["line"].replace(named))
     return Series(kind, x_label, y_label, table.titles, points, seeds, caveats)
 
 
-def _said_once(caveats: dict[str, str]) -> list[str]:
+def _once(caveats: dict[str, str]) -> list[str]:
     """Remarks with the lines that they are about; what holds for all lines needs no names."""
     if len(set(caveats.values())) == 1:
         return [next(iter(caveats.values()))]

@@ -107,8 +107,8 @@ def _local_models(report: Report, table: Table, grid: dict, records: dict, store
         for method, (cell,) in cells.items():
             run_id, *_ = done_of(cell, records)
             title = f"{panel}, {method}, seed {seeds[run_id]}"
-            if said := [f"on {cell.substitute}"] * bool(cell.substitute) + ["incomplete data"] * bool(cell.data_note):
-                caveats[title] = said
+            if notes := [f"on {cell.substitute}"] * bool(cell.substitute) + ["incomplete data"] * bool(cell.data_note):
+                caveats[title] = notes
             for row in store.rows(run_id):
                 traced = row.get("local_models", {"clients": (), "accuracies": ()})
                 for client, accuracies in zip(traced["clients"], traced["accuracies"], strict=True):

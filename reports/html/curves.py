@@ -106,7 +106,7 @@ def _spec(lines: dict[str, Look], x_label: str, y_label: str) -> dict:
     line = {"field": "line", "type": "nominal", "legend": None}
     colour = line | {"scale": {"domain": names}}  # in the colours of the theme
     dash = line | {"scale": {"domain": names, "range": [_DASHES[look.linestyle] for look in lines.values()]}}
-    said = [
+    tooltip = [
         {"field": "line", "type": "nominal", "title": "method"},
         {"field": "x", "type": "quantitative", "title": x_label, "format": ",.4~g"},
         {"field": "mean", "type": "quantitative", "title": "mean (%)", "format": ".1f"},
@@ -124,8 +124,8 @@ def _spec(lines: dict[str, Look], x_label: str, y_label: str) -> dict:
         "layer": [
             layer(f"{curve} && isValid(datum.std)", {"type": "area", "opacity": 0.14}, x=x, y=low, y2=high),
             layer(curve, {"type": "line", "strokeWidth": 2, "clip": True}, x=x, y=y, strokeDash=dash),
-            layer(level, {"type": "rule", "strokeWidth": 2}, y=y, strokeDash=dash, tooltip=[said[0], *said[2:]]),
-            layer(curve, {"type": "point", "size": 120, "filled": True}, x=x, y=y, opacity=seen, tooltip=said),
+            layer(level, {"type": "rule", "strokeWidth": 2}, y=y, strokeDash=dash, tooltip=[tooltip[0], *tooltip[2:]]),
+            layer(curve, {"type": "point", "size": 120, "filled": True}, x=x, y=y, opacity=seen, tooltip=tooltip),
         ],
         "width": "container",
         "height": _HEIGHT,

@@ -48,10 +48,10 @@ def run_job_alone(job: Job, recorder: RunRecorder, more: dict | None = None) -> 
     Args:
         more: goes into the record.
     """
-    worker, said = Worker(None, "cpu"), {"ended": None}
+    worker, report = Worker(None, "cpu"), {"ended": None}
     worker.take(job)
     recorder.start(job.id, job.config.canonical())
-    while not said["ended"]:
-        said = worker.step()
-        recorder.take(job.id, said["first"], said["rows"])
-    return recorder.end(job.id, said["ended"] | (more or {}))
+    while not report["ended"]:
+        report = worker.step()
+        recorder.take(job.id, report["first"], report["rows"])
+    return recorder.end(job.id, report["ended"] | (more or {}))

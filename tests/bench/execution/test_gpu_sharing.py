@@ -29,7 +29,12 @@ def allocator(tmp_path):
 
         said = []
         made = GpuAllocator(
-            tmp_path / "shares.json", resources, hardware=gpu, trials_by_cores=cores, profile=profile, say=said.append
+            tmp_path / "shares.json",
+            resources,
+            hardware=gpu,
+            trials_by_cores=cores,
+            profile=profile,
+            on_message=said.append,
         )
         made.profiled, made.said = [], said
         return made

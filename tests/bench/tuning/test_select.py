@@ -91,7 +91,7 @@ def test_another_choice_elsewhere_is_named_when_results_are_compared_or_imported
 def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
     places = []
     monkeypatch.setattr(
-        "bench.tuning.runner.run_search", lambda study, say, *, place, **more: places.append(place) or 1
+        "bench.tuning.runner.run_search", lambda study, on_message, *, place, **more: places.append(place) or 1
     )
     monkeypatch.setattr("bench.execution.scheduler.session", lambda *where: nullcontext())
     asked = replace(request(), engine="loop")
