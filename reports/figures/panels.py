@@ -96,7 +96,7 @@ def series_of(
 
 
 def _once(caveats: dict[str, str]) -> list[str]:
-    """Remarks with the lines that they are about; what holds for all lines needs no names."""
+    """Caveats with the lines that they are about; what holds for all lines needs no names."""
     if len(set(caveats.values())) == 1:
         return [next(iter(caveats.values()))]
     return [f"{line}: {caveat}" for line, caveat in caveats.items() if caveat]
