@@ -380,7 +380,7 @@ def test_what_was_sealed_cannot_be_changed(foreign, name, change, what):
             lambda text: text.replace('"last": {"accuracy": 0.5}', '"last": {"accuracy": 0.9}'),
             "ends with another",
         ),
-        ("record.json", lambda text: text.replace('"id"', '"schema": 3, "id"'), "has schema 3, which this version"),
+        ("record.json", lambda text: text.replace('"schema": 2', '"schema": 3'), "has schema 3, which this version"),
         ("record.json", lambda text: text.replace('"done"', '"won"'), "status is not what it should be"),
         ("record.json", lambda text: text.replace('"summary": {', '"summary": 3, "x": {'), "summary is not a mapping"),
         ("config.json", lambda text: text.replace('"seed": 0', '"seed": 7'), "the folder is not named after it"),
