@@ -34,15 +34,22 @@ REGISTRY = {
     "fedconcat-fesem": "fedconcat_fesem:FedConcatFeSEM",
 }
 
+_RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now
+
 
 def load(name: str) -> type:
     """The class of a method. Imports torch.
 
     Raises:
-        ValueError: if there is no method of that name.
+        ValueError: if there is no method of that name, or it has a hook by an earlier name, which nothing would call.
     """
     module, class_name = _lookup(name).split(":")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
+    method = getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
+    if earlier := [f"{once} to {now}" for once, now in _RENAMED.items() if callable(getattr(method, once, None))]:
+        raise ValueError(
+            f"{class_name} in algorithms/{module}.py has hooks by earlier names: rename {', '.join(earlier)}."
+        )
+    return method
 
 
 def name_of(method) -> str:

@@ -22,7 +22,7 @@ class Deployed(NamedTuple):
         params, buffers: leaves [*p] if shared, [ids, *p] if per_client.
         per_client: whether each client has its own.
         test_features: [n_test, feature_dim], features of the test images if the method knows them, else None.
-        findings: what was found out on the way to it, as in `Algorithm.findings`; None if nothing.
+        diagnostics: what was found out on the way to it, as in `Algorithm.diagnostics`; None if nothing.
     """
 
     model: Any
@@ -30,7 +30,7 @@ class Deployed(NamedTuple):
     buffers: Tree
     per_client: bool
     test_features: Tensor | None = None
-    findings: dict[str, Any] | None = None
+    diagnostics: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Algorithm:
 
     @property
     def deploy_reads_clients(self) -> bool:
-        """Whether `deploy`, `watched` or `findings` read client states (see `algorithms.rows`), so that a run keeps them with
-        its last state: no, unless the method is personal."""
+        """Whether `deploy`, `watched` or `diagnostics` read client states (see `algorithms.rows`), so that a run keeps them
+        with its last state: no, unless the method is personal."""
         return self.personal
 
     def deployed_model(self, task) -> Any:
@@ -84,7 +84,7 @@ class Algorithm:
 
     # What is known before a run, and told after it
 
-    def mistakes(self, config) -> list[str]:
+    def validate(self, config) -> list[str]:
         """Why the method cannot play a run with these settings (a `bench.config.schema.RunConfig`): sentences, [] if it can."""
         return []
 
@@ -105,11 +105,11 @@ class Algorithm:
         """
         raise NotImplementedError
 
-    def remarks(self, task) -> list[str]:
+    def caveats(self, task) -> list[str]:
         """What a reader of the run's numbers must know: sentences for the footnotes of a table."""
         return []
 
-    def findings(self, state: State) -> dict[str, Any]:
+    def diagnostics(self, state: State) -> dict[str, Any]:
         """What the method found out beside a model, as JSON values; goes into the record."""
         return {}
 

@@ -53,9 +53,9 @@ class Calibration(PostHoc):
         at_least("calibration_epochs", self.calibration_epochs, 1)
         above("tukey", self.tukey, 0)
 
-    def mistakes(self, config):
+    def validate(self, config):
         own = [f"Calibration is not defined for inputs with noise, but the partition is {config.partition}."]
-        return super().mistakes(config) + (own if config.partition.startswith("noise") else [])
+        return super().validate(config) + (own if config.partition.startswith("noise") else [])
 
     def init(self, task):
         if "classifier" not in task.model.layers():

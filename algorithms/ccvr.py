@@ -60,7 +60,7 @@ class CCVR(Calibration):
         if self.transform_stage == "on_samples":
             vectors = self.transformed(vectors)
         params = self.retrain(task, deployed, vectors, labels)
-        return self.with_classifier(deployed, params)._replace(findings=separability(list(gaussians.values())))
+        return self.with_classifier(deployed, params)._replace(diagnostics=separability(list(gaussians.values())))
 
     def deployment(self, task, model):
         """Each client receives the encoder, and sends the statistics of each class that it holds."""
@@ -70,12 +70,12 @@ class CCVR(Calibration):
         encoder = tree.num_bytes([encoder_part(model.init(task.generator_for("init"))), model.init_buffers()])
         return {"bytes_down": task.population * encoder, "bytes_up": upload_size(model.feature_dim, num_held)}
 
-    def remarks(self, task):
+    def caveats(self, task):
         absent = (task.federation.label_counts.sum(0) == 0).nonzero().flatten().tolist()
         own = [
             f"ccvr: no client has an example of {', '.join(map(str, absent))}, so there are no virtual features of it."
         ]
-        return super().remarks(task) + (own if absent else [])
+        return super().caveats(task) + (own if absent else [])
 
     def _pooled(self, task, deployed):
         """Gaussian of each class over all clients, of transformed features where the stage says so."""

@@ -46,7 +46,7 @@ class ClusteredRounds(RoundBased):
     def __post_init__(self):
         at_least("num_clusters", self.num_clusters, 1)
 
-    def mistakes(self, config):
+    def validate(self, config):
         return too_many_clusters(self.num_clusters, config)
 
     # What methods say
@@ -79,7 +79,7 @@ class ClusteredRounds(RoundBased):
         as_tensor = functools.partial(torch.tensor, dtype=torch.long)
         return {"clients": as_tensor(list(clusters)), "clusters": as_tensor(list(clusters.values()))}
 
-    def findings(self, state):
+    def diagnostics(self, state):
         return {key: leaf.tolist() for key, leaf in self.found(state).items()}
 
     # On one client
@@ -153,14 +153,14 @@ def on_each_model(fn: Callable, task, cohort, state: State, *, apart: bool) -> T
         [K, cohort, ...].
     """
     settings = replace(task.settings, local_epochs=1, local_steps=None, last_batch="keep")
-    said = []
+    results = []
     for cluster in range(len(tree.leaves(state["params"])[0])):
         seed = seed_for(task.seed, "choice", cluster if apart else 0)
         once = replace(task, settings=settings, seed=seed)
         params, buffers = tree.row(state["params"], cluster), tree.row(state["buffers"], cluster)
         visitors = once.cohort(cohort.ids)
-        said.append(once.map_clients(fn, visitors, round=state["round"], params=params, buffers=buffers).result)
-    return torch.stack(said)
+        results.append(once.map_clients(fn, visitors, round=state["round"], params=params, buffers=buffers).result)
+    return torch.stack(results)
 
 
 def lowest(values: Tensor) -> Tensor:

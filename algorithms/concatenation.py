@@ -81,7 +81,7 @@ class Concatenation(Algorithm):
         if isinstance(self.num_clusters, str):
             raise ValueError(f"num_clusters must be a number for this method, but got {self.num_clusters!r}.")
 
-    def mistakes(self, config) -> list[str]:
+    def validate(self, config) -> list[str]:
         return too_many_clusters(self.num_clusters, config)
 
     def num_rounds(self, settings) -> int:
@@ -141,7 +141,7 @@ class Concatenation(Algorithm):
         ]
         return [*states, {**self._concatenated(task, states[-1]), "round": self.num_rounds(task.settings)}]
 
-    def remarks(self, task) -> list[str]:
+    def caveats(self, task) -> list[str]:
         if self.cache_features == "always" and not self._cacheable(task):
             return [
                 "Features of the training images were computed once, as asked for; with augmentation, dropout or batch "
@@ -149,7 +149,7 @@ class Concatenation(Algorithm):
             ]
         return []
 
-    def findings(self, state: State) -> dict[str, Any]:
+    def diagnostics(self, state: State) -> dict[str, Any]:
         found = self.first_stage().found(state["first"]) if "first" in state else state["found"]
         return {key: _rounded(leaf.tolist()) for key, leaf in found.items()}
 

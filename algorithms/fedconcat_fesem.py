@@ -29,8 +29,8 @@ class FedConcatFeSEM(Concatenation):
         self.require_number()
         self.first_stage()  # checks the options
 
-    def mistakes(self, config):
-        return self.first_stage().mistakes(config)
+    def validate(self, config):
+        return self.first_stage().validate(config)
 
     def first_stage(self):
         return FeSEM(

@@ -48,8 +48,8 @@ class FeSEM(ClusteredRounds):
         one_of("proximal", self.proximal, get_args(Proximal))
         at_least("proximal_weight", self.proximal_weight, 0)
 
-    def mistakes(self, config):
-        cohort, mistakes = config.cohort_size, super().mistakes(config)
+    def validate(self, config):
+        cohort, mistakes = config.cohort_size, super().validate(config)
         if not mistakes and cohort % self.num_clusters:
             return [
                 f"FeSEM cuts its first cohort into equal groups: num_clusters must divide its size ({cohort} clients), but "

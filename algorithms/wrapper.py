@@ -53,8 +53,8 @@ class Wrapper(Algorithm):
     def deploy_reads_clients(self):
         return self.base.deploy_reads_clients
 
-    def mistakes(self, config):
-        return self.base.mistakes(config)
+    def validate(self, config):
+        return self.base.validate(config)
 
     def traffic(self, task):
         return self.base.traffic(self.inside(task))
@@ -65,11 +65,11 @@ class Wrapper(Algorithm):
     def outlines(self, task):
         return self.base.outlines(self.inside(task))
 
-    def remarks(self, task):
-        return self.base.remarks(self.inside(task))
+    def caveats(self, task):
+        return self.base.caveats(self.inside(task))
 
-    def findings(self, state):
-        return self.base.findings(state)
+    def diagnostics(self, state):
+        return self.base.diagnostics(state)
 
 
 @dataclass(frozen=True)

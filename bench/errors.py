@@ -26,7 +26,7 @@ class ConfigError(ValueError):
 
 
 def sentences(error: "ValidationError", known: Callable[[tuple], Iterable[str]] = lambda loc: ()) -> list[str]:
-    """pydantic's findings, one sentence each.
+    """What pydantic has found, one sentence each.
 
     Args:
         known: the valid names beside the one at a location, for keys that do not exist.

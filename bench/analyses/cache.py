@@ -30,21 +30,21 @@ class Parts:
         path: the JSON file.
     """
 
-    def __init__(self, results_dir: Path, name: str, facts: Mapping, made: Mapping, say: Callable[[str], None]):
+    def __init__(self, results_dir: Path, name: str, facts: Mapping, made: Mapping, on_message: Callable[[str], None]):
         """Opens them.
 
         Args:
             name: of the JSON file.
             facts: stand at its top: settings and images.
             made: goes to every part that is computed now: versions, commit.
-            say: is told of each of them.
+            on_message: is told of each of them.
 
         Raises:
             StoreError: if it cannot be written.
         """
         self.path = Path(results_dir) / "analyses" / f"{name}.json"
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._facts, self._made, self._say = facts, made, say
+        self._facts, self._made, self._on_message = facts, made, on_message
         self._parts = self._read()
 
     def number(self, name: str, of: Mapping[str, Any], compute: Callable[[], float]) -> float | None:
@@ -59,7 +59,7 @@ class Parts:
             value = compute()
             value = value if math.isfinite(value) else None
             self._finish(key, name, of, {"value": value})
-            self._say(f"{name}: {'not finite' if value is None else format(value, '.4f')}")
+            self._on_message(f"{name}: {'not finite' if value is None else format(value, '.4f')}")
         return self._parts[key]["value"]
 
     def model(self, name: str, of: Mapping[str, Any], train: Callable[[], Tree]) -> Tree:
@@ -72,7 +72,7 @@ class Parts:
             Folder(path.parent).save(path.name, on_host(train()))
             seconds = time.perf_counter() - begin
             self._finish(key, name, of, {"file": path.name, "seconds": seconds})
-            self._say(f"{name}: trained ({seconds:.1f} s)")
+            self._on_message(f"{name}: trained ({seconds:.1f} s)")
             state = self._stored(path)
         return state
 
@@ -105,7 +105,7 @@ class Parts:
 
     def _set_aside(self, path: Path, sentence: str) -> None:
         Store(self.path.parents[1]).set_aside(path)
-        self._say(f"{sentence} It is in superseded/ now, and what was in it is computed again.")
+        self._on_message(f"{sentence} It is in superseded/ now, and what was in it is computed again.")
 
 
 def _key(of: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ def run(
     data_dir: Path | None,
     results_dir: Path,
     substitutes: Mapping[str, str] | None = None,
-    say: Callable[[str], None] = print,
+    on_message: Callable[[str], None] = print,
 ) -> dict[str, list[Path]]:
     """Computes what is not finished, and saves tables and figures under `<results_dir>/reports/`.
 
@@ -59,7 +59,7 @@ def run(
         figures: 5, 6.
         view: of the figures, "pca" or "tsne".
         substitutes: dataset without images -> dataset that stands in.
-        say: is told what is done.
+        on_message: is told what is done.
 
     Returns:
         "paper_table6", "paper_figure5"... -> the files; a table's first one is its Markdown.
@@ -76,14 +76,14 @@ def run(
     except datasets.MissingData as error:
         if figures:  # a picture of nothing would say nothing
             raise
-        say(str(error))
+        on_message(str(error))
         return _without_images(spec, tables, results_dir)
     if dataset.name != asked:
         spec = spec.on(dataset.name)
-        say(f"No images of {asked}: {dataset.name} stands in.")
+        on_message(f"No images of {asked}: {dataset.name} stands in.")
     found = {"kind": dataset.kind, "digest": dataset.digest, "note": dataset.note}
     facts = {"settings": {**spec.given, "dataset": spec.local.dataset}, "data": found}
-    analysis = Analysis(spec, dataset, Parts(results_dir, f"encoders@{spec.label}", facts, _made(), say))
+    analysis = Analysis(spec, dataset, Parts(results_dir, f"encoders@{spec.label}", facts, _made(), on_message))
     files = {}
     for number in tables:
         name = f"paper_table{number}"

@@ -137,7 +137,7 @@ def run(
             engine=engine,
             storage=None if dry_run else storage_of(storage),
             track=track,
-            how=_how(
+            tuning=_tuning_options(
                 tuned, {"samples": samples, "searcher": searcher, "space": space, "validation_share": validation_share}
             ),
         )
@@ -275,11 +275,11 @@ def speed(context: typer.Context) -> None:
     speed.main(context.args, prog="python -m bench speed")
 
 
-def _how(tuned: str, asked: Mapping[str, Any]):
+def _tuning_options(tuned: str, asked: Mapping[str, Any]):
     """How a grid is tuned on validation data; None if it is not.
 
     Args:
-        asked: fields of `bench.experiments.spec.How`, None for those that nobody has given.
+        asked: fields of `bench.experiments.spec.TuningOptions`, None for those that nobody has given.
     """
     if tuned not in ("test", "validation"):
         raise ValueError(unknown("value of --tuned", tuned, ("test", "validation")))
@@ -289,11 +289,11 @@ def _how(tuned: str, asked: Mapping[str, Any]):
             options = " and ".join(f"--{key.replace('_', '-')}" for key in asked)
             raise ValueError(f"{options}: only searches read that; use it with --tuned validation.")
         return None
-    from bench.experiments.spec import ALL, How
+    from bench.experiments.spec import ALL, TuningOptions
 
-    how = How(**{"searcher": "random", "samples": 8, "space": ALL} | asked, compares=True)
-    how.check()
-    return how
+    tuning = TuningOptions(**{"searcher": "random", "samples": 8, "space": ALL} | asked, compares=True)
+    tuning.validate()
+    return tuning
 
 
 def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None):

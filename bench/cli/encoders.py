@@ -80,7 +80,7 @@ def _analyse(budget, overrides, substitute, data_dir, results_dir, **wanted) -> 
     where = {"data_dir": data_dir, "results_dir": results_dir, "substitutes": substitutes}
     try:
         with Store(results_dir).locked():
-            files = encoders.run(spec, **wanted, **where, say=lambda line: errors.print(line, markup=False))
+            files = encoders.run(spec, **wanted, **where, on_message=lambda line: errors.print(line, markup=False))
     except KeyboardInterrupt:
         errors.print("Stopped. Finished parts are kept; the same command continues with the rest.")
         raise typer.Exit(INTERRUPTED) from None

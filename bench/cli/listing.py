@@ -130,9 +130,9 @@ def disk_table(cells: list[Cell], requests: Iterable[Request], store: Store, at_
         known = [one for one in found if one]
         sizes = disk.total(known, at_once) if known else ()
         unknown = [f"+ {len(found) - len(known)} of unknown size"] * (len(found) > len(known))
-        told = [disk.in_words(size) for size in (*sizes, sum(sizes))] if sizes else ["?"] * 4
-        told[0] = " ".join([told[0], *unknown])
-        table.add_row(request.keep, *told)
+        texts = [disk.in_words(size) for size in (*sizes, sum(sizes))] if sizes else ["?"] * 4
+        texts[0] = " ".join([texts[0], *unknown])
+        table.add_row(request.keep, *texts)
     return table
 
 

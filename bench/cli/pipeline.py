@@ -22,9 +22,9 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
     from reports import api
 
     share = resources.choose(cpus_per_trial, gpus_per_trial, address)
-    if request.how:
-        request.how.check()
-    if request.how and share.auto:
+    if request.tuning:
+        request.tuning.validate()
+    if request.tuning and share.auto:
         raise ValueError(
             "--gpus-per-trial auto finds shares for single runs, not for several seeds together; give a number, as 0.25."
         )
@@ -34,7 +34,7 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
         store.look_through()
         plan = make_plan(request, store)
         name_damaged(store, looked=True)
-        if request.how:
+        if request.tuning:
             request = _tuned(request, plan, store, machines, dry_run, session)
             if dry_run:
                 return True
@@ -50,7 +50,7 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
             if plan.todo:
                 for sentence in disk.shortages(plan, request, store, machines):
                     warn(sentence)
-                ended = driver.play(request, plan, store, console, machines)
+                ended = driver.run_plan(request, plan, store, console, machines)
             figures = [figure.model_dump() for figure in request.grid.report.figures]
             measurements.measure(plan.selected, figures, store, request.data_dir, warn)
             label_counts.measure(plan.selected, store, request.data_dir, warn)

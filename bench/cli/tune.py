@@ -38,7 +38,7 @@ def tune(
     """Search hyper-parameters without the test split, then train the best ones on all data and test them."""
     from bench.cli.pipeline import run_request, storage_of
     from bench.experiments.grid_loading import single
-    from bench.experiments.spec import How, Request
+    from bench.experiments.spec import Request, TuningOptions
 
     with explained():
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]
@@ -55,7 +55,7 @@ def tune(
             checkpoint_seconds=checkpoint_seconds,
             engine=engine,
             storage=None if dry_run else storage_of(storage),
-            how=How(searcher, scheduler, samples, space, metric, validation_share),
+            tuning=TuningOptions(searcher, scheduler, samples, space, metric, validation_share),
         )
         ended_well = run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
     if not ended_well:

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from bench.config.schema import RunConfig
 
 
-def impossible(config: RunConfig, facts: Mapping[str, DatasetInfo] | None) -> list[str]:
-    """What cannot work together in a config whose values are all valid by themselves.
+def validate_config(config: RunConfig, facts: Mapping[str, DatasetInfo] | None) -> list[str]:
+    """Why a config whose values are all valid by themselves cannot work: sentences, [] if it can.
 
     Args:
         facts: dataset -> what is known about it; None leaves out what depends on it.
     """
     info = (facts or {}).get(config.dataset)
     partition = partitions.parse(config.partition)
-    mistakes = [*_misplaced(config, partition)]
+    mistakes = [*_validate_placement(config, partition)]
     name = config.algorithm["name"]
     if name == "centralized" and (config.partition, config.clients) != ("none", 1):
         mistakes.append(
@@ -32,9 +32,9 @@ def impossible(config: RunConfig, facts: Mapping[str, DatasetInfo] | None) -> li
     elif name != "centralized" and config.partition == "none":
         mistakes.append(f"partition 'none' gives one client everything and is for centralized only, but got {name}.")
     elif info:
-        mistakes += [*_unfit(config, info), *_sizes(config, info)]
+        mistakes += [*_validate_model(config, info), *_validate_sizes(config, info)]
         if not mistakes and config.partition != "none":
-            mistakes += _undealt(config, partition, info)
+            mistakes += _validate_partition(config, partition, info)
     return mistakes
 
 
@@ -43,7 +43,7 @@ def subset(wanted: int, size: int, num_classes: int) -> int:
     return wanted if wanted <= size - num_classes else size
 
 
-def _misplaced(config: RunConfig, partition: partitions.Partition) -> list[str]:
+def _validate_placement(config: RunConfig, partition: partitions.Partition) -> list[str]:
     """Settings that name a run of their own although nothing reads them."""
     mistakes = []
     has_width = "width" in {field.name for field in dataclasses.fields(models.load(config.model))}
@@ -64,7 +64,7 @@ def _misplaced(config: RunConfig, partition: partitions.Partition) -> list[str]:
     return mistakes
 
 
-def _unfit(config: RunConfig, info: DatasetInfo) -> list[str]:
+def _validate_model(config: RunConfig, info: DatasetInfo) -> list[str]:
     """Why a model cannot take the images."""
     shape = shape_in_run(info.input_shape, config.dataset, config.transform, config.image_size)
     try:
@@ -74,7 +74,7 @@ def _unfit(config: RunConfig, info: DatasetInfo) -> list[str]:
     return []
 
 
-def _sizes(config: RunConfig, info: DatasetInfo) -> list[str]:
+def _validate_sizes(config: RunConfig, info: DatasetInfo) -> list[str]:
     mistakes = []
     for key, size in (("train_examples", info.train_size), ("test_examples", info.test_size)):
         wanted = getattr(config, key)
@@ -87,7 +87,7 @@ def _sizes(config: RunConfig, info: DatasetInfo) -> list[str]:
     return mistakes
 
 
-def _undealt(config: RunConfig, partition: partitions.Partition, info: DatasetInfo) -> list[str]:
+def _validate_partition(config: RunConfig, partition: partitions.Partition, info: DatasetInfo) -> list[str]:
     """Why a partition cannot deal this many examples of this many classes to this many clients."""
     examples, mistakes = config.train_examples or info.train_size, []
     if isinstance(partition, partitions.LabelsPerClient):

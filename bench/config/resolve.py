@@ -12,7 +12,7 @@ from pydantic import ValidationError
 import algorithms
 import datasets
 from bench import models
-from bench.config.compatibility import impossible
+from bench.config.compatibility import validate_config
 from bench.config.methods import build, describe_method, options_of, versions_of
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
 from bench.errors import ConfigError, sentences, unknown
@@ -31,7 +31,7 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
         ConfigError: with all mistakes, each with the nearest valid name or the range that holds.
     """
     config, method = read(flat)
-    mistakes = [*impossible(config, facts), *method.mistakes(config), *_untraceable(config, method)]
+    mistakes = [*validate_config(config, facts), *method.validate(config), *_validate_trace(config, method)]
     if mistakes:
         raise ConfigError(mistakes)
     # Methods with rounds of their own do not read the setting: without this, one run would have many names.
@@ -146,7 +146,7 @@ def _method(flat: dict, mistakes: list[str]):
     return None, options
 
 
-def _untraceable(config: RunConfig, method) -> list[str]:
+def _validate_trace(config: RunConfig, method) -> list[str]:
     """Why the local models of a run cannot be traced."""
     if not config.trace_local_models:
         return []

@@ -16,11 +16,11 @@ from bench.config.schema import RunConfig
 from bench.execution.resources import Machines
 from bench.experiments.cells import Cell
 from bench.experiments.cost import blank_task, method_of, without_numbers
-from bench.experiments.planning import Plan, keep_of, training_of
+from bench.experiments.planning import Plan, retention_of, training_of
 from bench.experiments.spec import Request
 from bench.participation import cohort_size
 from bench.results.store import Store
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 from datasets.cache import default_dir
 
 _FILE, _TENSOR = 1300, 275  # bytes of a file beside its numbers: once, and for each tensor, as torch.save writes them
@@ -40,7 +40,7 @@ class Footprint(NamedTuple):
     scratch: int
 
 
-def footprint(config: RunConfig, keep: Keep, takes_over: bool = False) -> Footprint | None:
+def footprint(config: RunConfig, retention: StateRetention, takes_over: bool = False) -> Footprint | None:
     """What one run takes; None where that is not known before (see `bench.experiments.cost.without_numbers`).
 
     Args:
@@ -51,12 +51,12 @@ def footprint(config: RunConfig, keep: Keep, takes_over: bool = False) -> Footpr
         return None
     sizes = _sizes(described)
     if takes_over:
-        return Footprint(sizes.model if keep.final != "none" else 0, 0, 0)
+        return Footprint(sizes.model if retention.final != "none" else 0, 0, 0)
     stages = sizes.stages
     last = {"none": 0, "deployed": stages[-1].file(whole=sizes.reads_clients), "all": stages[-1].file()}
-    rounds = [next((stage for stage in stages if number <= stage.round), None) for number in keep.rounds]
-    on_the_way = sum(stage.file(number) for stage, number in zip(rounds, keep.rounds, strict=True) if stage)
-    kept = last[keep.final] + on_the_way + len(keep.local_models) * sizes.local_models
+    rounds = [next((stage for stage in stages if number <= stage.round), None) for number in retention.rounds]
+    on_the_way = sum(stage.file(number) for stage, number in zip(rounds, retention.rounds, strict=True) if stage)
+    kept = last[retention.final] + on_the_way + len(retention.local_models) * sizes.local_models
     return Footprint(kept, max(stage.checkpoint for stage in stages), max(stage.scratch for stage in stages))
 
 
@@ -77,7 +77,9 @@ def footprints(
     bases = set(bases)
     return {
         cell.id: footprint(
-            cell.config, keep_of(request, cell, store, is_base=cell.id in bases), takes_over=bool(training_of(cell))
+            cell.config,
+            retention_of(request, cell, store, is_base=cell.id in bases),
+            takes_over=bool(training_of(cell)),
         )
         for cell in cells
     }
@@ -111,9 +113,9 @@ def _shortage(parts: list[tuple[Path, int, str]]) -> str:
     free = shutil.disk_usage(there).free
     if needed <= free:
         return ""
-    told = ", ".join(f"{what} {in_words(size)}" for _, size, what in parts)
+    listed = ", ".join(f"{what} {in_words(size)}" for _, size, what in parts)
     return (
-        f"These runs need about {in_words(needed)} on the disk of {there} ({told}), but {in_words(free)} are free there. "
+        f"These runs need about {in_words(needed)} on the disk of {there} ({listed}), but {in_words(free)} are free there. "
         "A full disk stops them, and the same command goes on; fewer at once (--max-concurrent) and --keep-state none "
         "need less."
     )

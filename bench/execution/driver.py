@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from bench.execution.resources import Machines
-from bench.execution.workspace import base_folder, folder_of, mark_of
+from bench.execution.workspace import base_folder, folder_of, marker_of
 from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import pairs
-from bench.experiments.planning import Plan, keep_of
+from bench.experiments.planning import Plan, retention_of
 from bench.experiments.spec import Request
 from bench.provenance import commit
 from bench.results.store import Store
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bench.execution.tracking import Tracker
 
 
-def play(
+def run_plan(
     request: Request,
     plan: Plan,
     store: Store,
@@ -39,21 +39,21 @@ def play(
         cell.id: (name_of(cell, request.grid), 0 if cell.id in plan.bases else examples_to_train(cell.config))
         for cell in plan.todo
     }
-    with mark_of(request, store, machines.address) as mark, Display(console, shown).shown() as display:
+    with marker_of(request, store, machines.address) as marker, Display(console, shown).shown() as display:
         jobs = [
             Job(
                 cell.id,
                 cell.config,
                 folder_of(cell.id, request, store),
-                keep_of(request, cell, store, is_base=cell.id in plan.bases.values()),
+                retention_of(request, cell, store, is_base=cell.id in plan.bases.values()),
                 request.checkpoint_seconds,
                 request.engine,
                 base=base_folder(plan.bases.get(cell.id), request, store),
-                mark=mark,
+                marker=marker,
             )
             for cell in plan.todo
         ]
-        scheduler.play(
+        scheduler.run_jobs(
             jobs,
             store,
             display,
@@ -73,7 +73,7 @@ def _tracker(request: Request, plan: Plan, store: Store, display) -> "Tracker | 
     if request.track is None:
         return None
     names = {cell.id: name_of(cell, request.grid) for cell in plan.todo}
-    return Tracker(request.track, request.label, names, store.folder / "tracking", display.said)
+    return Tracker(request.track, request.label, names, store.folder / "tracking", display.on_message)
 
 
 def failures(grid: GridSpec, plan: Plan, store: Store) -> list[str]:
@@ -96,8 +96,8 @@ def name_of(cell: Cell, grid: GridSpec) -> str:
     """A run for people: "cifar10 label-2 fedprox mu=0.01 seed 0", with all in which it may differ from others of its grid."""
     stand_in = f"(as {cell.dataset})" if cell.substitute else ""
     chosen = cell.choice or cell.tuned.get("params", {})
-    told = {"dataset", "partition", "algorithm", "wrapper", "seed", *chosen}
-    others = {key: cell.setting(key) for key in grid.axes if key not in told}
+    named = {"dataset", "partition", "algorithm", "wrapper", "seed", *chosen}
+    others = {key: cell.setting(key) for key in grid.axes if key not in named}
     differing = chosen | {key: value for key, value in others.items() if value is not None}
     config = cell.config
     words = [

@@ -79,8 +79,8 @@ def trials_per_gpu(profile: Profile, by_cores: int) -> tuple[int, str]:
     return max(1, bounds[by]), by
 
 
-class Shares:
-    """Resources of jobs by their kind, as far as anything is known about it.
+class GpuAllocator:
+    """Which resources a job gets, by its kind, as far as anything is known about it.
 
     A profile sees a run's first rounds. Where a later stage needs more, trials run out of memory, and make room.
     """
@@ -93,7 +93,7 @@ class Shares:
         hardware: str,
         trials_by_cores: int,
         profile: Callable[[Any, int | None], Profile],
-        say: Callable[[str], None],
+        on_message: Callable[[str], None],
     ):
         """
         Args:
@@ -102,11 +102,11 @@ class Shares:
             hardware: name of the GPUs; what is found holds for them only.
             trials_by_cores: trials that the cores of a GPU's machine can serve.
             profile: job and bound on its clients at once -> its profile; called once per kind, if `resources.auto`.
-            say: told what was chosen, and why.
+            on_message: is told what was chosen, and why.
 
         """
         self._path, self._resources, self._hardware = path, resources, hardware
-        self._by_cores, self._profile, self._say = trials_by_cores, profile, say
+        self._by_cores, self._profile, self._on_message = trials_by_cores, profile, on_message
         self._known = self._read()
         self._chosen: dict[str, float] = {}
 
@@ -117,7 +117,7 @@ class Shares:
             if found := schema.mismatch(known, {str: _REMEMBERED}):
                 raise schema.Damaged(self._path, f"does not hold what it should: {found}")
         except schema.Damaged as error:
-            self._say(f"{error}; what trials need of a GPU is measured again.")
+            self._on_message(f"{error}; what trials need of a GPU is measured again.")
             return {}
         return known
 
@@ -134,17 +134,19 @@ class Shares:
         """Clients that a job may train at once; None for no bound."""
         return self._of_kind(job).get("block")
 
-    def shrank(self, job: Any, block: int) -> None:
+    def reduce_block(self, job: Any, block: int) -> None:
         """Remembers that only so many clients at once fit."""
         self._remember(job, block=min(block, self.block_of(job) or block))
 
-    def crowded(self, job: Any, had: Resources) -> bool:
+    def out_of_memory(self, job: Any, had: Resources) -> bool:
         """Remembers that a job did not fit beside its neighbours; False if it had none."""
         if had.gpus >= 1:
             return False
         more = min(1.0, 2 * had.gpus)
         self._remember(job, at_least=more, block=None)  # with fewer neighbours all clients may fit again
-        self._say(f"{kind_of(job)}: out of GPU memory, so {int(1 / more)} at once instead of {int(1 / had.gpus)}")
+        self._on_message(
+            f"{kind_of(job)}: out of GPU memory, so {int(1 / more)} at once instead of {int(1 / had.gpus)}"
+        )
         return True
 
     def _choose(self, job: Any) -> float:
@@ -158,11 +160,11 @@ class Shares:
         try:
             profile = Profile(**known["profile"]) if "profile" in known else self._profile(job, self.block_of(job))
         except Unprofiled as error:  # the run itself will say more, and may be one of those that fail
-            self._say(f"{kind}: could not be tried ({error}), so it gets a whole GPU")
+            self._on_message(f"{kind}: could not be tried ({error}), so it gets a whole GPU")
             return 1
         self._remember(job, profile=asdict(profile))
         trials, by = trials_per_gpu(profile, self._by_cores)
-        self._say(
+        self._on_message(
             f"{kind}: one trial needs {profile.used_mb:,.0f} MB and {100 * profile.busy:.0f} % of a GPU's time, so {trials} "
             f"at once (bounded by {by})"
         )

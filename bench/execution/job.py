@@ -1,34 +1,34 @@
-"""A run to play, as a worker gets it."""
+"""A run to do, as a worker gets it."""
 
 from dataclasses import dataclass
 
 from bench.config.schema import RunConfig
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 
-LENT = "lent-"  # begins the names of folders of finished runs that lie in a storage for others
+BASE_PREFIX = "lent-"  # begins the names of folders of finished runs in a storage, from whose last states others start
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run to play.
+    """One run to do.
 
     Attributes:
         id: its run id.
         folder: where its worker writes checkpoints and states: an absolute path, or a URI that fsspec knows.
-        keep: which states.
+        retention: which states.
         checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
         engine: "loop", "vectorised", or "auto" for the faster one.
         block: clients that train at once on the vectorised engine, at most; None for no bound.
         base: of a method that is `post_hoc`, where the finished run of its base left its state; "" if it has to be trained.
-        mark: a file of the driver at the place where folders are made, a path or a URI; "" if that need not be looked for.
+        marker: a file of the driver at the place where folders are made, a path or a URI; "" if that need not be looked for.
     """
 
     id: str
     config: RunConfig
     folder: str
-    keep: Keep
+    retention: StateRetention
     checkpoint_seconds: float = 60.0
     engine: str = "auto"
     block: int | None = None
     base: str = ""
-    mark: str = ""
+    marker: str = ""

@@ -34,25 +34,25 @@ class Display:
         with self._bar:
             yield self
 
-    def said(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def postponed(self, job: Job) -> None:
+    def on_postponed(self, job: Job) -> None:
         self._advance(job, 0.0)
         self._running.pop(job.id, None)
         self._update()
 
-    def started(self, job: Job) -> None:
+    def on_start(self, job: Job) -> None:
         self._advance(job, 0.0)  # a run that is tried again reports all its rounds once more
         self._update()
 
-    def noted(self, job: Job, note: str) -> None:
+    def on_note(self, job: Job, note: str) -> None:
         self._console.print(f"{self._jobs[job.id][0]} {note}", highlight=False, markup=False, soft_wrap=True)
 
-    def advanced(self, job: Job, rounds: int) -> None:
+    def on_progress(self, job: Job, rounds: int) -> None:
         self._advance(job, min(1.0, rounds / job.config.rounds))
 
-    def ended(self, job: Job, record: dict) -> None:
+    def on_end(self, job: Job, record: dict) -> None:
         self._advance(job, 1.0)
         self._running.pop(job.id, None)
         self.ended_by[record["status"]] += 1

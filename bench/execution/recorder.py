@@ -6,13 +6,14 @@ from typing import Any
 
 from bench.execution import ray_environment  # noqa: F401
 from bench.results.artifacts import Folder
+from bench.results.schema import SCHEMA
 from bench.results.store import UNFINISHED, Store
 from bench.results.tensorboard import write_events
 
 import ray  # isort: skip
 
 
-class Ledger:
+class RunRecorder:
     """The runs that are being played.
 
     Attributes:
@@ -58,7 +59,8 @@ class Ledger:
             The record.
         """
         rows = self.rows.pop(run_id, [])
-        record = {"id": run_id, "status": "failed", "reason": "", "summary": {}, **result, "rounds": len(rows)}
+        record = {"id": run_id, "schema": SCHEMA, "status": "failed", "reason": "", "summary": {}, **result}
+        record["rounds"] = len(rows)
         record["versions"] = record.get("versions", {}) | {"ray": ray.__version__}
         record |= {**self._facts, "started": self._started.get(run_id), "finished": _now()}
         own = self._store.playing_folder(run_id)

@@ -19,11 +19,10 @@ from unittest import mock
 import torch
 
 from bench.errors import StoreError
-from bench.execution import gpu_sharing as shares
-from bench.execution import ray_environment
-from bench.execution.gpu_sharing import Shares
-from bench.execution.job import LENT, Job
-from bench.execution.recorder import Ledger
+from bench.execution import gpu_sharing, ray_environment
+from bench.execution.gpu_sharing import GpuAllocator
+from bench.execution.job import BASE_PREFIX, Job
+from bench.execution.recorder import RunRecorder
 from bench.execution.resources import Machines, Resources
 from bench.execution.tracking import Tracker
 from bench.execution.worker import Worker, storage_trouble
@@ -40,15 +39,15 @@ _DIED = "the worker process died"
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
 
 
-class Watcher(Protocol):
-    """Who is told how it goes."""
+class RunCallback(Protocol):
+    """Is called as the runs of `run_jobs` go on: with a line for people, and with what each job has done."""
 
-    def said(self, text: str) -> None: ...
-    def started(self, job: Job) -> None: ...
-    def postponed(self, job: Job) -> None: ...
-    def noted(self, job: Job, note: str) -> None: ...
-    def advanced(self, job: Job, rounds: int) -> None: ...
-    def ended(self, job: Job, record: dict) -> None: ...
+    def on_message(self, text: str) -> None: ...
+    def on_start(self, job: Job) -> None: ...
+    def on_postponed(self, job: Job) -> None: ...
+    def on_note(self, job: Job, note: str) -> None: ...
+    def on_progress(self, job: Job, rounds: int) -> None: ...
+    def on_end(self, job: Job, record: dict) -> None: ...
 
 
 class Trial(tune.Trainable):
@@ -64,16 +63,18 @@ class Trial(tune.Trainable):
         return True
 
     def step(self):
-        said = self._worker.step()
-        return said | {"done": bool(said["ended"] or said["crowded"] or said["broken"])}
+        report = self._worker.step()
+        return report | {"done": bool(report["ended"] or report["out_of_memory"] or report["broken"])}
 
 
 class _Recorder(tune.Callback):
     """Writes what the workers report into the store."""
 
-    def __init__(self, store: Store, watcher: Watcher, facts: dict, shares: Shares, tracker: Tracker | None = None):
-        self._store, self._watcher, self._shares, self._tracker = store, watcher, shares, tracker
-        self._ledger = Ledger(store, facts)
+    def __init__(
+        self, store: Store, callback: RunCallback, facts: dict, allocator: GpuAllocator, tracker: Tracker | None = None
+    ):
+        self._store, self._callback, self._allocator, self._tracker = store, callback, allocator, tracker
+        self._runs = RunRecorder(store, facts)
         self._postponed: list[Job] = []
         self._deaths: Counter[str] = Counter()
 
@@ -91,8 +92,8 @@ class _Recorder(tune.Callback):
 
     def on_trial_start(self, iteration, trials, trial, **info):
         job = self._job(trial)
-        self._ledger.start(job.id, job.config.canonical())
-        self._watcher.started(job)
+        self._runs.start(job.id, job.config.canonical())
+        self._callback.on_start(job)
         if self._tracker:
             self._tracker.started(job.id, job.config.canonical())
 
@@ -101,23 +102,23 @@ class _Recorder(tune.Callback):
         if result["broken"]:
             raise StoreError(result["broken"])
         if result["note"]:
-            self._watcher.noted(job, result["note"])
+            self._callback.on_note(job, result["note"])
         if result["block"]:
-            self._shares.shrank(job, result["block"])
-        self._ledger.take(job.id, result["first"], rows)
+            self._allocator.reduce_block(job, result["block"])
+        self._runs.take(job.id, result["first"], rows)
         if self._tracker:
             self._tracker.reported(job.id, rows)
         if result["ended"]:
             self._end(job, result["ended"])
-        elif result["crowded"]:
+        elif result["out_of_memory"]:
             self._make_room(job)
         elif rows:
-            self._ledger.write(job.id, rows)
-            self._watcher.advanced(job, len(self._ledger.rows[job.id]))
+            self._runs.write(job.id, rows)
+            self._callback.on_progress(job, len(self._runs.rows[job.id]))
 
     def on_trial_error(self, iteration, trials, trial, **info):
         job = self._job(trial)
-        if not self._ledger.has_started(job.id):  # its worker died before it could begin
+        if not self._runs.has_started(job.id):  # its worker died before it could begin
             self.on_trial_start(iteration, trials, trial)
         text = Path(trial.error_file).read_text() if trial.error_file else ""
         self._deaths[job.id] += max(1, text.count("Failure # "))
@@ -130,28 +131,28 @@ class _Recorder(tune.Callback):
         return self._jobs[trial.config["job"]]
 
     def _make_room(self, job: Job) -> None:
-        if self._shares.crowded(job, self._share):
+        if self._allocator.out_of_memory(job, self._share):
             self._postpone(job)
         else:
             self._end(job, {"reason": "out of memory, with a whole GPU for itself"})
 
     def _postpone(self, job: Job) -> None:
         self._postponed.append(job)
-        self._watcher.postponed(job)
+        self._callback.on_postponed(job)
 
     def _end(self, job: Job, result: dict) -> None:
         if job.base:
             result = result | {"base_summary": (self._store.record(_run_of(job.base)) or {}).get("summary")}
-        record = self._ledger.end(job.id, result, job.folder)
-        self._watcher.ended(job, record)
+        record = self._runs.end(job.id, result, job.folder)
+        self._callback.on_end(job, record)
         if self._tracker:
             self._tracker.ended(job.id, failed=record["status"] == "failed")
 
 
-def play(
+def run_jobs(
     jobs: list[Job],
     store: Store,
-    watcher: Watcher,
+    callback: RunCallback,
     *,
     data_dir: Path | None,
     machines: Machines,
@@ -159,7 +160,7 @@ def play(
     facts: dict | None = None,
     tracker: Tracker | None = None,
 ) -> None:
-    """Plays jobs in their order, as many at once as the resources allow, those that need the states of others after all
+    """Runs jobs in their order, as many at once as the resources allow, those that need the states of others after all
     others; every one ends with a record.
 
     Args:
@@ -170,23 +171,23 @@ def play(
 
     Raises:
         KeyboardInterrupt: on Ctrl-C, after the workers have been stopped.
-        ValueError: if the cluster cannot play them.
+        ValueError: if the cluster cannot run them.
         StoreError: if results or checkpoints cannot be written any more.
     """
     resources, address = machines.resources, machines.address
-    with session(store, resources, address, storage, watcher.said), contextlib.ExitStack() as at_end:
+    with session(store, resources, address, storage, callback.on_message), contextlib.ExitStack() as at_end:
         if tracker:
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
         if address or resources.auto:
-            watcher.said(_found(address))
-        known = _shares(store, resources, watcher, data_dir)
-        recorder = _Recorder(store, watcher, facts or {}, known, tracker)
+            callback.on_message(_found(address))
+        allocator = _allocator(store, resources, callback, data_dir)
+        recorder = _Recorder(store, callback, facts or {}, allocator, tracker)
         for waiting in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
-            with lent([job.base for job in waiting], store):
+            with shared_bases([job.base for job in waiting], store):
                 while waiting:
                     groups: dict[Resources, list[Job]] = {}
                     for job in waiting:
-                        groups.setdefault(known.of(job), []).append(replace(job, block=known.block_of(job)))
+                        groups.setdefault(allocator.of(job), []).append(replace(job, block=allocator.block_of(job)))
                     for share, members in groups.items():
                         recorder.begin(members, share)
                         _fit(members, share, recorder, store, data_dir, machines.max_concurrent)
@@ -195,12 +196,12 @@ def play(
 
 @contextlib.contextmanager
 def session(
-    store: Store, resources: Resources, address: str | None, storage: str | None, say: Callable[[str], None]
+    store: Store, resources: Resources, address: str | None, storage: str | None, on_message: Callable[[str], None]
 ) -> Iterator[None]:
-    """Ray is there meanwhile, unless it is there already; arguments and errors as in `play`.
+    """Ray is there meanwhile, unless it is there already; arguments and errors as in `run_jobs`.
 
     Args:
-        say: told if the cluster lets everybody in.
+        on_message: is told if the cluster lets everybody in.
     """
     if ray.is_initialized():
         yield
@@ -212,7 +213,7 @@ def session(
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops as cleanly as Ctrl-C
             _check_machines(resources, address, storage)
             if address:
-                _check_authentication(say)
+                _check_authentication(on_message)
             yield
         except (tune.TuneError, OSError) as error:  # what a callback raises comes wrapped, most of the time
             trouble = storage_trouble(error, store.folder)
@@ -239,9 +240,9 @@ def run_config(store: Store, callbacks: list) -> tune.RunConfig:
 
 
 @contextlib.contextmanager
-def lent(places: Iterable[str], store: Store) -> Iterator[None]:
+def shared_bases(places: Iterable[str], store: Store) -> Iterator[None]:
     """Finished runs whose states others need lie meanwhile where workers look for them: in the storage, if there is one."""
-    runs = {place: _run_of(place) for place in places if place.rpartition("/")[2].startswith(LENT)}
+    runs = {place: _run_of(place) for place in places if place.rpartition("/")[2].startswith(BASE_PREFIX)}
     try:
         for place, run_id in runs.items():
             Folder(place).copy_from(store.run_folder(run_id), [FINAL])
@@ -253,7 +254,7 @@ def lent(places: Iterable[str], store: Store) -> Iterator[None]:
 
 def _run_of(place: str) -> str:
     """The run whose last state lies at a place."""
-    return place.rpartition("/")[2].removeprefix(LENT)
+    return place.rpartition("/")[2].removeprefix(BASE_PREFIX)
 
 
 def _fit(
@@ -270,27 +271,27 @@ def _fit(
     tuner.fit()
 
 
-def _shares(store: Store, resources: Resources, watcher: Watcher, data_dir: Path | None) -> Shares:
+def _allocator(store: Store, resources: Resources, callback: RunCallback, data_dir: Path | None) -> GpuAllocator:
     """What jobs get of the machines that Ray has found."""
     found = ray.cluster_resources()
     gpus = found.get("GPU", 0)
     if resources.auto and not gpus:
         resources = Resources(resources.cpus)
 
-    def profile(job: Job, block: int | None) -> shares.Profile:
-        measure = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(shares.measure)
+    def profile(job: Job, block: int | None) -> gpu_sharing.Profile:
+        measure = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(gpu_sharing.measure)
         try:
             return ray.get(measure.remote(job.config, data_dir, block, job.engine))
         except ray.exceptions.RayError as error:
-            raise shares.Unprofiled(reason_of(str(error))) from error
+            raise gpu_sharing.Unprofiled(reason_of(str(error))) from error
 
-    return Shares(
+    return GpuAllocator(
         store.folder / "shares.json",
         resources,
         hardware=", ".join(sorted(key for key in found if key.startswith("accelerator_type:"))),
         trials_by_cores=max(1, int(found.get("CPU", 1) / max(1, gpus) / resources.cpus)),
         profile=profile,
-        say=watcher.said,
+        on_message=callback.on_message,
     )
 
 
@@ -341,7 +342,7 @@ def _check_machines(resources: Resources, address: str | None, storage: str | No
         )
 
 
-def _check_authentication(say: Callable[[str], None]) -> None:
+def _check_authentication(on_message: Callable[[str], None]) -> None:
     """Names a cluster that anybody may join; its first machine knows whether it asks for a token.
 
     Raises:
@@ -349,7 +350,7 @@ def _check_authentication(say: Callable[[str], None]) -> None:
     """
     cluster = f"The Ray cluster at {ray.get_runtime_context().gcs_address} has no authentication"
     if not ray_environment.asks_for_token():  # and has been let in
-        say(
+        on_message(
             f"{cluster}: whoever reaches it over the network can run programs on its machines. Start it with "
             "RAY_AUTH_MODE=token, as the README says."
         )

@@ -53,21 +53,21 @@ class Tracker:
     """Tells a tracking service what runs report. Where the service fails, it says so once and is silent from then on: the runs
     go on, and their results are in the store."""
 
-    def __init__(self, kind: str, grid: str, names: Mapping[str, str], folder: Path, say: Callable[[str], None]):
+    def __init__(self, kind: str, grid: str, names: Mapping[str, str], folder: Path, on_message: Callable[[str], None]):
         """
         Args:
             kind: of KINDS; see `check`.
             grid: what the runs belong to, `<grid>@<budget>`.
             names: run id -> what to call the run.
             folder: for files of the tracker; made if it is not there.
-            say: is told of trouble.
+            on_message: is told of trouble.
 
         Raises:
             ValueError: if the service cannot be reached, or does not know who asks.
         """
-        self._kind, self._grid, self._names, self._folder, self._say = kind, grid, names, folder, say
+        self._kind, self._grid, self._names, self._folder, self._on_message = kind, grid, names, folder, on_message
         self._open: dict[str, Tracked] = {}  # runs that have begun and not ended
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
         self._broken = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -87,8 +87,8 @@ class Tracker:
         run = self._open[run_id]
         for row in rows:
             number = row["round"]
-            if number > self._told.get(run_id, 0):
-                self._told[run_id] = number
+            if number > self._reported.get(run_id, 0):
+                self._reported[run_id] = number
                 result = {key: value for key, value in row.items() if isinstance(value, int | float)}
                 result["training_iteration"] = number  # what Ray's callbacks take for the step
                 self._try(functools.partial(_log_round, run, result))
@@ -111,7 +111,7 @@ class Tracker:
             tell(self._callback)
         except Exception as error:  # of a library, a network, a server: whatever it is, runs do not depend on it
             self._broken = True
-            self._say(
+            self._on_message(
                 f"Tracking by {KINDS[self._kind]} has stopped ({_first_line(error)}); the runs go on, and their "
                 "results are in the results directory."
             )

@@ -12,7 +12,7 @@ import torch
 
 from bench.errors import StoreError
 from bench.execution.code_version import code_version
-from bench.execution.job import LENT, Job
+from bench.execution.job import BASE_PREFIX, Job
 from bench.profiling import device_name
 from bench.results.artifacts import GO_ON, DamagedState, Folder
 from bench.results.checkpoints import Checkpoints, UnusableCheckpoint
@@ -51,14 +51,14 @@ class Worker:
         Returns:
             "rows" of new rounds, and "first", the number of rounds before them (those reported from there on are replaced);
             "ended": the record's content if the run has ended, else None; "note": what a person should know, or "";
-            "block": the bound on clients at once that was found to be needed, or None; "crowded": whether the run does not
-            fit beside its neighbours on the GPU; "broken": why nothing can be written any more, or "".
+            "block": the bound on clients at once that was found to be needed, or None; "out_of_memory": whether the run does
+            not fit beside its neighbours on the GPU; "broken": why nothing can be written any more, or "".
 
         Raises:
             RuntimeError: of CUDA; only another process gets a working GPU again.
         """
         until = time.monotonic() + REPORT_SECONDS
-        said = {"ended": None, "block": None, "crowded": False, "broken": ""}
+        report = {"ended": None, "block": None, "out_of_memory": False, "broken": ""}
         try:
             run = self._run = self._run or self._begin()
             while not run.finished and (until_round is None or run.round < until_round):
@@ -67,31 +67,31 @@ class Worker:
                     self._checkpoints.save(run.checkpoint())
                 if time.monotonic() >= until:
                     break
-            said["ended"] = run.result() if run.finished else None
+            report["ended"] = run.result() if run.finished else None
         except Exception as error:
             short = is_out_of_memory(error)
             if not short and "CUDA error" in str(error):
                 raise
             broken = "" if short else storage_trouble(error, self._job.folder)
             if not short:
-                said |= {"broken": broken} if broken else {"ended": failure(error)}
+                report |= {"broken": broken} if broken else {"ended": failure(error)}
         else:
             short = False
         if short:  # here, because until now the error has held what did not fit
-            said |= self._with_less_memory()
+            report |= self._with_less_memory()
         rows, first = self._run.rows[self._reported :] if self._run else [], self._reported
         note, self._notes, self._reported = "; ".join(self._notes), [], first + len(rows)
-        if said["ended"] or said["broken"] or said["crowded"]:
+        if report["ended"] or report["broken"] or report["out_of_memory"]:
             self._run = None
-        return {"first": first, "rows": rows, "note": note, **said}
+        return {"first": first, "rows": rows, "note": note, **report}
 
     def _begin(self) -> Run:
         """The run, from its checkpoint if there is one; rounds are reported from the first one on."""
         job, self._reported = self._job, 0
-        require_shared(job.mark)
+        require_shared(job.marker)
         config, folder = job.config, Folder(job.folder)
         dataset = resized.load(config.dataset, config.transform, self._data_dir, config.image_size)
-        how = {"engine": job.engine, "keep": job.keep, "block": job.block}
+        how = {"engine": job.engine, "retention": job.retention, "block": job.block}
         run = Run(config, dataset, device=self._device, folder=folder, **how)
         if job.base:
             run.take_over(_last_state(job.base))
@@ -119,7 +119,7 @@ class Worker:
             self._run = run = None
         torch.cuda.empty_cache()
         if block is None:
-            return {"crowded": True}
+            return {"out_of_memory": True}
         self._notes.append(f"out of GPU memory, goes on with {block} clients at once")
         return {"block": block}
 
@@ -128,25 +128,25 @@ def _last_state(base: str) -> dict[str, Any]:
     """With which the run of a base ended."""
     place = Folder(base)
     if FINAL not in place.names():
-        raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(LENT)}) has failed")
+        raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(BASE_PREFIX)}) has failed")
     return place.load(FINAL, torch.device("cpu"))
 
 
-def require_shared(mark: str) -> None:
+def require_shared(marker: str) -> None:
     """Raises StoreError if this machine does not see a file of the driver: what it writes would be lost."""
-    place, _, name = mark.rpartition("/")
-    if mark and name not in Folder(place).names():
+    place, _, name = marker.rpartition("/")
+    if marker and name not in Folder(place).names():
         raise StoreError(
-            f"The machine {platform.node()} does not see {mark}, which the driver has written: results and checkpoints need "
+            f"The machine {platform.node()} does not see {marker}, which the driver has written: results and checkpoints need "
             "a place that all machines of the cluster see; name it by --storage."
         )
 
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether a GPU, or a library on it, has no memory left."""
-    told = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+    phrases = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
     return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in told)
+        isinstance(error, RuntimeError) and any(text in str(error) for text in phrases)
     )
 
 

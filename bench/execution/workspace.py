@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from bench.results.artifacts import Folder
 
 
-_MARK = "driver.pt"  # by which the machines of a cluster know that they see the storage
+_MARKER = "driver.pt"  # by which the machines of a cluster know that they see the storage
 
 
 def folder_of(run_id: str, request: Request, store: Store) -> str:
@@ -23,11 +23,15 @@ def folder_of(run_id: str, request: Request, store: Store) -> str:
 
 def base_folder(run_id: str | None, request: Request, store: Store) -> str:
     """Where a worker finds the state of a finished run; "" without any."""
-    from bench.execution.job import LENT
+    from bench.execution.job import BASE_PREFIX
 
     if run_id is None:
         return ""
-    return str(store.run_folder(run_id)) if request.storage is None else f"{_storage_of(request, store)}/{LENT}{run_id}"
+    return (
+        str(store.run_folder(run_id))
+        if request.storage is None
+        else f"{_storage_of(request, store)}/{BASE_PREFIX}{run_id}"
+    )
 
 
 def place_of(request: Request, store: Store) -> str:
@@ -41,19 +45,19 @@ def _storage_of(request: Request, store: Store) -> str:
 
 
 @contextlib.contextmanager
-def mark_of(request: Request, store: Store, address: str | None) -> Iterator[str]:
+def marker_of(request: Request, store: Store, address: str | None) -> Iterator[str]:
     """A file of this driver by which machines know that they see where runs write; "" where there is no other machine. A
     storage is empty again when every run has ended."""
     from bench.results.artifacts import Folder
 
     if request.storage is None:
-        yield str(store.mark) if address else ""
+        yield str(store.id_file) if address else ""
         return
     place = Folder(_storage_of(request, store))
-    place.save(_MARK, {"results": str(store.folder)})
+    place.save(_MARKER, {"results": str(store.folder)})
     tidy(place, store)
     try:
-        yield f"{place.uri}/{_MARK}"
+        yield f"{place.uri}/{_MARKER}"
     finally:
         with contextlib.suppress(StoreError):  # what has happened before says more
             if not place.folders():

@@ -12,7 +12,7 @@ from bench.experiments.labels import UNWRAPPED
 _PLAIN = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "iid"}  # what any value may stand beside
 
 
-def wrong_values(axes: object, settings: object) -> list[str]:
+def validate_values(axes: object, settings: object) -> list[str]:
     """One sentence per mistake.
 
     Args:
@@ -27,13 +27,13 @@ def wrong_values(axes: object, settings: object) -> list[str]:
     mistakes = []
     for key, values in given.items():
         if key in ("wrapper", *SETTINGS, *options):
-            mistakes += [line for value in values for line in _wrong(key, value, methods)]
+            mistakes += [line for value in values for line in _validate_value(key, value, methods)]
         elif methods == named:  # else it may be an option of a method whose name is wrong
             mistakes.append(unknown("setting", key, sorted({*SETTINGS, *options})))
     return mistakes
 
 
-def _wrong(key: str, value: Any, methods: list[str]) -> list[str]:
+def _validate_value(key: str, value: Any, methods: list[str]) -> list[str]:
     if key == "wrapper":
         return [] if value in (UNWRAPPED, *wrappers()) else [unknown("wrapper", value, wrappers())]
     owners = [{}] if key in SETTINGS else [{"algorithm": name} for name in methods if key in options_of(name)]

@@ -115,8 +115,8 @@ def ordered(described: Mapping[str, Any], cells: list[dict]) -> dict:
     return {**described, **orders, "cells": cells}
 
 
-def place(layout: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
-    """Where in a table a stored cell stands, whatever its seed; the points of a tuning set have places of their own."""
+def cell_key(layout: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
+    """By which a stored cell is known, whatever its seed: its place in a table, and its point of a tuning set."""
     labels = [value_of(cell, key) for key in (*layout["rows"], layout["columns"])]
     return json.dumps([cell["dataset"], cell["choice"], labels], sort_keys=True)
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from bench.errors import ConfigError, sentences, unknown
 from bench.experiments import figure_schema, grid_files
-from bench.experiments.axis_values import wrong_values
+from bench.experiments.axis_values import validate_values
 from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning, Variant
 from bench.files import file_name
 
@@ -55,7 +55,7 @@ def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSp
     try:
         return GridSpec.model_validate(own | given | {"name": name, "source": source}, context=context)
     except ValidationError as error:
-        mistakes = [*sentences(error, _keys_beside), *wrong_values(own.get("axes"), own.get("settings"))]
+        mistakes = [*sentences(error, _keys_beside), *validate_values(own.get("axes"), own.get("settings"))]
         raise ConfigError([f"grid {name}: {line}" for line in mistakes]) from error
 
 

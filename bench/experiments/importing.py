@@ -11,11 +11,11 @@ from pathlib import Path
 
 from bench.config.schema import run_id as id_of
 from bench.errors import StoreError
-from bench.experiments.cells import place
+from bench.experiments.cells import cell_key
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.labels import value_of
-from bench.experiments.stored_grid import merge
+from bench.experiments.stored_grid import merge_cells
 from bench.results.equality import differences
 from bench.results.schema import Damaged
 from bench.results.store import Store, require_files
@@ -90,7 +90,7 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
         if ours and ours["digest"] != theirs["digest"]:
             found.others.append(name)
             continue
-        merged = merge(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs
+        merged = merge_cells(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs
         kept = {cell["run"] for cell in merged["cells"]}
         lost = [cell for cell in theirs["cells"] if cell["run"] in ended and cell["run"] not in kept]
         found.replaced += dict.fromkeys(f"{name}: {_where(theirs, cell)}" for cell in lost)
@@ -125,13 +125,13 @@ def _order(ours: dict, theirs: dict) -> Sequence[dict]:
     except (ValueError, OSError, KeyError):
         pass  # a file that is on another machine, or a grid of one setting
     layout, cells = ours["report"], list(ours["cells"])
-    places, at = [place(layout, cell) for cell in cells], 0
+    keys, at = [cell_key(layout, cell) for cell in cells], 0
     for cell in theirs["cells"]:
-        where = place(layout, cell)
-        if where in places:
-            at = places.index(where) + 1
+        key = cell_key(layout, cell)
+        if key in keys:
+            at = keys.index(key) + 1
         else:
             cells.insert(at, cell)
-            places.insert(at, where)
+            keys.insert(at, key)
             at += 1
     return cells

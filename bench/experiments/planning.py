@@ -22,11 +22,11 @@ from bench.experiments.cost import examples_to_train
 from bench.experiments.figure_schema import Round
 from bench.experiments.grid_schema import as_list
 from bench.experiments.spec import Request
-from bench.experiments.stored_grid import merge
+from bench.experiments.stored_grid import merge_cells
 from bench.measurements.specs import needed_state, probes_of, rounds_of
 from bench.results.artifacts import DamagedState, Folder
 from bench.results.store import Store
-from bench.simulation.retention import FINAL, Final, Keep
+from bench.simulation.retention import FINAL, Final, StateRetention
 from datasets import Dataset, DatasetInfo, resized
 from datasets.image_size import ImageSize
 
@@ -121,7 +121,7 @@ def training_of(cell: Cell) -> Cell | None:
     return replace(cell, config=trained, id=run_id(trained), choice={}, tuned=tuned, variant="", wrapper="")
 
 
-def keep_of(request: Request, cell: Cell, store: Store, is_base: bool = False) -> Keep:
+def retention_of(request: Request, cell: Cell, store: Store, is_base: bool = False) -> StateRetention:
     """Which states a run keeps: those that are asked for, those that figures need, and those that it kept before, so that
     grids which need different ones do not repeat each other's runs for ever.
 
@@ -133,7 +133,7 @@ def keep_of(request: Request, cell: Cell, store: Store, is_base: bool = False) -
     needed = {probe.round: needed_state(probe, cell.config) for probe in probes}
     least: Final = "deployed" if is_base or FINAL in needed.values() else "none"
     if training_of(cell):  # it starts from the end of another run, and so has neither clients nor states on the way
-        return Keep(final=_most(least, "deployed" if request.keep == "all" else request.keep))
+        return StateRetention(final=_most(least, "deployed" if request.keep == "all" else request.keep))
     asked = (
         grid.save_local_models
         if all(cell.shown(key) in as_list(value) for key, value in grid.save_when.items())
@@ -146,7 +146,7 @@ def keep_of(request: Request, cell: Cell, store: Store, is_base: bool = False) -
         return tuple(sorted({*rounds_of(wanted, last), *there}))
 
     before = "none" if request.rerun else _kept(cell.id, store)
-    return Keep(
+    return StateRetention(
         _most(least, request.keep, before), rounds("round", grid.save_rounds), rounds("local-models", [*asked, *shown])
     )
 
@@ -168,16 +168,16 @@ def store_grid(request: Request, plan: Plan, store: Store) -> None:
         return (store.record(run_id) or {}).get("status") in ("done", "diverged")
 
     described = grid_cells.to_json(request.grid, request.budget, request.overrides, plan.selected)
-    described |= {"budget": request.budget_label, "chosen_on": "validation" if request.how else "test"}
+    described |= {"budget": request.budget_label, "chosen_on": "validation" if request.tuning else "test"}
     order = [cell.to_json() for cell in plan.cells]
-    store.write_grid(request.label, merge(described, store.grid(request.label), order, ended))
+    store.write_grid(request.label, merge_cells(described, store.grid(request.label), order, ended))
 
 
 def _expand(
     request: Request, missing: list[str], facts: Mapping[str, DatasetInfo] | None
 ) -> tuple[list[Cell], list[Cell]]:
     """All cells, for the grid's own seeds and those asked for, and the selected ones among them."""
-    cells, grid = {}, request.grid.untuned() if request.how else request.grid
+    cells, grid = {}, request.grid.untuned() if request.tuning else request.grid
     for seeds in dict.fromkeys((None, request.seeds and tuple(request.seeds))):
         found = grids.expand(
             grid,
@@ -188,7 +188,7 @@ def _expand(
             substitutes=request.substitutes,
             facts=facts,
         )
-        if request.how:
+        if request.tuning:
             found = [_with_chosen(cell, request) for cell in found]
         cells |= {(cell.dataset, cell.id): cell for cell in found}
     only = dict(request.only) | ({"seed": request.seeds} if request.seeds else {})
@@ -198,7 +198,7 @@ def _expand(
 def _with_chosen(cell: Cell, request: Request) -> Cell:
     """A cell with the hyper-parameters that a search has chosen for its place."""
     cell = replace(cell, choice={})
-    tuned = request.chosen.get(grid_cells.place(request.grid.report.model_dump(), cell.to_json()))
+    tuned = request.chosen.get(grid_cells.cell_key(request.grid.report.model_dump(), cell.to_json()))
     if not tuned:
         return cell
     config = with_options(cell.config, tuned["params"])
@@ -251,8 +251,8 @@ def _check_name(request: Request, store: Store) -> None:
 def _check_places(request: Request, cells: list[Cell]) -> None:
     """Raises ConfigError if two runs of one seed would stand at one place of the table."""
     layout = request.grid.report.model_dump()
-    places = Counter((grid_cells.place(layout, cell.to_json()), cell.config.seed) for cell in cells)
-    twice = [json.loads(where) for (where, _), count in places.items() if count > 1]
+    counts = Counter((grid_cells.cell_key(layout, cell.to_json()), cell.config.seed) for cell in cells)
+    twice = [json.loads(key) for (key, _), count in counts.items() if count > 1]
     if twice:
         *_, labels = twice[0]
         raise ConfigError(
@@ -299,7 +299,7 @@ def _reason_to_play(cell: Cell, request: Request, store: Store, note: str) -> st
     before = record.get("data_note", "")
     if before and before != note:
         return f"its images were incomplete ({before}), now: {note or 'all of them'}"
-    wanted = replace(keep_of(request, cell, store), final="none").files()
+    wanted = replace(retention_of(request, cell, store), final="none").files()
     lacking = [name for name in wanted if name not in store.states(cell.id)]
     if request.keep == "all" and not training_of(cell) and _kept(cell.id, store) != "all":
         lacking.append(f"client states in {FINAL}" if FINAL in store.states(cell.id) else FINAL)

@@ -19,8 +19,8 @@ OWN = "own"  # among the names of spaces: that of the method itself
 
 
 @dataclass(frozen=True)
-class How:
-    """How hyper-parameters are searched; in words that people gave, so that nothing of it need be right.
+class TuningOptions:
+    """By which options hyper-parameters are searched; in words that people gave, so that nothing of it need be right.
 
     Attributes:
         searcher, scheduler: of SEARCHERS and SCHEDULERS.
@@ -45,12 +45,12 @@ class How:
         """What the name of a budget says about it, as of `--set`: all that makes another table of it, but for `samples`: what a
         longer search chooses takes the place of what a shorter one has chosen."""
         searcher = self.searcher + ("" if self.scheduler == "none" else f"-{self.scheduler}")
-        usual = How(space=ALL) if self.compares else How()
+        usual = TuningOptions(space=ALL) if self.compares else TuningOptions()
         others = {key: getattr(self, key) for key in ("space", "metric", "validation_share")}
         own = {key: value for key, value in others.items() if value != getattr(usual, key)}
         return {"tuned": VALIDATION, "searcher": searcher} | own
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raises ConfigError with what is wrong whatever is searched."""
         mistakes = [
             unknown(kind, value, known)
@@ -94,8 +94,8 @@ class Request:
             id.
         storage: where workers write checkpoints and states, a shared path or a URI; None for the results directory.
         track: which service is told of every round, one of `bench.execution.tracking.KINDS`; None for none.
-        how: how hyper-parameters are chosen on validation data; None plays the grid's tuning sets, among whose points the table
-            chooses on the split of its runs, as published.
+        tuning: how hyper-parameters are chosen on validation data; None plays the grid's tuning sets, among whose points the
+            table chooses on the split of its runs, as published.
         chosen: what was chosen in that way, place of the table -> as `bench.tuning.select.described` has it; none yet if empty.
     """
 
@@ -112,13 +112,13 @@ class Request:
     engine: str = "auto"
     storage: str | None = None
     track: str | None = None
-    how: "How | None" = None
+    tuning: "TuningOptions | None" = None
     chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def budget_label(self) -> str:
         """Name of the budget in the store and in reports, with what was overridden and how it was tuned."""
-        return grid_cells.budget_label(self.budget, self.overrides | (self.how.words if self.how else {}))
+        return grid_cells.budget_label(self.budget, self.overrides | (self.tuning.words if self.tuning else {}))
 
     @property
     def label(self) -> str:

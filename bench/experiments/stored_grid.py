@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from bench.config.schema import run_id
-from bench.experiments.cells import ordered, place
+from bench.experiments.cells import cell_key, ordered
 
 
-def merge(now: dict, earlier: dict | None, order: Sequence[dict], ended: Callable[[str], bool]) -> dict:
+def merge_cells(now: dict, earlier: dict | None, order: Sequence[dict], ended: Callable[[str], bool]) -> dict:
     """The expanded grid to store: nothing that was asked for before is lost, and no place of the table holds a mixture.
 
     Cells asked for now replace the stored ones of the same place where these have other settings (another dataset stood
@@ -19,28 +19,28 @@ def merge(now: dict, earlier: dict | None, order: Sequence[dict], ended: Callabl
         ended: whether a run has a result.
     """
     layout = now["report"]
-    places = _by_place(now["cells"], layout)
+    cells = _by_key(now["cells"], layout)
     stored = earlier["cells"] if earlier and earlier.get("digest") == now["digest"] else []
-    for where, before in _by_place(stored, layout).items():
-        present = places.get(where, [])
+    for key, before in _by_key(stored, layout).items():
+        present = cells.get(key, [])
         if not present:
-            places[where] = before
+            cells[key] = before
         elif present[0]["missing"]:
-            places[where] = [cell for cell in before if cell["run"] and ended(cell["run"])] or present
+            cells[key] = [cell for cell in before if cell["run"] and ended(cell["run"])] or present
         else:
             asked = {cell["run"] for cell in present}
             found = [_with_images(cell) for cell in before if _settings(cell) == _settings(present[0])]
-            places[where] = [cell for cell in found if cell["run"] not in asked] + present
-    rank = {where: number for number, where in enumerate(_by_place(order, layout))}
-    in_order = sorted(places, key=lambda where: rank.get(where, len(rank)))
-    return ordered(now, [cell for where in in_order for cell in sorted(places[where], key=lambda cell: cell["seed"])])
+            cells[key] = [cell for cell in found if cell["run"] not in asked] + present
+    rank = {key: number for number, key in enumerate(_by_key(order, layout))}
+    in_order = sorted(cells, key=lambda key: rank.get(key, len(rank)))
+    return ordered(now, [cell for key in in_order for cell in sorted(cells[key], key=lambda cell: cell["seed"])])
 
 
-def _by_place(cells: Sequence[dict], layout: dict) -> dict[str, list[dict]]:
-    places: dict[str, list[dict]] = {}
+def _by_key(cells: Sequence[dict], layout: dict) -> dict[str, list[dict]]:
+    by_key: dict[str, list[dict]] = {}
     for cell in cells:
-        places.setdefault(place(layout, cell), []).append(cell)
-    return places
+        by_key.setdefault(cell_key(layout, cell), []).append(cell)
+    return by_key
 
 
 def _settings(cell: dict) -> dict:

@@ -28,14 +28,14 @@ def partition_of(config: Mapping[str, Any]) -> tuple:
     return tuple(config.get(name) for name in _ABOUT)
 
 
-def measure(cells: Iterable, store: Store, data_dir: Path | None, say: Callable[[str], None]) -> None:
+def measure(cells: Iterable, store: Store, data_dir: Path | None, on_message: Callable[[str], None]) -> None:
     """Counts what is not counted yet for one finished run of each partition; the store must be locked.
 
     What cannot be counted costs its plot, and nothing else.
 
     Args:
         cells: `bench.experiments.cells.Cell`s.
-        say: is told what could not be counted.
+        on_message: is told what could not be counted.
     """
     alike: dict[tuple, list] = {}
     for cell in cells:
@@ -49,7 +49,7 @@ def measure(cells: Iterable, store: Store, data_dir: Path | None, say: Callable[
                     _count(first, store, data_dir)
                 except Exception as error:  # of damaged images, or a full disk
                     of = f"{first.config.dataset} {first.config.partition} {first.id}"
-                    say(f"{NAME} of {of}: not counted: {type(error).__name__}: {error}")
+                    on_message(f"{NAME} of {of}: not counted: {type(error).__name__}: {error}")
 
 
 def _count(cell, store: Store, data_dir: Path | None) -> None:

@@ -9,7 +9,7 @@ from bench.results.store import Store
 
 
 def measure(
-    cells: Iterable, figures: Iterable[Mapping], store: Store, data_dir: Path | None, say: Callable[[str], None]
+    cells: Iterable, figures: Iterable[Mapping], store: Store, data_dir: Path | None, on_message: Callable[[str], None]
 ) -> None:
     """Measures what figures need of finished runs and is not stored; the store must be locked.
 
@@ -18,7 +18,7 @@ def measure(
     Args:
         cells: `bench.experiments.cells.Cell`s.
         figures: as their grid lists them.
-        say: is told of each measurement, and of each that could not be made.
+        on_message: is told of each measurement, and of each that could not be made.
     """
     figures = list(figures)
     for cell in cells:
@@ -31,12 +31,12 @@ def measure(
                 begin = time.perf_counter()
                 try:
                     _measure(probe, cell, store, data_dir)
-                    told = f"{time.perf_counter() - begin:.1f} s"
+                    outcome = f"{time.perf_counter() - begin:.1f} s"
                 except ValueError as error:  # a sentence, of a damaged state for example
-                    told = f"not measured: {error}"
+                    outcome = f"not measured: {error}"
                 except Exception as error:  # too little memory, whatever a library refuses
-                    told = f"not measured: {type(error).__name__}: {error}"
-                say(f"{probe.name} of {cell.config.dataset} {cell.config.partition} {cell.id}: {told}")
+                    outcome = f"not measured: {type(error).__name__}: {error}"
+                on_message(f"{probe.name} of {cell.config.dataset} {cell.config.partition} {cell.id}: {outcome}")
 
 
 def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:

@@ -98,8 +98,8 @@ class Checkpoints:
             main = self._folder.load(_MAIN, device)
             of = dict(main["of"])
             if differing := [key for key in self._of if of.get(key) != self._of[key]]:
-                told = ", ".join(f"{key} {of.get(key)!r} instead of {self._of[key]!r}" for key in differing)
-                raise UnusableCheckpoint(f"its checkpoint was written with {told}")
+                differences = ", ".join(f"{key} {of.get(key)!r} instead of {self._of[key]!r}" for key in differing)
+                raise UnusableCheckpoint(f"its checkpoint was written with {differences}")
             return _walk(main["content"], self._row_of, lambda leaf: leaf)
         except UnusableCheckpoint:
             raise

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 SEAL = "sha256"  # the key of the digest
+SCHEMA = 2  # of records that are written now; those without one are of the first schema
 STATUS = ("done", "diverged", "failed", "stopped")
 RUN_FILES = ("record.json", "config.json", "rounds.jsonl")
 _OF_THE_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR, errno.EACCES, errno.EIO)
@@ -268,6 +269,7 @@ _CONFIG = {
 _FITS_CONFIG = _check_of(_CONFIG)
 _RECORD = {
     "id": is_run_id,
+    "schema?": whole,
     "status": _one_of(*STATUS),
     "reason?": str,
     "summary": _SUMMARY,
@@ -276,8 +278,8 @@ _RECORD = {
     "bytes_per_client?": number,
     "data?": {"kind": text, "digest": text},
     "data_note?": text,
-    "remarks?": [text],
-    "findings?": _plain_mapping,
+    "caveats?": [text],
+    "diagnostics?": _plain_mapping,
     "engine?": text,
     "device?": text,
     "peak_memory_mb?": number,
@@ -288,7 +290,8 @@ _RECORD = {
     "finished?": (text, None),
     "base_summary?": (_SUMMARY, None),
 }
-_FINDINGS = {"clusters?": [whole], "distributions?": [[number]]}
+_FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: in the first schema -> now
+_DIAGNOSTICS = {"clusters?": [whole], "distributions?": [[number]]}
 _FIGURES = {
     "curves": {"x": _one_of("rounds", "communication", "time", "examples")},
     "by-setting": {"setting": is_name},
@@ -486,11 +489,14 @@ def read_run(folder: Path) -> dict[str, Any] | None:
             raise Damaged(folder / name, "is missing, though the run has ended")
     if hash_of(check_config(config_path, config)) != folder.name:  # anybody can seal what is wrong
         raise Damaged(config_path, "is the config of another run: the folder is not named after it")
-    record, sealed = _unsealed(path, written, (rounds,))
+    content, sealed = _unsealed(path, written, (rounds,))
+    record = upgrade(content)
     if not _FITS_RECORD(record):
         _must_fit(path, record, _RECORD)
-    if found := mismatch(record.get("findings", {}), _FINDINGS, "findings"):
+    if found := mismatch(record.get("diagnostics", {}), _DIAGNOSTICS, "diagnostics"):
         raise Damaged(path, f"does not hold what it should: {found}")
+    if record.get("schema", SCHEMA) != SCHEMA:
+        raise Damaged(path, f"has schema {record['schema']}, which this version of the program does not know")
     if record["id"] != folder.name:
         raise Damaged(path, f"is the record of another run, {record['id']}")
     if record["status"] == "done" and not {"last", "best", "last10"} <= record["summary"].keys():
@@ -499,6 +505,12 @@ def read_run(folder: Path) -> dict[str, Any] | None:
         _rows_of(rounds_path, rounds)
     _check_rounds(rounds_path, rounds, record)
     return record
+
+
+def upgrade(record: dict[str, Any]) -> dict[str, Any]:
+    """A record under the names of today. One without a schema was written by an earlier version of this program; on disk it
+    stays as it is."""
+    return record if "schema" in record else {_FIRST_KEYS.get(key, key): value for key, value in record.items()}
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

@@ -69,10 +69,10 @@ class Store:
     def key(self) -> str:
         """A name for this directory where things of several ones lie: the same on every machine that sees it, another one
         for its copies. Known once it has been locked."""
-        return hashlib.sha256(f"{self.mark.read_text()}:{self.folder}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self.id_file.read_text()}:{self.folder}".encode()).hexdigest()[:16]
 
     @property
-    def mark(self) -> Path:
+    def id_file(self) -> Path:
         """A file by which a machine knows that it sees this directory."""
         return self.folder / ".id"
 
@@ -104,7 +104,7 @@ class Store:
                 raise StoreError(
                     f"Another run is writing to {self.folder}; wait until it ends or choose another --results-dir."
                 ) from error
-            self._make_mark()
+            self._make_id()
             self._finish_repeats()
             for checkpoint in (self.folder / "runs").glob("*/checkpoint"):
                 _forget_checkpoint(checkpoint.parent, self.record(checkpoint.parent.name))
@@ -371,9 +371,9 @@ class Store:
             self.set_aside(path)
         write_file(path, text)
 
-    def _make_mark(self) -> None:
+    def _make_id(self) -> None:
         try:
-            content = schema.read_bytes(self.mark)
+            content = schema.read_bytes(self.id_file)
             if content is None or is_run_id(content.decode("ascii", "replace")):
                 what = ""
             else:
@@ -381,10 +381,10 @@ class Store:
         except Damaged as error:
             content, what = b"", error.what
         if what:
-            self.damaged[self.mark] = what
-            self.set_aside(self.mark)
+            self.damaged[self.id_file] = what
+            self.set_aside(self.id_file)
         if content is None or what:
-            write_file(self.mark, secrets.token_hex(8))
+            write_file(self.id_file, secrets.token_hex(8))
 
     def _finish_repeats(self) -> None:
         """Puts repeated runs into place whose driver was killed after the earlier results had been moved aside."""

@@ -8,7 +8,7 @@ Final = Literal["deployed", "all", "none"]  # how much of it is kept
 
 
 @dataclass(frozen=True)
-class Keep:
+class StateRetention:
     """Which states a run leaves in its folder, beside its metrics; it changes neither numbers nor the run id.
 
     Attributes:

@@ -21,7 +21,7 @@ from bench.simulation.build import build_algorithm, build_task
 from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import evaluate
 from bench.simulation.local_models import local_models, trace
-from bench.simulation.retention import FINAL, Final, Keep
+from bench.simulation.retention import FINAL, Final, StateRetention
 
 
 class Run:
@@ -35,7 +35,7 @@ class Run:
         device: str = "cpu",
         engine: str = "auto",
         folder: Folder | None = None,
-        keep: Keep | None = None,
+        retention: StateRetention | None = None,
         block: int | None = None,
     ):
         """Prepares everything up to the first round.
@@ -46,7 +46,7 @@ class Run:
             device: "cpu" or "cuda".
             engine: "loop", "vectorised", or "auto" for the faster one.
             folder: where kept states are written.
-            keep: which states to keep; none without a folder.
+            retention: which states to keep; none without a folder.
             block: clients that train at once on the vectorised engine, at most; None for no bound.
 
         Raises:
@@ -54,7 +54,7 @@ class Run:
         """
         reset_peak_memory(torch.device(device))
         self.algorithm = build_algorithm(config.algorithm)
-        if keep and keep.local_models and not isinstance(self.algorithm, RoundBased):
+        if retention and retention.local_models and not isinstance(self.algorithm, RoundBased):
             name = config.algorithm["name"]
             raise ValueError(
                 f"{name} does not train one model in rounds, so it has no local models to keep; leave out "
@@ -69,7 +69,7 @@ class Run:
             self.num_rounds if self.algorithm.personal or self.algorithm.post_hoc else 1
         )
         self._trace_local_models = config.trace_local_models
-        self._folder, self._keep = folder, keep or Keep(final="none")
+        self._folder, self._retention = folder, retention or StateRetention(final="none")
         self._kept: Final = "none"
         self._data = {"kind": dataset.kind, "digest": dataset.digest}
         self._data_note = dataset.note
@@ -103,7 +103,7 @@ class Run:
         """
         done = checkpoint["state"]["round"]
         there = self._folder.names() if self._folder else []
-        lacking = [name for name in self._keep.files(until=done) if name not in there]
+        lacking = [name for name in self._retention.files(until=done) if name not in there]
         if lacking:
             raise UnusableCheckpoint(f"its checkpoint is of round {done}, but {', '.join(lacking)} is to be kept too")
         self.state, self.rows, self._seconds = checkpoint["state"], checkpoint["rows"], checkpoint["seconds"]
@@ -148,7 +148,7 @@ class Run:
             )
         self._seconds = row["seconds"] = time.perf_counter() - begin
         self.rows.append(row)
-        if self._folder and self._keep.final != "none" and self._deployed:
+        if self._folder and self._retention.final != "none" and self._deployed:
             kept = {"round": self.round, "params": self._deployed.params, "buffers": self._deployed.buffers}
             self._folder.save(FINAL, on_host(kept))
             self._kept = "deployed"
@@ -197,9 +197,10 @@ class Run:
             "bytes_per_client": self.rows[-1]["bytes_down"] + self.rows[-1]["bytes_up"] if self.rows else 0,
             "data": self._data,
             "data_note": self._data_note,
-            "remarks": self.algorithm.remarks(self.task),
+            "caveats": self.algorithm.caveats(self.task),
             "kept": self._kept,
-            "findings": self.algorithm.findings(self.state) | ((self._deployed and self._deployed.findings) or {}),
+            "diagnostics": self.algorithm.diagnostics(self.state)
+            | ((self._deployed and self._deployed.diagnostics) or {}),
             "engine": self.task.engine,
             "block": self.task.block,
             "threads": torch.get_num_threads(),
@@ -217,13 +218,13 @@ class Run:
     def _save(self, previous: dict[str, Any]) -> None:
         if self._folder is None:
             return
-        if self.round in self._keep.rounds:
+        if self.round in self._retention.rounds:
             self._folder.save(f"round-{self.round:04d}.pt", on_host(self.state))
-        if self.round in self._keep.local_models:
+        if self.round in self._retention.local_models:
             kept = local_models(self.task, self.algorithm, previous)
             self._folder.save(f"local-models-{self.round:04d}.pt", on_host(kept))
-        if self._keep.final != "none" and self.finished:
-            whole = self._keep.final == "all" or self.algorithm.deploy_reads_clients
+        if self._retention.final != "none" and self.finished:
+            whole = self._retention.final == "all" or self.algorithm.deploy_reads_clients
             kept = self.state if whole else without_clients(self.state)
             self._folder.save(FINAL, on_host(kept))
             self._kept = "all" if kept is self.state else "deployed"

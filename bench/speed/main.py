@@ -39,7 +39,7 @@ def main(arguments: list[str], prog: str = "python -m bench.speed") -> None:
         _check(given)
         earlier = read_json(given.compare) if given.compare else None
         options = {key: getattr(given, key) for key in ("share", "repeats", "processes")}
-        rows = measure(cases, given.data_dir, say=lambda line: print(line, file=sys.stderr), **options)
+        rows = measure(cases, given.data_dir, on_message=lambda line: print(line, file=sys.stderr), **options)
         if given.json:
             write_json(given.json, rows)
     except (ValueError, OSError, datasets.DataError) as error:
@@ -48,13 +48,13 @@ def main(arguments: list[str], prog: str = "python -m bench.speed") -> None:
 
 
 def measure(
-    cases: list[str], data_dir: Path | None = None, *, say: Callable[[str], None] = lambda line: None, **options
+    cases: list[str], data_dir: Path | None = None, *, on_message: Callable[[str], None] = lambda line: None, **options
 ) -> list[Row]:
     """The rows of some cases, and for a case that cannot be measured here one row that says why.
 
     Args:
         data_dir: where CIFAR-10 is; random images of its shape and class counts if it is not there.
-        say: told which case is being measured.
+        on_message: is told which case is being measured.
         options: of `bench.speed.workload.Setting`.
     """
     from bench.profiling import GpuUse
@@ -70,7 +70,7 @@ def measure(
         rows = [Row("images", None, note=source)]
         for name in cases:
             case = _load(name)
-            say(case.__doc__.splitlines()[0])
+            on_message(case.__doc__.splitlines()[0])
             try:
                 rows += case(setting)
             except (ModuleNotFoundError, datasets.MissingData) as error:

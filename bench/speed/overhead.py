@@ -19,8 +19,9 @@ from bench.experiments.cells import Cell, to_json
 from bench.experiments.grid_loading import make_grid
 from bench.profiling import unique_memory_mb
 from bench.results.metrics import summarise
+from bench.results.schema import SCHEMA
 from bench.results.store import Store
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 
 WORKLOAD = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "label-2", "local_epochs": 1}
 SHORT = {"algorithm": "fedavg", "dataset": "digits", "partition": "label-2", "rounds": 2, "local_epochs": 1}
@@ -130,6 +131,7 @@ def _write_run(folder: Path, cell: Cell, rounds: int) -> None:
     rows = [{"round": number, "examples": 100 * number, **accuracy} for number in range(1, rounds + 1)]
     record = {
         "id": cell.id,
+        "schema": SCHEMA,
         "status": "done",
         "reason": "",
         "summary": summarise(rows),
@@ -138,8 +140,8 @@ def _write_run(folder: Path, cell: Cell, rounds: int) -> None:
         "bytes_per_client": 1000,
         "data": {"kind": "digits", "digest": "0badcafe"},
         "data_note": "",
-        "remarks": [],
-        "findings": {},
+        "caveats": [],
+        "diagnostics": {},
         "device": "cpu",
         "versions": {"python": "3", "torch": "2", "numpy": "2", "ray": "2", "skewbench": "0"},
     }
@@ -172,10 +174,12 @@ def _play(
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         configs = [resolve({**settings, "seed": seed}) for seed in range(count)]
-        jobs = [Job(run_id(c), c, str(store.run_folder(run_id(c))), Keep(final="none")) for c in configs]
+        jobs = [Job(run_id(c), c, str(store.run_folder(run_id(c))), StateRetention(final="none")) for c in configs]
         with store.locked():
             share = resources.choose(1.0, gpus, None)
-            scheduler.play(jobs, store, clock, data_dir=data_dir, machines=resources.Machines(share, max_concurrent))
+            scheduler.run_jobs(
+                jobs, store, clock, data_dir=data_dir, machines=resources.Machines(share, max_concurrent)
+            )
             rows = [store.rows(record["id"]) for _, record in clock.ended_at] if read else []
             return _Played(clock.ended_at, rows)
 
@@ -194,21 +198,21 @@ class _Clock:
         self.ended_at: list[tuple[float, dict]] = []
         self._look = look
 
-    def started(self, job) -> None:
+    def on_start(self, job) -> None:
         pass
 
-    def said(self, text) -> None:
+    def on_message(self, text) -> None:
         pass
 
-    def postponed(self, job) -> None:
+    def on_postponed(self, job) -> None:
         pass
 
-    def noted(self, job, note) -> None:
+    def on_note(self, job, note) -> None:
         pass
 
-    def advanced(self, job, rounds) -> None:
+    def on_progress(self, job, rounds) -> None:
         pass
 
-    def ended(self, job, record) -> None:
+    def on_end(self, job, record) -> None:
         self.ended_at.append((time.perf_counter(), record))
         self._look(len(self.ended_at))

@@ -11,7 +11,7 @@ from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
 from bench.experiments import cells as grid_cells
 from bench.experiments.cells import Cell
-from bench.experiments.spec import OWN, VALIDATION, How
+from bench.experiments.spec import OWN, VALIDATION, TuningOptions
 from bench.results.metrics import METRICS
 from bench.tuning.search import Search, stops_of
 from search_spaces import Parameter, Space
@@ -22,7 +22,7 @@ _STAGES = ("encoder_rounds", "classifier_rounds")
 
 
 def make_searches(
-    cells: Iterable[Cell], layout: Mapping[str, Any], how: How, fixed: Collection[str] = ()
+    cells: Iterable[Cell], layout: Mapping[str, Any], tuning: TuningOptions, fixed: Collection[str] = ()
 ) -> dict[str, Search]:
     """A search for each place of a table whose method has something to search.
 
@@ -32,21 +32,21 @@ def make_searches(
         fixed: settings and options that are not searched, because the table shows them or somebody has given them.
 
     Returns:
-        Place (see `bench.experiments.cells.place`) -> search.
+        Key of a place (see `bench.experiments.cells.cell_key`) -> search.
 
     Raises:
         ConfigError: with everything that is wrong.
     """
-    how.check()
-    places: dict[str, list[Cell]] = {}
+    tuning.validate()
+    by_key: dict[str, list[Cell]] = {}
     for cell in cells:
-        places.setdefault(grid_cells.place(layout, cell.to_json()), []).append(cell)
+        by_key.setdefault(grid_cells.cell_key(layout, cell.to_json()), []).append(cell)
     found, mistakes = {}, []
-    for place, members in places.items():
+    for key, members in by_key.items():
         try:
-            space = _space_of(members[0], how, fixed)
+            space = _space_of(members[0], tuning, fixed)
             if space:
-                found[place] = _search(members, space, how)
+                found[key] = _search(members, space, tuning)
         except ConfigError as error:
             mistakes += error.mistakes
     if mistakes:
@@ -60,7 +60,7 @@ def on_validation(config: RunConfig, share: float) -> RunConfig:
     return resolve(settings | {"split": VALIDATION, "validation_share": share, "test_examples": None}, facts=None)
 
 
-def _space_of(cell: Cell, how: How, fixed: Collection[str]) -> Space:
+def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str]) -> Space:
     """Where the hyper-parameters of a cell's method are searched; "own" are those of the method that is played, and where a
     table shows it as a wrapper around another one, those of this one, too."""
     method = cell.config.algorithm
@@ -73,7 +73,7 @@ def _space_of(cell: Cell, how: How, fixed: Collection[str]) -> Space:
             ]
         )
     own = [method["base"]["name"], name] if cell.is_wrapped else [name]
-    wanted = [part for asked in map(str.strip, how.space.split(",")) for part in (own if asked == OWN else [asked])]
+    wanted = [part for asked in map(str.strip, tuning.space.split(",")) for part in (own if asked == OWN else [asked])]
     space = search_spaces.merged(wanted)
     inside = method.get("base") if isinstance(method.get("base"), Mapping) else {}
     options = [key for key in method | inside if key not in ("name", "base", *_STAGES)]
@@ -81,32 +81,32 @@ def _space_of(cell: Cell, how: How, fixed: Collection[str]) -> Space:
     return {key: parameter for key, parameter in space.items() if key not in fixed}
 
 
-def _search(cells: Sequence[Cell], space: Space, how: How) -> Search:
+def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Search:
     cells = sorted(cells, key=lambda cell: cell.config.seed)
-    configs = {cell.config.seed: on_validation(cell.config, how.validation_share) for cell in cells}
+    configs = {cell.config.seed: on_validation(cell.config, tuning.validation_share) for cell in cells}
     template = next(iter(configs.values()))
     name = template.algorithm["name"]
     points = math.prod(len(parameter.grid) for parameter in space.values())
     mistakes = []
-    if how.searcher == "grid" and how.samples is not None and how.samples < points:
+    if tuning.searcher == "grid" and tuning.samples is not None and tuning.samples < points:
         mistakes.append(
-            f"The grid has {points} points, more than --samples {how.samples}, and is tried whole; leave --samples out, or "
+            f"The grid has {points} points, more than --samples {tuning.samples}, and is tried whole; leave --samples out, or "
             "take --searcher random."
         )
     method = algorithms.load(name)
     usual = "local_accuracy" if method.personal else "accuracy"
     mistakes += [
-        *_impossible_values(template, space, how.searcher),
-        *_wrong_metric(how.metric, method, name),
-        *_too_early(how.scheduler, template),
+        *_validate_space(template, space, tuning.searcher),
+        *_wrong_metric(tuning.metric, method, name),
+        *_too_early(tuning.scheduler, template),
     ]
     if mistakes:
         raise ConfigError(mistakes)
-    metric = (how.metric or usual).removeprefix(f"{VALIDATION}_")
-    return Search(configs, space, how.searcher, how.scheduler, metric, how.samples, not how.compares)
+    metric = (tuning.metric or usual).removeprefix(f"{VALIDATION}_")
+    return Search(configs, space, tuning.searcher, tuning.scheduler, metric, tuning.samples, not tuning.compares)
 
 
-def _impossible_values(template: RunConfig, space: Space, searcher: str) -> list[str]:
+def _validate_space(template: RunConfig, space: Space, searcher: str) -> list[str]:
     """Why ends and values of a space are none for the method."""
     mistakes = []
     for key, parameter in space.items():

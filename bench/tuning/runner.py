@@ -18,7 +18,7 @@ from bench.errors import StoreError
 from bench.execution import ray_environment  # noqa: F401
 from bench.execution import scheduler as scheduling
 from bench.execution.progress import RoundsBar
-from bench.execution.recorder import Ledger
+from bench.execution.recorder import RunRecorder
 from bench.execution.resources import Machines
 from bench.experiments.labels import text_of
 from bench.results.artifacts import Folder
@@ -70,11 +70,11 @@ class _Recorder(tune.Callback):
         trouble: an error in writing, which Ray would keep to itself.
     """
 
-    def __init__(self, study: Study, place: Place, say: Callable[[str], None], facts: Mapping, bar: RoundsBar):
-        self._study, self._place, self._say, self._bar = study, place, say, bar
+    def __init__(self, study: Study, place: Place, on_message: Callable[[str], None], facts: Mapping, bar: RoundsBar):
+        self._study, self._place, self._on_message, self._bar = study, place, on_message, bar
         self._search, self._store = study.search, study.store
         self._bases = {seed: run_id(config) for seed, config in bases_of(self._search).items()}
-        self._ledger = Ledger(self._store, facts)
+        self._runs = RunRecorder(self._store, facts)
         self._ended = set(study.ended_runs)
         self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds played, of runs that have not ended
         self._number, self.failed = self._search.wanted - study.left, 0
@@ -108,38 +108,38 @@ class _Recorder(tune.Callback):
     def _start(self, trial) -> None:
         runs = {run: config for run, config in self._search.runs(trial.config).items() if run not in self._ended}
         for run, config in runs.items():
-            self._ledger.start(run, config.canonical())
+            self._runs.start(run, config.canonical())
         self._open[trial.trial_id] = dict.fromkeys(runs, 0)
         self._bar.advance(trial.trial_id, 0)
 
     def _take(self, trial, result) -> None:
         playing = self._open[trial.trial_id]
-        for told in result["runs"]:
-            run = told["id"]
+        for report in result["runs"]:
+            run = report["id"]
             if run in self._ended:  # a worker has died, and another one plays the configuration again
-                self._forget(run, told)
+                self._forget(run, report)
                 continue
-            name = f"{text_of(trial.config)}, seed {told['config']['seed']}"
-            self._ledger.take(run, told["first"], told["rows"])
-            playing[run] = told["until"]
-            if told["note"]:
-                self._say(f"{name}: {told['note']}")
-            if told["ended"]:
-                end = told["ended"] | self._base_of(told["config"]["seed"])
-                self._ledger.end(run, end, self._folder_of(run))
+            name = f"{text_of(trial.config)}, seed {report['config']['seed']}"
+            self._runs.take(run, report["first"], report["rows"])
+            playing[run] = report["until"]
+            if report["note"]:
+                self._on_message(f"{name}: {report['note']}")
+            if report["ended"]:
+                end = report["ended"] | self._base_of(report["config"]["seed"])
+                self._runs.end(run, end, self._folder_of(run))
                 del playing[run]
-                if told["ended"]["status"] != "failed":
+                if report["ended"]["status"] != "failed":
                     self._ended.add(run)
-                if told["ended"]["status"] != "done":
-                    self._say(f"{name}: {told['ended']['status']}: {told['ended']['reason']}")
+                if report["ended"]["status"] != "done":
+                    self._on_message(f"{name}: {report['ended']['status']}: {report['ended']['reason']}")
             else:
-                self._ledger.write(run, told["rows"])
+                self._runs.write(run, report["rows"])
         ended = len(self._search.configs) - len(playing)
         self._bar.advance(trial.trial_id, ended * self._search.template.rounds + sum(playing.values()))
 
-    def _forget(self, run: str, told: Mapping) -> None:
+    def _forget(self, run: str, report: Mapping) -> None:
         """A run that is in the store: it ends as it did, and nothing of it is left where workers write."""
-        if told["ended"]:
+        if report["ended"]:
             (Folder(self._place.folder) / run / "checkpoint").remove()
 
     def _folder_of(self, run: str) -> str:
@@ -153,15 +153,15 @@ class _Recorder(tune.Callback):
             reason = f"the search stopped it after round {rounds} of {self._search.template.rounds}"
             if last["failed"]:
                 reason = f"another seed of its configuration has failed when it was at round {rounds}"
-            told = {"status": "stopped", "reason": reason, "summary": summarise(self._ledger.rows[run])}
-            self._ledger.end(run, told, self._folder_of(run))
+            end = {"status": "stopped", "reason": reason, "summary": summarise(self._runs.rows[run])}
+            self._runs.end(run, end, self._folder_of(run))
         self._number += 1
         reached = f"validation {self._search.metric.replace('_', ' ')} {100 * last['value']:.1f} %"
         if last["failed"]:
             self.failed, reached = self.failed + 1, "failed"
         elif stopped:
             reached += f", stopped after round {last['round']}"
-        self._say(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: {reached}")
+        self._on_message(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: {reached}")
 
     def _fail(self, trial) -> None:
         """Its process has died, again and again."""
@@ -172,18 +172,18 @@ class _Recorder(tune.Callback):
             self._start(trial)
         self._bar.advance(trial.trial_id, None)
         for run in self._open.pop(trial.trial_id):
-            self._ledger.end(run, end)
+            self._runs.end(run, end)
         self._number, self.failed = self._number + 1, self.failed + 1
-        self._say(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: failed: {end['reason']}")
+        self._on_message(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: failed: {end['reason']}")
 
     def _base_of(self, seed: int) -> dict[str, Any]:
         base = self._bases.get(seed)
         return {"base_summary": (self._store.record(base) or {}).get("summary")} if base else {}
 
 
-def play(
+def run_search(
     study: Study,
-    say: Callable[[str], None],
+    on_message: Callable[[str], None],
     *,
     place: Place,
     data_dir: Path | None,
@@ -196,15 +196,15 @@ def play(
     says.
 
     Args:
-        say: is told of each configuration.
+        on_message: is told of each configuration.
         console: where a bar shows how far it is; None for none.
-        data_dir, machines, storage, facts: as in `bench.execution.scheduler.play`.
+        data_dir, machines, storage, facts: as in `bench.execution.scheduler.run_jobs`.
 
     Returns:
         How many configurations have failed now; the same search tries these again.
 
     Raises:
-        KeyboardInterrupt, ValueError, StoreError: as `bench.execution.scheduler.play`.
+        KeyboardInterrupt, ValueError, StoreError: as `bench.execution.scheduler.run_jobs`.
     """
     search, store, count = study.search, study.store, study.left
     if not count:
@@ -212,8 +212,8 @@ def play(
     resources = machines.resources
     of_one = len(search.configs) * search.template.rounds
     bar = RoundsBar(console or Console(quiet=True), of_one, count)
-    recorder = _Recorder(study, place, say, facts or {}, bar)
-    with scheduling.session(store, resources, machines.address, storage, say), bar:
+    recorder = _Recorder(study, place, on_message, facts or {}, bar)
+    with scheduling.session(store, resources, machines.address, storage, on_message), bar:
         trainable = tune.with_parameters(
             Configuration,
             search=search,

@@ -11,7 +11,7 @@ from bench.config.schema import run_id
 from bench.errors import ConfigError
 from bench.execution.job import Job
 from bench.execution.resources import Machines
-from bench.execution.workspace import base_folder, folder_of, mark_of, place_of
+from bench.execution.workspace import base_folder, folder_of, marker_of, place_of
 from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
 from bench.experiments.planning import has_last_state
@@ -19,7 +19,7 @@ from bench.experiments.spec import Request
 from bench.provenance import commit
 from bench.results.store import Store
 from bench.simulation.data import divide
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 from bench.tuning.build import make_searches
 from bench.tuning.outcomes import Outcome, list_runs
 from bench.tuning.search import Search
@@ -34,7 +34,8 @@ _OF_THE_DATA = (
 
 
 def searches_of(request: Request, cells: Iterable[Cell]) -> dict[str, Search]:
-    """Place of a table -> its search, for the cells of a request whose images are there; errors as in `make_searches`."""
+    """Place of a table (as `cell_key` has it) -> its search, for the cells of a request whose images are there; errors as in
+    `make_searches`."""
     given = {
         "split": "a search is on validation data, what follows it on test data.",
         "validation_share": "it is an option of its own, --validation-share.",
@@ -43,9 +44,9 @@ def searches_of(request: Request, cells: Iterable[Cell]) -> dict[str, Search]:
     mistakes = [f"--set {key} has no place here: {why}" for key, why in given.items() if key in request.overrides]
     if mistakes:
         raise ConfigError(mistakes)
-    fixed = {*request.grid.axes, *request.overrides} if request.how.compares else ()
+    fixed = {*request.grid.axes, *request.overrides} if request.tuning.compares else ()
     there = [cell for cell in cells if not cell.missing]
-    searches = make_searches(there, request.grid.report.model_dump(), request.how, fixed)
+    searches = make_searches(there, request.grid.report.model_dump(), request.tuning, fixed)
     searched = dict.fromkeys(key for search in searches.values() for key in search.space if key in request.overrides)
     if searched:
         names = ", ".join(searched)
@@ -61,7 +62,7 @@ def choose(
     store: Store,
     machines: Machines,
     console: Console,
-    say: Callable[[str], None],
+    on_message: Callable[[str], None],
     session: contextlib.ExitStack,
     save: Callable[[Study, list[Outcome], bool], list[Path]],
 ) -> dict[str, dict[str, Any]]:
@@ -77,7 +78,7 @@ def choose(
         among those that were trained to the end and did not diverge with every seed.
 
     Raises:
-        KeyboardInterrupt, StoreError: as `bench.execution.scheduler.play`.
+        KeyboardInterrupt, StoreError: as `bench.execution.scheduler.run_jobs`.
         ValueError: if clients cannot set enough aside; or after all searches, if some have not ended well.
         datasets.DataError: if there are no images.
     """
@@ -88,25 +89,27 @@ def choose(
     if any(study.left for study in studies.values()):
         from bench.execution import scheduler  # Ray takes seconds to import
 
-        session.enter_context(scheduler.session(store, machines.resources, machines.address, request.storage, say))
+        session.enter_context(
+            scheduler.session(store, machines.resources, machines.address, request.storage, on_message)
+        )
     for number, (name, study) in enumerate(studies.items(), start=1):
         if len(studies) > 1 and study.left:
-            say(f"Search {number} of {len(studies)}: {title_of(study.search)}")
-        failed = _play(study, request, store, machines, console, say) if study.left else 0
+            on_message(f"Search {number} of {len(studies)}: {title_of(study.search)}")
+        failed = _run_search(study, request, store, machines, console, on_message) if study.left else 0
         outcomes = study.outcomes()
-        saved = save(study, outcomes, not request.how.compares)
-        if not request.how.compares:
-            say(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
+        saved = save(study, outcomes, not request.tuning.compares)
+        if not request.tuning.compares:
+            on_message(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
         choices = [one for one in outcomes if one.is_choice]
         if failed or not choices:
             troubles.append(_trouble(study.search, failed))
         else:
             found[name] = described(study.search, choices[0], outcomes)
-    if request.how.compares and studies:
-        say(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
+    if request.tuning.compares and studies:
+        on_message(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
     if troubles:
         raise ValueError(" ".join(troubles))
-    return {place: found[search.name] for place, search in searches.items()}
+    return {key: found[search.name] for key, search in searches.items()}
 
 
 def described(search: Search, chosen: Outcome, outcomes: list[Outcome]) -> dict[str, Any]:
@@ -140,24 +143,29 @@ def _check_data(searches: Iterable[Search], request: Request) -> None:
             divide(config, resized.load(config.dataset, config.transform, request.data_dir, config.image_size))
 
 
-def _play(
-    study: Study, request: Request, store: Store, machines: Machines, console: Console, say: Callable[[str], None]
+def _run_search(
+    study: Study,
+    request: Request,
+    store: Store,
+    machines: Machines,
+    console: Console,
+    on_message: Callable[[str], None],
 ) -> int:
     """Plays what is left of one search, and returns how many of its configurations have failed."""
     from bench.execution import scheduler
-    from bench.tuning import runner as search
+    from bench.tuning import runner
 
-    bases = search.bases_of(study.search)
+    bases = runner.bases_of(study.search)
     _train_bases(bases, request, store, machines, console)
     folders = {seed: base_folder(run_id(config), request, store) for seed, config in bases.items()}
-    with mark_of(request, store, machines.address) as mark, scheduler.lent(folders.values(), store):
-        return search.play(
+    with marker_of(request, store, machines.address) as marker, scheduler.shared_bases(folders.values(), store):
+        return runner.run_search(
             study,
-            say,
-            place=search.Place(
+            on_message,
+            place=runner.Place(
                 place_of(request, store),
                 request.storage is not None,
-                mark,
+                marker,
                 folders,
                 request.checkpoint_seconds,
                 request.engine,
@@ -187,20 +195,20 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
         )
         for run, config in lacking.items()
     }
-    with mark_of(request, store, machines.address) as mark, Display(console, shown).shown() as display:
+    with marker_of(request, store, machines.address) as marker, Display(console, shown).shown() as display:
         jobs = [
             Job(
                 run,
                 config,
                 folder_of(run, request, store),
-                Keep(),
+                StateRetention(),
                 request.checkpoint_seconds,
                 request.engine,
-                mark=mark,
+                marker=marker,
             )
             for run, config in lacking.items()
         ]
-        scheduler.play(
+        scheduler.run_jobs(
             jobs,
             store,
             display,

@@ -162,11 +162,11 @@ def _compare(metric: str, value: float | None, published: str) -> dict:
 
 
 def _show_loss(line) -> Cell:
-    remarks = [f"on {line.substitute}"] if line.substitute else []
+    caveats = [f"on {line.substitute}"] if line.substitute else []
     if math.isnan(line.value):
-        return _absent(line.absent, line.published, *remarks)
+        return _absent(line.absent, line.published, *caveats)
     published = (line.published, f"{line.difference:+.4f}") if line.published else ()
-    return Cell(f"{line.value:.4f}", tuple(remarks), published, line.best)
+    return Cell(f"{line.value:.4f}", tuple(caveats), published, line.best)
 
 
 def _show_count(line) -> Cell:
@@ -176,6 +176,6 @@ def _show_count(line) -> Cell:
     return Cell(f"{int(line.value):,}", (), (published, f"{int(line.difference):+,}"))
 
 
-def _absent(why: str, published: str, *remarks: str) -> Cell:
+def _absent(why: str, published: str, *caveats: str) -> Cell:
     """A cell without a measured value, hence without a difference from the published one."""
-    return Cell("", (why, *remarks, *([f"published {published}"] if published else [])))
+    return Cell("", (why, *caveats, *([f"published {published}"] if published else [])))

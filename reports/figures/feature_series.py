@@ -22,7 +22,7 @@ def cka(figure: dict, report: Report, table: Table, grid: dict, records: dict, s
     """The mean similarity of two different clients' local models in every layer; layers of which no run has a pair are left
     out."""
     configs = {cell["run"]: cell["config"] for cell in grid["cells"]}
-    frames, remarks, most = [], defaultdict(list), 0
+    frames, caveats, most = [], defaultdict(list), 0
     for panel, cells in panels(report, table, grid):
         for line, (cell,) in cells.items():
             probes = [probed(figure, run_id, configs[run_id], store) for run_id in done_of(cell, records)]
@@ -33,7 +33,7 @@ def cka(figure: dict, report: Report, table: Table, grid: dict, records: dict, s
                 std = means.std(ddof={"population": 0, "sample": 1}[grid["std"]]) if len(means) > 1 else float("nan")
                 points = pd.DataFrame({"x": means.columns, "mean": means.mean(), "std": std})
                 frames.append(points.assign(panel=panel, line=line))
-                remarks[panel] += _remarks(line, cell, found)
+                caveats[panel] += _caveats(line, cell, found)
                 most = max(most, len(means))
     made = series_of(
         "cka",
@@ -43,10 +43,10 @@ def cka(figure: dict, report: Report, table: Table, grid: dict, records: dict, s
         table,
         points_of(frames),
     )
-    return replace(made, seeds=most, remarks={panel: said for panel, said in remarks.items() if said})
+    return replace(made, seeds=most, caveats={panel: lines for panel, lines in caveats.items() if lines})
 
 
-def _remarks(line: str, cell, found: list[dict]) -> Iterator[str]:
+def _caveats(line: str, cell, found: list[dict]) -> Iterator[str]:
     """What a reader must know about a line of similarities."""
     if len(found) < cell.seeds:
         yield f"{line}: {len(found)}/{cell.seeds} seeds"
@@ -82,10 +82,10 @@ def separability(figure: dict, report: Report, table: Table, grid: dict, records
         about = ", ".join(labels.values()) + (f" (on {substitute})" if substitute else "")
         before = by_wrapper.pop(UNWRAPPED, {})
         distances = {
-            seed: record["findings"][score]
+            seed: record["diagnostics"][score]
             for runs in by_wrapper.values()
             for seed, record in runs.items()
-            if score in record.get("findings", {})
+            if score in record.get("diagnostics", {})
         }
         for wrapper, runs in by_wrapper.items():
             for seed, record in runs.items():

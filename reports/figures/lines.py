@@ -69,8 +69,8 @@ def draw(series: Series):
                 handles[line] = drawers[series.kind](axes, points, series, line)
             if series.kind in ("curves", "local-models"):
                 _scale_x(axes, of_panel["x"].dropna().to_numpy(float))
-            if remarks := series.remarks.get(panel):
-                _write_remarks(axes, remarks, width / columns)
+            if caveats := series.caveats.get(panel):
+                _write_caveats(axes, caveats, width / columns)
         for axes in figure.axes[len(panels) :]:
             axes.remove()
         _write_legend(figure, handles, series, width)
@@ -169,12 +169,12 @@ def _draw_bars(axes, points: pd.DataFrame, series: Series, line: str):
     )
 
 
-def _write_remarks(axes, remarks: list[str], width: float) -> None:
+def _write_caveats(axes, caveats: list[str], width: float) -> None:
     """In the lower right corner, in lines that fit into a panel of so many inches, its y axis left out."""
     letters = max(20, int((width - 0.6) / 0.045))
     box = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
     place = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
-    text = "\n".join(textwrap.fill(remark, letters, subsequent_indent="  ") for remark in remarks)
+    text = "\n".join(textwrap.fill(caveat, letters, subsequent_indent="  ") for caveat in caveats)
     axes.text(0.98, 0.03, text, fontsize=6, bbox=box, **place)
 
 

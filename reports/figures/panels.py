@@ -29,7 +29,7 @@ class Series:
             a text in `by-setting` and `cka`; None for a level that holds for every x), mean, std (percent, a similarity, or
             percentage points; NaN below two seeds).
         seeds: number of seeds that a mean is over.
-        remarks: panel -> what the reader must know about its lines ("fedrs: 1/3 seeds").
+        caveats: panel -> what the reader must know about its lines ("fedrs: 1/3 seeds").
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Series:
     lines: tuple[str, ...]
     points: pd.DataFrame
     seeds: int = 1
-    remarks: dict[str, list[str]] = field(default_factory=dict)
+    caveats: dict[str, list[str]] = field(default_factory=dict)
 
 
 def panels(report: Report, table: Table, grid: dict, over: str | None = None) -> Iterator[tuple[str, dict[str, list]]]:
@@ -74,9 +74,9 @@ def first_runs(grid: dict, records: dict, value: str | None = None) -> Iterator[
     for title, lines in panels(report, report.tables[0], grid):
         for line, (found,) in lines.items():
             run_id, *_ = done_of(found, records)
-            remarks = [f"on {found.substitute}"] * bool(found.substitute) + ["incomplete data"] * bool(found.data_note)
-            said = f" ({', '.join(remarks)})" if remarks else ""
-            yield f"{title}{said}, {line}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
+            caveats = [f"on {found.substitute}"] * bool(found.substitute) + ["incomplete data"] * bool(found.data_note)
+            suffix = f" ({', '.join(caveats)})" if caveats else ""
+            yield f"{title}{suffix}, {line}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
 
 
 def series_of(
@@ -87,19 +87,19 @@ def series_of(
         at = "".join(f" at {name}" for key, name in zip(table.row_keys, row.labels, strict=True) if key == over)
         for line, cell in zip(table.titles, row.cells, strict=True):
             if cell and cell.measured:
-                found[title_of(_panel(row.labels, table, over))][f"{line}{at}"] = ", ".join(cell.remarks)
-    remarks = {panel: _said_once(of_line) for panel, of_line in found.items() if any(of_line.values())}
+                found[title_of(_panel(row.labels, table, over))][f"{line}{at}"] = ", ".join(cell.caveats)
+    caveats = {panel: _once(of_line) for panel, of_line in found.items() if any(of_line.values())}
     seeds = int(report.cells.loc[report.cells["metric"] == table.metric, "done"].max())
     named = dict(zip(table.columns, table.titles, strict=True))
     points = points.assign(line=points["line"].replace(named))
-    return Series(kind, x_label, y_label, table.titles, points, seeds, remarks)
+    return Series(kind, x_label, y_label, table.titles, points, seeds, caveats)
 
 
-def _said_once(remarks: dict[str, str]) -> list[str]:
-    """Remarks with the lines that they are about; what holds for all lines needs no names."""
-    if len(set(remarks.values())) == 1:
-        return [next(iter(remarks.values()))]
-    return [f"{line}: {remark}" for line, remark in remarks.items() if remark]
+def _once(caveats: dict[str, str]) -> list[str]:
+    """Caveats with the lines that they are about; what holds for all lines needs no names."""
+    if len(set(caveats.values())) == 1:
+        return [next(iter(caveats.values()))]
+    return [f"{line}: {caveat}" for line, caveat in caveats.items() if caveat]
 
 
 def points_of(frames: list[pd.DataFrame]) -> pd.DataFrame:

@@ -75,12 +75,12 @@ def _distributions(client: int, report: Report, table: Table, grid: dict, record
     """A client's label shares as each method's server saw them. Seeds draw other partitions, so a panel shows one seed:
     the first of those in which most methods reported."""
     seeds = {cell["run"]: cell["seed"] for cell in grid["cells"]}
-    frames, remarks = [], {}
+    frames, caveats = [], {}
     for panel, cells in panels(report, table, grid):
         shares = defaultdict(dict)
         for line, (cell,) in cells.items():
             for run_id in cell.run_ids.split():
-                reported = records.get(run_id, {}).get("findings", {}).get("distributions", ())
+                reported = records.get(run_id, {}).get("diagnostics", {}).get("distributions", ())
                 if is_done(run_id, records) and client < len(reported):
                     name = f"{line} (true)" if cell.algorithm == _TRUTHFUL else line
                     shares[seeds[run_id]][name] = reported[client]
@@ -88,27 +88,27 @@ def _distributions(client: int, report: Report, table: Table, grid: dict, record
             seed = min(shares, key=lambda seed: (-len(shares[seed]), seed))
             title = f"{panel}, seed {seed}"
             substitutes = dict.fromkeys(cell.substitute for (cell,) in cells.values() if cell.substitute)
-            remarks[title] = [f"on {name}" for name in substitutes]
+            caveats[title] = [f"on {name}" for name in substitutes]
             for line, share in shares[seed].items():
                 points = pd.DataFrame({"x": range(len(share)), "mean": share, "std": float("nan")})
                 points["mean"] *= 100
                 frames.append(points.assign(panel=title, line=line))
     points = points_of(frames)
     drawn = tuple(dict.fromkeys(points["line"]))
-    return Series("distributions", "Class", f"Label share of client {client} (%)", drawn, points, remarks=remarks)
+    return Series("distributions", "Class", f"Label share of client {client} (%)", drawn, points, caveats=caveats)
 
 
 def _local_models(report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
     """A line per client, a panel per method: accuracy on test data with the client's label shares, after every local epoch
     and, at the same place, after the models have been averaged. Seeds draw other clients, so the first one is shown."""
     seeds = {cell["run"]: cell["seed"] for cell in grid["cells"]}
-    frames, lines, remarks, x_label = [], {}, {}, "Local epoch"
+    frames, lines, caveats, x_label = [], {}, {}, "Local epoch"
     for panel, cells in panels(report, table, grid):
         for method, (cell,) in cells.items():
             run_id, *_ = done_of(cell, records)
             title = f"{panel}, {method}, seed {seeds[run_id]}"
-            if said := [f"on {cell.substitute}"] * bool(cell.substitute) + ["incomplete data"] * bool(cell.data_note):
-                remarks[title] = said
+            if notes := [f"on {cell.substitute}"] * bool(cell.substitute) + ["incomplete data"] * bool(cell.data_note):
+                caveats[title] = notes
             for row in store.rows(run_id):
                 traced = row.get("local_models", {"clients": (), "accuracies": ()})
                 for client, accuracies in zip(traced["clients"], traced["accuracies"], strict=True):
@@ -121,4 +121,4 @@ def _local_models(report: Report, table: Table, grid: dict, records: dict, store
                     frames.append(points.assign(panel=title, line=f"client {client}"))
     points = points_of(frames)
     y_label = "Accuracy on test data with\nthe client's label shares (%)"
-    return Series("local-models", x_label, y_label, tuple(sorted(lines, key=lines.get)), points, remarks=remarks)
+    return Series("local-models", x_label, y_label, tuple(sorted(lines, key=lines.get)), points, caveats=caveats)

@@ -18,7 +18,7 @@ _COLUMNS = (
         "missing",
         "substitute",
     ),
-    *("best", "like_best", "p_value"),
+    *("best", "not_significant", "p_value"),
     *("published_mean", "published_std", "difference", "verdict", "run_ids"),
 )
 

@@ -99,9 +99,9 @@ def _measured(cell: Cell | None) -> str:
     if cell is None:
         return ""
     measured = escape(cell.measured)
-    if cell.best or cell.like_best:
+    if cell.best or cell.not_significant:
         measured = rf"\text{'bf' if cell.best else 'it'}{{{measured}}}"
-    return ", ".join(filter(None, [measured, *map(escape, cell.remarks)]))
+    return ", ".join(filter(None, [measured, *map(escape, cell.caveats)]))
 
 
 def _gain(cell: Cell | None) -> str:

@@ -31,10 +31,10 @@ def _table(table: Table) -> str:
 def _cell(cell: Cell | None) -> str:
     if cell is None:
         return ""
-    mark = "**" if cell.best else "_" if cell.like_best else ""
+    mark = "**" if cell.best else "_" if cell.not_significant else ""
     measured = f"{mark}{cell.measured}{mark}"
     gain = f" [{cell.gain}]" if cell.gain else ""
-    text = ", ".join(filter(None, [measured + gain, *map(_escape, cell.remarks)]))
+    text = ", ".join(filter(None, [measured + gain, *map(_escape, cell.caveats)]))
     return f"{text} ({', '.join(cell.published)})" if cell.published else text
 
 

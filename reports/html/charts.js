@@ -34,7 +34,7 @@ if (curves.panels.length) {
     const x = axisButtons.find((button) => button.getAttribute("aria-pressed") === "true").dataset.axis;
     const shown = Object.entries(panel.lines).filter(([line]) => !hidden.has(line));
     const points = shown.flatMap(([line, numbers]) => pointsOf(line, numbers, x));
-    const said = [...panel.remarks];
+    const said = [...panel.caveats];
     if (!points.length) said.unshift(shown.length ? "These runs have no numbers for this axis." : "No method is chosen.");
     document.getElementById("curve-notes").textContent = said.join("; ");
     draw("#curve-chart", curves.specs[panel.metric][x], points);

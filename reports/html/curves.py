@@ -30,7 +30,7 @@ def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dic
     """The panels in the order of tables and rows; arguments as in `reports.html.page.render`.
 
     Returns:
-        For each: "title", "metric", "remarks" (sentences), and "lines": name -> {x axis: [points], "mean": [points], "std":
+        For each: "title", "metric", "caveats" (sentences), and "lines": name -> {x axis: [points], "mean": [points], "std":
         [points], percent}, None where there is no number. Where a line is a level over an x axis, that one is None, and
         "level" is its mean and std.
     """
@@ -40,11 +40,11 @@ def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dic
         for curve in curves_of(report, table, grid, records, store):
             name = titles.get(curve.line, curve.line)
             title = curve.panel if len(report.tables) == 1 else f"{curve.panel} ({table.metric})"
-            new = {"title": title, "metric": table.metric, "remarks": [], "lines": {}}
+            new = {"title": title, "metric": table.metric, "caveats": [], "lines": {}}
             panel = found.setdefault((table.metric, curve.panel), new)
             panel["lines"][name] = _numbers(curve)
-            if remarks := _remarks(curve.cell):
-                panel["remarks"].append(f"{name}: {remarks}")
+            if caveats := _caveats(curve.cell):
+                panel["caveats"].append(f"{name}: {caveats}")
     return list(found.values())
 
 
@@ -93,7 +93,7 @@ def _rounded(value: float) -> float | int | None:
     return int(short) if short.is_integer() else short
 
 
-def _remarks(cell) -> str:
+def _caveats(cell) -> str:
     parts = [f"{cell.done}/{cell.seeds} seeds"] if cell.done < cell.seeds else []
     return ", ".join([*parts, *([f"on {cell.substitute}"] if cell.substitute else [])])
 
@@ -106,7 +106,7 @@ def _spec(lines: dict[str, Look], x_label: str, y_label: str) -> dict:
     line = {"field": "line", "type": "nominal", "legend": None}
     colour = line | {"scale": {"domain": names}}  # in the colours of the theme
     dash = line | {"scale": {"domain": names, "range": [_DASHES[look.linestyle] for look in lines.values()]}}
-    said = [
+    tooltip = [
         {"field": "line", "type": "nominal", "title": "method"},
         {"field": "x", "type": "quantitative", "title": x_label, "format": ",.4~g"},
         {"field": "mean", "type": "quantitative", "title": "mean (%)", "format": ".1f"},
@@ -124,8 +124,8 @@ def _spec(lines: dict[str, Look], x_label: str, y_label: str) -> dict:
         "layer": [
             layer(f"{curve} && isValid(datum.std)", {"type": "area", "opacity": 0.14}, x=x, y=low, y2=high),
             layer(curve, {"type": "line", "strokeWidth": 2, "clip": True}, x=x, y=y, strokeDash=dash),
-            layer(level, {"type": "rule", "strokeWidth": 2}, y=y, strokeDash=dash, tooltip=[said[0], *said[2:]]),
-            layer(curve, {"type": "point", "size": 120, "filled": True}, x=x, y=y, opacity=seen, tooltip=said),
+            layer(level, {"type": "rule", "strokeWidth": 2}, y=y, strokeDash=dash, tooltip=[tooltip[0], *tooltip[2:]]),
+            layer(curve, {"type": "point", "size": 120, "filled": True}, x=x, y=y, opacity=seen, tooltip=tooltip),
         ],
         "width": "container",
         "height": _HEIGHT,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from reports.tables.aggregate import cell_keys, choice_of, label, short
 from reports.tables.report import Report
 
-_TOLD_APART = ("id", "status", "reason", "findings")  # of a record: told elsewhere, or not for reading
+_LEFT_OUT = ("id", "schema", "status", "reason", "diagnostics")  # of a record: told elsewhere, or not for reading
 _MOST_VALUES = 12  # of a setting, listed
 
 
@@ -53,7 +53,7 @@ class Line:
 def collect(grid: dict, records: dict[str, dict]) -> Behind:
     """What is behind a grid; arguments as in `reports.html.page.render`."""
     configs = {cell["run"]: dict(_flat(cell["config"])) for cell in grid["cells"] if cell["run"]}
-    ended = {run: dict(_flat(_short(_without(records[run], _TOLD_APART)))) for run in configs if run in records}
+    ended = {run: dict(_flat(_short(_without(records[run], _LEFT_OUT)))) for run in configs if run in records}
     seeds = {cell["run"]: cell["seed"] for cell in grid["cells"]}
     shared = {"config": _common(configs), "record": _common(ended)}
     runs = {

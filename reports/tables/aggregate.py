@@ -63,7 +63,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
     Returns:
         Columns: the cell keys and SETTING, choice, searched (configurations among which a search on validation data has made
         it, 0 for none), seed, run, missing, substitute and data_note ("" unless they apply), score (percent; NaN unless the
-        run is done and reports the metric), wobble (std of the last 10 rounds of the run, where value is `last10`), done,
+        run is done and reports the metric), std_last10 (std of the last 10 rounds of the run, where value is `last10`), done,
         diverged, failed (bool).
 
     Raises:
@@ -85,7 +85,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
                 "substitute": cell["substitute"] or "",
                 "data_note": record.get("data_note", ""),
                 "score": 100 * record["summary"][value][metric] if done else float("nan"),
-                "wobble": 100 * _wobble(record, metric) if done and value == "last10" else float("nan"),
+                "std_last10": 100 * _std_last10(record, metric) if done and value == "last10" else float("nan"),
                 "done": done,
                 "diverged": status == "diverged",
                 "failed": status == "failed",
@@ -122,7 +122,7 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
     settings = by_setting.agg(
         **{name: (name, "first") for name in firsts},
         mean=("score", "mean"),
-        wobble=("wobble", "mean"),
+        std_last10=("std_last10", "mean"),
         seeds=("done", "size"),
         done=("done", "sum"),
         data_note=("data_note", "max"),
@@ -133,7 +133,7 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
     ddof = {"population": 0, "sample": 1}[std]
     settings["std"] = by_setting["score"].std(ddof=ddof).where(settings["done"] > 1)
     # Of a single run over its last rounds, as Table 3 of FedConcat prints it.
-    settings["std"] = settings["std"].fillna(settings["wobble"].where(settings["seeds"] == 1))
+    settings["std"] = settings["std"].fillna(settings["std_last10"].where(settings["seeds"] == 1))
     settings["ended"] = settings["done"] + settings["diverged"] == settings["seeds"]
     settings["measured"] = settings["done"] == settings["seeds"]
 
@@ -143,7 +143,7 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
     cells = pd.DataFrame({"settings": by_cell.size(), "tried": by_cell["ended"].sum()})
     cells = cells.join(chosen[~chosen.index.duplicated()])
     cells["complete"] = cells["measured"] & (cells["tried"] == cells["settings"])
-    return cells.drop(columns=["ended", "measured", "wobble"]).reset_index()
+    return cells.drop(columns=["ended", "measured", "std_last10"]).reset_index()
 
 
 def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -158,7 +158,7 @@ def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return chosen.pivot(columns="seed", values="score").reindex(cells.index)
 
 
-def _wobble(record: dict, metric: str) -> float:
+def _std_last10(record: dict, metric: str) -> float:
     return record["summary"].get("last10_std", {}).get(metric, float("nan"))
 
 

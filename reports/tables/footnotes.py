@@ -52,7 +52,7 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     if (waiting & ~cells["complete"]).any():
         yield "n/m seeds, n/m settings: n of the m planned have a result; mean and std are of those."
     yield from _traffic(grid, records)
-    yield from _remarks(grid, records)
+    yield from _caveats(grid, records)
     yield from _origins(grid, records)
     yield from _casualties(grid, records)
     yield from _mixtures(grid, records)
@@ -108,14 +108,14 @@ def _traffic(grid: dict, records: dict[str, dict]) -> Iterable[str]:
         yield f"Sent and received, MB (10^6 bytes) per client on {dataset}: {', '.join(amounts)}."
 
 
-def _remarks(grid: dict, records: dict[str, dict]) -> Iterable[str]:
+def _caveats(grid: dict, records: dict[str, dict]) -> Iterable[str]:
     """What methods say about their own runs, with the columns that it concerns."""
     axis, found = grid["report"]["columns"], defaultdict(dict)
     for cell in grid["cells"]:
-        for remark in records.get(cell["run"], {}).get("remarks", ()):
-            found[remark][label(cell, axis)] = True
-    for remark, columns in found.items():
-        yield f"{_join(columns)}: {remark}"
+        for caveat in records.get(cell["run"], {}).get("caveats", ()):
+            found[caveat][label(cell, axis)] = True
+    for caveat, columns in found.items():
+        yield f"{_join(columns)}: {caveat}"
 
 
 def _origins(grid: dict, records: dict[str, dict]) -> Iterable[str]:

@@ -18,21 +18,21 @@ class Cell:
 
     Attributes:
         measured: "53.2±0.9", or "" if no seed has a result.
-        remarks: what the reader must know about it: "2/3 seeds", "diverged", "no data: svhn", "on cifar10".
+        caveats: what the reader must know about it: "2/3 seeds", "diverged", "no data: svhn", "on cifar10".
         gain: "+5.7±0.4" over another cell, or "".
         published: published value, difference and, where there is one, verdict; empty without a counterpart.
         best: whether it is the best of its row.
-        like_best: whether it is not, but the seeds cannot tell it from the best.
+        not_significant: whether it is not, but the seeds cannot tell it from the best.
         mean: the number of `measured`, not rounded; None if there is none.
         runs: ids of the runs behind it.
     """
 
     measured: str
-    remarks: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
     published: tuple[str, ...] = ()
     best: bool = False
     gain: str = ""
-    like_best: bool = False
+    not_significant: bool = False
     mean: float | None = None
     runs: tuple[str, ...] = ()
 
@@ -111,10 +111,10 @@ def _show(cell) -> Cell:
             published += (_signed(cell.difference), *filter(None, [cell.verdict]))
     return Cell(
         measured=f"{percent(cell.mean)}{_spread(cell.std)}" if cell.done else "",
-        remarks=tuple(_remarks(cell)),
+        caveats=tuple(_caveats(cell)),
         published=published,
         best=cell.best,
-        like_best=cell.like_best,
+        not_significant=cell.not_significant,
         gain="" if pd.isna(cell.gain) else f"{_signed(cell.gain)}{_spread(cell.gain_std)}",
         mean=cell.mean if cell.done else None,
         runs=tuple(cell.run_ids.split()),
@@ -129,7 +129,7 @@ def _signed(points: float) -> str:
     return f"{round(points, 1) + 0.0:+.1f}"  # no "-0.0"
 
 
-def _remarks(cell) -> Iterable[str]:
+def _caveats(cell) -> Iterable[str]:
     if cell.missing:
         yield cell.missing
         return

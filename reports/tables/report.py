@@ -68,7 +68,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         if all(label(cell, key) == "-" for cell in grid["cells"]):
             raise ValueError(f"The report names {key!r}, but no cell of the grid has a setting of that name.")
 
-    tables, frames, choices, ranked, told = [], [], [], [], set()
+    tables, frames, choices, ranked, seen = [], [], [], [], set()
     for metric, columns in _columns_by_metric(grid, records, value).items():
         runs = collect_runs(grid, records, metric, value)
         runs = runs[runs[grid["report"]["columns"]].isin(columns)]
@@ -76,8 +76,8 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         cells = compare(cells, grid, metric, value)
         cells = compare_with_best(cells, runs, row_keys(grid))
         tables.append(arrange(cells, grid, metric))
-        new = cells[~cells[grid["report"]["columns"]].isin(told)]
-        told |= columns
+        new = cells[~cells[grid["report"]["columns"]].isin(seen)]
+        seen |= columns
         choices += filter(None, [tuning_notes.table(new, grid, metric)])
         frames.append(cells.assign(metric=metric, value=value, chosen_on=tuning_notes.chosen_on(cells, grid)))
         if grid["report"].get("standings"):

@@ -36,7 +36,7 @@ def mark_best(cells: pd.DataFrame, rows: list[str]) -> pd.Series:
 
 
 def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) -> pd.DataFrame:
-    """Cells with best and three more columns: p_value (adjusted), pairs, like_best.
+    """Cells with best and three more columns: p_value (adjusted), pairs, not_significant.
 
     Each contender is compared with the highest mean of its row by the two-sided paired t-test over the runs of the same seed;
     Holm's correction covers the rivals of a row. Of three or five seeds no test by ranks could ever tell rivals apart: the
@@ -50,7 +50,7 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) 
 
     Returns:
         Besides `best` (of `mark_best`): p_value, in [0, 1], NaN for the best itself and where fewer than two seeds can be
-        paired; pairs, the number of seeds behind it; like_best: not bold, and p_value above LEVEL.
+        paired; pairs, the number of seeds behind it; not_significant: not bold, and p_value above LEVEL.
     """
     candidates = contenders(cells)
     best_of = candidates.groupby(rows)["mean"].transform("idxmax").astype(cells.index.dtype)
@@ -69,7 +69,7 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) 
         best=bold,
         p_value=p_values.reindex(cells.index),
         pairs=pairs.reindex(cells.index, fill_value=0),
-        like_best=(p_values.reindex(cells.index) > LEVEL) & ~bold,
+        not_significant=(p_values.reindex(cells.index) > LEVEL) & ~bold,
     )
 
 
@@ -85,9 +85,10 @@ def footnotes(cells: pd.DataFrame) -> Iterator[str]:
     seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
     weak = " Of so few seeds its power is low: italics say unknown, not equal." if pairs.min() < FEW_SEEDS else ""
     yield (
-        f"Italics (like_best in the CSV): not distinguishable from the best of the row, by the two-sided paired t-test over "
-        f"the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the rivals of the row; that the best was found "
-        f"on the same seeds is not corrected for, so that more than {LEVEL:.0%} of the rows of equals show a difference.{weak}"
+        f"Italics (not_significant in the CSV): not distinguishable from the best of the row, by the two-sided paired t-test "
+        f"over the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the rivals of the row; that the best was "
+        f"found on the same seeds is not corrected for, so that more than {LEVEL:.0%} of the rows of equals show a "
+        f"difference.{weak}"
     )
 
 

@@ -68,31 +68,31 @@ def _searched(grid: dict) -> Iterator[str]:
     found = {json.dumps(cell["tuned"], sort_keys=True): cell for cell in grid["cells"] if cell.get("tuned")}
     if not found:
         return
-    told = [cell["tuned"] for cell in found.values()]
-    shares = _alternatives(f"{one['share']:.0%}" for one in told)
+    tuned = [cell["tuned"] for cell in found.values()]
+    shares = _alternatives(f"{one['share']:.0%}" for one in tuned)
     judged = defaultdict(dict)
     for cell in found.values():
         judged[cell["tuned"]["metric"].replace("_", " ")][label(cell, "algorithm")] = True
     metrics = " or ".join(
         f"{metric} ({', '.join(names)})" if len(judged) > 1 else metric for metric, names in judged.items()
     )
-    seeds = _alternatives(", ".join(map(str, one["seeds"])) for one in told)
-    how = _alternatives(one["searcher"] + (f" with {one['scheduler']}" * (one["scheduler"] != "none")) for one in told)
+    seeds = _alternatives(", ".join(map(str, one["seeds"])) for one in tuned)
+    how = _alternatives(one["searcher"] + (f" with {one['scheduler']}" * (one["scheduler"] != "none")) for one in tuned)
     counts = defaultdict(list)
     for cell in found.values():
         counts[label(cell, "algorithm")].append(cell["tuned"]["tried"])
-    equal = {one["tried"] for one in told}
+    equal = {one["tried"] for one in tuned}
     number = str(*equal) if len(equal) == 1 else "N"
     yield (
         f"Hyper-parameters were chosen on validation data ({shares} of each class of each client; no test image was read), and "
         f"then trained on all training data. Best of {number} configurations per cell by mean validation {metrics} in the last "
         f"round over seeds {seeds}; searcher {how}."
     )
-    vague = sum(one["alike"] > 1 for one in told)
+    vague = sum(one["alike"] > 1 for one in tuned)
     if vague:
         yield (
-            f"In {vague} of {len(told)} searches the best configurations print alike on validation data; the first of them was "
-            "taken, and which it is means little."
+            f"In {vague} of {len(tuned)} searches the best configurations print alike on validation data; the first of them "
+            "was taken, and which it is means little."
         )
     if len(equal) > 1:
         yield (

@@ -286,8 +286,8 @@ def test_a_class_that_nobody_holds_is_named():
     counts = task.federation.label_counts.clone()
     counts[:, 2] = 0
     lacking = replace(task, federation=replace(task.federation, label_counts=counts))
-    assert CCVR().remarks(task) == []
-    assert CCVR().remarks(lacking) == ["ccvr: no client has an example of 2, so there are no virtual features of it."]
+    assert CCVR().caveats(task) == []
+    assert CCVR().caveats(lacking) == ["ccvr: no client has an example of 2, so there are no virtual features of it."]
 
 
 def test_more_real_features_than_a_fraction_are_another_calibration():
@@ -361,6 +361,6 @@ def test_separability_is_about_pairs_of_classes_and_its_relative_form_not_about_
 def test_what_is_deployed_tells_how_far_apart_classes_are():
     task = toy_task()
     deployed = CCVR().deploy(task, play(CCVR(), task, rounds=2), EVERYONE)
-    assert set(deployed.findings) == {"sliced_wasserstein", "relative_sliced_wasserstein"}
-    assert all(distance > 0 for distance in deployed.findings.values())
-    assert not Oracle().deploy(task, play(Oracle(), task, rounds=2), EVERYONE).findings
+    assert set(deployed.diagnostics) == {"sliced_wasserstein", "relative_sliced_wasserstein"}
+    assert all(distance > 0 for distance in deployed.diagnostics.values())
+    assert not Oracle().deploy(task, play(Oracle(), task, rounds=2), EVERYONE).diagnostics

@@ -195,13 +195,13 @@ def test_clients_deploy_the_model_of_their_cluster(method):
     assert len(deployed) == 2 and {tuple(row) for row in deployed} <= models
 
 
-def test_findings_name_the_cluster_of_each_client_that_took_part():
+def test_diagnostics_name_the_cluster_of_each_client_that_took_part():
     task = toy_task(participation=0.6, rounds=1)
     method = FeSEM(2)
-    assert method.findings(method.init(task)) == {"clients": [], "clusters": []}
-    findings = method.findings(play(method, task))
-    assert findings["clients"] == task.sample_cohort(0).ids.tolist()
-    assert sorted(findings["clusters"]) == [0, 0, 1]
+    assert method.diagnostics(method.init(task)) == {"clients": [], "clusters": []}
+    diagnostics = method.diagnostics(play(method, task))
+    assert diagnostics["clients"] == task.sample_cohort(0).ids.tolist()
+    assert sorted(diagnostics["clusters"]) == [0, 0, 1]
 
 
 # Communication

@@ -63,7 +63,7 @@ def test_what_is_deployed_is_the_same_without_the_client_states_that_it_does_not
         state = play(method, task, rounds)
         left = state if method.deploy_reads_clients else without_clients(state)
         assert_equal(method.watched(state), method.watched(left))
-        assert method.findings(state) == method.findings(left)
+        assert method.diagnostics(state) == method.diagnostics(left)
         whole, less = (method.deploy(task, one, everyone(task)) for one in (state, left))
         if whole is not None:
             assert_equal({**whole.params, **whole.buffers}, {**less.params, **less.buffers})

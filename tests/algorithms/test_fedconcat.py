@@ -130,9 +130,9 @@ def test_features_are_not_cached_where_that_would_differ_unless_asked_for():
         assert FedConcat(**SHORT)._caches(task) == cacheable
         assert FedConcat(**SHORT, cache_features="always")._caches(task)
         assert not FedConcat(**SHORT, cache_features="never")._caches(task)
-    assert not FedConcat(**SHORT).remarks(augmented)
-    assert "computed once, as asked for" in FedConcat(**SHORT, cache_features="always").remarks(augmented)[0]
-    assert not FedConcat(**SHORT, cache_features="always").remarks(toy_task())
+    assert not FedConcat(**SHORT).caveats(augmented)
+    assert "computed once, as asked for" in FedConcat(**SHORT, cache_features="always").caveats(augmented)[0]
+    assert not FedConcat(**SHORT, cache_features="always").caveats(toy_task())
     always, never = (
         deploy(method, augmented, play(method, augmented)).params["classifier.weight"]
         for method in (FedConcat(**SHORT, cache_features=how) for how in ("always", "never"))
@@ -426,11 +426,13 @@ def test_a_model_without_encoder_is_refused():
 def test_every_variant_records_its_clusters():
     for name in ("fedconcat", "fedconcat-id", "fedconcat-ib", "dp-fedconcat", "random-clusters"):
         method, task = toy_method(name), toy_task()
-        found = method.findings(play(method, task))
+        found = method.diagnostics(play(method, task))
         assert len(found["clusters"]) == 5
         assert ("distributions" in found) == (name != "random-clusters")
         assert algorithms.load(name)().num_clusters == 5
-    shares = np.array(toy_method("fedconcat").findings(play(toy_method("fedconcat"), toy_task(), 1))["distributions"])
+    shares = np.array(
+        toy_method("fedconcat").diagnostics(play(toy_method("fedconcat"), toy_task(), 1))["distributions"]
+    )
     np.testing.assert_allclose(shares, label_shares(toy_task()).numpy(), atol=1e-5)
 
 

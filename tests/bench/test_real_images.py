@@ -83,8 +83,8 @@ def test_the_path_of_large_models_on_real_tiny_imagenet(real_data, method):
         rows.append(run.step())
     assert ["accuracy" in row for row in rows] == [False, False, True, True]
     result = run.result()
-    assert result["status"] == "done" and len(result["findings"]["clusters"]) == 20
-    assert max(np.bincount(result["findings"]["clusters"])) <= 12
+    assert result["status"] == "done" and len(result["diagnostics"]["clusters"]) == 20
+    assert max(np.bincount(result["diagnostics"]["clusters"])) <= 12
     counters = [leaf for name, leaf in run.state["buffers"].items() if name.endswith("num_batches_tracked")]
     assert all(counter > 3 for counter in counters)  # running statistics went on moving in the classifier rounds
 
@@ -113,7 +113,7 @@ def test_inferred_labels_correlate_with_the_true_ones_on_real_handwriting(real_d
     for method in ("fedconcat", "fedconcat-id"):
         run = Run(resolve({"algorithm": method} | settings | subset), datasets.load("mnist", real_data))
         run.step()
-        distributions[method] = np.array(run.algorithm.findings(run.state)["distributions"])
+        distributions[method] = np.array(run.algorithm.diagnostics(run.state)["distributions"])
     true, inferred = distributions.values()
     correlation = np.corrcoef(true.ravel(), inferred.ravel())[0, 1]
     assert correlation > 0.5  # 0.76 when written

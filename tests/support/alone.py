@@ -5,15 +5,15 @@ from pathlib import Path
 import torch
 
 from bench.execution.job import Job
-from bench.execution.recorder import Ledger
-from bench.execution.scheduler import Watcher
+from bench.execution.recorder import RunRecorder
+from bench.execution.scheduler import RunCallback
 from bench.execution.worker import Worker
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.provenance import commit
 from bench.results.store import Store
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 from reports import api
 
 
@@ -23,35 +23,35 @@ def play_alone(grid_file: Path, results: Path) -> Path:
     torch.set_num_threads(1)  # as workers have: the number of threads changes how sums are rounded
     try:
         with Store(results).locked() as store:
-            cells, ledger = expand(grid, "paper"), Ledger(store, {"commit": commit()})
+            cells, recorder = expand(grid, "paper"), RunRecorder(store, {"commit": commit()})
             store.write_grid(f"{grid.name}@paper", to_json(grid, "paper", {}, cells))
             for cell in cells:
-                play_job(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), Keep()), ledger)
+                run_job_alone(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), StateRetention()), recorder)
     finally:
         torch.set_num_threads(threads)
     api.write(results, grid.name, "paper")
     return results
 
 
-def play_jobs(jobs: list[Job], store: Store, watcher: Watcher, *, facts: dict, **_: object) -> None:
-    """`bench.execution.scheduler.play` in this process, one job after another."""
-    ledger = Ledger(store, facts)
+def run_jobs_alone(jobs: list[Job], store: Store, callback: RunCallback, *, facts: dict, **_: object) -> None:
+    """`bench.execution.scheduler.run_jobs` in this process, one job after another."""
+    recorder = RunRecorder(store, facts)
     for job in sorted(jobs, key=lambda job: bool(job.base)):
-        watcher.started(job)
+        callback.on_start(job)
         base = (store.record(Path(job.base).name) or {}).get("summary") if job.base else None
-        watcher.ended(job, play_job(job, ledger, {"base_summary": base} if job.base else {}))
+        callback.on_end(job, run_job_alone(job, recorder, {"base_summary": base} if job.base else {}))
 
 
-def play_job(job: Job, ledger: Ledger, more: dict | None = None) -> dict:
+def run_job_alone(job: Job, recorder: RunRecorder, more: dict | None = None) -> dict:
     """Plays one job and returns its record.
 
     Args:
         more: goes into the record.
     """
-    worker, said = Worker(None, "cpu"), {"ended": None}
+    worker, report = Worker(None, "cpu"), {"ended": None}
     worker.take(job)
-    ledger.start(job.id, job.config.canonical())
-    while not said["ended"]:
-        said = worker.step()
-        ledger.take(job.id, said["first"], said["rows"])
-    return ledger.end(job.id, said["ended"] | (more or {}))
+    recorder.start(job.id, job.config.canonical())
+    while not report["ended"]:
+        report = worker.step()
+        recorder.take(job.id, report["first"], report["rows"])
+    return recorder.end(job.id, report["ended"] | (more or {}))

@@ -2,7 +2,7 @@
 
 from bench.experiments import expansion as grids
 from bench.experiments.grid_loading import single
-from bench.experiments.spec import How
+from bench.experiments.spec import TuningOptions
 from bench.results.store import Store
 from bench.tuning.build import make_searches
 from bench.tuning.search import Search
@@ -14,11 +14,11 @@ SMALL = {"clients": 12, "rounds": 9, "local_epochs": 1, "model": "mlp", "lr": 0.
 STAGES = {"rounds": None, "encoder_rounds": 1, "classifier_rounds": 2}
 
 
-def make(algorithm="fedprox", overrides=None, **how) -> Search:
+def make(algorithm="fedprox", overrides=None, **options) -> Search:
     settings = {key: value for key, value in (SMALL | (overrides or {})).items() if value is not None}
     grid = single(SETTING | {"algorithm": algorithm}, [0, 1])
     cells = grids.expand(grid, "paper", overrides=settings)
-    (search,) = make_searches(cells, grid.report.model_dump(), How(**how)).values()
+    (search,) = make_searches(cells, grid.report.model_dump(), TuningOptions(**options)).values()
     return search
 
 

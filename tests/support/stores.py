@@ -6,6 +6,7 @@ from pathlib import Path
 from bench.experiments.cells import Cell, ordered, to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
+from bench.results.schema import SCHEMA
 from bench.results.store import Store
 
 GRID = "quickstart"
@@ -53,7 +54,14 @@ def finish(store: Store, cell: Cell, score: float | None, status: str = "done", 
     if score is not None:
         (store.playing_folder(cell.id) / "final.pt").write_bytes(cell.id.encode())
         summary = dict.fromkeys(("last", "best", "last10"), {"accuracy": score}) if status == "done" else {}
-        content = {"id": cell.id, "status": status, "reason": "", "summary": summary, "findings": {}}
+        content = {
+            "id": cell.id,
+            "schema": SCHEMA,
+            "status": status,
+            "reason": "",
+            "summary": summary,
+            "diagnostics": {},
+        }
         store.finish(cell.id, rows, content | _MADE | record)
 
 

@@ -419,7 +419,9 @@ def test_sizes_are_counted_in_the_images_that_are_here(tmp_path, monkeypatch, ca
 def test_on_real_handwriting_concatenation_tells_more_about_classes_than_averaging(real_data, tmp_path):
     """The claim of Table 7, and that of Table 6: an encoder tells less about the classes of the other client."""
     spec = encoder_spec.load("small", {"dataset": "mnist"})
-    (paths,) = encoders.run(spec, tables=[7], data_dir=real_data, results_dir=tmp_path, say=lambda _: None).values()
+    (paths,) = encoders.run(
+        spec, tables=[7], data_dir=real_data, results_dir=tmp_path, on_message=lambda _: None
+    ).values()
     text = paths[0].read_text()
     found = {name: float(loss) for name, loss in re.findall(r"\| (f_\w+) +\| \**([\d.]+)", text)}
     assert found["f_e"] < min(found["f_e1"], found["f_e2"], found["f_avg"])

@@ -146,7 +146,7 @@ def test_describe_says_how_much_disk_each_way_to_keep_states_takes(bench):
 
 
 def test_run_says_before_it_starts_that_the_disk_is_too_small(bench, monkeypatch):
-    monkeypatch.setattr("bench.execution.driver.play", lambda *_: {"done": 0, "failed": 0})
+    monkeypatch.setattr("bench.execution.driver.run_plan", lambda *_: {"done": 0, "failed": 0})
     warned = "MB are free there."
     assert warned not in bench("run", *ALGORITHM)[1]
     monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10**6, 10**6 - 100, 100))

@@ -1,6 +1,7 @@
 """Configs: complete, checked, and named by what they say."""
 
 import dataclasses
+import re
 import sys
 from typing import ClassVar
 
@@ -8,7 +9,9 @@ import pytest
 
 import algorithms
 import datasets
+from algorithms import fedprox
 from algorithms.base import Algorithm
+from algorithms.fedprox import FedProx
 from bench.config.resolve import base_of, resolve
 from bench.config.schema import RunConfig, run_id
 from bench.errors import ConfigError
@@ -228,3 +231,18 @@ def test_a_model_that_cannot_take_the_images_is_refused_before_any_work():
     assert str(error.value) == (
         "SimpleCnn needs images of at least 16x16 pixels, but got 8x8; use the model mlp for smaller ones."
     )
+
+
+def test_a_method_whose_hooks_have_earlier_names_is_refused_with_the_new_ones(monkeypatch):
+    class Mine(FedProx):
+        def mistakes(self, config):
+            return []
+
+        def findings(self, state):
+            return {}
+
+    monkeypatch.setattr(fedprox, "Mine", Mine, raising=False)
+    monkeypatch.setitem(algorithms.REGISTRY, "mine", "fedprox:Mine")
+    sentence = "Mine in algorithms/fedprox.py has hooks by earlier names: rename mistakes to validate, findings to diagnostics."
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        resolve(FEDPROX | {"algorithm": "mine"})

@@ -113,11 +113,11 @@ import sys
 import bench.execution.job
 import bench.execution.worker
 from bench.config.resolve import resolve
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 bench.execution.worker.REPORT_SECONDS = 0
 worker = bench.execution.worker.Worker(None, "cpu")
 settings = {"algorithm": "scaffold", "dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 9, "local_epochs": 1}
-worker.take(bench.execution.job.Job("a1", resolve(settings), sys.argv[1], Keep(), checkpoint_seconds=0))
+worker.take(bench.execution.job.Job("a1", resolve(settings), sys.argv[1], StateRetention(), checkpoint_seconds=0))
 print(worker.step()["note"], flush=True)
 print(worker.round, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

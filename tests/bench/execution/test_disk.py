@@ -10,7 +10,7 @@ from bench.execution.disk import Footprint, footprint, total
 from bench.execution.resources import Machines, Resources
 from bench.results.artifacts import Folder
 from bench.results.checkpoints import Checkpoints
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 from datasets import load
 
@@ -56,14 +56,14 @@ def test_estimates_agree_with_files(digits, tmp_path, settings):
     locally = (2,) if rounds and "base" not in settings else ()
     largest = {}
     for final in ("all", "deployed"):
-        keep = Keep(final=final, rounds=(2,), local_models=locally)
-        run = Run(config, digits, folder=Folder(tmp_path / final), keep=keep)
+        retention = StateRetention(final=final, rounds=(2,), local_models=locally)
+        run = Run(config, digits, folder=Folder(tmp_path / final), retention=retention)
         checkpoints = Checkpoints(Folder(tmp_path / f"{final}-checkpoint"), {}, 0)
         while not run.finished:
             run.step()
             checkpoints.save(run.checkpoint())
             largest[final] = max(largest.get(final, 0), size(tmp_path / f"{final}-checkpoint"))
-        found = footprint(config, keep)
+        found = footprint(config, retention)
         assert found.kept == pytest.approx(size(tmp_path / final), rel=0.2)
         assert found.checkpoint == pytest.approx(largest[final], rel=0.2)
         assert found.scratch == 0, "so small states are in memory"
@@ -74,10 +74,10 @@ def test_what_starts_from_another_run_keeps_a_model(digits, tmp_path):
     trained = Run(base, digits)
     while not trained.finished:
         trained.step()
-    Run(config, digits, folder=Folder(tmp_path), keep=Keep()).take_over(trained.state)
-    found = footprint(config, Keep(), takes_over=True)
+    Run(config, digits, folder=Folder(tmp_path), retention=StateRetention()).take_over(trained.state)
+    found = footprint(config, StateRetention(), takes_over=True)
     assert found.kept == pytest.approx(size(tmp_path), rel=0.2) and found[1:] == (0, 0)
-    assert footprint(config, Keep(final="none"), takes_over=True) == (0, 0, 0)
+    assert footprint(config, StateRetention(final="none"), takes_over=True) == (0, 0, 0)
 
 
 def test_large_client_states_are_in_files_while_a_run_is_played(digits, monkeypatch):
@@ -86,7 +86,7 @@ def test_large_client_states_are_in_files_while_a_run_is_played(digits, monkeypa
     disk._sizes.cache_clear()
     monkeypatch.setattr(rows, "MAPPED_BYTES", row)
     expected = 20 * (1 - 0.5**3)
-    assert footprint(config, Keep()).scratch == pytest.approx((expected + 10) * row, abs=1)
+    assert footprint(config, StateRetention()).scratch == pytest.approx((expected + 10) * row, abs=1)
     disk._sizes.cache_clear()
 
 
@@ -98,21 +98,21 @@ def test_results_of_a_first_round_of_everyone_are_in_files_until_it_ends(digits,
     made, own = [], rows.own
     monkeypatch.setattr(rows, "own", lambda part: made.append(tree.num_bytes(part)) or own(part))
     Run(config, digits).step()
-    assert footprint(config, Keep()).scratch == pytest.approx(sum(made), rel=0.01)
+    assert footprint(config, StateRetention()).scratch == pytest.approx(sum(made), rel=0.01)
     disk._sizes.cache_clear()
 
 
 def test_states_of_every_size_need_no_memory():
     of = {"algorithm": "scaffold", "dataset": "cifar100", "partition": "dir-0.1", "clients": 200, "rounds": 500}
     large = resolve({**of, "model": "resnet50"})
-    found = {final: footprint(large, Keep(final=final)).kept for final in ("none", "deployed", "all")}
+    found = {final: footprint(large, StateRetention(final=final)).kept for final in ("none", "deployed", "all")}
     assert found["none"] == 0 and found["deployed"] == pytest.approx(2 * 95e6, rel=0.01)
     assert found["all"] == pytest.approx(203 * 95e6, rel=0.01)
 
 
 def test_sizes_that_are_not_known_before_are_not_guessed(tmp_path):
     config = resolve({**DIGITS, "algorithm": "fedconcat", **STAGES, "num_clusters": "elbow"})
-    assert footprint(config, Keep()) is None
+    assert footprint(config, StateRetention()) is None
 
 
 def test_runs_keep_their_states_together_and_are_played_some_at_once():

@@ -5,7 +5,7 @@ import torch
 from rich.console import Console
 
 from bench.execution import scheduler
-from bench.execution.driver import play as play_plan
+from bench.execution.driver import run_plan
 from bench.execution.resources import Machines, Resources
 from bench.execution.workspace import tidy
 from bench.experiments.expansion import expand
@@ -38,10 +38,10 @@ def test_only_runs_that_go_on_keep_their_folders_in_a_storage(tmp_path, place):
 @pytest.mark.parametrize("engine", ["auto", "loop"])
 def test_jobs_are_for_the_engine_that_was_asked_for_and_keep_their_ids(tmp_path, monkeypatch, engine):
     handed = []
-    monkeypatch.setattr(scheduler, "play", lambda jobs, *others, **more: handed.extend(jobs))
+    monkeypatch.setattr(scheduler, "run_jobs", lambda jobs, *others, **more: handed.extend(jobs))
     grid = single({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}, [0])
     request = Request(grid, "smoke", {}, {}, None, {}, None, engine=engine)
     with Store(tmp_path).locked() as store:
         plan = make_plan(request, store)
-        play_plan(request, plan, store, Console(quiet=True), Machines(Resources()))
+        run_plan(request, plan, store, Console(quiet=True), Machines(Resources()))
     assert [(job.id, job.engine) for job in handed] == [(expand(grid, "smoke")[0].id, engine)]

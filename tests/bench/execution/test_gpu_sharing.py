@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.config.resolve import resolve
-from bench.execution.gpu_sharing import Profile, Shares, Unprofiled, kind_of, trials_per_gpu
+from bench.execution.gpu_sharing import GpuAllocator, Profile, Unprofiled, kind_of, trials_per_gpu
 from bench.execution.resources import Resources
 
 AUTO = Resources(1, 1.0, "cuda", auto=True)
@@ -17,8 +17,8 @@ def job(engine="auto", **settings):
 
 
 @pytest.fixture
-def shares(tmp_path):
-    """Makes shares whose profiler needs a GPU of 100 GB; notes what was profiled and said."""
+def allocator(tmp_path):
+    """Makes an allocator whose profiler needs a GPU of 100 GB; notes what was profiled and said."""
 
     def make(resources=AUTO, cores=16, used_mb=2000, busy=0.1, gpu="H200", fails=False):
         def profile(of, block):
@@ -28,8 +28,13 @@ def shares(tmp_path):
             return Profile(used_mb, 100_000, busy)
 
         said = []
-        made = Shares(
-            tmp_path / "shares.json", resources, hardware=gpu, trials_by_cores=cores, profile=profile, say=said.append
+        made = GpuAllocator(
+            tmp_path / "shares.json",
+            resources,
+            hardware=gpu,
+            trials_by_cores=cores,
+            profile=profile,
+            on_message=said.append,
         )
         made.profiled, made.said = [], said
         return made
@@ -51,8 +56,8 @@ def test_memory_time_and_cores_bound_how_many_trials_share_a_gpu(used_mb, busy, 
     assert trials_per_gpu(Profile(used_mb, 100_000, busy), cores) == (trials, by)
 
 
-def test_runs_of_a_kind_are_profiled_once_and_what_was_found_is_remembered(shares):
-    first = shares()
+def test_runs_of_a_kind_are_profiled_once_and_what_was_found_is_remembered(allocator):
+    first = allocator()
     assert first.of(job()) == first.of(job(seed=5, partition="dir-0.1")) == Resources(1, 1 / 9, "cuda")
     assert first.of(job(algorithm="moon")).gpus == 1 / 9
     assert len(first.profiled) == 2
@@ -60,16 +65,16 @@ def test_runs_of_a_kind_are_profiled_once_and_what_was_found_is_remembered(share
         'cifar10 fedconcat, simple-cnn, {"name": "fedavg"}, 40 clients per round, batch 64: one trial needs 2,000 MB and '
         "10 % of a GPU's time, so 9 at once (bounded by its time)"
     )
-    later = shares(cores=4)
+    later = allocator(cores=4)
     assert later.of(job()).gpus == 1 / 4, "the profile is remembered, not what followed from it"
     assert later.profiled == []
-    other = shares(gpu="T4")
+    other = allocator(gpu="T4")
     other.of(job())
     assert len(other.profiled) == 1
 
 
-def test_a_kind_that_cannot_be_tried_gets_a_whole_gpu(shares):
-    found = shares(fails=True)
+def test_a_kind_that_cannot_be_tried_gets_a_whole_gpu(allocator):
+    found = allocator(fails=True)
     assert found.of(job()).gpus == 1.0
     assert found.said[0].endswith("could not be tried (no split found), so it gets a whole GPU")
 
@@ -90,39 +95,39 @@ def test_another_cohort_batch_model_method_dataset_or_engine_is_another_kind(cha
     assert kind_of(job(**change)) != kind_of(job())
 
 
-def test_a_trial_that_did_not_fit_gets_twice_as_much_until_it_has_a_gpu_for_itself(shares):
-    found = shares()
+def test_a_trial_that_did_not_fit_gets_twice_as_much_until_it_has_a_gpu_for_itself(allocator):
+    found = allocator()
     share = found.of(job())
     for expected in (2 / 9, 4 / 9, 8 / 9, 1.0):
-        assert found.crowded(job(), share)
+        assert found.out_of_memory(job(), share)
         share = found.of(job())
         assert share.gpus == pytest.approx(expected)
-    assert not found.crowded(job(), share)
-    assert shares().of(job()).gpus == 1.0, "remembered"
+    assert not found.out_of_memory(job(), share)
+    assert allocator().of(job()).gpus == 1.0, "remembered"
     assert "out of GPU memory, so 4 at once instead of 9" in found.said[1]
 
 
-def test_a_bound_on_clients_at_once_is_remembered_for_the_kind(shares):
-    shares().shrank(job(), 10)
-    shares().shrank(job(), 20)
-    assert shares().block_of(job(seed=3)) == 10
-    assert shares().block_of(job(algorithm="moon")) is None
+def test_a_bound_on_clients_at_once_is_remembered_for_the_kind(allocator):
+    allocator().reduce_block(job(), 10)
+    allocator().reduce_block(job(), 20)
+    assert allocator().block_of(job(seed=3)) == 10
+    assert allocator().block_of(job(algorithm="moon")) is None
 
 
-def test_without_a_gpu_and_with_a_given_share_nothing_is_profiled(shares):
-    assert shares(Resources(1)).of(job()) == Resources(1)
-    given = shares(Resources(1, 0.5, "cuda"))
+def test_without_a_gpu_and_with_a_given_share_nothing_is_profiled(allocator):
+    assert allocator(Resources(1)).of(job()) == Resources(1)
+    given = allocator(Resources(1, 0.5, "cuda"))
     assert given.of(job()) == Resources(1, 0.5, "cuda")
     assert given.profiled == []
-    assert given.crowded(job(), given.of(job())) and given.of(job()).gpus == 1.0
+    assert given.out_of_memory(job(), given.of(job())) and given.of(job()).gpus == 1.0
 
 
 @pytest.mark.parametrize(
     ("content", "what"), [("{", "is not readable JSON"), ('{"H200": []}', "does not hold what it should: H200 is not")]
 )
-def test_a_damaged_file_is_named_and_everything_measured_again(shares, tmp_path, content, what):
+def test_a_damaged_file_is_named_and_everything_measured_again(allocator, tmp_path, content, what):
     (tmp_path / "shares.json").write_text(content)
-    known = shares()
+    known = allocator()
     assert known.block_of(job()) is None
     assert len(known.said) == 1 and f"shares.json {what}" in known.said[0]
     assert known.said[0].endswith("is measured again.")

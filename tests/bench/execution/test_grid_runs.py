@@ -303,7 +303,7 @@ def test_calibrations_of_one_base_are_played_after_its_only_training(calibrated)
     assert len(trained) == 12 and [len(rows) for _, rows in by_method["ccvr"]] == [1, 1, 1]
     found = {record["summary"]["last"]["accuracy"] for record, _ in by_method["ccvr"]}
     assert base["summary"]["last"]["accuracy"] in found, "without virtual features nothing changes"
-    assert not list((folder / "shared").glob("*/*/")), "what was lent is gone"
+    assert not list((folder / "shared").glob("*/*/")), "what was there for others is gone"
 
 
 def test_a_substitute_is_played_and_named_in_the_table(calibrated):

@@ -13,7 +13,7 @@ from bench.execution.gpu_sharing import Profile
 from bench.execution.job import Job
 from bench.execution.resources import Machines, Resources
 from bench.results.store import Store
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 
 import ray  # isort: skip
 
@@ -26,7 +26,7 @@ def pretended_profile(config, data_dir, block, engine) -> Profile:
 
 
 class PretendedWorker:
-    """Says that it is crowded with less than it needs; else leaves in the folder of its run when it was at work, and where."""
+    """Says that it is out of memory with less than it needs; else leaves in the folder of its run when and where it worked."""
 
     def __init__(self, share: Resources):
         self._share = share
@@ -35,9 +35,9 @@ class PretendedWorker:
         self._job = job
 
     def step(self) -> dict:
-        said = {"first": 0, "rows": [], "note": "", "ended": None, "block": None, "crowded": False, "broken": ""}
+        said = {"first": 0, "rows": [], "note": "", "ended": None, "block": None, "out_of_memory": False, "broken": ""}
         if self._share.gpus < FITS:
-            return said | {"crowded": True}
+            return said | {"out_of_memory": True}
         begin, own = time.time(), Path(self._job.folder)
         (own / "begun").touch()
         while len(list(own.parent.glob("*/begun"))) < 2 and time.time() < begin + 120:
@@ -53,18 +53,18 @@ class PretendedTrial(scheduler.Trial):
         self.reset_config(config)
 
 
-class Watcher:
+class RunCallback:
     def __init__(self):
         self.heard, self.waiting = [], 0
 
-    def said(self, text):
+    def on_message(self, text):
         self.heard.append(text)
 
-    def postponed(self, job):
+    def on_postponed(self, job):
         self.waiting += 1
 
-    def started(self, job): ...
-    def ended(self, job, record): ...
+    def on_start(self, job): ...
+    def on_end(self, job, record): ...
 
 
 def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_more_room(tmp_path, monkeypatch):
@@ -77,14 +77,14 @@ def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(scheduler, "_start_ray", start_ray)
     monkeypatch.setattr(scheduler, "Trial", PretendedTrial)
-    monkeypatch.setattr(scheduler.shares, "measure", pretended_profile)
+    monkeypatch.setattr(scheduler.gpu_sharing, "measure", pretended_profile)
     flat = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}
     configs = [resolve(flat | {"seed": seed}) for seed in range(3)]
-    watcher = Watcher()
+    callback = RunCallback()
     with Store(tmp_path).locked() as store:
-        jobs = [Job(run_id(one), one, str(store.playing_folder(run_id(one))), Keep()) for one in configs]
-        scheduler.play(
-            jobs, store, watcher, data_dir=None, machines=Machines(Resources(0.5, 1.0, "cuda", auto=True), 2)
+        jobs = [Job(run_id(one), one, str(store.playing_folder(run_id(one))), StateRetention()) for one in configs]
+        scheduler.run_jobs(
+            jobs, store, callback, data_dir=None, machines=Machines(Resources(0.5, 1.0, "cuda", auto=True), 2)
         )
         assert [store.record(job.id)["status"] for job in jobs] == ["done"] * 3
     seen = [json.loads((Path(job.folder) / "seen.json").read_text()) for job in jobs]
@@ -92,8 +92,8 @@ def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_
     assert all(len(one["gpus"]) == 1 for one in seen)
     at_once = [sum(one["begin"] <= moment["begin"] < one["end"] for one in seen) for moment in seen]
     assert max(at_once) == 2, "two halves of a GPU"
-    assert watcher.waiting == 3
-    machine, first, *later = watcher.heard
+    assert callback.waiting == 3
+    machine, first, *later = callback.heard
     assert machine == "This machine, 2 of 2 CPUs free, 1 of 1 GPUs free."
     assert "one trial needs 1,000 MB and 20 % of a GPU's time, so 4 at once" in first
     assert all("out of GPU memory, so 2 at once instead of 4" in text for text in later)

@@ -12,8 +12,9 @@ from bench.execution import scheduler
 from bench.execution.job import Job
 from bench.execution.resources import Machines, Resources
 from bench.execution.scheduler import _Recorder, python_path, reason_of
+from bench.results.schema import SCHEMA
 from bench.results.store import Store
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 
 import ray  # isort: skip
 
@@ -62,26 +63,26 @@ def test_the_reason_is_the_error_or_that_the_process_was_killed():
     ids=["an-error", "killed"],
 )
 def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_record(text, reason, kept, tmp_path):
-    class Watcher:
+    class RunCallback:
         def __init__(self):
             self.calls = []
 
-        def started(self, job):
+        def on_start(self, job):
             self.calls.append("started")
 
-        def postponed(self, job):
+        def on_postponed(self, job):
             self.calls.append("postponed")
 
-        def ended(self, job, record):
+        def on_end(self, job, record):
             self.calls.append(record["status"])
 
     (tmp_path / "error.txt").write_text(text)
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
     trial, run = SimpleNamespace(config={"job": 0}, error_file=str(tmp_path / "error.txt")), run_id(config)
-    watcher = Watcher()
+    callback = RunCallback()
     with Store(tmp_path / "results").locked() as store:
-        job = Job(run, config, str(store.playing_folder(run)), Keep())
-        recorder = _Recorder(store, watcher, {}, shares=None)
+        job = Job(run, config, str(store.playing_folder(run)), StateRetention())
+        recorder = _Recorder(store, callback, {}, allocator=None)
         recorder.begin([job], Resources())
         for _ in range(2):
             recorder.on_trial_error(0, [trial], trial)
@@ -90,7 +91,8 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
         assert recorder.take_postponed() == []
         record = store.record(run)
     assert (record["status"], record["reason"], record["rounds"]) == ("failed", reason, 0)
-    assert watcher.calls == ["started", "postponed", "postponed", "failed"]
+    assert record["schema"] == SCHEMA
+    assert callback.calls == ["started", "postponed", "postponed", "failed"]
     log = tmp_path / "results" / "ray.log"
     if kept == "record":
         assert record["traceback"] == text and not log.exists()
@@ -116,7 +118,7 @@ def test_how_a_polite_kill_is_answered_is_restored_afterwards(tmp_path, monkeypa
     monkeypatch.setattr(scheduler, "_check_machines", stop)
     before = signal.getsignal(signal.SIGTERM)
     with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
-        scheduler.play([], store, None, data_dir=None, machines=Machines(Resources()))
+        scheduler.run_jobs([], store, SimpleNamespace(on_message=print), data_dir=None, machines=Machines(Resources()))
     assert during == [signal.default_int_handler]
     assert signal.getsignal(signal.SIGTERM) == before != during[0]
 

@@ -14,7 +14,7 @@ from bench.execution.resources import Resources
 from bench.execution.scheduler import _Recorder
 from bench.execution.tracking import Tracker
 from bench.results.store import Store
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 
 CONFIG = {"algorithm": {"name": "fedprox", "mu": 0.1}, "dataset": "digits", "seed": 0}
 ROWS = [{"round": 1, "loss": 2.0, "local_models": {"clients": [0]}}, {"round": 2, "loss": 1.0, "accuracy": 0.5}]
@@ -153,16 +153,16 @@ def test_weights_and_biases_gets_project_group_and_rounds(tracker, said, monkeyp
 
 
 def test_the_scheduler_tells_the_tracker_what_workers_report(mlflow, tracker, tmp_path):
-    class Watcher:
+    class RunCallback:
         def __getattr__(self, name):
             return lambda *arguments: None
 
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
     trial = SimpleNamespace(config={"job": 0})
-    one, nothing = tracker(), {"broken": "", "note": "", "block": None, "crowded": False}
+    one, nothing = tracker(), {"broken": "", "note": "", "block": None, "out_of_memory": False}
     with Store(tmp_path / "results").locked() as store:
-        recorder = _Recorder(store, Watcher(), {}, shares=None, tracker=one)
-        recorder.begin([Job("a1", config, str(store.playing_folder("a1")), Keep())], Resources())
+        recorder = _Recorder(store, RunCallback(), {}, allocator=None, tracker=one)
+        recorder.begin([Job("a1", config, str(store.playing_folder("a1")), StateRetention())], Resources())
         recorder.on_trial_start(0, [trial], trial)
         recorder.on_trial_result(0, [trial], trial, nothing | {"first": 0, "rows": ROWS[:1], "ended": None})
         recorder.on_trial_result(

@@ -18,7 +18,7 @@ from bench.execution import worker as workers
 from bench.execution.job import Job
 from bench.execution.scheduler import PACKAGES, ROOT
 from bench.execution.worker import Worker, storage_trouble
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 6, "local_epochs": 1, "batch_size": 16}
@@ -27,7 +27,7 @@ DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 
 @pytest.fixture
 def job(tmp_path):
     config = resolve({"algorithm": "fedavg", **DIGITS})
-    return Job("a1", config, str(tmp_path), Keep(final="none"), checkpoint_seconds=0)
+    return Job("a1", config, str(tmp_path), StateRetention(final="none"), checkpoint_seconds=0)
 
 
 def play(job: Job, steps: int = 50) -> list[dict]:
@@ -36,7 +36,7 @@ def play(job: Job, steps: int = 50) -> list[dict]:
     worker.take(job)
     while len(said) < steps:
         said.append(worker.step())
-        if said[-1]["ended"] or said[-1]["broken"] or said[-1]["crowded"]:
+        if said[-1]["ended"] or said[-1]["broken"] or said[-1]["out_of_memory"]:
             break
     return said
 
@@ -72,7 +72,7 @@ def test_another_worker_goes_on_from_the_checkpoint_and_reports_everything(job, 
 def test_a_checkpoint_of_another_run_is_ignored_with_a_sentence(job, monkeypatch):
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
     play(job, steps=2)
-    other = Job("b2", job.config, job.folder, job.keep)
+    other = Job("b2", job.config, job.folder, job.retention)
     (first, *_) = play(other, steps=1)
     assert first["note"] == "starts over: its checkpoint was written with run 'a1' instead of 'b2'"
     assert play(job, steps=1)[0]["note"] == "goes on after round 2", "and left alone until there is another"
@@ -115,13 +115,13 @@ def test_images_of_several_sizes_are_resized_and_the_record_says_so(job, tmp_pat
 def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_asks_for_room(job, monkeypatch):
     blocks, step, error = [], Run.step, torch.OutOfMemoryError("CUDA out of memory")
 
-    def crowded(run):
+    def out_of_memory(run):
         blocks.append(run.task.block)
         if run.task.block is None or run.task.block > fitting:
             raise error
         return step(run)
 
-    monkeypatch.setattr(Run, "step", crowded)
+    monkeypatch.setattr(Run, "step", out_of_memory)
     fitting = 3
     said = play(job)
     assert dict.fromkeys(blocks) == {None: None, 5: None, 2: None}
@@ -129,7 +129,7 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
     assert said[0]["note"] == "out of GPU memory, goes on with 5 clients at once"
     assert said[-1]["ended"]["status"] == "done" and len(rows(said)) == 6
     fitting, error = 0, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
-    assert play(replace(job, checkpoint_seconds=60))[-1]["crowded"]
+    assert play(replace(job, checkpoint_seconds=60))[-1]["out_of_memory"]
 
 
 def test_a_round_that_fails_leaves_the_run_as_before(job, monkeypatch):
@@ -166,8 +166,8 @@ def test_a_gpu_that_needs_another_process_ends_this_one(job, monkeypatch):
 
 def test_a_machine_that_does_not_see_what_the_driver_has_written_is_told(job, tmp_path):
     (tmp_path / "driver.pt").touch()
-    assert play(replace(job, mark=str(tmp_path / "driver.pt")))[-1]["ended"]["status"] == "done"
-    (said,) = play(replace(job, mark=str(tmp_path / "elsewhere" / "driver.pt")))
+    assert play(replace(job, marker=str(tmp_path / "driver.pt")))[-1]["ended"]["status"] == "done"
+    (said,) = play(replace(job, marker=str(tmp_path / "elsewhere" / "driver.pt")))
     assert said["broken"].endswith(
         "elsewhere/driver.pt, which the driver has written: results and checkpoints need a place that all machines of the "
         "cluster see; name it by --storage."
@@ -189,7 +189,7 @@ import bench.simulation.retention
 settings = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 1}
 config = bench.config.resolve.resolve(settings)
 worker = bench.execution.worker.Worker(None, "cpu")
-worker.take(bench.execution.job.Job("a1", config, sys.argv[1], bench.simulation.retention.Keep()))
+worker.take(bench.execution.job.Job("a1", config, sys.argv[1], bench.simulation.retention.StateRetention()))
 ended = None
 while not ended:
     ended = worker.step()["ended"]

@@ -182,7 +182,7 @@ def test_results_are_not_read_while_a_driver_writes_them(tmp_path):
         ({"loss": float("nan")}, {}, "loss of round 1: 0.5 and nan"),
         ({"local_models": {"clients": [1, 2]}}, {}, "local_models of round 1: None and {'clients': [1, 2]}"),
         ({}, {"status": "diverged"}, "status: done and diverged"),
-        ({}, {"findings": {"clusters": [0, 1]}}, "findings"),
+        ({}, {"diagnostics": {"clusters": [0, 1]}}, "diagnostics"),
     ],
 )
 def test_numbers_are_compared_bit_for_bit_and_clocks_are_not(rows, record, said):

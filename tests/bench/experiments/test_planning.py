@@ -14,7 +14,7 @@ from algorithms.fedavg import FedAvg
 from bench.errors import ConfigError
 from bench.experiments import planning
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.planning import keep_of, make_plan, store_grid, training_of
+from bench.experiments.planning import make_plan, retention_of, store_grid, training_of
 from bench.experiments.spec import Request
 from bench.results.schema import SEAL
 from bench.results.store import Store
@@ -54,12 +54,12 @@ def play(request, store, accuracy=0.5, status="done", **facts):
     made = make_plan(request, store)
     store_grid(request, made, store)
     for cell in made.todo:
-        keep = keep_of(request, cell, store)
+        retention = retention_of(request, cell, store)
         store.start(cell.id, cell.config.canonical())
-        for name in keep.files():
+        for name in retention.files():
             torch.save({"round": 1, "params": {}}, store.playing_folder(cell.id) / name)
         scores = {value: {"accuracy": accuracy} for value in ("last", "best", "last10")}
-        record = {"id": cell.id, "status": status, "summary": scores, "kept": keep.final}
+        record = {"id": cell.id, "status": status, "summary": scores, "kept": retention.final}
         record |= {"reason": "", "versions": {}, "device": "cpu", "engine": "loop", "data_note": ""} | facts
         store.finish(cell.id, [{"round": 1, "accuracy": accuracy}], record)
     return made
@@ -106,7 +106,9 @@ def test_a_run_that_kept_nothing_is_played_again_only_for_what_needs_its_state(a
     assert make_plan(ask(only=ONE, keep="all"), store).reasons == {cell.id: "the stored run lacks final.pt"}
     made = make_plan(ask(**SWEEP, keep="none"), store)
     assert made.reasons == {cell.id: "its last state, from which others start, is gone or damaged"}
-    kept = {one.id: keep_of(ask(**SWEEP, keep="none"), one, store, one.id in made.bases.values()) for one in made.todo}
+    kept = {
+        one.id: retention_of(ask(**SWEEP, keep="none"), one, store, one.id in made.bases.values()) for one in made.todo
+    }
     assert kept.pop(cell.id).final == "deployed" and {one.final for one in kept.values()} == {"none"}
 
 
@@ -116,7 +118,7 @@ def test_a_record_from_before_there_was_a_choice_has_kept_everything(ask, store)
     content = json.loads(path.read_text())
     path.write_text(json.dumps({key: value for key, value in content.items() if key not in ("kept", SEAL)}))
     assert make_plan(ask(only=ONE, keep="all"), store).todo == []
-    assert keep_of(ask(only=ONE), cell, store).final == "all"
+    assert retention_of(ask(only=ONE), cell, store).final == "all"
 
 
 def test_what_only_deploys_has_no_client_states_to_ask_for(ask, store):
@@ -183,7 +185,7 @@ def test_local_models_are_kept_where_the_grid_says(ask, store):
         report={"columns": "wrapper", "rows": ["algorithm"]},
     )
     kept = {
-        (cell.setting("algorithm"), cell.wrapper): keep_of(request, cell, store).local_models
+        (cell.setting("algorithm"), cell.wrapper): retention_of(request, cell, store).local_models
         for cell in make_plan(request, store).todo
     }
     assert kept == {

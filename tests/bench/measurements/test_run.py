@@ -14,7 +14,7 @@ from bench.execution.job import Job
 from bench.execution.worker import Worker
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.planning import keep_of, make_plan, store_grid, training_of
+from bench.experiments.planning import make_plan, retention_of, store_grid, training_of
 from bench.experiments.spec import Request
 from bench.measurements import features as probing
 from bench.measurements import specs as probes
@@ -68,7 +68,7 @@ def played(tmp_path_factory, digits):
         plan = make_plan(request, store)
         for cell in plan.todo:
             place = Folder(store.run_folder(cell.id))
-            run = Run(cell.config, digits, folder=place, keep=keep_of(request, cell, store))
+            run = Run(cell.config, digits, folder=place, retention=retention_of(request, cell, store))
             store.start(cell.id, cell.config.canonical())
             if base := training_of(cell):
                 run.take_over(Folder(store.run_folder(base.id)).load(FINAL, torch.device("cpu")))
@@ -89,11 +89,11 @@ def played_with(folder, digits, algorithm: str, keep: str):
         store_grid(request, plan, store)
         for cell in plan.todo:
             place = store.playing_folder(cell.id)
-            keep_it = keep_of(request, cell, store, is_base=cell.id in plan.bases.values())
+            retention = retention_of(request, cell, store, is_base=cell.id in plan.bases.values())
             base = plan.bases.get(cell.id)
             worker, ended, rows = Worker(None, "cpu"), None, []
             worker.take(
-                Job(cell.id, cell.config, str(place), keep_it, base=str(store.run_folder(base)) if base else "")
+                Job(cell.id, cell.config, str(place), retention, base=str(store.run_folder(base)) if base else "")
             )
             store.start(cell.id, cell.config.canonical())
             while not ended:
@@ -218,7 +218,7 @@ def test_only_methods_that_have_a_state_are_asked_for_it(tmp_path, method, chang
     assert needed_state(Probe("cka", 3, "linear"), cell.config) == local
     assert needed_state(Probe("embedding", option=2000), cell.config) == final
     with Store(tmp_path / "results").locked() as store:
-        kept = keep_of(Request(grid, "paper", {}, {}, None, {}, None, keep="none"), cell, store)
+        kept = retention_of(Request(grid, "paper", {}, {}, None, {}, None, keep="none"), cell, store)
     assert kept.files() == [name for name in (final, local) if name]
 
 

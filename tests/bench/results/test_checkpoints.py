@@ -14,7 +14,7 @@ from bench.config.resolve import resolve
 from bench.errors import StoreError
 from bench.results.artifacts import Folder
 from bench.results.checkpoints import LARGEST_SHARE, Checkpoints, UnusableCheckpoint
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "local_epochs": 1, "batch_size": 16}
@@ -257,10 +257,10 @@ def test_a_run_starts_over_if_states_of_earlier_rounds_are_to_be_kept_too(digits
     first = Run(settings, digits)
     first.step()
     first.step()
-    later = Run(settings, digits, folder=Folder(tmp_path), keep=Keep(rounds=(1, 5)))
+    later = Run(settings, digits, folder=Folder(tmp_path), retention=StateRetention(rounds=(1, 5)))
     with pytest.raises(UnusableCheckpoint, match="its checkpoint is of round 2, but round-0001.pt is to be kept too"):
         later.restore(first.checkpoint())
-    Run(settings, digits, folder=Folder(tmp_path), keep=Keep(rounds=(5,))).restore(first.checkpoint())
+    Run(settings, digits, folder=Folder(tmp_path), retention=StateRetention(rounds=(5,))).restore(first.checkpoint())
 
 
 def test_views_do_not_take_along_what_they_are_views_of(tmp_path):

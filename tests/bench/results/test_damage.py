@@ -21,7 +21,7 @@ from bench.results.schema import RUN_FILES, SEAL, read_bytes, seal
 from bench.results.store import Store
 from bench.simulation.retention import FINAL
 from bench.tuning.study import Study
-from tests.support.alone import play_jobs
+from tests.support.alone import run_jobs_alone
 from tests.support.searching import finish, make
 from tests.support.stores import LABEL, cells, results
 
@@ -56,7 +56,7 @@ class Command:
     def __init__(self, folder: Path, monkeypatch):
         self.folder, self.played = folder, []
         monkeypatch.setattr("reports.figures.lines.FORMATS", ("svg",))
-        monkeypatch.setattr(scheduler, "play", self._play)
+        monkeypatch.setattr(scheduler, "run_jobs", self._play)
 
     def __call__(self, *words: object) -> tuple[int, str]:
         """Exit code and output."""
@@ -71,7 +71,7 @@ class Command:
 
     def _play(self, jobs, *arguments, **options):
         self.played = [job.id for job in jobs]
-        play_jobs(jobs, *arguments, **options)
+        run_jobs_alone(jobs, *arguments, **options)
 
 
 @pytest.fixture(scope="module")
@@ -468,6 +468,7 @@ def test_what_was_sealed_cannot_be_changed(foreign, name, change, what):
             lambda text: text.replace('"last": {"accuracy": 0.5}', '"last": {"accuracy": 0.9}'),
             "ends with another",
         ),
+        ("record.json", lambda text: text.replace('"schema": 2', '"schema": 3'), "has schema 3, which this version"),
         ("record.json", lambda text: text.replace('"done"', '"won"'), "status is not what it should be"),
         (
             "record.json",

@@ -12,7 +12,7 @@ from bench.errors import StoreError
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.results.schema import hash_of
+from bench.results.schema import SCHEMA, hash_of
 from bench.results.store import Store
 
 CONFIG = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}).canonical()
@@ -41,6 +41,16 @@ def test_a_run_counts_once_its_record_is_written(store):
     assert store.record(RUN) == RECORD
     assert store.rows(RUN) == ROWS
     assert json.loads((store.run_folder(RUN) / "config.json").read_text()) == CONFIG
+
+
+@pytest.mark.parametrize("schema", [{}, {"schema": SCHEMA}])
+def test_a_record_without_a_schema_is_read_under_the_names_of_today_and_stays_as_it_is(store, schema):
+    first = RECORD | schema | {"remarks": ["So it is."], "findings": {"clusters": [0, 1]}}
+    store.start(RUN, CONFIG)
+    store.finish(RUN, ROWS, first)
+    now = RECORD | {"caveats": ["So it is."], "diagnostics": {"clusters": [0, 1]}}
+    assert store.record(RUN) == (first if schema else now)
+    assert json.loads((store.run_folder(RUN) / "record.json").read_text()).items() >= first.items()
 
 
 def test_rounds_can_be_read_while_the_run_plays(store):

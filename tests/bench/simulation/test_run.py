@@ -22,7 +22,7 @@ from bench.simulation.build import build_algorithm, choose_engine
 from bench.simulation.data import stratified_subset
 from bench.simulation.evaluation import evaluate_clients
 from bench.simulation.local_models import local_models
-from bench.simulation.retention import Keep
+from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 from tests.support.toy import assert_equal
 
@@ -34,9 +34,15 @@ def digits():
     return datasets.load("digits", None)
 
 
-def play(digits, folder=None, keep=None, engine="auto", **settings):
+def play(digits, folder=None, retention=None, engine="auto", **settings):
     folder = folder and Folder(folder)
-    run = Run(resolve({"algorithm": "fedavg", **DIGITS, **settings}), digits, folder=folder, keep=keep, engine=engine)
+    run = Run(
+        resolve({"algorithm": "fedavg", **DIGITS, **settings}),
+        digits,
+        folder=folder,
+        retention=retention,
+        engine=engine,
+    )
     while not run.finished:
         run.step()
     return run
@@ -100,9 +106,9 @@ def test_it_is_calibrated_in_every_round_that_is_evaluated_if_that_is_asked_for(
 
 
 def test_it_starts_from_what_was_written_and_keeps_what_it_deploys(digits, tmp_path):
-    base = play(digits, tmp_path / "base", Keep())
+    base = play(digits, tmp_path / "base", StateRetention())
     state = Folder(tmp_path / "base").load("final.pt", torch.device("cpu"))
-    taken = Run(resolve({**DIGITS, **CALIBRATED}), digits, folder=Folder(tmp_path / "own"), keep=Keep())
+    taken = Run(resolve({**DIGITS, **CALIBRATED}), digits, folder=Folder(tmp_path / "own"), retention=StateRetention())
     taken.take_over(state)
     kept = torch.load(tmp_path / "own" / "final.pt", weights_only=True)
     assert kept["round"] == 3 and kept["params"].keys() == base.state["params"].keys()
@@ -212,9 +218,9 @@ def test_summary_by_hand():
 
 
 def test_kept_states_are_readable_and_change_no_number(digits, tmp_path):
-    keep = Keep(final="deployed", rounds=(2,), local_models=(1, 3))
-    run = play(digits, tmp_path, keep)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep.files())
+    retention = StateRetention(final="deployed", rounds=(2,), local_models=(1, 3))
+    run = play(digits, tmp_path, retention)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(retention.files())
     assert without_times(run.rows) == without_times(play(digits).rows)
     final = torch.load(tmp_path / "final.pt", weights_only=True)
     assert final["round"] == 3 and torch.equal(
@@ -224,7 +230,7 @@ def test_kept_states_are_readable_and_change_no_number(digits, tmp_path):
 
 
 def test_kept_local_models_are_those_that_were_aggregated(digits, tmp_path):
-    run = play(digits, tmp_path, Keep(final="deployed", local_models=(3,)))
+    run = play(digits, tmp_path, StateRetention(final="deployed", local_models=(3,)))
     locals_ = torch.load(tmp_path / "local-models-0003.pt", weights_only=True)
     sizes = torch.tensor([len(run.task.federation.clients[client]) for client in locals_["ids"]])
     mean = tree.weighted_mean(locals_["params"], sizes)
@@ -237,8 +243,8 @@ def test_kept_local_models_are_those_that_were_aggregated(digits, tmp_path):
 )
 def test_client_states_are_kept_where_they_are_deployed_or_asked_for(digits, tmp_path, monkeypatch, method, kept):
     monkeypatch.setattr(rows, "MAPPED_BYTES", 1)  # as those of large models, in files
-    run = play(digits, tmp_path / "deployed", Keep(), algorithm=method)
-    whole = play(digits, tmp_path / "all", Keep(final="all"), algorithm=method)
+    run = play(digits, tmp_path / "deployed", StateRetention(), algorithm=method)
+    whole = play(digits, tmp_path / "all", StateRetention(final="all"), algorithm=method)
     assert (run.result()["kept"], whole.result()["kept"]) == (kept, "all")
     assert play(digits, algorithm=method).result()["kept"] == "none"
     few, all_ = (torch.load(tmp_path / name / "final.pt", weights_only=True) for name in ("deployed", "all"))
@@ -257,7 +263,7 @@ def test_client_states_are_kept_where_they_are_deployed_or_asked_for(digits, tmp
 
 @pytest.mark.parametrize("method", ["moon", "scaffold", "fednova", "local"])
 def test_local_models_can_be_kept_for_every_kind_of_method(digits, tmp_path, method):
-    play(digits, tmp_path, Keep(final="none", local_models=(2,)), algorithm=method)
+    play(digits, tmp_path, StateRetention(final="none", local_models=(2,)), algorithm=method)
     kept = torch.load(tmp_path / "local-models-0002.pt", weights_only=True)
     assert kept["params"]["classifier.bias"].shape == (10, 10)
     assert not torch.equal(kept["params"]["classifier.bias"][0], kept["params"]["classifier.bias"][1])

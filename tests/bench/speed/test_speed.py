@@ -181,7 +181,7 @@ def only_told(monkeypatch):
     """Measures nothing; returns what it would have measured with."""
     told = []
     monkeypatch.setattr(
-        speed, "measure", lambda *given, say, **options: told.append((*given, options)) or [Row("a", 3.0)]
+        speed, "measure", lambda *given, on_message, **options: told.append((*given, options)) or [Row("a", 3.0)]
     )
     return told
 
@@ -235,7 +235,7 @@ def test_a_case_without_its_libraries_or_images_says_why(small, monkeypatch):
 
     monkeypatch.setattr(scheduler, "trials", trials)
     said = []
-    rows = speed.measure(["trials", "population"], small, say=said.append)
+    rows = speed.measure(["trials", "population"], small, on_message=said.append)
     assert [row.case for row in rows] == ["images", "trials", "population"]
     assert rows[1].note == "not measured (No module named 'no_such_scheduler')"
     assert rows[2].note.startswith(f"not measured (No mnist in {small}")

@@ -13,7 +13,7 @@ from bench.execution.resources import Machines, Resources
 from bench.experiments.grid_loading import make_grid
 from bench.experiments.importing import merge_results
 from bench.experiments.planning import make_plan, store_grid
-from bench.experiments.spec import How, Request
+from bench.experiments.spec import Request, TuningOptions
 from bench.results.metrics import summarise
 from bench.results.store import Store
 from bench.tuning import select
@@ -23,7 +23,7 @@ from reports.exports import results_diff, search_report
 from tests.support.searching import finish
 
 SETTINGS = {"clients": 12, "rounds": 4, "local_epochs": 1, "model": "mlp", "lr": 0.1}
-HOW = How(searcher="random", samples=3, compares=True)
+TUNING = TuningOptions(searcher="random", samples=3, compares=True)
 
 
 def content(**changes) -> dict:
@@ -36,9 +36,9 @@ def content(**changes) -> dict:
     return {"axes": axes, "settings": SETTINGS} | changes
 
 
-def request(how: How = HOW, **changes) -> Request:
+def request(options: TuningOptions = TUNING, **changes) -> Request:
     grid = make_grid("mine", content(**changes))
-    return Request(grid, "paper", {}, {}, None, {}, None, how=how)
+    return Request(grid, "paper", {}, {}, None, {}, None, tuning=options)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def with_test_runs(asked: Request, store: Store) -> None:
 def test_another_choice_elsewhere_is_named_when_results_are_compared_or_imported(tmp_path):
     for name, samples in (("one", 3), ("other", 4)):
         with Store(tmp_path / name).locked() as own:
-            asked = request(replace(HOW, samples=samples))
+            asked = request(replace(TUNING, samples=samples))
             asked = replace(asked, chosen=played(asked, own))
             with_test_runs(asked, own)
     one, other = Store(tmp_path / "one"), Store(tmp_path / "other")
@@ -90,7 +90,9 @@ def test_another_choice_elsewhere_is_named_when_results_are_compared_or_imported
 
 def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
     places = []
-    monkeypatch.setattr("bench.tuning.runner.play", lambda study, say, *, place, **more: places.append(place) or 1)
+    monkeypatch.setattr(
+        "bench.tuning.runner.run_search", lambda study, on_message, *, place, **more: places.append(place) or 1
+    )
     monkeypatch.setattr("bench.execution.scheduler.session", lambda *where: nullcontext())
     asked = replace(request(), engine="loop")
     searches = select.searches_of(asked, make_plan(asked, store).selected)
@@ -146,20 +148,20 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
 
 
 def test_what_a_longer_search_chooses_takes_the_place_of_what_a_shorter_one_has_chosen(store):
-    for how in (HOW, replace(HOW, samples=5)):
-        asked = replace(request(how), chosen=played(request(how), store))
+    for tuning in (TUNING, replace(TUNING, samples=5)):
+        asked = replace(request(tuning), chosen=played(request(tuning), store))
         store_grid(asked, make_plan(asked, store), store)
         cells = store.grid(asked.label)["cells"]
-        assert len(cells) == 8 and {cell["tuned"]["tried"] for cell in cells} == {how.samples}
+        assert len(cells) == 8 and {cell["tuned"]["tried"] for cell in cells} == {tuning.samples}
     again = played(request(), store)
     assert {one["tried"] for one in again.values()} == {3}, "a shorter search is as it was, whatever was tried later"
 
 
 def test_what_other_searches_have_found_counts_for_none_of_the_methods(store):
     asked = request()
-    (place, search), *_ = select.searches_of(asked, make_plan(asked, store).selected).items()
+    (key, search), *_ = select.searches_of(asked, make_plan(asked, store).selected).items()
     finish(search, store, {"weight_decay": 0.005}, 1.0, 1.0, rounds=4)
-    assert played(asked, store)[place]["params"] != {"weight_decay": 0.005}
+    assert played(asked, store)[key]["params"] != {"weight_decay": 0.005}
 
 
 def test_options_that_no_space_has_stay_at_the_named_point_of_the_grid(store):

@@ -22,10 +22,10 @@ CLASSES = ["cat", "dog", "owl"]
 
 @pytest.fixture
 def measured(store):
-    """Like `store.add`, for runs of ROUNDS rounds, with probes (name -> a result per seed) and findings (one per seed)."""
+    """Like `store.add`, for runs of ROUNDS rounds, with probes (name -> a result per seed) and diagnostics (one per seed)."""
 
     def add(
-        row: str, algorithm: str, scores: list, *, probes=None, findings=None, wrapper="none", base=None, **options
+        row: str, algorithm: str, scores: list, *, probes=None, diagnostics=None, wrapper="none", base=None, **options
     ):
         first = len(store.cells)
         config = {"rounds": ROUNDS} | ({"algorithm": {"name": wrapper, "base": {"name": base}}} if base else {})
@@ -35,7 +35,9 @@ def measured(store):
             for name, results in (probes or {}).items():
                 content = {"version": 1, "result": {"classes": CLASSES, **results[number]}}
                 (folder / f"probe-{name}.json").write_text(json.dumps(content))
-            more = ({"findings": findings[number]} if findings else {}) | ({"base_summary": {}} if base else {})
+            more = ({"diagnostics": diagnostics[number]} if diagnostics else {}) | (
+                {"base_summary": {}} if base else {}
+            )
             record = json.loads((folder / "record.json").read_text())
             (folder / "record.json").write_text(json.dumps(record | more))
 
@@ -81,7 +83,7 @@ def test_similarity_is_said_to_be_over_the_seeds_and_clients_that_it_is_over(sto
     (store.folder / "runs" / store.cells[2]["run"] / f"probe-cka-linear-{ROUNDS:04d}.json").unlink()
     found = series.collect(CKA, *stored(store))["accuracy"]
     assert found.seeds == 2
-    assert found.remarks == {"cifar10, dir-0.1": ["fedavg: 2/3 seeds", "fedavg: the first 3 of 20 clients"]}
+    assert found.caveats == {"cifar10, dir-0.1": ["fedavg: 2/3 seeds", "fedavg: the first 3 of 20 clients"]}
 
 
 def test_a_cohort_of_one_client_has_no_similarity(store, measured):
@@ -142,7 +144,7 @@ def test_gains_are_against_the_run_that_was_calibrated(store, measured, relative
     for algorithm, shift in (("fedavg", 0), ("moon", 0.1)):
         scores = [0.3 + shift, 0.4, 0.5]
         measured("cifar10 dir-0.1", algorithm, scores)
-        options = {"base": algorithm, "findings": distances}
+        options = {"base": algorithm, "diagnostics": distances}
         measured("cifar10 dir-0.1", algorithm, [0.32 + shift, 0.44, 0.56], wrapper="ccvr", **options)
         measured("cifar10 dir-0.1", algorithm, [score + 0.1 for score in scores], wrapper="oracle", base=algorithm)
     store.report = {"rows": ["dataset", "partition", "algorithm"], "columns": "wrapper", "metric": "accuracy"}
@@ -160,9 +162,15 @@ def test_gains_are_against_the_run_that_was_calibrated(store, measured, relative
 def test_gains_on_a_dataset_that_stands_in_are_shown_under_its_name_and_of_the_value_that_is_asked_for(store, measured):
     for dataset in ("svhn", "mnist"):
         measured(f"{dataset} dir-0.1", "fedavg", [0.3], substitute="digits")
-        findings = [{"sliced_wasserstein": 1.0}]
+        diagnostics = [{"sliced_wasserstein": 1.0}]
         measured(
-            f"{dataset} dir-0.1", "fedavg", [0.4], wrapper="ccvr", base="fedavg", findings=findings, substitute="digits"
+            f"{dataset} dir-0.1",
+            "fedavg",
+            [0.4],
+            wrapper="ccvr",
+            base="fedavg",
+            diagnostics=diagnostics,
+            substitute="digits",
         )
     measured("svhn dir-0.1", "ditto", [0.4], personal=True)
     measured("svhn dir-0.1", "fedavg", [0.9], wrapper="clsnorm", base="fedavg")
@@ -175,7 +183,9 @@ def test_gains_on_a_dataset_that_stands_in_are_shown_under_its_name_and_of_the_v
 
 
 def test_a_run_without_its_base_or_without_a_distance_is_no_point(store, measured):
-    measured("cifar10 dir-0.1", "fedavg", [0.4], wrapper="ccvr", base="fedavg", findings=[{"sliced_wasserstein": 1.0}])
+    measured(
+        "cifar10 dir-0.1", "fedavg", [0.4], wrapper="ccvr", base="fedavg", diagnostics=[{"sliced_wasserstein": 1.0}]
+    )
     measured("cifar10 dir-0.5", "fedavg", [0.4])
     measured("cifar10 dir-0.5", "fedavg", [0.5], wrapper="oracle", base="fedavg")
     store.report = {"rows": ["dataset", "partition", "algorithm"], "columns": "wrapper", "metric": "accuracy"}

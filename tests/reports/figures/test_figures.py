@@ -36,7 +36,7 @@ def played(store):
         scores: list,
         silent: int = 0,
         slower: float = 0,
-        findings=None,
+        diagnostics=None,
         traced=None,
         **options,
     ):
@@ -55,7 +55,7 @@ def played(store):
             folder = store.folder / "runs" / cell["run"]
             (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             record = json.loads((folder / "record.json").read_text())
-            (folder / "record.json").write_text(json.dumps(record | {"findings": findings or {}}))
+            (folder / "record.json").write_text(json.dumps(record | {"diagnostics": diagnostics or {}}))
 
     return add
 
@@ -93,10 +93,10 @@ def test_local_models_rise_by_epochs_and_fall_where_they_are_averaged(store, pla
     assert found.lines == ("client 3", "client 11") and list(found.points["panel"].unique()) == [panel]
     drawn = line(found, panel, "client 11")
     assert drawn == [(x, y, None) for x, y in zip((1, 2, 2, 3, 4, 4, 5, 6, 6), (70, 80, 20) * 3, strict=True)]
-    assert legend(figures.draw(found)) == ["client 3", "client 11"] and not found.remarks
+    assert legend(figures.draw(found)) == ["client 3", "client 11"] and not found.caveats
     played("svhn label-2", "fedavg", [0.5], traced=[[0.8, 0.1], [0.7, 0.2]], substitute="cifar10")
     found = numbers(store, {"kind": "local-models"})
-    assert found.remarks == {"svhn, label-2, fedavg, seed 0": ["on cifar10"]}
+    assert found.caveats == {"svhn, label-2, fedavg, seed 0": ["on cifar10"]}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_curve_shows_the_choice_that_the_table_shows_and_only_runs_that_are_do
     found = numbers(store, curves("rounds"))
     assert line(found, "cifar10, label-2", "fedprox")[-1] == (3, 60.0, 0.0)
     assert line(found, "cifar10, label-2", "moon")[-1] == (3, 50.0, None)
-    assert found.remarks == {"cifar10, label-2": ["moon: 1/3 seeds, 1 diverged"]}
+    assert found.caveats == {"cifar10, label-2": ["moon: 1/3 seeds, 1 diverged"]}
 
 
 def test_panels_are_rows_and_lines_are_columns_in_the_order_of_the_table(store, played):
@@ -197,7 +197,7 @@ def test_by_setting_shows_the_values_in_the_order_of_the_grid_and_others_as_a_le
     expected = [("1", 41.0, 1.0), ("10", 61.0, 1.0), ("elbow", 66.0, 1.0), ("5", 71.0, 1.0), ("20", 10.0, None)]
     assert line(found, "cifar10, label-2", "fedconcat") == expected
     assert line(found, "cifar10, label-2", "fedavg") == [(None, 41.0, 1.0)]
-    assert found.remarks == {"cifar10, label-2": ["fedconcat at 20: 1/2 seeds"]}
+    assert found.caveats == {"cifar10, label-2": ["fedconcat at 20: 1/2 seeds"]}
 
     figure = figures.draw(found)
     (axes,) = figure.axes
@@ -234,9 +234,9 @@ def shares(first: int) -> dict:
 
 def test_distributions_show_one_client_of_one_seed_as_every_method_reported_it(store, played):
     played("cifar10 label-2", "fedavg", [0.5])
-    played("cifar10 label-2", "fedconcat", [None, 0.5], findings=shares(1))
-    played("cifar10 label-2", "fedconcat-id", [0.5], findings=shares(0))
-    played("cifar10 label-2", "fedconcat-id", [None, 0.5], findings=shares(2))
+    played("cifar10 label-2", "fedconcat", [None, 0.5], diagnostics=shares(1))
+    played("cifar10 label-2", "fedconcat-id", [0.5], diagnostics=shares(0))
+    played("cifar10 label-2", "fedconcat-id", [None, 0.5], diagnostics=shares(2))
     store.cells = [cell for cell in store.cells if (store.folder / "runs" / cell["run"]).exists()]
     found = numbers(store, {"kind": "distributions", "client": 1})
     truth = [(0, 0.0, None), (1, 0.0, None), (2, 100.0, None), (3, 0.0, None)]
@@ -254,7 +254,7 @@ def test_distributions_show_one_client_of_one_seed_as_every_method_reported_it(s
 
 
 def test_distributions_on_other_images_say_so(store, played):
-    played("svhn label-2", "fedconcat", [0.5], findings=shares(0), substitute="cifar10")
+    played("svhn label-2", "fedconcat", [0.5], diagnostics=shares(0), substitute="cifar10")
     found = numbers(store, {"kind": "distributions", "client": 0})
     (axes,) = figures.draw(found).axes
     assert [text.get_text() for text in axes.texts] == ["on cifar10"]
@@ -388,7 +388,7 @@ def test_a_mistake_in_the_figures_of_a_grid_is_explained(tmp_path, drawn, said):
 
 
 def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, played):
-    played("cifar10 label-2", "fedconcat", [0.5], findings=shares(0), traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
+    played("cifar10 label-2", "fedconcat", [0.5], diagnostics=shares(0), traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
     wanted = [*map(curves, figure_names.CURVES), {"kind": "by-setting", "setting": "clients"}]
     wanted += [{"kind": "distributions", "client": 0}, {"kind": "local-models"}]
     of_features = {"cka", "weight-norms", "embedding", "separability"}  # see test_feature_figures.py
@@ -402,8 +402,8 @@ def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, pla
 def test_what_holds_for_all_lines_of_a_panel_is_said_once(store, played):
     for algorithm in ("fedavg", "moon"):
         played("svhn label-2", algorithm, [0.5], substitute="cifar10")
-    assert numbers(store, curves("rounds")).remarks == {"svhn, label-2": ["on cifar10"]}
+    assert numbers(store, curves("rounds")).caveats == {"svhn, label-2": ["on cifar10"]}
     played("svhn label-2", "fedrs", [0.5, None], substitute="cifar10")
-    assert numbers(store, curves("rounds")).remarks == {
+    assert numbers(store, curves("rounds")).caveats == {
         "svhn, label-2": ["fedavg: on cifar10", "moon: on cifar10", "fedrs: 1/2 seeds, on cifar10"]
     }

@@ -342,5 +342,5 @@ def test_what_methods_say_about_their_runs_names_their_columns(store):
         store.add("cifar10 label-2", algorithm, [0.5])
     store.save()
     for run in range(2):
-        with_facts(store, run, remarks=["Features were cached."])
+        with_facts(store, run, caveats=["Features were cached."])
     assert "fedconcat, fedconcat-id: Features were cached." in notes(store)

@@ -22,12 +22,12 @@ def p_of(t_squared):
 
 @pytest.fixture
 def compared(report_of):
-    """Store -> (partition, algorithm) -> (p_value, best, like_best)."""
+    """Store -> (partition, algorithm) -> (p_value, best, not_significant)."""
 
     def build(store):
         store.mirrors = None
         cells = report_of(store).cells.itertuples()
-        return {(c.partition, c.algorithm): (c.p_value, c.best, c.like_best) for c in cells}
+        return {(c.partition, c.algorithm): (c.p_value, c.best, c.not_significant) for c in cells}
 
     return build
 
@@ -91,7 +91,7 @@ def test_what_is_like_the_best_is_in_italics_and_named_in_the_csv(store):
     assert "| **62.0±1.6** | 52.0±2.2 | _60.0±2.2_ |" in " ".join(markdown.split())
     assert r"\textbf{62.0$\pm$1.6} & 52.0$\pm$2.2 & \textit{60.0$\pm$2.2} \\" in latex
     lines = [line.split(",") for line in csv.splitlines()]
-    place, p_value = lines[0].index("like_best"), lines[0].index("p_value")
+    place, p_value = lines[0].index("not_significant"), lines[0].index("p_value")
     assert [(line[place], line[p_value]) for line in lines[1:]] == [
         ("False", ""),
         ("False", "0.006634"),
