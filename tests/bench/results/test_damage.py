@@ -300,7 +300,7 @@ CRAFTED = {
     "no versions": lambda grid, record: record.pop("versions"),
     "data of nothing": lambda grid, record: record.update(data={}),
     "kept nothing known": lambda grid, record: record.update(kept="foo"),
-    "deep": lambda grid, record: record.update(findings={"x": _deep(500)}),
+    "deep": lambda grid, record: record.update(diagnostics={"x": _deep(500)}),
     "no numbers": lambda grid, record: record.update(summary={"last": {"accuracy": None}}),
 }
 
