@@ -299,7 +299,7 @@ def _start_ray(address: str | None, resources: Resources) -> None:
     threads = {"OMP_NUM_THREADS": str(resources.threads)}  # whatever library starts them
     if address:
         # The code goes to the machines of the cluster; images and torch must be there.
-        code = {"py_modules": [str(ROOT / name) for name in PACKAGES], "excludes": ["__pycache__", "examples"]}
+        code = {"py_modules": [str(ROOT / name) for name in PACKAGES], "excludes": ["__pycache__"]}
         try:
             ray.init(address=address, runtime_env={**code, "env_vars": threads}, **quiet)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.AuthenticationError) as error:
