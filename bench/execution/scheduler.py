@@ -351,14 +351,14 @@ def _check_authentication(say: Callable[[str], None]) -> None:
     if not ray_environment.asks_for_token():  # and has been let in
         say(
             f"{cluster}: whoever reaches it over the network can run programs on its machines. Start it with "
-            "RAY_AUTH_MODE=token, as the README says."
+            "RAY_AUTH_MODE=token, as docs/cluster.md says."
         )
         return
     on_head = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(ray_environment.asks_for_token)
     if not ray.get(on_head.remote()):
         raise ValueError(
             f"{cluster}, but this command has RAY_AUTH_MODE=token, so its workers could not report to it. Start the cluster "
-            "with RAY_AUTH_MODE=token as well, as the README says, or set RAY_AUTH_MODE=disabled here."
+            "with RAY_AUTH_MODE=token as well, as docs/cluster.md says, or set RAY_AUTH_MODE=disabled here."
         )
 
 

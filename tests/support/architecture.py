@@ -59,9 +59,7 @@ def draw() -> str:
     arrows = reduced(imports(names))
     level = {name: number for number, row in enumerate(rows) for name in row}
     # An arrow over several rows keeps a place of its own in each of them.
-    paths = [
-        [a, *[(a, b, number) for number in range(level[a] + 1, level[b])], b] for a in names for b in arrows[a]
-    ]
+    paths = [[a, *[(a, b, number) for number in range(level[a] + 1, level[b])], b] for a in names for b in arrows[a]]
     places = [
         [*row, *(node for path in paths for node in path[1:-1] if node[2] == number)] for number, row in enumerate(rows)
     ]
@@ -96,7 +94,9 @@ def _columns(places: list[list], steps: list[tuple]) -> dict:
     x = {node: _WIDTH / 2 for row in places for node in row}
     for downwards in (True, False) * 4:
         for row in places if downwards else reversed(places):
-            wish = {node: sum(x[other] for other in beside[node] or [node]) / len(beside[node] or [node]) for node in row}
+            wish = {
+                node: sum(x[other] for other in beside[node] or [node]) / len(beside[node] or [node]) for node in row
+            }
             order = sorted(row, key=lambda node: (wish[node], str(node)))
             sizes = [_BOX + 14 if isinstance(node, str) else _WAY for node in order]
             from_left, from_right = _packed(order, sizes, wish), _packed(order[::-1], sizes[::-1], wish, mirrored=True)
