@@ -348,3 +348,10 @@ def test_every_package_is_described():
 
 def test_the_ten_words_are_ten():
     assert len(manual.table(ARCHITECTURE, "word")) == 10
+
+
+def test_what_runs_before_a_commit_is_what_make_format_runs():
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    target = re.search(r"^format: setup\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1)
+    wanted = target.replace("$(BIN)", ".venv/bin").replace("\t", "").splitlines()
+    assert [hook["entry"] for hook in repository["hooks"]] == wanted
