@@ -29,6 +29,7 @@ REFUSED = (
     typer.BadParameter.__base__,
 )  # what `check` raises; typer has a click of its own
 _BENCH = typer.main.get_command(app)
+COMMANDS = [name for name, command in _BENCH.commands.items() if not hasattr(command, "commands")]
 _OTHERS = (
     "git clone",
     "cd",
@@ -157,7 +158,11 @@ def option_names() -> set[str]:
 
 
 def options_of(command: str) -> list[str]:
-    """Long names of the options of a command."""
+    """Long names of the options of a command, but for help."""
+    if command == "speed":
+        return [
+            name for name in speed._parser("speed")._option_string_actions if name.startswith("--") and name != "--help"
+        ]
     return [name for parameter in _BENCH.commands[command].params for name in parameter.opts if name.startswith("--")]
 
 
