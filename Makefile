@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup quickstart test test-tools torture format clean
+.PHONY: setup quickstart test test-tools torture format docs clean
 
 setup: .venv/ready
 
@@ -22,8 +22,15 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=. $(BIN)/lint-imports --no-cache
+	$(MKDOCS)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 	$(BIN)/python -m pytest -m "slow and not torture"
+
+# The manual as a site, site/index.html. The variable silences an advertisement.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs: setup
+	$(MKDOCS)
 
 # Programs that tests of pages and of LaTeX need, from Debian's packages: a browser with its driver, and pdflatex with booktabs.
 # Without them those tests are skipped, saying so; with CI=true they fail. Each step gets ten minutes: what is cut off while it

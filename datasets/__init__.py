@@ -128,7 +128,9 @@ def _find_original(name: str, data_dir: Path) -> Source | None:
         return svhn.find(name, data_dir)
     if name == "tinyimagenet":
         return tinyimagenet.find(name, data_dir)
-    return folders.find(name, data_dir / "CINIC-10", channels=3)
+    if name == "cinic10":
+        return folders.find(name, data_dir / "CINIC-10", channels=3)
+    return None
 
 
 def _note(name: str, num_classes: int, train_size: int, test_size: int) -> str:

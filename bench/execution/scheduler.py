@@ -300,7 +300,7 @@ def _start_ray(address: str | None, resources: Resources) -> None:
     threads = {"OMP_NUM_THREADS": str(resources.threads)}  # whatever library starts them
     if address:
         # The code goes to the machines of the cluster; images and torch must be there.
-        code = {"py_modules": [str(ROOT / name) for name in PACKAGES], "excludes": ["__pycache__", "examples"]}
+        code = {"py_modules": [str(ROOT / name) for name in PACKAGES], "excludes": ["__pycache__"]}
         try:
             ray.init(address=address, runtime_env={**code, "env_vars": threads}, **quiet)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.AuthenticationError) as error:
@@ -352,14 +352,14 @@ def _check_authentication(on_message: Callable[[str], None]) -> None:
     if not ray_environment.asks_for_token():  # and has been let in
         on_message(
             f"{cluster}: whoever reaches it over the network can run programs on its machines. Start it with "
-            "RAY_AUTH_MODE=token, as the README says."
+            "RAY_AUTH_MODE=token, as docs/cluster.md says."
         )
         return
     on_head = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(ray_environment.asks_for_token)
     if not ray.get(on_head.remote()):
         raise ValueError(
             f"{cluster}, but this command has RAY_AUTH_MODE=token, so its workers could not report to it. Start the cluster "
-            "with RAY_AUTH_MODE=token as well, as the README says, or set RAY_AUTH_MODE=disabled here."
+            "with RAY_AUTH_MODE=token as well, as docs/cluster.md says, or set RAY_AUTH_MODE=disabled here."
         )
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import reports
 from bench.results.store import Store
 from reports import api
 
-EXAMPLES = Path(reports.__file__).parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 STORES = sorted(path.parent for path in EXAMPLES.glob("*/grids"))
 
 

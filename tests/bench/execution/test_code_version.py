@@ -131,7 +131,7 @@ class Mine(FedAvg):
 
 def test_another_method_leaves_a_checkpoint_usable_and_a_change_of_its_own_method_does_not(tmp_path):
     for name in PACKAGES:
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "examples"))
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     methods = tmp_path / "algorithms"
 
     def play_a_round_and_die():

@@ -201,7 +201,7 @@ def test_packages_need_not_lie_side_by_side(tmp_path):
     """A cluster unpacks each in a folder of its own."""
     places = {name: tmp_path / f"unpacked-{name}" for name in PACKAGES}
     for name, place in places.items():
-        shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "examples"))
+        shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, places.values()))}
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "run")]
     told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)

@@ -1,0 +1,357 @@
+"""The README and the manual are true: what they show runs, what they name exists."""
+
+import dataclasses
+import inspect
+import re
+
+import pytest
+import torch
+import yaml
+
+import algorithms
+import datasets
+import search_spaces
+from algorithms.base import Algorithm, RoundBased
+from algorithms.local import descend
+from bench.config.resolve import resolve
+from bench.experiments.expansion import expand
+from bench.experiments.figure_schema import KINDS
+from bench.experiments.grid_loading import load_grid
+from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning
+from bench.simulation.client import Batch, ClientView, Settings
+from bench.simulation.run import Run
+from bench.simulation.task import Cohort, Task
+from datasets.info import DatasetInfo
+from reports import api
+from tests.algorithms import test_contract
+from tests.datasets.test_loaders import random_images, write_folders
+from tests.support import architecture, manual
+from tests.support.alone import play_alone
+from tests.support.manual import PAGES, ROOT, codes
+from tests.support.toy import play, toy_task
+
+README = ROOT / "README.md"
+EXTENDING, METHODS, ARCHITECTURE = (ROOT / "docs" / f"{name}.md" for name in ("extending", "methods", "architecture"))
+EXAMPLE, LINE, LEAVES = (block.text for block in manual.blocks("python"))
+
+
+@pytest.fixture
+def example(tmp_path, monkeypatch):
+    """The README's method, installed as the README says."""
+    (tmp_path / "fedadam.py").write_text(EXAMPLE)
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+    added = {}
+    exec(LINE, {"REGISTRY": added})
+    for name, place in added.items():
+        monkeypatch.setitem(algorithms.REGISTRY, name, place)
+    monkeypatch.setattr(algorithms, "describe", lambda name: EXAMPLE.splitlines()[0].strip('"'))
+    return algorithms.load("fedadam")
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The files that the manual shows, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in manual.named_files().items():
+        (tmp_path / name).write_text(content)
+    return tmp_path
+
+
+# Commands
+
+
+def test_every_block_is_of_a_kind_that_is_checked():
+    kinds = {block.language for block in manual.blocks()}
+    assert kinds == {"bash", "python", "yaml", "text"}
+    fences = sum(len(re.findall(r"^ *```", page.read_text(), re.MULTILINE)) for page in PAGES)
+    assert fences == 2 * len(manual.blocks())
+
+
+@pytest.mark.parametrize("block", manual.blocks("bash"), ids=lambda block: f"{block.page.stem}: {block.text[:40]!r}")
+def test_commands_would_be_taken(block, example, files):
+    found = manual.commands(block)
+    assert found or block.needs == "tensorboard"
+    for words in found:
+        manual.check(words)
+
+
+def test_commands_in_sentences_would_be_taken(example, files):
+    found = [code for page in PAGES for code in manual.inline_code(page) if " -m bench" in code]
+    assert len(found) > 10
+    for code in found:
+        manual.check(code.split())
+
+
+def test_a_wrong_command_is_found(files):
+    for wrong in (
+        "python -m bench run --grid paper_table1 --sed 0",
+        "python -m bench run --grid paper_table",
+        "python -m bench run --grid paper_table1 --only dataset=cifar",
+        "python -m bench tune --algorithm fedprox --dataset cifar10 --partition label-2 --set nu=1",
+        "python -m bench show",
+        "make quick",
+        "python -m pytest tests/test_readme.py",
+        "ray start --first",
+    ):
+        with pytest.raises(manual.REFUSED):
+            manual.check(wrong.split())
+
+
+def test_options_in_sentences_exist_and_every_option_is_explained():
+    known = manual.option_names()
+    named = {page: [*re.findall(r"(?<![\w-])--[a-z][\w-]*", " ".join(manual.inline_code(page)))] for page in PAGES}
+    others = {
+        "--nodes",
+        "--ntasks-per-node",
+        "--cpus-per-task",
+        "--gpus-per-node",
+        "--python",
+        "--require-hashes",
+        "--fix",
+    }
+    assert {name: page.name for page, names in named.items() for name in names if name not in known | others} == {}
+    explained = {name for names in named.values() for name in names}
+    for command in manual.COMMANDS:
+        assert set(manual.options_of(command)) - explained == set(), command
+
+
+# Links and lists
+
+
+def test_every_link_leads_somewhere():
+    seen = 0
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if target.startswith("http"):
+                continue
+            path, _, anchor = target.partition("#")
+            found = (page.parent / path).resolve() if path else page
+            assert found.is_file(), f"{page.name}: {target}"
+            assert not anchor or anchor in manual.headings(found), f"{page.name}: {target}"
+            seen += 1
+    assert seen > 40
+
+
+def test_every_path_of_the_repository_that_is_named_exists():
+    folders = ("algorithms/", "bench/", "datasets/", "docs/", "reports/", "search_spaces/", "tests/")
+    named = [code for page in PAGES for code in manual.inline_code(page) if code.startswith(folders)]
+    mine = ("algorithms/fedadam.py", "algorithms/<name>.py", "search_spaces/<name>.yaml", "reports/examples")
+    assert len(named) > 20 and [path for path in named if path not in mine and not (ROOT / path).exists()] == []
+
+
+def test_the_front_page_is_short():
+    assert len(README.read_text().splitlines()) <= 150
+
+
+# Methods
+
+
+def test_every_method_stands_in_the_table_with_its_options_and_their_defaults():
+    rows = {codes(name)[0]: (options, paper) for name, options, paper in manual.table(METHODS, "method")}
+    assert rows.keys() == algorithms.REGISTRY.keys()
+    shown = {name: re.findall(r"`(\w+)` \(([^)]*)\)", options) for name, (options, _) in rows.items()}
+    groups = {
+        "stages as `fedconcat`": dict(shown["fedconcat"][:8]),
+        "calibration as `ccvr`": {key: value for key, value in shown["ccvr"] if key in CALIBRATION},
+    }
+    for name, (options, _) in rows.items():
+        said = dict(shown[name])
+        for words, group in groups.items():
+            said |= group if words in options else {}
+        assert said == {field.name: written(field.default) for field in dataclasses.fields(algorithms.load(name))}, name
+
+
+CALIBRATION = {field.name for field in dataclasses.fields(algorithms.load("oracle"))} - {
+    "base",
+    "fraction",
+    "transform_features",
+}
+
+
+def written(default) -> str:
+    """A default as the table writes it."""
+    if isinstance(default, Algorithm):
+        return algorithms.name_of(default)
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, float):
+        return f"{default:g}".replace("e-0", "e-")
+    return f"{default:,}" if isinstance(default, int) else default
+
+
+def test_links_to_papers_are_those_in_the_files_of_the_methods():
+    for name, _, paper in manual.table(METHODS, "method"):
+        module = inspect.getmodule(algorithms.load(codes(name)[0]))
+        for link in re.findall(r"\((https:[^)]+)\)", paper):
+            assert link in module.__doc__, name
+
+
+def test_the_example_method_runs_from_a_config_and_its_options_count(example):
+    settings = {"algorithm": "fedadam", "dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 2}
+    digits = datasets.load("digits", None)
+    losses = []
+    for server_lr in (0.01, 0.1):
+        run = Run(resolve({**settings, "local_epochs": 1, "server_lr": server_lr}), digits)
+        losses.append([run.step(), run.step()][-1]["loss"])
+    assert losses[0] != losses[1]
+
+
+def test_the_example_method_agrees_on_both_engines(example):
+    looped, vectorised = (play(example(), toy_task(engine=engine))["params"] for engine in ("loop", "vectorised"))
+    for name in looped:
+        torch.testing.assert_close(looped[name], vectorised[name], rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("check", [c for c in vars(test_contract) if c.startswith("test_")])
+def test_the_example_method_passes_the_contract(example, check, tmp_path):
+    function = getattr(test_contract, check)
+    fixtures = {"name": "fedadam", "method": example(), "tmp_path": tmp_path, "participation": 0.6}
+    fixtures |= {"model": "simple-cnn", "shape": (3, 16, 16), "dataset": "cifar10"}
+    function(**{key: fixtures[key] for key in inspect.signature(function).parameters})
+
+
+def test_first_step_of_the_example_by_hand(example):
+    """Delta 1: first moment 0.1, second 0.01, step 0.01 * 0.1 / (0.1 + 0.001)."""
+    params = {"w": torch.tensor(0.0, dtype=torch.float64)}
+    updates = {"delta": {"w": torch.ones(1, dtype=torch.float64)}}
+    cohort = toy_task().cohort(torch.tensor([0]))
+    new, _ = example().aggregate(None, params, example().init_server(None, params), updates, cohort)
+    assert new["w"].item() == pytest.approx(0.01 * 0.1 / 0.101)
+
+
+# What a method is made of
+
+
+def members(cls: type, *, beside: type = object) -> dict[str, str]:
+    """Public names that a class defines, or that it adds to another one; methods with the names of their arguments."""
+    found = {}
+    for name, member in vars(cls).items():
+        if name.startswith("_") or name in vars(beside) or name == "of":
+            continue
+        found[name] = f"{name}({', '.join(arguments(member))})" if inspect.isfunction(member) else name
+    return found
+
+
+def arguments(function) -> list[str]:
+    parameters = [one for one in inspect.signature(function).parameters.values() if one.name != "self"]
+    names, star = [], False
+    for one in parameters:
+        if one.kind is one.KEYWORD_ONLY and not star:
+            names, star = [*names, "*"], True
+        names.append(f"*{one.name}" if one.kind is one.VAR_POSITIONAL else one.name)
+    return names
+
+
+def test_the_tables_of_hooks_have_every_hook_with_its_arguments():
+    hooks = [codes(row[0])[0] for row in hook_rows()]
+    attributes = [codes(row[0])[0] for row in manual.table(EXTENDING, "attribute")]
+    defined = members(Algorithm) | members(RoundBased)
+    assert sorted(hooks + attributes) == sorted(defined.values())
+    for row in manual.table(EXTENDING, "attribute"):
+        (name,), (default,) = codes(row[0]), [row[1].strip("`")]
+        assert default == str(getattr(RoundBased, name))
+
+
+def hook_rows() -> list[list[str]]:
+    """Both tables of hooks."""
+    text = EXTENDING.read_text()
+    rows = re.findall(r"^\| hook \|.*\n\|[-| ]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert len(rows) == 2
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for part in rows for row in part.splitlines()]
+
+
+def test_the_table_of_local_training_has_every_argument():
+    named = [name for row in manual.table(EXTENDING, "argument") for name in codes(row[0])]
+    assert named == list(inspect.signature(descend).parameters)
+
+
+@pytest.mark.parametrize(
+    "heading, names",
+    [
+        ("field of `view`", [field.name for field in dataclasses.fields(ClientView)]),
+        ("field of `batch`", list(Batch._fields)),
+        ("field of `cohort`", [field.name for field in dataclasses.fields(Cohort)]),
+        ("field or method of `task`", [*{field.name: 0 for field in dataclasses.fields(Task)} | members(Task)]),
+    ],
+)
+def test_the_tables_of_what_hooks_get_are_complete(heading, names):
+    rows = manual.table(EXTENDING, heading)
+    assert sorted(code.partition("(")[0] for row in rows for code in codes(row[0])) == sorted(names)
+    if "task" in heading:
+        signatures = {code for row in rows for code in codes(row[0]) if "(" in code}
+        assert signatures == {signature for signature in members(Task).values() if "(" in signature}
+    if "view" in heading:
+        (settings,) = [row[1] for row in rows if row[0] == "`settings`"]
+        assert codes(settings)[1:] == [field.name for field in dataclasses.fields(Settings)]
+
+
+# Grids, search spaces, datasets
+
+
+def test_the_grid_of_the_manual_is_played_and_its_report_has_all_it_asks_for(files):
+    content = yaml.safe_load((files / "mu.yaml").read_text())
+    assert len(expand(load_grid("mu.yaml"), "paper")) == 2 * 3 * (1 + 4 + 1)
+    assert len(expand(load_grid("mu.yaml"), "two-rounds")) == 2 * 3
+    small = content["budgets"].pop("two-rounds")
+    content["settings"] |= small["settings"]
+    content["axes"] |= {"seed": small["seeds"]}
+    content["conditions"][0]["set"] |= small["conditions"][0]["set"]
+    (files / "short.yaml").write_text(yaml.safe_dump(content))
+    results = play_alone(files / "short.yaml", files / "results")
+    table = (results / "reports" / "short@paper.md").read_text()
+    assert content["title"] in table and content["report"]["notes"][0] in table and "Mean ranks" in table
+    drawn, _ = api.write_figures(results, "short", "paper")
+    assert {path.name for path in drawn} >= {"short@paper-communication.png", "short@paper-by-mu.png"}
+
+
+def test_the_tables_of_the_parts_of_a_grid_have_every_key():
+    rows = {key: row[1] for row in manual.table(EXTENDING, "key of a grid") for key in codes(row[0])}
+    assert rows.keys() == GridSpec.model_fields.keys() - {"name", "source"} | {"extends"}
+    parts = {"mirrors": Mirrors, "conditions": Condition, "tuning": Tuning, "budgets": Budget, "report": Layout}
+    for key, part in parts.items():
+        assert set(codes(rows[key])) >= part.model_fields.keys(), key
+    figures = {codes(row[0])[0]: set(codes(row[1])) for row in manual.table(EXTENDING, "kind of figure")}
+    assert figures == {kind: set(part.model_fields) - {"kind"} for kind, part in KINDS.items()}
+
+
+def test_the_search_space_of_the_manual_is_one(files):
+    space = search_spaces.load("space.yaml")
+    assert space.keys() == {"mu"} | search_spaces.load("training").keys() and space["mu"].log
+
+
+def test_the_dataset_of_the_manual_is_found_also_beside_another_one(tmp_path, monkeypatch):
+    added = {}
+    exec(LEAVES, {"INFO": added, "DatasetInfo": DatasetInfo})
+    monkeypatch.setitem(datasets.INFO, "leaves", added["leaves"])
+    images = random_images(40, 3, 32)
+    write_folders(tmp_path / "leaves", ["oak", "elm"], images, per_class=20)
+    write_folders(tmp_path / "CINIC-10", ["cat", "dog"], images[::-1], per_class=2)
+    found = datasets.load("leaves", tmp_path, cache_dir=tmp_path / "cache")
+    assert found.classes == ("elm", "oak") and found.train.images.shape == (40, 3, 32, 32)
+    assert resolve({"algorithm": "fedavg", "dataset": "leaves", "partition": "iid"}).model == "simple-cnn"
+
+
+# The code as a whole
+
+
+def test_the_drawing_of_the_packages_is_current():
+    assert architecture.DRAWING.read_text() == architecture.draw(), (
+        "`python -m tests.support.architecture` draws it anew"
+    )
+
+
+def test_every_package_is_described():
+    described = [name for row in manual.table(ARCHITECTURE, "package") for name in codes(row[0])]
+    *rows, _ = architecture.layers()
+    assert sorted(described) == sorted(name for row in rows for name in row if name != "bench.__main__")
+
+
+def test_the_ten_words_are_ten():
+    assert len(manual.table(ARCHITECTURE, "word")) == 10
+
+
+def test_what_runs_before_a_commit_is_what_make_format_runs():
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    target = re.search(r"^format: setup\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE).group(1)
+    wanted = target.replace("$(BIN)", ".venv/bin").replace("\t", "").splitlines()
+    assert [hook["entry"] for hook in repository["hooks"]] == wanted
