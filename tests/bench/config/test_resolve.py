@@ -132,7 +132,7 @@ def test_a_resolved_config_resolves_to_itself():
         ({"local_epochs": 2, "local_steps": 3}, "Set either local_epochs or local_steps, but not both."),
         (
             {"image_size": 0},
-            "image_size must be a number of pixels, at least 1, or height and width as 24x32 or [24, 32]",
+            "image_size must be a number of pixels from 1 to 1024, or height and width as 24x32",
         ),
         ({"image_size": 12, "model": "simple-cnn"}, "needs images of at least 16x16 pixels, but got 12x12"),
         ({"image_size": [16, 12], "model": "simple-cnn"}, "needs images of at least 16x16 pixels, but got 16x12"),

@@ -13,10 +13,12 @@ from bench.experiments.grid_loading import single
 from bench.experiments.planning import make_plan
 from bench.experiments.spec import Request
 from bench.results.artifacts import Folder
+from bench.results.schema import hash_of
 from bench.results.store import Store
-from tests.bench.results.test_store import CONFIG, play
+from tests.bench.results.test_store import CONFIG, RECORD, ROWS
 
-ENDED, REPEATED, GOING, REMOVED = ("e" * 16, "f" * 16, "a" * 16, "d" * 16)
+CONFIGS = {hash_of(config): config for config in (CONFIG | {"seed": seed} for seed in range(4))}
+ENDED, REPEATED, GOING, REMOVED = CONFIGS
 
 
 @pytest.mark.parametrize("place", ["memory://shared", "disk"])
@@ -25,12 +27,13 @@ def test_only_runs_that_go_on_keep_their_folders_in_a_storage(tmp_path, place):
     for run_id in (ENDED, REPEATED, GOING, REMOVED):
         (storage / run_id / "checkpoint").save("checkpoint.pt", torch.zeros(1))
     with Store(tmp_path / "results").locked() as store:
-        play(store, ENDED)
-        play(store, REPEATED)
-        store.start(REPEATED, CONFIG)
-        store.start(GOING, CONFIG)
+        for run_id in (ENDED, REPEATED):
+            store.start(run_id, CONFIGS[run_id])
+            store.finish(run_id, ROWS, RECORD | {"id": run_id})
+        store.start(REPEATED, CONFIGS[REPEATED])
+        store.start(GOING, CONFIGS[GOING])
         tidy(storage, store)
-    assert storage.folders() == [GOING, REPEATED]
+    assert storage.folders() == sorted([GOING, REPEATED])
     assert (storage / GOING / "checkpoint").names() == ["checkpoint.pt"]
     assert Folder(tmp_path / "nowhere").folders() == []
 

@@ -126,8 +126,8 @@ def test_a_run_whose_folder_is_not_its_own_is_not_taken(tmp_path):
     there.run_folder(LABEL_2[0].id).rename(there.run_folder("0123456789abcdef"))
     here = Store(tmp_path / "here")
     assert merge_results(there, here).taken == [] and here.records() == {}
-    path = there.run_folder("0123456789abcdef") / "record.json"
-    assert there.damaged == {path: f"is the record of another run, {LABEL_2[0].id}"}
+    path = there.run_folder("0123456789abcdef") / "config.json"
+    assert there.damaged == {path: "is the config of another run: the folder is not named after it"}
 
 
 def test_another_grid_of_the_same_name_keeps_its_cells(tmp_path):
