@@ -61,7 +61,7 @@ def stranger(folder: Path, ports: list[int], **own: str) -> subprocess.Popen:
     """A process of somebody with an empty home, and nothing in the environment but what is given."""
     (folder / "elsewhere").mkdir(exist_ok=True)
     bare = {"PATH": os.environ["PATH"], "HOME": str(folder / "elsewhere"), "RAY_NUM_REDIS_GET_RETRIES": "1"}
-    command = [sys.executable, ROOT / "tests" / "bench" / "stranger.py", *map(str, ports)]
+    command = [sys.executable, ROOT / "tests" / "support" / "stranger.py", *map(str, ports)]
     with open(folder / "strangers.log", "a") as log:
         return subprocess.Popen(command, env=bare | own, cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True)
 
