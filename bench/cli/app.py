@@ -197,20 +197,26 @@ def report(
             if not store.folder.is_dir():
                 raise ValueError(f"There is no results directory {store.folder}; name one with --results-dir.")
             raise ValueError(f"{store.folder} holds no results of {wanted}, only: {known}.")
-        if print_:
-            for name, of in chosen:
-                for wanted in formats if format else ["md"]:
-                    text = api.render(store, name, of, value=value, format=wanted)
-                    sys.stdout.write(text + "\n")
-            return
-        api.writable_folder(store.folder, to)
+        if not print_:
+            api.writable_folder(store.folder, to)
+        wanted, wrong = (*formats, *[api.STANDALONE] * standalone), []
         for name, of in chosen:
-            wanted = (*formats, *[api.STANDALONE] * standalone)
-            paths = api.write(store, name, of, value=value, formats=wanted, to=to)
-            if "md" in paths:
-                sys.stdout.write(paths["md"].read_text(encoding="utf-8") + "\n")
-            drawn, sentences = api.write_figures(store, name, of, figures, value=value, to=to)
-            print_saved([*paths.values(), *drawn], sentences)
+            try:
+                if print_:
+                    for one in formats if format else ["md"]:
+                        sys.stdout.write(api.render(store, name, of, value=value, format=one) + "\n")
+                    continue
+                paths = api.write(store, name, of, value=value, formats=wanted, to=to)
+                if "md" in paths:
+                    sys.stdout.write(paths["md"].read_text(encoding="utf-8") + "\n")
+                drawn, sentences = api.write_figures(store, name, of, figures, value=value, to=to)
+                print_saved([*paths.values(), *drawn], sentences)
+            except ValueError as error:  # of one grid: the others are reported all the same
+                if len(chosen) == 1:
+                    raise
+                wrong.append(f"{name}@{of}: {error}")
+        if wrong:
+            raise ValueError(" ".join(wrong))
 
 
 @app.command(name="list")

@@ -330,6 +330,16 @@ def test_no_file_that_looks_right_ends_in_a_traceback(foreign, program, craft, i
         assert code == 0 or f"grids/{LABEL}.json" in text
 
 
+def test_a_grid_that_cannot_be_laid_out_costs_no_other_its_report(foreign, program):
+    grid = foreign.grid(LABEL)
+    odd = grid | {"budget": "aaa", "report": grid["report"] | {"metric": "nix"}}
+    foreign.write_grid(f"{grid['grid']}@aaa", odd)
+    for command in (("report",), ("report", "--print")):
+        code, text = program(*command)
+        assert code == 2 and f"{grid['grid']}@aaa: Unknown metric 'nix'" in text and "50.0" in text
+    assert (foreign.folder / "reports" / f"{LABEL}.md").exists()
+
+
 @pytest.mark.parametrize(
     "link", ["runs/ID", "repeating/ID", "runs/ID/checkpoint", "runs/ID/final.pt", "runs/ID/.x.partial"]
 )
