@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -17,7 +16,7 @@ from bench.cli.encoders import run_grid as run_analysis
 from bench.cli.exchange import compare, export, import_
 from bench.cli.listing import KINDS, listing_table
 from bench.cli.options import RESULTS
-from bench.cli.pipeline import print_saved, run_request, storage_of
+from bench.cli.pipeline import print_saved, read_machines, run_experiment, storage_of
 from bench.cli.tune import tune
 from bench.errors import unknown
 
@@ -85,7 +84,7 @@ def run(
 ) -> None:
     """Run what is not finished of a grid, or of one setting, and print its table."""
     from bench.execution import tracking
-    from bench.experiments.spec import Request
+    from bench.experiments.spec import ExecutionOptions, ExperimentSpec
     from bench.simulation.retention import Final
 
     with explained():
@@ -123,25 +122,29 @@ def run(
             raise ValueError(unknown("value of --keep-state", keep_state, get_args(Final)))
         if track:
             tracking.check(track)
-        request = Request(
+        tuning = _tuning_options(
+            tuned, {"samples": samples, "searcher": searcher, "space": space, "validation_share": validation_share}
+        )
+        machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, is_tuned=bool(tuning))
+        spec = ExperimentSpec(
             grid=_grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds),
             budget=budget,
             only=given.read_only(only),
             overrides=given.read_set(set_),
             seeds=given.read_seeds(seeds),
             substitutes=given.read_once("--substitute", substitute),
+            tuning=tuning,
+        )
+        options = ExecutionOptions(
             data_dir=data_dir and data_dir.absolute(),  # workers have working directories of their own
-            rerun=rerun,
-            keep=keep_state,
+            storage=None if dry_run else storage_of(storage),
             checkpoint_seconds=checkpoint_seconds,
             engine=engine,
-            storage=None if dry_run else storage_of(storage),
+            keep=keep_state,
+            rerun=rerun,
             track=track,
-            tuning=_tuning_options(
-                tuned, {"samples": samples, "searcher": searcher, "space": space, "validation_share": validation_share}
-            ),
         )
-        ended_well = run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
+        ended_well = run_experiment(spec, options, machines, results_dir, dry_run)
     if not ended_well:
         raise typer.Exit(1)
 
@@ -250,9 +253,7 @@ def describe(
     from bench.execution.resources import Machines, Resources
     from bench.experiments import expansion as grids
     from bench.experiments.cells import budget_label, select
-    from bench.experiments.spec import Request
     from bench.results.store import Store
-    from bench.simulation.retention import Final
 
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
     with explained():
@@ -263,11 +264,10 @@ def describe(
         cells = grids.expand(spec, budget, overrides=overrides, seeds=chosen_seeds)
         cells = select(cells, given.read_only(only))
         title = f"{spec.name}@{budget_label(budget, overrides)}"
-        store, request = Store(results_dir), Request(spec, budget, {}, overrides, chosen_seeds, {}, None)
+        store = Store(results_dir)
         name_damaged(store)
         console.print(cost_table(title, cells, store))
-        keeping = [replace(request, keep=value) for value in get_args(Final)]
-        console.print(disk_table(cells, keeping, store, Machines(Resources()).at_once))
+        console.print(disk_table(cells, spec, store, Machines(Resources()).at_once))
 
 
 @app.command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from rich.console import Group
 from rich.table import Table
@@ -12,7 +12,7 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from bench.experiments.cells import Cell
-    from bench.experiments.spec import Request
+    from bench.experiments.grid_schema import GridSpec
     from bench.results.store import Store
 
 
@@ -105,14 +105,16 @@ def cost_table(title: str, cells: list[Cell], store: Store) -> Group:
     return Group(Text(title, "table.title"), table, Text(_CAPTION, "table.caption"))
 
 
-def disk_table(cells: list[Cell], requests: Iterable[Request], store: Store, at_once: int) -> Table:
-    """One line for each request, which differ in what is kept.
+def disk_table(cells: list[Cell], grid: GridSpec, store: Store, at_once: int) -> Table:
+    """One line for each value of `--keep-state`.
 
     Args:
-        at_once: trials that are played at once.
+        at_once: number of trials that run at the same time.
     """
     from bench.execution import disk
-    from bench.experiments.planning import training_of
+    from bench.experiments.planning import retention_of, training_of
+    from bench.experiments.spec import ExecutionOptions
+    from bench.simulation.retention import Final
 
     bases = {base.id: base for cell in cells if not cell.missing and (base := training_of(cell))}
     runs = {cell.id: cell for cell in cells if not cell.missing} | bases
@@ -125,14 +127,16 @@ def disk_table(cells: list[Cell], requests: Iterable[Request], store: Store, at_
     table.add_column("--keep-state")
     for name in ("kept", "checkpoints", "scratch", "together"):
         table.add_column(name, justify="right")
-    for request in requests:
-        found = list(disk.footprints(runs.values(), bases, request, store).values())
+    for keep in get_args(Final):
+        options = ExecutionOptions(keep=keep)
+        retention = {run: retention_of(cell, grid, options, store, run in bases) for run, cell in runs.items()}
+        found = list(disk.footprints(runs.values(), retention).values())
         known = [one for one in found if one]
         sizes = disk.total(known, at_once) if known else ()
         unknown = [f"+ {len(found) - len(known)} of unknown size"] * (len(found) > len(known))
         texts = [disk.in_words(size) for size in (*sizes, sum(sizes))] if sizes else ["?"] * 4
         texts[0] = " ".join([texts[0], *unknown])
-        table.add_row(request.keep, *texts)
+        table.add_row(keep, *texts)
     return table
 
 

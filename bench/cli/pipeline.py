@@ -1,105 +1,189 @@
-"""What the commands that play runs share: from a request to its printed table."""
+"""What `run` and `tune` share: locate data, expand, tune, plan, run, report."""
+
+from __future__ import annotations
 
 import contextlib
 import secrets
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from bench.cli.console import INTERRUPTED, console, errors, name_damaged, warn
 
-
-def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address) -> bool:
-    """Plays a request and prints its table; returns whether no run failed."""
-    from bench.execution import disk, driver, resources
-    from bench.experiments.planning import make_plan, store_grid
-    from bench.measurements import label_counts
-    from bench.measurements import run as measurements
+if TYPE_CHECKING:
+    from bench.execution.resources import Machines
+    from bench.experiments.images import Images
+    from bench.experiments.planning import Plan
+    from bench.experiments.selection import Selection
+    from bench.experiments.spec import ExecutionOptions, ExperimentSpec
     from bench.results.store import Store
-    from reports import api
 
-    share = resources.choose(cpus_per_trial, gpus_per_trial, address)
-    if request.tuning:
-        request.tuning.validate()
-    if request.tuning and share.auto:
-        raise ValueError(
-            "--gpus-per-trial auto finds shares for single runs, not for several seeds together; give a number, as 0.25."
-        )
-    machines = resources.Machines(share, max_concurrent, address)
+
+def run_experiment(
+    spec: ExperimentSpec, options: ExecutionOptions, machines: Machines, results_dir: Path, dry_run: bool
+) -> bool:
+    """Does what is left of an experiment and prints its table; a dry run only says what is left.
+
+    The grid is expanded before its images are located: a mistake in the settings is then named before minutes of decoding,
+    and only images that selected cells use are decoded.
+
+    Returns:
+        Whether no run has failed.
+    """
+    from bench.experiments.images import locate
+    from bench.experiments.planning import check_engine, check_name, make_plan
+    from bench.experiments.selection import fit_to_images, select_cells
+    from bench.results.store import Store
+
     store = Store(results_dir)
-    with contextlib.nullcontext() if dry_run else store.locked(), contextlib.ExitStack() as session:
+    with contextlib.nullcontext() if dry_run else store.locked(), contextlib.ExitStack() as session, _stopping():
         store.look_through()
-        plan = make_plan(request, store)
-        name_damaged(store, looked=True)
-        if request.tuning:
-            request = _tuned(request, plan, store, machines, dry_run, session)
+        check_name(spec, store)
+        selection = select_cells(spec)
+        images = locate(spec, selection.selected, options.data_dir)
+        selection = fit_to_images(selection, spec, images)
+        check_engine(options.engine, selection.selected)
+        if spec.tuning:
             if dry_run:
-                return True
-            plan = make_plan(request, store)
+                return _print_searches(selection, spec)
+            selection = _tune(selection, spec, options, machines, store, session)
+        plan = make_plan(selection, spec.grid, options, images, store)
+        name_damaged(store, looked=True)
         _announce(plan)
         if dry_run:
-            for cell in plan.todo:
-                console.print(f"{cell.id}  {driver.name_of(cell, request.grid)}", highlight=False, markup=False)
-            return True
-        store_grid(request, plan, store)
-        ended = None
-        try:
-            if plan.todo:
-                for sentence in disk.shortages(plan, request, store, machines):
-                    warn(sentence)
-                ended = driver.run_plan(request, plan, store, console, machines)
-            figures = [figure.model_dump() for figure in request.grid.report.figures]
-            measurements.measure(plan.selected, figures, store, request.data_dir, warn)
-            label_counts.measure(plan.selected, store, request.data_dir, warn)
-        except KeyboardInterrupt:
-            _stopped()
-    name, _, label = request.label.partition("@")
-    paths = api.write(store, name, label)
-    sys.stdout.write("\n" + paths["md"].read_text() + "\n")
-    drawn, sentences = api.write_figures(store, name, label)
-    print_saved([paths["html"], *drawn], sentences)
-    console.print(f"Results: {store.folder}", highlight=False, soft_wrap=True)
-    if plan.no_data:
-        warn(plan.no_data)
-    if ended:
-        console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
-        for line in driver.failures(request.grid, plan, store):
-            warn(line)
-    if ended and ended["failed"]:
-        command = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])
-        warn(f"What failed is tried again by: {command}")
-    return not (ended and ended["failed"])
+            return _print_runs(plan, spec)
+        ended = _run(plan, spec, options, machines, store)
+    _report(spec, store)
+    return _print_end(ended, plan, spec, images, store)
 
 
-def _tuned(request, plan, store, machines, dry_run: bool, session: contextlib.ExitStack):
-    """A request with the hyper-parameters that searches choose for the selected cells of a plan; a dry run only says which
-    searches there are."""
+def _tune(
+    selection: Selection,
+    spec: ExperimentSpec,
+    options: ExecutionOptions,
+    machines: Machines,
+    store: Store,
+    session: contextlib.ExitStack,
+) -> Selection:
+    """The cells with the hyper-parameters that searches choose."""
+    from bench.experiments.selection import with_chosen
     from bench.tuning import select
-
-    searches = select.searches_of(request, plan.selected)
-    if dry_run:
-        for search in searches.values():
-            _say(select.title_of(search))
-        return request
     from reports.exports import search_report
 
+    searches = select.searches_of(spec, selection.selected)
+    chosen = select.choose(searches, spec.tuning, options, machines, store, console, _say, session, search_report.write)
+    return with_chosen(selection, spec, chosen)
+
+
+def _print_searches(selection: Selection, spec: ExperimentSpec) -> bool:
+    """Names the searches, before whose end nobody knows the runs."""
+    from bench.tuning import select
+
+    for search in select.searches_of(spec, selection.selected).values():
+        _say(select.title_of(search))
+    return True
+
+
+def _run(
+    plan: Plan, spec: ExperimentSpec, options: ExecutionOptions, machines: Machines, store: Store
+) -> dict[str, int]:
+    """Does the runs of a plan, and measures what tables and figures need; returns status -> number of runs."""
+    from bench.execution import disk, driver
+    from bench.experiments.planning import store_grid
+    from bench.measurements import label_counts
+    from bench.measurements import run as measurements
+
+    store_grid(spec, plan, store)
+    ended: dict[str, int] = {}
+    if plan.todo:
+        for sentence in disk.shortages(plan, options.storage, machines, store):
+            warn(sentence)
+        ended = driver.run_plan(plan, spec, options, machines, store, console)
+    figures = [figure.model_dump() for figure in spec.grid.report.figures]
+    measurements.measure(plan.selected, figures, store, options.data_dir, warn)
+    label_counts.measure(plan.selected, store, options.data_dir, warn)
+    return ended
+
+
+def _report(spec: ExperimentSpec, store: Store) -> None:
+    """Saves tables and figures, and prints the table."""
+    from reports import api
+
+    paths = api.write(store, spec.grid.name, spec.budget_label)
+    sys.stdout.write("\n" + paths["md"].read_text(encoding="utf-8") + "\n")
+    drawn, sentences = api.write_figures(store, spec.grid.name, spec.budget_label)
+    print_saved([paths["html"], *drawn], sentences)
+    console.print(f"Results: {store.folder}", highlight=False, soft_wrap=True)
+
+
+def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: Images, store: Store) -> bool:
+    """Prints how the runs have ended, and what to do about failed ones and absent images; returns whether none has failed."""
+    from bench.execution import driver
+
+    if images.none_found:
+        warn(images.none_found)
+    if ended:
+        console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
+        for line in driver.failures(spec.grid, plan, store):
+            warn(line)
+    if not ended.get("failed"):
+        return True
+    command = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])
+    warn(f"What failed is tried again by: {command}")
+    return False
+
+
+def _announce(plan: Plan) -> None:
+    """Which cells have no images, how many runs are left, and why finished ones are repeated."""
+    for line in sorted({cell.missing for cell in plan.selected if cell.missing}):
+        console.print(line, highlight=False)
+    console.print(f"{plan.finished} finished, {len(plan.todo)} to run", highlight=False)
+    for run_id, reason in plan.reasons.items():
+        console.print(f"{run_id} runs again: {reason}", highlight=False, soft_wrap=True)
+
+
+def _print_runs(plan: Plan, spec: ExperimentSpec) -> bool:
+    """Names the runs that are left."""
+    from bench.execution import driver
+
+    for cell in plan.todo:
+        console.print(f"{cell.id}  {driver.name_of(cell, spec.grid)}", highlight=False, markup=False)
+    return True
+
+
+@contextlib.contextmanager
+def _stopping():
+    """Ends with one sentence after Ctrl-C."""
     try:
-        chosen = select.choose(searches, request, store, machines, console, _say, session, search_report.write)
-        return replace(request, chosen=chosen)
+        yield
     except KeyboardInterrupt:
-        _stopped()
-
-
-def _stopped() -> None:
-    errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
-    raise typer.Exit(INTERRUPTED) from None
+        errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _say(line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def read_machines(
+    cpus_per_trial: float, gpus_per_trial: str, max_concurrent: int, address: str | None, is_tuned: bool
+) -> Machines:
+    """Where runs are executed, from the options of the command line.
+
+    Raises:
+        ValueError: if there is less than they name.
+    """
+    from bench.execution import resources
+
+    share = resources.choose(cpus_per_trial, gpus_per_trial, address)
+    if is_tuned and share.auto:
+        raise ValueError(
+            "--gpus-per-trial auto finds shares for single runs, not for several seeds together; give a number, as 0.25."
+        )
+    return resources.Machines(share, max_concurrent, address)
 
 
 def storage_of(uri: str | None) -> str | None:
@@ -134,13 +218,3 @@ def print_saved(paths: list, sentences: list[str]) -> None:
         console.print(sentence, highlight=False, soft_wrap=True, markup=False)
     if paths:
         console.print("Saved: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
-
-
-def _announce(plan) -> None:
-    """What will be played, and what not."""
-    absent = sorted({cell.missing for cell in plan.selected if cell.missing})
-    for line in absent:
-        console.print(line, highlight=False)
-    console.print(f"{plan.finished} finished, {len(plan.todo)} to run", highlight=False)
-    for run_id, reason in plan.reasons.items():
-        console.print(f"{run_id} runs again: {reason}", highlight=False, soft_wrap=True)

@@ -36,27 +36,28 @@ def tune(
     dry_run: given.DryRunOption = False,
 ) -> None:
     """Search hyper-parameters without the test split, then train the best ones on all data and test them."""
-    from bench.cli.pipeline import run_request, storage_of
+    from bench.cli.pipeline import read_machines, run_experiment, storage_of
     from bench.experiments.grid_loading import single
-    from bench.experiments.spec import Request, TuningOptions
+    from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
 
     with explained():
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
         given.check_engine(engine)
-        request = Request(
+        machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, is_tuned=True)
+        spec = ExperimentSpec(
             grid=single({"algorithm": algorithm, "dataset": dataset, "partition": partition}, wanted_seeds),
             budget=budget,
-            only={},
             overrides=overrides,
             seeds=wanted_seeds,
-            substitutes={},
-            data_dir=data_dir and data_dir.absolute(),
-            checkpoint_seconds=checkpoint_seconds,
-            engine=engine,
-            storage=None if dry_run else storage_of(storage),
             tuning=TuningOptions(searcher, scheduler, samples, space, metric, validation_share),
         )
-        ended_well = run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, max_concurrent, address)
+        options = ExecutionOptions(
+            data_dir=data_dir and data_dir.absolute(),
+            storage=None if dry_run else storage_of(storage),
+            checkpoint_seconds=checkpoint_seconds,
+            engine=engine,
+        )
+        ended_well = run_experiment(spec, options, machines, results_dir, dry_run)
     if not ended_well:
         raise typer.Exit(1)

@@ -4,7 +4,7 @@ import functools
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +16,7 @@ from bench.config.schema import RunConfig
 from bench.execution.resources import Machines
 from bench.experiments.cells import Cell
 from bench.experiments.cost import blank_task, method_of, without_numbers
-from bench.experiments.planning import Plan, retention_of, training_of
-from bench.experiments.spec import Request
+from bench.experiments.planning import Plan, training_of
 from bench.participation import cohort_size
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
@@ -66,37 +65,30 @@ def total(footprints: Iterable[Footprint], at_once: int) -> Footprint:
     return Footprint(sum(kept), *(sum(sorted(sizes)[-at_once:]) for sizes in playing))
 
 
-def footprints(
-    cells: Iterable[Cell], bases: Iterable[str], request: Request, store: Store
-) -> dict[str, Footprint | None]:
-    """Run id -> what it takes.
+def footprints(cells: Iterable[Cell], retention: Mapping[str, StateRetention]) -> dict[str, Footprint | None]:
+    """Run id -> what the run takes.
 
     Args:
-        bases: ids of those from whose last states others start.
+        retention: run id -> which states the run keeps.
     """
-    bases = set(bases)
-    return {
-        cell.id: footprint(
-            cell.config,
-            retention_of(request, cell, store, is_base=cell.id in bases),
-            takes_over=bool(training_of(cell)),
-        )
-        for cell in cells
-    }
+    return {cell.id: footprint(cell.config, retention[cell.id], takes_over=bool(training_of(cell))) for cell in cells}
 
 
-def shortages(plan: Plan, request: Request, store: Store, machines: Machines) -> list[str]:
-    """A sentence for each disk of this machine on which less is free than the runs of a plan need."""
-    found = footprints(plan.todo, plan.bases.values(), request, store)
-    known = [one for one in found.values() if one]
+def shortages(plan: Plan, storage: str | None, machines: Machines, store: Store) -> list[str]:
+    """A sentence for each disk of this machine that has less free space than the runs of a plan need.
+
+    Args:
+        storage: as in `bench.experiments.spec.ExecutionOptions`.
+    """
+    known = [one for one in footprints(plan.todo, plan.retention).values() if one]
     if not known:
         return []
     needed = total(known, machines.at_once)
     # A run that ends lies in a storage, beside its checkpoint, until it is fetched.
-    ending = sum(sorted(one.kept for one in known)[-machines.at_once :]) if request.storage else 0
+    ending = sum(sorted(one.kept for one in known)[-machines.at_once :]) if storage else 0
     places = [
         (store.folder, needed.kept, "kept states"),
-        (request.storage or store.folder, needed.checkpoint + ending, f"checkpoints of {machines.at_once} at once"),
+        (storage or store.folder, needed.checkpoint + ending, f"checkpoints of {machines.at_once} at once"),
         (default_dir(), 0 if machines.address else needed.scratch, "client states while they are played"),
     ]
     by_disk: dict[int, list] = {}

@@ -1,32 +1,34 @@
-"""Plays the runs of a plan and puts their results into the store."""
+"""Does the runs of a plan; their results go into the store."""
 
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from bench.execution.resources import Machines
-from bench.execution.workspace import base_folder, folder_of, marker_of
+from bench.execution.workspace import Workspace
 from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import pairs
-from bench.experiments.planning import Plan, retention_of
-from bench.experiments.spec import Request
+from bench.experiments.planning import Plan
+from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.provenance import commit
 from bench.results.store import Store
 
 if TYPE_CHECKING:
+    from bench.execution.progress import Display
     from bench.execution.tracking import Tracker
 
 
 def run_plan(
-    request: Request,
     plan: Plan,
+    spec: ExperimentSpec,
+    options: ExecutionOptions,
+    machines: Machines,
     store: Store,
     console: Console,
-    machines: Machines,
 ) -> dict[str, int]:
-    """Plays what is left to do; the store must be locked.
+    """Does the runs that are left; the store must be locked.
 
     Returns:
         Status -> number of runs.
@@ -36,19 +38,20 @@ def run_plan(
     from bench.execution.progress import Display
 
     shown = {
-        cell.id: (name_of(cell, request.grid), 0 if cell.id in plan.bases else examples_to_train(cell.config))
+        cell.id: (name_of(cell, spec.grid), 0 if cell.id in plan.bases else examples_to_train(cell.config))
         for cell in plan.todo
     }
-    with marker_of(request, store, machines.address) as marker, Display(console, shown).shown() as display:
+    workspace = Workspace(store, options.storage)
+    with workspace.marker(machines.address) as marker, Display(console, shown).shown() as display:
         jobs = [
             Job(
                 cell.id,
                 cell.config,
-                folder_of(cell.id, request, store),
-                retention_of(request, cell, store, is_base=cell.id in plan.bases.values()),
-                request.checkpoint_seconds,
-                request.engine,
-                base=base_folder(plan.bases.get(cell.id), request, store),
+                workspace.run_folder(cell.id),
+                plan.retention[cell.id],
+                options.checkpoint_seconds,
+                options.engine,
+                base=workspace.base_folder(plan.bases.get(cell.id)),
                 marker=marker,
             )
             for cell in plan.todo
@@ -57,23 +60,25 @@ def run_plan(
             jobs,
             store,
             display,
-            data_dir=request.data_dir,
+            data_dir=options.data_dir,
             machines=machines,
-            storage=request.storage,
+            storage=options.storage,
             facts={"commit": commit()},
-            tracker=_tracker(request, plan, store, display),
+            tracker=_tracker(plan, spec, options, store, display),
         )
     return display.ended_by
 
 
-def _tracker(request: Request, plan: Plan, store: Store, display) -> "Tracker | None":
-    """Who tells a tracking service how the runs go, if that was asked for."""
+def _tracker(
+    plan: Plan, spec: ExperimentSpec, options: ExecutionOptions, store: Store, display: "Display"
+) -> "Tracker | None":
+    """Sends the runs' rounds to a tracking service, if one is named."""
     from bench.execution.tracking import Tracker
 
-    if request.track is None:
+    if options.track is None:
         return None
-    names = {cell.id: name_of(cell, request.grid) for cell in plan.todo}
-    return Tracker(request.track, request.label, names, store.folder / "tracking", display.on_message)
+    names = {cell.id: name_of(cell, spec.grid) for cell in plan.todo}
+    return Tracker(options.track, spec.label, names, store.folder / "tracking", display.on_message)
 
 
 def failures(grid: GridSpec, plan: Plan, store: Store) -> list[str]:

@@ -2,10 +2,10 @@
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.errors import StoreError
-from bench.experiments.spec import Request
 from bench.results.store import Store
 
 if TYPE_CHECKING:
@@ -15,58 +15,65 @@ if TYPE_CHECKING:
 _MARKER = "driver.pt"  # by which the machines of a cluster know that they see the storage
 
 
-def folder_of(run_id: str, request: Request, store: Store) -> str:
-    """Where the worker of a run writes."""
-    own = store.playing_folder(run_id)
-    return str(own) if request.storage is None else f"{_storage_of(request, store)}/{run_id}"
+@dataclass(frozen=True)
+class Workspace:
+    """Where the workers of a results directory write.
 
+    Attributes:
+        store: the results directory.
+        storage: a shared path or a URI, in which each results directory has a folder of its own; None for the results
+            directory itself.
+    """
 
-def base_folder(run_id: str | None, request: Request, store: Store) -> str:
-    """Where a worker finds the state of a finished run; "" without any."""
-    from bench.execution.job import BASE_PREFIX
+    store: Store
+    storage: str | None
 
-    if run_id is None:
-        return ""
-    return (
-        str(store.run_folder(run_id))
-        if request.storage is None
-        else f"{_storage_of(request, store)}/{BASE_PREFIX}{run_id}"
-    )
+    @property
+    def root(self) -> str:
+        """The folder with a folder for each run that has not ended."""
+        if self.storage is None:
+            return str(self.store.folder / "runs")
+        return f"{self.storage.rstrip('/')}/{self.store.key}"
 
+    def run_folder(self, run_id: str) -> str:
+        """Where the worker of a run writes."""
+        return str(self.store.playing_folder(run_id)) if self.storage is None else f"{self.root}/{run_id}"
 
-def place_of(request: Request, store: Store) -> str:
-    """The folder in which each run that has not ended has one of its own."""
-    return str(store.folder / "runs") if request.storage is None else _storage_of(request, store)
+    def base_folder(self, run_id: str | None) -> str:
+        """Where a worker finds the last state of a finished run; "" for None."""
+        from bench.execution.job import BASE_PREFIX
 
+        if run_id is None:
+            return ""
+        return str(self.store.run_folder(run_id)) if self.storage is None else f"{self.root}/{BASE_PREFIX}{run_id}"
 
-def _storage_of(request: Request, store: Store) -> str:
-    """In a storage each results directory has a place of its own."""
-    return f"{request.storage.rstrip('/')}/{store.key}"
+    @contextlib.contextmanager
+    def marker(self, address: str | None) -> Iterator[str]:
+        """A file of this driver by which other machines know that they see the workspace; "" where there are none. A storage
+        is empty again when every run has ended.
 
+        Args:
+            address: of the Ray cluster; None for this machine alone.
+        """
+        from bench.results.artifacts import Folder
 
-@contextlib.contextmanager
-def marker_of(request: Request, store: Store, address: str | None) -> Iterator[str]:
-    """A file of this driver by which machines know that they see where runs write; "" where there is no other machine. A
-    storage is empty again when every run has ended."""
-    from bench.results.artifacts import Folder
-
-    if request.storage is None:
-        yield str(store.id_file) if address else ""
-        return
-    place = Folder(_storage_of(request, store))
-    place.save(_MARKER, {"results": str(store.folder)})
-    tidy(place, store)
-    try:
-        yield f"{place.uri}/{_MARKER}"
-    finally:
-        with contextlib.suppress(StoreError):  # what has happened before says more
-            if not place.folders():
-                place.remove()
+        if self.storage is None:
+            yield str(self.store.id_file) if address else ""
+            return
+        root = Folder(self.root)
+        root.save(_MARKER, {"results": str(self.store.folder)})
+        tidy(root, self.store)
+        try:
+            yield f"{root.uri}/{_MARKER}"
+        finally:
+            with contextlib.suppress(StoreError):  # an earlier error says more
+                if not root.folders():
+                    root.remove()
 
 
 def tidy(storage: "Folder", store: Store) -> None:
-    """Removes from a storage what belongs to no run that goes on: a driver that is killed after a run's record was written,
-    and before its folder was removed, leaves it there, and a repetition of the run would take it for its own."""
+    """Removes the folders of runs that have ended. A driver that is killed between writing a run's record and removing its
+    folder leaves the folder behind, and a repetition of the run would take it for its own."""
     for run_id in storage.folders():
         if not store.playing_folder(run_id).exists():
             (storage / run_id).remove()

@@ -25,7 +25,8 @@ class Cell:
             axis.
         variant: what the mirrored table calls the published counterpart, beside its method; "" for nothing.
         published_as: what it calls the method; "" for the name that it has here.
-        tuned: hyper-parameters that a search on validation data has chosen, and how, as `bench.tuning.select.described` has it.
+        tuned: hyper-parameters that a search on validation data has chosen, and how: the result of
+            `bench.tuning.select.describe_choice`.
     """
 
     dataset: str

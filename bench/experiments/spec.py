@@ -1,4 +1,4 @@
-"""What was asked for: a grid with its changes, and how hyper-parameters are chosen."""
+"""What an experiment is (a grid with its changes, and how hyper-parameters are chosen), and how its runs are executed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,22 +14,22 @@ from bench.simulation.retention import Final
 VALIDATION = "validation"
 SEARCHERS = ("grid", "random", "optuna")
 SCHEDULERS = ("none", "asha")
-ALL = "own,training"  # what methods that are compared search: with an option of their own or without
-OWN = "own"  # among the names of spaces: that of the method itself
+ALL = "own,training"  # the spaces of methods that are compared: every method has one, also without options of its own
+OWN = "own"  # the name that means the space of the method itself
 
 
 @dataclass(frozen=True)
 class TuningOptions:
-    """By which options hyper-parameters are searched; in words that people gave, so that nothing of it need be right.
+    """How hyper-parameters are searched: command-line values, which `validate` checks.
 
     Attributes:
         searcher, scheduler: of SEARCHERS and SCHEDULERS.
-        samples: configurations that are tried, at most; None for all of a grid.
+        samples: largest number of configurations; None for all of a grid.
         space: names of spaces or files, with commas.
-        metric: one of METRICS after "validation_"; None for what the method is usually judged by.
-        validation_share: of each class of each client.
-        compares: whether methods are compared by it. Then each must get as many configurations as the others: nothing is
-            learned from other searches, and what the table shows is not searched. There are many searches, and no figures.
+        metric: one of METRICS after "validation_"; None for the metric by which the method is usually judged.
+        validation_share: share of each class of each client that is set aside.
+        compares: whether the searches are for a comparison of methods. Then every method gets the same number of
+            configurations, no search learns from another one, axes of the table are not searched, and no figures are drawn.
     """
 
     searcher: str = "grid"
@@ -42,8 +42,8 @@ class TuningOptions:
 
     @property
     def words(self) -> dict[str, Any]:
-        """What the name of a budget says about it, as of `--set`: all that makes another table of it, but for `samples`: what a
-        longer search chooses takes the place of what a shorter one has chosen."""
+        """The part of a budget's name that says how it was tuned: every option that differs from its usual value. `samples`
+        is left out, so that a longer search replaces the choice of a shorter one."""
         searcher = self.searcher + ("" if self.scheduler == "none" else f"-{self.scheduler}")
         usual = TuningOptions(space=ALL) if self.compares else TuningOptions()
         others = {key: getattr(self, key) for key in ("space", "metric", "validation_share")}
@@ -51,7 +51,7 @@ class TuningOptions:
         return {"tuned": VALIDATION, "searcher": searcher} | own
 
     def validate(self) -> None:
-        """Raises ConfigError with what is wrong whatever is searched."""
+        """Raises ConfigError with every option that is wrong by itself."""
         mistakes = [
             unknown(kind, value, known)
             for kind, value, known in (
@@ -78,42 +78,25 @@ class TuningOptions:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What `run` was asked for.
+class ExperimentSpec:
+    """Which runs an experiment has: a grid with its changes, and how hyper-parameters are chosen.
 
     Attributes:
         only: restricts the cells; setting -> values.
         overrides: settings and method options that win over grid and budget.
         seeds: replaces the grid's seeds, or None.
-        substitutes: dataset without images -> dataset that stands in.
-        rerun: play finished runs again; each takes the place of the earlier one when it has finished, and the earlier
-            results go to `superseded`. Killed in between, the earlier results stand, and the same command goes on.
-        keep: how much of each run's last state is kept, at least.
-        checkpoint_seconds: least time between checkpoints of an unfinished run.
-        engine: on which runs are played, "auto" for the faster one; numbers agree up to rounding, so it is not part of a run's
-            id.
-        storage: where workers write checkpoints and states, a shared path or a URI; None for the results directory.
-        track: which service is told of every round, one of `bench.execution.tracking.KINDS`; None for none.
-        tuning: how hyper-parameters are chosen on validation data; None plays the grid's tuning sets, among whose points the
+        substitutes: dataset without images -> dataset that replaces it.
+        tuning: how hyper-parameters are chosen on validation data; None runs the grid's tuning sets, among whose points the
             table chooses on the split of its runs, as published.
-        chosen: what was chosen in that way, place of the table -> as `bench.tuning.select.described` has it; none yet if empty.
     """
 
     grid: GridSpec
-    budget: str
-    only: Mapping[str, list]
-    overrides: Mapping[str, Any]
-    seeds: list[int] | None
-    substitutes: Mapping[str, str]
-    data_dir: Path | None
-    rerun: bool = False
-    keep: Final = "deployed"
-    checkpoint_seconds: float = 60.0
-    engine: str = "auto"
-    storage: str | None = None
-    track: str | None = None
-    tuning: "TuningOptions | None" = None
-    chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    budget: str = "paper"
+    only: Mapping[str, list] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    seeds: list[int] | None = None
+    substitutes: Mapping[str, str] = field(default_factory=dict)
+    tuning: TuningOptions | None = None
 
     @property
     def budget_label(self) -> str:
@@ -122,5 +105,36 @@ class Request:
 
     @property
     def label(self) -> str:
-        """Its name in the store."""
+        """Name of the experiment in the store."""
         return f"{self.grid.name}@{self.budget_label}"
+
+    @property
+    def all_seeds(self) -> list[int]:
+        """Seeds of the grid at the budget, then those that replace them: the order of a table counts both."""
+        budget = self.grid.budgets.get(self.budget)
+        own = (budget and budget.seeds) or self.grid.axes.get("seed", [0])
+        return [*own, *(seed for seed in self.seeds or () if seed not in own)]
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """How the runs of an experiment are executed: nothing of it is part of a run's id.
+
+    Attributes:
+        data_dir: where the images are.
+        storage: where workers write checkpoints and states, a shared path or a URI; None for the results directory.
+        checkpoint_seconds: least time between checkpoints of an unfinished run.
+        engine: "loop", "vectorised", or "auto" for the faster one; their numbers agree up to rounding.
+        keep: how much of each run's last state is kept, at least.
+        rerun: repeat finished runs. Each replaces the earlier one when it has finished, and the earlier results go to
+            `superseded`. After a kill in between, the earlier results are still there, and the same command continues.
+        track: the tracking service that gets every round, one of `bench.execution.tracking.KINDS`; None for none.
+    """
+
+    data_dir: Path | None = None
+    storage: str | None = None
+    checkpoint_seconds: float = 60.0
+    engine: str = "auto"
+    keep: Final = "deployed"
+    rerun: bool = False
+    track: str | None = None

@@ -11,11 +11,11 @@ from bench.config.schema import run_id
 from bench.errors import ConfigError
 from bench.execution.job import Job
 from bench.execution.resources import Machines
-from bench.execution.workspace import base_folder, folder_of, marker_of, place_of
+from bench.execution.workspace import Workspace
 from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
 from bench.experiments.planning import has_last_state
-from bench.experiments.spec import Request
+from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
 from bench.provenance import commit
 from bench.results.store import Store
 from bench.simulation.data import divide
@@ -33,21 +33,28 @@ _OF_THE_DATA = (
 )
 
 
-def searches_of(request: Request, cells: Iterable[Cell]) -> dict[str, Search]:
-    """Place of a table (as `cell_key` has it) -> its search, for the cells of a request whose images are there; errors as in
-    `make_searches`."""
+def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search]:
+    """Key of a table cell (see `bench.experiments.cells.cell_key`) -> its search, for the cells whose images are there.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+        ValueError: if the experiment is not tuned.
+    """
+    tuning = spec.tuning
+    if tuning is None:
+        raise ValueError(f"{spec.label} is not tuned on validation data, so it has no searches.")
     given = {
         "split": "a search is on validation data, what follows it on test data.",
         "validation_share": "it is an option of its own, --validation-share.",
         "seed": "it is an option of its own, --seeds.",
     }
-    mistakes = [f"--set {key} has no place here: {why}" for key, why in given.items() if key in request.overrides]
+    mistakes = [f"--set {key} has no place here: {why}" for key, why in given.items() if key in spec.overrides]
     if mistakes:
         raise ConfigError(mistakes)
-    fixed = {*request.grid.axes, *request.overrides} if request.tuning.compares else ()
+    fixed = {*spec.grid.axes, *spec.overrides} if tuning.compares else ()
     there = [cell for cell in cells if not cell.missing]
-    searches = make_searches(there, request.grid.report.model_dump(), request.tuning, fixed)
-    searched = dict.fromkeys(key for search in searches.values() for key in search.space if key in request.overrides)
+    searches = make_searches(there, spec.grid.report.model_dump(), tuning, fixed)
+    searched = dict.fromkeys(key for search in searches.values() for key in search.space if key in spec.overrides)
     if searched:
         names = ", ".join(searched)
         raise ConfigError(
@@ -58,9 +65,10 @@ def searches_of(request: Request, cells: Iterable[Cell]) -> dict[str, Search]:
 
 def choose(
     searches: Mapping[str, Search],
-    request: Request,
-    store: Store,
+    tuning: TuningOptions,
+    options: ExecutionOptions,
     machines: Machines,
+    store: Store,
     console: Console,
     on_message: Callable[[str], None],
     session: contextlib.ExitStack,
@@ -70,19 +78,20 @@ def choose(
 
     Args:
         searches: of `searches_of`.
+        tuning: of the experiment.
         session: where Ray, if it is needed, is left for what follows.
         save: writes the table of a search and, if they are wanted, its figures, and returns the files.
 
     Returns:
-        Place -> what was chosen and how, as tables tell it (see `described`): the configuration with the best mean over seeds
-        among those that were trained to the end and did not diverge with every seed.
+        Key of a table cell -> what was chosen and how (see `describe_choice`): the configuration with the best mean over
+        seeds among those that were trained to the end and did not diverge with every seed.
 
     Raises:
         KeyboardInterrupt, StoreError: as `bench.execution.scheduler.run_jobs`.
         ValueError: if clients cannot set enough aside; or after all searches, if some have not ended well.
         datasets.DataError: if there are no images.
     """
-    _check_data(searches.values(), request)
+    _check_data(searches.values(), options.data_dir)
     listed = list_runs(store)
     studies = {search.name: Study(search, store, listed) for search in searches.values()}  # places may share one
     found, troubles = {}, []
@@ -90,29 +99,29 @@ def choose(
         from bench.execution import scheduler  # Ray takes seconds to import
 
         session.enter_context(
-            scheduler.session(store, machines.resources, machines.address, request.storage, on_message)
+            scheduler.session(store, machines.resources, machines.address, options.storage, on_message)
         )
     for number, (name, study) in enumerate(studies.items(), start=1):
         if len(studies) > 1 and study.left:
             on_message(f"Search {number} of {len(studies)}: {title_of(study.search)}")
-        failed = _run_search(study, request, store, machines, console, on_message) if study.left else 0
+        failed = _run_search(study, options, machines, store, console, on_message) if study.left else 0
         outcomes = study.outcomes()
-        saved = save(study, outcomes, not request.tuning.compares)
-        if not request.tuning.compares:
+        saved = save(study, outcomes, not tuning.compares)
+        if not tuning.compares:
             on_message(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
         choices = [one for one in outcomes if one.is_choice]
         if failed or not choices:
             troubles.append(_trouble(study.search, failed))
         else:
-            found[name] = described(study.search, choices[0], outcomes)
-    if request.tuning.compares and studies:
+            found[name] = describe_choice(study.search, choices[0], outcomes)
+    if tuning.compares and studies:
         on_message(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
     if troubles:
         raise ValueError(" ".join(troubles))
     return {key: found[search.name] for key, search in searches.items()}
 
 
-def described(search: Search, chosen: Outcome, outcomes: list[Outcome]) -> dict[str, Any]:
+def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) -> dict[str, Any]:
     """What was chosen and how, as JSON values.
 
     Args:
@@ -133,21 +142,21 @@ def described(search: Search, chosen: Outcome, outcomes: list[Outcome]) -> dict[
     }
 
 
-def _check_data(searches: Iterable[Search], request: Request) -> None:
+def _check_data(searches: Iterable[Search], data_dir: Path | None) -> None:
     """So that too few examples to set aside are told before workers start, and once."""
     looked = set()
     for config in (config for search in searches for config in search.configs.values()):
         key = tuple(getattr(config, name) for name in _OF_THE_DATA)
         if key not in looked:
             looked.add(key)
-            divide(config, resized.load(config.dataset, config.transform, request.data_dir, config.image_size))
+            divide(config, resized.load(config.dataset, config.transform, data_dir, config.image_size))
 
 
 def _run_search(
     study: Study,
-    request: Request,
-    store: Store,
+    options: ExecutionOptions,
     machines: Machines,
+    store: Store,
     console: Console,
     on_message: Callable[[str], None],
 ) -> int:
@@ -156,36 +165,39 @@ def _run_search(
     from bench.tuning import runner
 
     bases = runner.bases_of(study.search)
-    _train_bases(bases, request, store, machines, console)
-    folders = {seed: base_folder(run_id(config), request, store) for seed, config in bases.items()}
-    with marker_of(request, store, machines.address) as marker, scheduler.shared_bases(folders.values(), store):
+    workspace = Workspace(store, options.storage)
+    _train_bases(bases, workspace, options, machines, console)
+    folders = {seed: workspace.base_folder(run_id(config)) for seed, config in bases.items()}
+    with workspace.marker(machines.address) as marker, scheduler.shared_bases(folders.values(), store):
         return runner.run_search(
             study,
             on_message,
             place=runner.Place(
-                place_of(request, store),
-                request.storage is not None,
+                workspace.root,
+                options.storage is not None,
                 marker,
                 folders,
-                request.checkpoint_seconds,
-                request.engine,
+                options.checkpoint_seconds,
+                options.engine,
             ),
-            data_dir=request.data_dir,
+            data_dir=options.data_dir,
             machines=machines,
-            storage=request.storage,
+            storage=options.storage,
             facts={"commit": commit()},
             console=console,
         )
 
 
-def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machines, console: Console) -> None:
+def _train_bases(
+    bases: Mapping, workspace: Workspace, options: ExecutionOptions, machines: Machines, console: Console
+) -> None:
     """Runs from whose last states the configurations start, those that are not in the store; see
     `bench.tuning.runner.bases_of`."""
     from bench.execution import scheduler
     from bench.execution.progress import Display
 
     wanted = {run_id(config): config for config in bases.values()}
-    lacking = {run: config for run, config in wanted.items() if not has_last_state(store, run)}
+    lacking = {run: config for run, config in wanted.items() if not has_last_state(workspace.store, run)}
     if not lacking:
         return
     shown = {
@@ -195,26 +207,26 @@ def _train_bases(bases: Mapping, request: Request, store: Store, machines: Machi
         )
         for run, config in lacking.items()
     }
-    with marker_of(request, store, machines.address) as marker, Display(console, shown).shown() as display:
+    with workspace.marker(machines.address) as marker, Display(console, shown).shown() as display:
         jobs = [
             Job(
                 run,
                 config,
-                folder_of(run, request, store),
+                workspace.run_folder(run),
                 StateRetention(),
-                request.checkpoint_seconds,
-                request.engine,
+                options.checkpoint_seconds,
+                options.engine,
                 marker=marker,
             )
             for run, config in lacking.items()
         ]
         scheduler.run_jobs(
             jobs,
-            store,
+            workspace.store,
             display,
-            data_dir=request.data_dir,
+            data_dir=options.data_dir,
             machines=machines,
-            storage=request.storage,
+            storage=options.storage,
             facts={"commit": commit()},
         )
 

@@ -10,12 +10,12 @@ from bench.execution.resources import Machines, Resources
 from bench.execution.workspace import tidy
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import single
-from bench.experiments.planning import make_plan
-from bench.experiments.spec import Request
+from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.results.artifacts import Folder
 from bench.results.schema import hash_of
 from bench.results.store import Store
 from tests.bench.results.test_store import CONFIG, RECORD, ROWS
+from tests.support.planning import Experiment
 
 CONFIGS = {hash_of(config): config for config in (CONFIG | {"seed": seed} for seed in range(4))}
 ENDED, REPEATED, GOING, REMOVED = CONFIGS
@@ -43,8 +43,8 @@ def test_jobs_are_for_the_engine_that_was_asked_for_and_keep_their_ids(tmp_path,
     handed = []
     monkeypatch.setattr(scheduler, "run_jobs", lambda jobs, *others, **more: handed.extend(jobs))
     grid = single({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}, [0])
-    request = Request(grid, "smoke", {}, {}, None, {}, None, engine=engine)
+    request = Experiment(ExperimentSpec(grid, "smoke"), ExecutionOptions(engine=engine))
     with Store(tmp_path).locked() as store:
-        plan = make_plan(request, store)
-        run_plan(request, plan, store, Console(quiet=True), Machines(Resources()))
+        plan = request.plan(store)
+        run_plan(plan, request.spec, request.options, Machines(Resources()), store, Console(quiet=True))
     assert [(job.id, job.engine) for job in handed] == [(expand(grid, "smoke")[0].id, engine)]

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,14 +11,14 @@ import yaml
 import datasets
 from algorithms.fedavg import FedAvg
 from bench.errors import ConfigError
-from bench.experiments import planning
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.planning import make_plan, retention_of, store_grid, training_of
-from bench.experiments.spec import Request
+from bench.experiments.planning import training_of
+from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.results.schema import SEAL
 from bench.results.store import Store
 from datasets import Dataset, MissingData, Split, resized
 from reports import api
+from tests.support.planning import Experiment
 
 GRID = {
     "axes": {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]},
@@ -44,17 +43,18 @@ def ask(tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_text(yaml.safe_dump(GRID | changes))
         grid = load_grid(str(path))
-        return Request(grid, "paper", only or {}, overrides or {}, seeds, substitutes or {}, tmp_path, rerun, keep)
+        spec = ExperimentSpec(grid, "paper", only or {}, overrides or {}, seeds, substitutes or {})
+        return Experiment(spec, ExecutionOptions(tmp_path, rerun=rerun, keep=keep))
 
     return ask
 
 
 def play(request, store, accuracy=0.5, status="done", **facts):
     """Plans and stores a request, and pretends to play it; returns the plan."""
-    made = make_plan(request, store)
-    store_grid(request, made, store)
+    made = request.plan(store)
+    request.store_grid(made, store)
     for cell in made.todo:
-        retention = retention_of(request, cell, store)
+        retention = request.retention(cell, store)
         store.start(cell.id, cell.config.canonical())
         for name in retention.files():
             torch.save({"round": 1, "params": {}}, store.playing_folder(cell.id) / name)
@@ -83,7 +83,7 @@ def test_grids_that_need_different_states_do_not_repeat_each_others_runs_for_eve
     assert play(second, store).reasons == {cell.id: "the stored run lacks round-0007.pt, local-models-0002.pt"}
     assert store.states(cell.id) == ["final.pt", "local-models-0002.pt", "round-0005.pt", "round-0007.pt"]
     for request in (first, second, ask(only=ONE, save_rounds=[5, 7])):
-        assert make_plan(request, store).todo == []
+        assert request.plan(store).todo == []
     play(ask(only=ONE, save_rounds=[6], keep="none"), store)
     assert "final.pt" in store.states(cell.id), "asked for by nobody now, but it was there"
 
@@ -93,7 +93,7 @@ def test_client_states_that_are_asked_for_later_are_played_again_and_then_stay(a
     assert store.record(cell.id)["kept"] == "deployed"
     whole = ask(only=ONE, keep="all")
     assert play(whole, store).reasons == {cell.id: "the stored run lacks client states in final.pt"}
-    assert make_plan(whole, store).todo == []
+    assert whole.plan(store).todo == []
     play(ask(only=ONE, save_rounds=[6]), store)
     assert store.record(cell.id)["kept"] == "all", "asked for by nobody now, but they were there"
     play(ask(only=ONE, rerun=True), store)
@@ -102,13 +102,11 @@ def test_client_states_that_are_asked_for_later_are_played_again_and_then_stay(a
 
 def test_a_run_that_kept_nothing_is_played_again_only_for_what_needs_its_state(ask, store):
     (cell,) = play(ask(only=ONE, keep="none"), store).todo
-    assert make_plan(ask(only=ONE), store).todo == []
-    assert make_plan(ask(only=ONE, keep="all"), store).reasons == {cell.id: "the stored run lacks final.pt"}
-    made = make_plan(ask(**SWEEP, keep="none"), store)
+    assert ask(only=ONE).plan(store).todo == []
+    assert ask(only=ONE, keep="all").plan(store).reasons == {cell.id: "the stored run lacks final.pt"}
+    made = ask(**SWEEP, keep="none").plan(store)
     assert made.reasons == {cell.id: "its last state, from which others start, is gone or damaged"}
-    kept = {
-        one.id: retention_of(ask(**SWEEP, keep="none"), one, store, one.id in made.bases.values()) for one in made.todo
-    }
+    kept = {one.id: ask(**SWEEP, keep="none").retention(one, store, one.id in made.bases.values()) for one in made.todo}
     assert kept.pop(cell.id).final == "deployed" and {one.final for one in kept.values()} == {"none"}
 
 
@@ -117,22 +115,22 @@ def test_a_record_from_before_there_was_a_choice_has_kept_everything(ask, store)
     path = store.run_folder(cell.id) / "record.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({key: value for key, value in content.items() if key not in ("kept", SEAL)}))
-    assert make_plan(ask(only=ONE, keep="all"), store).todo == []
-    assert retention_of(ask(only=ONE), cell, store).final == "all"
+    assert ask(only=ONE, keep="all").plan(store).todo == []
+    assert ask(only=ONE).retention(cell, store).final == "all"
 
 
 def test_what_only_deploys_has_no_client_states_to_ask_for(ask, store):
     play(ask(**SWEEP, keep="all"), store)
-    assert make_plan(ask(**SWEEP, keep="all"), store).todo == []
+    assert ask(**SWEEP, keep="all").plan(store).todo == []
 
 
 def test_a_repetition_that_failed_is_tried_again_without_asking_for_all_of_them(ask, store):
     (cell,) = play(ask(only=ONE), store).todo
     store.start(cell.id, cell.config.canonical())
     store.finish(cell.id, [], {"id": cell.id, "status": "failed", "summary": {}})
-    assert make_plan(ask(only=ONE), store).reasons == {cell.id: "its repetition failed"}
+    assert ask(only=ONE).plan(store).reasons == {cell.id: "its repetition failed"}
     play(ask(only=ONE), store)
-    assert make_plan(ask(only=ONE), store).todo == []
+    assert ask(only=ONE).plan(store).todo == []
 
 
 SWEEP = {
@@ -142,21 +140,19 @@ SWEEP = {
 
 
 def test_what_a_post_hoc_method_needs_is_trained_once_and_never_again(ask, store):
-    made = make_plan(ask(**SWEEP), store)
+    made = ask(**SWEEP).plan(store)
     base, *calibrated = made.todo
     assert base.config.algorithm == {"name": "fedavg"} and len(calibrated) == 3, (
         "trained first, although not in the grid"
     )
     assert made.bases == {cell.id: base.id for cell in calibrated}
-    assert base.id == make_plan(ask(only=ONE), store).todo[0].id, "the run that a grid of fedavg has"
+    assert base.id == ask(only=ONE).plan(store).todo[0].id, "the run that a grid of fedavg has"
     play(ask(only=ONE), store)
-    made = make_plan(ask(**SWEEP), store)
+    made = ask(**SWEEP).plan(store)
     assert made.todo == calibrated and set(made.bases.values()) == {base.id}
     assert made.finished == 0
     (store.run_folder(base.id) / "final.pt").unlink()
-    assert make_plan(ask(**SWEEP), store).reasons == {
-        base.id: "its last state, from which others start, is gone or damaged"
-    }
+    assert ask(**SWEEP).plan(store).reasons == {base.id: "its last state, from which others start, is gone or damaged"}
 
 
 def test_what_starts_from_a_base_is_played_again_when_that_has_other_numbers(ask, store):
@@ -170,7 +166,7 @@ def test_what_starts_from_a_base_is_played_again_when_that_has_other_numbers(ask
         shutil.rmtree(store.run_folder(cell.id))
         store.start(cell.id, cell.config.canonical())
         store.finish(cell.id, rows, record | {"base_summary": before})
-        made = make_plan(calibrated, store)
+        made = calibrated.plan(store)
         assert len(made.todo) == todo
     assert made.reasons == {cell.id: "its base was trained again, with other numbers"}
 
@@ -185,8 +181,8 @@ def test_local_models_are_kept_where_the_grid_says(ask, store):
         report={"columns": "wrapper", "rows": ["algorithm"]},
     )
     kept = {
-        (cell.setting("algorithm"), cell.wrapper): retention_of(request, cell, store).local_models
-        for cell in make_plan(request, store).todo
+        (cell.setting("algorithm"), cell.wrapper): request.retention(cell, store).local_models
+        for cell in request.plan(store).todo
     }
     assert kept == {
         ("fedavg", "none"): (1, 8),
@@ -198,12 +194,12 @@ def test_local_models_are_kept_where_the_grid_says(ask, store):
 
 def test_a_base_is_trained_again_where_a_run_of_the_grid_would_be(ask, store):
     play(ask(only=ONE), store, data_note="2 of 10 classes")
-    made = make_plan(ask(**SWEEP), store)
+    made = ask(**SWEEP).plan(store)
     assert made.reasons == {made.todo[0].id: "its images were incomplete (2 of 10 classes), now: all of them"}
     play(ask(only=ONE), store, data_note="")
     play(ask(**SWEEP), store)
-    assert make_plan(ask(**SWEEP), store).todo == []
-    repeated = make_plan(ask(**SWEEP, rerun=True), store)
+    assert ask(**SWEEP).plan(store).todo == []
+    repeated = ask(**SWEEP, rerun=True).plan(store)
     assert [cell.config.algorithm["name"] for cell in repeated.todo] == ["ccvr"] * 3, "its base was not asked for"
 
 
@@ -213,11 +209,11 @@ def test_states_on_the_way_are_asked_of_the_base_only(ask, store):
     base, *calibrated = kept.values()
     assert base == ["final.pt", "local-models-0002.pt", "round-0005.pt"]
     assert calibrated == [["final.pt"]] * 3
-    assert make_plan(ask(**SWEEP, save_rounds=[5], save_local_models=[2]), store).todo == []
+    assert ask(**SWEEP, save_rounds=[5], save_local_models=[2]).plan(store).todo == []
 
 
 def test_a_post_hoc_method_that_is_evaluated_on_the_way_trains_for_itself(ask, store):
-    made = make_plan(ask(**SWEEP, settings=GRID["settings"] | {"evaluate_every": 2}), store)
+    made = ask(**SWEEP, settings=GRID["settings"] | {"evaluate_every": 2}).plan(store)
     assert len(made.todo) == 3 and made.bases == {}
 
 
@@ -260,7 +256,7 @@ def test_a_raised_version_is_shown_once_it_has_a_result_and_mixtures_are_named(a
     play(request, store, accuracy=0.5)
     monkeypatch.setattr(FedAvg, "version", FedAvg.version + 1)
     one = ask(only=ONE)
-    store_grid(one, make_plan(one, store), store)
+    one.store_grid(one.plan(store), store)
     assert "50.0±0.0" in table(store, request) and "Mixed" not in table(store, request), "nothing new has ended"
     play(one, store, accuracy=0.7, status="failed")
     assert "50.0±0.0" in table(store, request)
@@ -284,10 +280,10 @@ def test_each_size_of_images_on_an_axis_is_checked_as_it_is(ask, store):
     report = {"rows": ["image_size"]}
     request = ask(axes=axes, settings=GRID["settings"] | {"model": "simple-cnn"}, report=report)
     with pytest.raises(ConfigError, match="needs images of at least 16x16 pixels, but got 8x8"):
-        make_plan(request, store)
-    todo = make_plan(replace(request, overrides={"image_size": 20}), store).todo
+        request.plan(store)
+    todo = request.but(overrides={"image_size": 20}).plan(store).todo
     assert [cell.config.image_size for cell in todo] == [20]
-    assert len({cell.id for cell in make_plan(ask(axes=axes, report=report), store).todo}) == 2
+    assert len({cell.id for cell in ask(axes=axes, report=report).plan(store).todo}) == 2
 
 
 def test_models_that_the_vectorised_engine_cannot_run_are_named_before_anything_is_played(ask, store, monkeypatch):
@@ -295,17 +291,17 @@ def test_models_that_the_vectorised_engine_cannot_run_are_named_before_anything_
     axes = GRID["axes"] | {"dataset": ["svhn"], "model": ["mlp", "simple-cnn-concat5", "vgg9", "resnet50"]}
     request = ask(axes=axes, settings={"clients": 10, "rounds": 2}, report={"rows": ["model"]})
     for engine in ("auto", "loop"):
-        assert len(make_plan(replace(request, engine=engine), store).todo) == 16
-    vectorised = replace(request, engine="vectorised")
+        assert len(request.but(engine=engine).plan(store).todo) == 16
+    vectorised = request.but(engine="vectorised")
     with pytest.raises(ConfigError) as told:
-        make_plan(vectorised, store)
+        vectorised.plan(store)
     assert told.value.mistakes == [
         "The vectorised engine cannot run vgg9, which draws dropout masks from one generator per client; use the engine loop "
         "or auto, or leave the cells of vgg9 out.",
         "The vectorised engine cannot run resnet50, which normalises by batch statistics, which padding rows would enter; use "
         "the engine loop or auto, or leave the cells of resnet50 out.",
     ]
-    assert len(make_plan(replace(vectorised, only={"model": ["mlp", "simple-cnn-concat5"]}), store).todo) == 8
+    assert len(vectorised.but(only={"model": ["mlp", "simple-cnn-concat5"]}).plan(store).todo) == 8
 
 
 @pytest.fixture
@@ -348,7 +344,6 @@ def svhn(monkeypatch):
         return found[name] if name in found else datasets.load(name, None)
 
     monkeypatch.setattr(resized, "load", load)
-    monkeypatch.setattr(planning.resized, "load", load)
     return lambda dataset: found.update(svhn=dataset)
 
 
@@ -356,23 +351,23 @@ def test_incomplete_data_decide_what_is_possible_and_are_played_again_when_more_
     request = ask(axes=GRID["axes"] | {"dataset": ["svhn"]}, only=ONE, overrides={"clients": 5})
     svhn(_images(10, 30, ""))
     with pytest.raises(ConfigError, match="svhn has 10"):
-        make_plan(request, store)
+        request.plan(store)
     svhn(_images(5, 30, "5 of 10 classes"))
     (cell,) = play(request, store, data_note="5 of 10 classes").todo
-    assert make_plan(request, store).todo == []
+    assert request.plan(store).todo == []
     svhn(_images(5, 40, "5 of 10 classes, 200 training images"))
-    assert make_plan(request, store).reasons == {
+    assert request.plan(store).reasons == {
         cell.id: "its images were incomplete (5 of 10 classes), now: 5 of 10 classes, 200 training images"
     }
     svhn(None)
     with pytest.raises(datasets.DataError, match="No svhn"):
-        make_plan(request, store)
+        request.plan(store)
 
 
 def test_a_papers_grid_shows_its_table_even_if_none_of_its_images_are_there(ask, store, svhn):
     svhn(None)
     mirrored = {"mirrors": {"paper": "fedconcat", "table": 13}}
-    made = make_plan(ask(axes=GRID["axes"] | {"dataset": ["svhn"]}, overrides={"clients": 10}, **mirrored), store)
+    made = ask(axes=GRID["axes"] | {"dataset": ["svhn"]}, overrides={"clients": 10}, **mirrored).plan(store)
     assert made.todo == [] and made.no_data == "No svhn."
     assert {cell.missing for cell in made.selected} == {"no data: svhn"}
 
@@ -393,18 +388,18 @@ def test_real_images_replace_a_substitute_whatever_the_seed(without_svhn, store,
 def test_another_grid_of_the_same_name_is_refused(ask, store):
     play(ask(only=ONE), store)
     moved = ask(folder="b", only=ONE)
-    assert make_plan(moved, store).todo == [], "the same grid in another folder is the same grid"
+    assert moved.plan(store).todo == [], "the same grid in another folder is the same grid"
     other = ask(folder="b", only=ONE, settings=GRID["settings"] | {"rounds": 9})
     with pytest.raises(ConfigError, match="another grid called mine .*a/mine.yaml.*rename the file"):
-        make_plan(other, store)
-    make_plan(ask(only=ONE, settings=GRID["settings"] | {"rounds": 9}), store)
+        other.plan(store)
+    ask(only=ONE, settings=GRID["settings"] | {"rounds": 9}).plan(store)
 
 
 def test_axes_that_the_report_does_not_show_are_refused_before_anything_runs(ask, store):
     hidden = GRID["axes"] | {"lr": [0.1, 0.2]}
     with pytest.raises(ConfigError, match="several runs of one seed for .*name the axis in which they differ"):
-        make_plan(ask(axes=hidden), store)
-    assert len(make_plan(ask(axes=hidden, report={"rows": ["lr"]}), store).todo) == 8
+        ask(axes=hidden).plan(store)
+    assert len(ask(axes=hidden, report={"rows": ["lr"]}).plan(store).todo) == 8
 
 
 def test_a_stored_grid_is_plain_json(ask, store):

@@ -14,8 +14,8 @@ from bench.execution.job import Job
 from bench.execution.worker import Worker
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.planning import make_plan, retention_of, store_grid, training_of
-from bench.experiments.spec import Request
+from bench.experiments.planning import training_of
+from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.measurements import features as probing
 from bench.measurements import specs as probes
 from bench.measurements.run import measure
@@ -28,6 +28,7 @@ from bench.simulation.retention import FINAL
 from bench.simulation.run import Run
 from datasets import load
 from reports.api import render
+from tests.support.planning import Experiment
 
 GRID = {
     "axes": {
@@ -63,12 +64,12 @@ def played(tmp_path_factory, digits):
     folder = tmp_path_factory.mktemp("probes")
     (folder / "mine.yaml").write_text(yaml.safe_dump(GRID))
     grid = load_grid(str(folder / "mine.yaml"))
-    request = Request(grid, "paper", {}, {}, None, {}, None)
+    request = Experiment(ExperimentSpec(grid))
     with Store(folder / "results").locked() as store:
-        plan = make_plan(request, store)
+        plan = request.plan(store)
         for cell in plan.todo:
             place = Folder(store.run_folder(cell.id))
-            run = Run(cell.config, digits, folder=place, retention=retention_of(request, cell, store))
+            run = Run(cell.config, digits, folder=place, retention=request.retention(cell, store))
             store.start(cell.id, cell.config.canonical())
             if base := training_of(cell):
                 run.take_over(Folder(store.run_folder(base.id)).load(FINAL, torch.device("cpu")))
@@ -82,14 +83,14 @@ def played_with(folder, digits, algorithm: str, keep: str):
     """A store in which both runs of GRID with another method are done, and their cells."""
     folder.mkdir()
     (folder / "mine.yaml").write_text(yaml.safe_dump(GRID | {"axes": GRID["axes"] | {"algorithm": [algorithm]}}))
-    request = Request(load_grid(str(folder / "mine.yaml")), "paper", {}, {}, None, {}, None, keep=keep)
+    request = Experiment(ExperimentSpec(load_grid(str(folder / "mine.yaml"))), ExecutionOptions(keep=keep))
     store = Store(folder / "results")
     with store.locked():
-        plan = make_plan(request, store)
-        store_grid(request, plan, store)
+        plan = request.plan(store)
+        request.store_grid(plan, store)
         for cell in plan.todo:
             place = store.playing_folder(cell.id)
-            retention = retention_of(request, cell, store, is_base=cell.id in plan.bases.values())
+            retention = request.retention(cell, store, is_base=cell.id in plan.bases.values())
             base = plan.bases.get(cell.id)
             worker, ended, rows = Worker(None, "cpu"), None, []
             worker.take(
@@ -101,7 +102,7 @@ def played_with(folder, digits, algorithm: str, keep: str):
                 rows[said["first"] :], ended = said["rows"], said["ended"]
             store.finish(cell.id, rows, ended | {"id": cell.id, "rounds": len(rows)})
         measure(plan.cells, figures(request), store, None, print)
-        assert make_plan(request, store).todo == []
+        assert request.plan(store).todo == []
     return store, plan.cells
 
 
@@ -136,7 +137,7 @@ def made(played):
 
 
 def figures(request) -> list[dict]:
-    return [figure.model_dump() for figure in request.grid.report.figures]
+    return [figure.model_dump() for figure in request.spec.grid.report.figures]
 
 
 def test_what_figures_need_is_measured_once(made):
@@ -218,7 +219,7 @@ def test_only_methods_that_have_a_state_are_asked_for_it(tmp_path, method, chang
     assert needed_state(Probe("cka", 3, "linear"), cell.config) == local
     assert needed_state(Probe("embedding", option=2000), cell.config) == final
     with Store(tmp_path / "results").locked() as store:
-        kept = retention_of(Request(grid, "paper", {}, {}, None, {}, None, keep="none"), cell, store)
+        kept = Experiment(ExperimentSpec(grid), ExecutionOptions(keep="none")).retention(cell, store)
     assert kept.files() == [name for name in (final, local) if name]
 
 
@@ -226,7 +227,7 @@ def test_a_run_keeps_the_states_that_its_figures_need_up_to_its_last_round(made)
     store, request, cells = made
     assert store.states(cells[0].id) == ["final.pt", "local-models-0001.pt", "local-models-0003.pt"]
     assert store.states(cells[1].id) == ["final.pt"]
-    assert make_plan(request, store).todo == []
+    assert request.plan(store).todo == []
 
 
 @pytest.mark.parametrize(("rounds", "found"), [(3, [1, 3]), (10, [1, 10]), (30, [1, 10, 30])])

@@ -12,14 +12,14 @@ from bench.errors import ConfigError
 from bench.execution.resources import Machines, Resources
 from bench.experiments.grid_loading import make_grid
 from bench.experiments.importing import merge_results
-from bench.experiments.planning import make_plan, store_grid
-from bench.experiments.spec import Request, TuningOptions
+from bench.experiments.spec import ExperimentSpec, TuningOptions
 from bench.results.metrics import summarise
 from bench.results.store import Store
 from bench.tuning import select
 from bench.tuning.study import Study
 from reports import api
 from reports.exports import results_diff, search_report
+from tests.support.planning import Experiment
 from tests.support.searching import finish
 
 SETTINGS = {"clients": 12, "rounds": 4, "local_epochs": 1, "model": "mlp", "lr": 0.1}
@@ -36,9 +36,9 @@ def content(**changes) -> dict:
     return {"axes": axes, "settings": SETTINGS} | changes
 
 
-def request(options: TuningOptions = TUNING, **changes) -> Request:
+def request(options: TuningOptions = TUNING, **changes) -> Experiment:
     grid = make_grid("mine", content(**changes))
-    return Request(grid, "paper", {}, {}, None, {}, None, tuning=options)
+    return Experiment(ExperimentSpec(grid, tuning=options))
 
 
 @pytest.fixture
@@ -47,24 +47,29 @@ def store(tmp_path):
         yield store
 
 
-def played(asked: Request, store: Store, best: float = 0.9) -> dict[str, dict]:
+def played(asked: Experiment, store: Store, best: float = 0.9) -> dict[str, dict]:
     """What is chosen by searches in which each later configuration is better than the one before."""
-    searches = select.searches_of(asked, make_plan(asked, store).selected)
+    searches = select.searches_of(asked.spec, asked.plan(store).selected)
     for search in searches.values():
         study, number = Study(search, store), 0
         while trial := study.propose():
             number += 1
             finish(search, store, dict(trial.params), best - 1 / (1 + number), best, rounds=search.template.rounds)
             study.close(trial, best, whole=True)
-    return select.choose(
-        searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack(), search_report.write
-    )
+    return choose(searches, asked, store)
 
 
-def with_test_runs(asked: Request, store: Store) -> None:
+def choose(searches: dict, asked: Experiment, store: Store) -> dict[str, dict]:
+    """`select.choose` on this machine."""
+    said = (console, lambda line: None)
+    machines, save = Machines(Resources()), search_report.write
+    return select.choose(searches, asked.spec.tuning, asked.options, machines, store, *said, ExitStack(), save)
+
+
+def with_test_runs(asked: Experiment, store: Store) -> None:
     """Its final runs, as if they had been played."""
-    plan = make_plan(asked, store)
-    store_grid(asked, plan, store)
+    plan = asked.plan(store)
+    asked.store_grid(plan, store)
     for cell in plan.todo:
         store.start(cell.id, cell.config.canonical())
         rows = [{"round": number, "accuracy": 0.5} for number in range(1, 5)]
@@ -94,18 +99,16 @@ def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
         "bench.tuning.runner.run_search", lambda study, on_message, *, place, **more: places.append(place) or 1
     )
     monkeypatch.setattr("bench.execution.scheduler.session", lambda *where: nullcontext())
-    asked = replace(request(), engine="loop")
-    searches = select.searches_of(asked, make_plan(asked, store).selected)
+    asked = request().but(engine="loop")
+    searches = select.searches_of(asked.spec, asked.plan(store).selected)
     with pytest.raises(ValueError, match="configurations have failed"):
-        select.choose(
-            searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack(), search_report.write
-        )
+        choose(searches, asked, store)
     assert {place.engine for place in places} == {"loop"}
 
 
 def test_each_method_searches_its_own_space_in_each_setting_with_as_many_configurations_as_the_others(store):
     asked = request()
-    searches = select.searches_of(asked, make_plan(asked, store).selected)
+    searches = select.searches_of(asked.spec, asked.plan(store).selected)
     assert [(s.template.partition, s.template.algorithm["name"], [*s.space], s.wanted) for s in searches.values()] == [
         ("label-2", "fedavg", ["weight_decay"], 3),
         ("label-2", "fedprox", ["mu"], 3),
@@ -122,11 +125,11 @@ def test_each_method_searches_its_own_space_in_each_setting_with_as_many_configu
 def test_what_the_table_shows_or_somebody_has_set_is_not_searched(store):
     axes = content()["axes"] | {"weight_decay": [0.001, 0.01]}
     asked = request(axes=axes, report={"rows": ["partition", "weight_decay"]})
-    searches = select.searches_of(asked, make_plan(asked, store).selected)
+    searches = select.searches_of(asked.spec, asked.plan(store).selected)
     assert {s.template.algorithm["name"] for s in searches.values()} == {"fedprox"} and len(searches) == 4
-    given = replace(request(), overrides={"mu": 0.3})
+    given = request().but(overrides={"mu": 0.3})
     assert {
-        s.template.algorithm["name"] for s in select.searches_of(given, make_plan(given, store).selected).values()
+        s.template.algorithm["name"] for s in select.searches_of(given.spec, given.plan(store).selected).values()
     } == {"fedavg"}
 
 
@@ -134,7 +137,7 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
     asked = request()
     chosen = played(asked, store)
     asked = replace(asked, chosen=chosen)
-    plan = make_plan(asked, store)
+    plan = asked.plan(store)
     assert {cell.config.split for cell in plan.todo} == {"test"} and len(plan.todo) == 8
     for cell in plan.selected:
         key = {"fedavg": "weight_decay", "fedprox": "mu"}[cell.config.algorithm["name"]]
@@ -150,7 +153,7 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
 def test_what_a_longer_search_chooses_takes_the_place_of_what_a_shorter_one_has_chosen(store):
     for tuning in (TUNING, replace(TUNING, samples=5)):
         asked = replace(request(tuning), chosen=played(request(tuning), store))
-        store_grid(asked, make_plan(asked, store), store)
+        asked.store_grid(asked.plan(store), store)
         cells = store.grid(asked.label)["cells"]
         assert len(cells) == 8 and {cell["tuned"]["tried"] for cell in cells} == {tuning.samples}
     again = played(request(), store)
@@ -159,7 +162,7 @@ def test_what_a_longer_search_chooses_takes_the_place_of_what_a_shorter_one_has_
 
 def test_what_other_searches_have_found_counts_for_none_of_the_methods(store):
     asked = request()
-    (key, search), *_ = select.searches_of(asked, make_plan(asked, store).selected).items()
+    (key, search), *_ = select.searches_of(asked.spec, asked.plan(store).selected).items()
     finish(search, store, {"weight_decay": 0.005}, 1.0, 1.0, rounds=4)
     assert played(asked, store)[key]["params"] != {"weight_decay": 0.005}
 
@@ -169,7 +172,7 @@ def test_options_that_no_space_has_stay_at_the_named_point_of_the_grid(store):
         {"when": {"algorithm": "fedprox"}, "options": {"mu": [0.5, 0.7]}, "named": {"mu": 0.7}},
         {"when": {"algorithm": "fedavg"}, "options": {"lr": [0.2, 0.3]}},
     ]
-    searches = select.searches_of(asked := request(tuning=tuning_sets), make_plan(asked, store).selected).values()
+    searches = select.searches_of((asked := request(tuning=tuning_sets)).spec, asked.plan(store).selected).values()
     assert {s.template.algorithm["mu"] for s in searches if s.template.algorithm["name"] == "fedprox"} == {0.7}
     assert {s.template.lr for s in searches if s.template.algorithm["name"] == "fedavg"} == {0.2}
 
@@ -183,7 +186,7 @@ def test_a_wrapper_is_searched_together_with_the_method_inside(store):
         "seed": [0],
     }
     asked = request(axes=axes, report={"rows": ["partition", "algorithm"], "columns": "wrapper"})
-    searches = select.searches_of(asked, make_plan(asked, store).selected).values()
+    searches = select.searches_of(asked.spec, asked.plan(store).selected).values()
     assert [[*search.space] for search in searches] == [["mu"], ["mu", "virtual_per_class"]]
 
 
@@ -191,22 +194,20 @@ def test_a_grid_with_centralized_is_refused_with_what_to_do(store):
     axes = content()["axes"] | {"algorithm": ["fedavg", "centralized"]}
     asked = request(axes=axes)
     with pytest.raises(ConfigError, match=re.escape("(in a grid: --only algorithm=NAME|NAME)")):
-        select.searches_of(asked, make_plan(asked, store).selected)
+        select.searches_of(asked.spec, asked.plan(store).selected)
 
 
 @pytest.mark.parametrize("key", ["split", "validation_share"])
 def test_the_splits_are_not_set_by_hand(key):
-    asked = replace(request(), overrides={key: "test"})
+    asked = request().but(overrides={key: "test"})
     with pytest.raises(ConfigError, match=f"--set {key} has no place here"):
-        select.searches_of(asked, [])
+        select.searches_of(asked.spec, [])
 
 
 def test_a_share_that_leaves_a_client_empty_is_told_before_anything_is_played(store):
     axes = content()["axes"] | {"partition": ["label-2"]}
     asked = request(axes=axes, settings=SETTINGS | {"train_examples": 40})
-    searches = select.searches_of(asked, make_plan(asked, store).selected)
+    searches = select.searches_of(asked.spec, asked.plan(store).selected)
     with pytest.raises(ValueError, match="A validation part needs two examples of one class at each client"):
-        select.choose(
-            searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack(), search_report.write
-        )
+        choose(searches, asked, store)
     assert not [*store.folder.glob("runs/*")]
