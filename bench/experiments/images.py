@@ -1,0 +1,87 @@
+"""The images of an experiment: which datasets are there, which are absent, and which replace absent ones."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import datasets
+from bench.experiments.cells import Cell
+from bench.experiments.spec import ExperimentSpec
+from datasets import Dataset, DatasetInfo, resized
+from datasets.image_size import ImageSize
+
+_View = tuple[str, str, ImageSize | None]  # dataset, transform, image size
+
+
+@dataclass(frozen=True)
+class Images:
+    """The datasets of an experiment.
+
+    Attributes:
+        found: name -> images, also of the datasets that replace absent ones.
+        absent: name -> what to do to get them.
+        substitutes: name of an absent dataset -> the one that replaces it.
+    """
+
+    found: Mapping[str, Dataset]
+    absent: Mapping[str, str]
+    substitutes: Mapping[str, str]
+
+    @property
+    def none_found(self) -> str:
+        """What to do, if no dataset has images; "" if one has."""
+        return "" if self.found else " ".join(self.absent.values())
+
+    @property
+    def facts(self) -> dict[str, DatasetInfo]:
+        """Dataset -> its sizes: those of the images that are there, also under the name of the dataset that they replace;
+        those of the complete dataset where there are none."""
+        facts = datasets.INFO | {name: _facts(dataset) for name, dataset in self.found.items()}
+        return facts | {name: facts[other] for name, other in self.substitutes.items()}
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether every dataset is there, with the sizes of the complete one."""
+        sizes = {name: _sizes(_facts(dataset)) for name, dataset in self.found.items()}
+        known = {name: _sizes(datasets.INFO[name]) for name in sizes if name in datasets.INFO}
+        return not self.absent and sizes == known
+
+
+def locate(spec: ExperimentSpec, cells: Iterable[Cell], data_dir: Path | None) -> Images:
+    """Finds and decodes the images of cells, before workers would wait for them.
+
+    Raises:
+        datasets.DataError: if a dataset is there but damaged, or one that is to replace another is absent; or if no cell
+            has images and the grid repeats no published table, beside which the lack of numbers would say something.
+    """
+    views = dict.fromkeys((cell.config.dataset, cell.config.transform, cell.config.image_size) for cell in cells)
+    found, absent = _load(views, data_dir)
+    used = {name: spec.substitutes[name] for name in absent if name in spec.substitutes}
+    others, without = _load([(used[name], *view) for name, *view in views if name in used], data_dir)
+    for sentence in without.values():
+        raise datasets.DataError(sentence)
+    images = Images(found | others, absent, used)
+    has_folder = data_dir is not None and data_dir.is_dir()
+    if images.none_found and not (has_folder and spec.grid.mirrors):
+        raise datasets.DataError(next(iter(absent.values())))
+    return images
+
+
+def _load(views: Iterable[_View], data_dir: Path | None) -> tuple[dict[str, Dataset], dict[str, str]]:
+    """Datasets by name, in their own size if that is among the views; and the absent ones, with what to do."""
+    found, absent = {}, {}
+    for name, transform, image_size in sorted(views, key=lambda view: view[2] is None):
+        try:
+            found[name] = resized.load(name, transform, data_dir, image_size)
+        except datasets.MissingData as error:
+            absent[name] = str(error)
+    return found, absent
+
+
+def _facts(dataset: Dataset) -> DatasetInfo:
+    sizes = (dataset.num_classes, dataset.input_shape, len(dataset.train.labels), len(dataset.test.labels))
+    return DatasetInfo(*sizes, model="", description=dataset.note, layout="")
+
+
+def _sizes(info: DatasetInfo) -> tuple:
+    return info.num_classes, info.input_shape, info.train_size, info.test_size

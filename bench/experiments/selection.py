@@ -1,0 +1,119 @@
+"""From what an experiment is to its cells: all cells of the grid, and those that are selected."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from bench.config.compatibility import validate_config
+from bench.config.resolve import with_options
+from bench.config.schema import run_id
+from bench.errors import ConfigError
+from bench.experiments import cells as grid_cells
+from bench.experiments import expansion
+from bench.experiments.cells import Cell
+from bench.experiments.images import Images
+from bench.experiments.spec import ExperimentSpec
+
+
+class Selection(NamedTuple):
+    """The cells of an experiment.
+
+    Attributes:
+        cells: all cells of the grid.
+        selected: those of the seeds and the values of `only` that the experiment names.
+    """
+
+    cells: list[Cell]
+    selected: list[Cell]
+
+
+def select_cells(spec: ExperimentSpec) -> Selection:
+    """The cells of an experiment, checked as far as that is possible without images.
+
+    Raises:
+        ConfigError: with all mistakes.
+    """
+    if spec.tuning:
+        spec.tuning.validate()
+    selection = _expand(spec, missing=(), facts=None)
+    used = {cell.dataset for cell in selection.selected}
+    unused = [name for name in spec.substitutes if name not in used]
+    if unused:
+        raise ConfigError([f"--substitute {name}=...: no selected cell uses {name}." for name in unused])
+    return selection
+
+
+def fit_to_images(selection: Selection, spec: ExperimentSpec, images: Images) -> Selection:
+    """The same cells, checked against the images. Only where images are incomplete, absent or replaced by others are the
+    cells expanded again: their number of examples and of clients may depend on it.
+
+    Raises:
+        ConfigError: with all mistakes.
+    """
+    if not images.are_complete:
+        selection = _expand(spec, missing=images.absent, facts=images.facts)
+    else:
+        mistakes = [line for cell in selection.cells for line in validate_config(cell.config, images.facts)]
+        if mistakes:
+            raise ConfigError(list(dict.fromkeys(mistakes)))
+    _check_keys(selection.selected, spec)
+    return selection
+
+
+def with_chosen(selection: Selection, spec: ExperimentSpec, chosen: Mapping[str, Mapping[str, Any]]) -> Selection:
+    """The same cells with the hyper-parameters that searches have chosen.
+
+    Args:
+        chosen: key of a cell (see `bench.experiments.cells.cell_key`) -> what was chosen for it and how, as
+            `bench.tuning.select.describe_choice` returns it.
+    """
+    layout = spec.grid.report.model_dump()
+
+    def tuned(cells: list[Cell]) -> list[Cell]:
+        found = [_with_chosen(cell, chosen.get(grid_cells.cell_key(layout, cell.to_json()))) for cell in cells]
+        return _without_repetitions(found)
+
+    return Selection(tuned(selection.cells), tuned(selection.selected))
+
+
+def _expand(spec: ExperimentSpec, **about_images) -> Selection:
+    cells = expansion.expand(
+        spec.grid.untuned() if spec.tuning else spec.grid,
+        spec.budget,
+        overrides=spec.overrides,
+        seeds=spec.all_seeds,
+        substitutes=spec.substitutes,
+        **about_images,
+    )
+    if spec.tuning:
+        cells = [replace(cell, choice={}) for cell in cells]
+    only = dict(spec.only) | ({"seed": spec.seeds} if spec.seeds else {})
+    return Selection(cells, grid_cells.select(cells, only))
+
+
+def _with_chosen(cell: Cell, choice: Mapping[str, Any] | None) -> Cell:
+    if not choice:
+        return cell
+    config = with_options(cell.config, choice["params"])
+    return replace(cell, config=config, id=run_id(config), tuned=choice)
+
+
+def _without_repetitions(cells: list[Cell]) -> list[Cell]:
+    return list({(cell.dataset, cell.id): cell for cell in cells}.values())
+
+
+def _check_keys(cells: list[Cell], spec: ExperimentSpec) -> None:
+    """Raises ConfigError if two runs of one seed would stand at one place of the table."""
+    layout = spec.grid.report.model_dump()
+    counts = Counter((grid_cells.cell_key(layout, cell.to_json()), cell.config.seed) for cell in cells)
+    twice = [json.loads(key) for (key, _), count in counts.items() if count > 1]
+    if twice:
+        *_, labels = twice[0]
+        raise ConfigError(
+            [
+                f"Grid {spec.grid.name!r} has several runs of one seed for ({', '.join(map(str, labels))}): name the "
+                "axis in which they differ among the report's rows or columns."
+            ]
+        )
