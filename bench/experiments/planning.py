@@ -181,7 +181,7 @@ def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store:
         return "it failed before"
     if record["status"] == "stopped":
         return "a search had stopped it early"
-    if store.outcome(cell.id)["status"] == "failed":
+    if (store.outcome(cell.id) or record)["status"] == "failed":
         return "its repetition failed"
     if options.rerun:
         return "asked for; its earlier results will be in superseded/"

@@ -101,7 +101,7 @@ class ExperimentSpec:
     @property
     def budget_label(self) -> str:
         """Name of the budget in the store and in reports, with what was overridden and how it was tuned."""
-        return grid_cells.budget_label(self.budget, self.overrides | (self.tuning.words if self.tuning else {}))
+        return grid_cells.budget_label(self.budget, {**self.overrides, **(self.tuning.words if self.tuning else {})})
 
     @property
     def label(self) -> str:

@@ -26,6 +26,10 @@ class Experiment:
         others = {key: value for key, value in changes.items() if key not in own}
         return replace(self, spec=replace(self.spec, **own), options=replace(self.options, **others))
 
+    def images(self) -> images.Images:
+        """The images of the selected cells."""
+        return images.locate(self.spec, selection.select_cells(self.spec).selected, self.options.data_dir)
+
     def plan(self, store: Store) -> planning.Plan:
         """The runs that are left."""
         spec, options = self.spec, self.options

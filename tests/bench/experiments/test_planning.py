@@ -367,8 +367,9 @@ def test_incomplete_data_decide_what_is_possible_and_are_played_again_when_more_
 def test_a_papers_grid_shows_its_table_even_if_none_of_its_images_are_there(ask, store, svhn):
     svhn(None)
     mirrored = {"mirrors": {"paper": "fedconcat", "table": 13}}
-    made = ask(axes=GRID["axes"] | {"dataset": ["svhn"]}, overrides={"clients": 10}, **mirrored).plan(store)
-    assert made.todo == [] and made.no_data == "No svhn."
+    request = ask(axes=GRID["axes"] | {"dataset": ["svhn"]}, overrides={"clients": 10}, **mirrored)
+    made = request.plan(store)
+    assert made.todo == [] and request.images().none_found == "No svhn."
     assert {cell.missing for cell in made.selected} == {"no data: svhn"}
 
 

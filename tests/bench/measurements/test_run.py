@@ -168,7 +168,7 @@ def test_a_run_without_the_state_says_so_and_one_that_has_not_ended_is_left_alon
     measure(cells[:1], [{"kind": "weight-norms", "rounds": [2]}], store, None, said.append)
     (line,) = said
     assert line.startswith("weight-norms-0002 of digits label-2") and "has no local-models-0002.pt; run it with" in line
-    other = expand(request.grid, "paper", seeds=[7])
+    other = expand(request.spec.grid, "paper", seeds=[7])
     measure(other, figures(request), store, None, said.append)
     assert len(said) == 1
 
