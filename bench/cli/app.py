@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -19,6 +19,9 @@ from bench.cli.options import RESULTS
 from bench.cli.pipeline import print_saved, read_machines, run_experiment, storage_of
 from bench.cli.tune import tune
 from bench.errors import unknown
+
+if TYPE_CHECKING:
+    from bench.experiments.spec import TuningOptions
 
 app = typer.Typer(
     help="Federated learning under label skew: runs grids of experiments, and makes tables of their results.",
@@ -281,23 +284,23 @@ def speed(context: typer.Context) -> None:
     speed.main(context.args, prog="python -m bench speed")
 
 
-def _tuning_options(tuned: str, asked: Mapping[str, Any]):
-    """How a grid is tuned on validation data; None if it is not.
+def _tuning_options(tuned: str, values: Mapping[str, Any]) -> "TuningOptions | None":
+    """How the hyper-parameters of a grid are searched on validation data; None if they are not.
 
     Args:
-        asked: fields of `bench.experiments.spec.TuningOptions`, None for those that nobody has given.
+        values: of the options that only searches read, as fields of TuningOptions; None for those that are left out.
     """
     if tuned not in ("test", "validation"):
         raise ValueError(unknown("value of --tuned", tuned, ("test", "validation")))
-    asked = {key: value for key, value in asked.items() if value is not None}
+    given_values = {key: value for key, value in values.items() if value is not None}
     if tuned == "test":
-        if asked:
-            options = " and ".join(f"--{key.replace('_', '-')}" for key in asked)
+        if given_values:
+            options = " and ".join(f"--{key.replace('_', '-')}" for key in given_values)
             raise ValueError(f"{options}: only searches read that; use it with --tuned validation.")
         return None
     from bench.experiments.spec import ALL, TuningOptions
 
-    tuning = TuningOptions(**{"searcher": "random", "samples": 8, "space": ALL} | asked, compares=True)
+    tuning = TuningOptions(**{"searcher": "random", "samples": 8, "space": ALL} | given_values, compares=True)
     tuning.validate()
     return tuning
 

@@ -120,8 +120,8 @@ def disk_table(cells: list[Cell], grid: GridSpec, store: Store, at_once: int) ->
     runs = {cell.id: cell for cell in cells if not cell.missing} | bases
     caption = (
         f"kept: states of all trials in the results directory; checkpoints: of the {at_once} largest trials at once, one per "
-        "core of this machine; scratch: client states of large models in files beside the decoded datasets, while those are "
-        "played"
+        "core of this machine; scratch: client states of large models in files beside the decoded datasets, while they "
+        "run"
     )
     table = Table(title="disk", title_justify="left", caption=caption, caption_justify="left")
     table.add_column("--keep-state")

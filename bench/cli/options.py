@@ -79,7 +79,7 @@ def read_once(option: str, texts: Iterable[str] | None) -> dict[str, str]:
     """`read_pairs` of an option whose keys have one value each.
 
     Raises:
-        ValueError: also for a key that stands there twice.
+        ValueError: also for a key that is given twice.
     """
     pairs = read_pairs(option, texts)
     given = [key for key, _ in pairs]
@@ -90,7 +90,7 @@ def read_once(option: str, texts: Iterable[str] | None) -> dict[str, str]:
 
 
 def read_only(texts: Iterable[str] | None) -> dict[str, list]:
-    """Values of `--only`; a key may stand there several times, or with several values between bars."""
+    """Values of `--only`; a key may be given several times, or with several values between bars."""
     only: dict[str, list] = {}
     for key, values in read_pairs("--only", texts):
         only.setdefault(key, []).extend(scalar(value) for value in values.split("|"))
@@ -106,7 +106,7 @@ def read_seeds(text: str | None) -> list[int] | None:
     """Values of `--seeds`.
 
     Raises:
-        ValueError: if one is not a whole number of at least 0, or stands there twice.
+        ValueError: if one is not a whole number of at least 0, or is given twice.
     """
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Disk that runs take, known before they are played and without their images."""
+"""Disk space that runs take, computed before they start and without their images."""
 
 import functools
 import math
@@ -31,7 +31,7 @@ class Footprint(NamedTuple):
     Attributes:
         kept: states that stay.
         checkpoint: where a run goes on, until it has ended.
-        scratch: client states of large models while a run is played, beside the decoded datasets.
+        scratch: client states of large models during a run, beside the decoded datasets.
     """
 
     kept: int
@@ -60,9 +60,9 @@ def footprint(config: RunConfig, retention: StateRetention, takes_over: bool = F
 
 
 def total(footprints: Iterable[Footprint], at_once: int) -> Footprint:
-    """What runs take together of which so many are played at once, if these are the largest ones."""
-    kept, *playing = zip(*footprints, strict=True)
-    return Footprint(sum(kept), *(sum(sorted(sizes)[-at_once:]) for sizes in playing))
+    """What runs take together, if at most `at_once` run at the same time, and these are the largest ones."""
+    kept, *temporary = zip(*footprints, strict=True)
+    return Footprint(sum(kept), *(sum(sorted(sizes)[-at_once:]) for sizes in temporary))
 
 
 def footprints(cells: Iterable[Cell], retention: Mapping[str, StateRetention]) -> dict[str, Footprint | None]:
@@ -89,7 +89,7 @@ def shortages(plan: Plan, storage: str | None, machines: Machines, store: Store)
     places = [
         (store.folder, needed.kept, "kept states"),
         (storage or store.folder, needed.checkpoint + ending, f"checkpoints of {machines.at_once} at once"),
-        (default_dir(), 0 if machines.address else needed.scratch, "client states while they are played"),
+        (default_dir(), 0 if machines.address else needed.scratch, "client states during runs"),
     ]
     by_disk: dict[int, list] = {}
     for place, size, what in places:
@@ -133,7 +133,7 @@ class _Stage(NamedTuple):
         fresh: of all that says what new clients have.
         row: of one client's state.
         rows: clients that have one in any case.
-        mapped: of one client's state in a file that is only there while the run is played; 0 if it is in memory.
+        mapped: of one client's state in a file that exists only during the run; 0 if it is in memory.
         held: of what is in such files within a round.
     """
 

@@ -184,7 +184,7 @@ def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store:
     if (store.outcome(cell.id) or record)["status"] == "failed":
         return "its repetition failed"
     if options.rerun:
-        return "asked for; its earlier results will be in superseded/"
+        return "--rerun; its earlier results will be in superseded/"
     if base := training_of(cell):
         before, now = record.get("base_summary"), (store.record(base.id) or {}).get("summary")
         if before and now and before != now:

@@ -105,7 +105,7 @@ def _without_repetitions(cells: list[Cell]) -> list[Cell]:
 
 
 def _check_keys(cells: list[Cell], spec: ExperimentSpec) -> None:
-    """Raises ConfigError if two runs of one seed would stand at one place of the table."""
+    """Raises ConfigError if two runs of one seed belong to the same cell of the table."""
     layout = spec.grid.report.model_dump()
     counts = Counter((grid_cells.cell_key(layout, cell.to_json()), cell.config.seed) for cell in cells)
     twice = [json.loads(key) for (key, _), count in counts.items() if count > 1]

@@ -74,7 +74,7 @@ def choose(
     session: contextlib.ExitStack,
     save: Callable[[Study, list[Outcome], bool], list[Path]],
 ) -> dict[str, dict[str, Any]]:
-    """Plays what is left of searches, and saves their tables and figures; the store must be locked.
+    """Does what is left of searches, and saves their tables and figures; the store must be locked.
 
     Args:
         searches: of `searches_of`.
@@ -143,12 +143,12 @@ def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) ->
 
 
 def _check_data(searches: Iterable[Search], data_dir: Path | None) -> None:
-    """So that too few examples to set aside are told before workers start, and once."""
-    looked = set()
+    """Raises ValueError if clients have too few examples to set aside; checked before workers start."""
+    checked = set()
     for config in (config for search in searches for config in search.configs.values()):
         key = tuple(getattr(config, name) for name in _OF_THE_DATA)
-        if key not in looked:
-            looked.add(key)
+        if key not in checked:
+            checked.add(key)
             divide(config, resized.load(config.dataset, config.transform, data_dir, config.image_size))
 
 
@@ -160,7 +160,7 @@ def _run_search(
     console: Console,
     on_message: Callable[[str], None],
 ) -> int:
-    """Plays what is left of one search, and returns how many of its configurations have failed."""
+    """Does what is left of one search, and returns how many of its configurations have failed."""
     from bench.execution import scheduler
     from bench.tuning import runner
 

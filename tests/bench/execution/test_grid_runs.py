@@ -269,7 +269,7 @@ def test_a_finished_run_is_played_again_only_for_a_reason(uninterrupted, tmp_pat
 
     code, output = in_this_process("--grid", write_grid(tmp_path), *one, "--rerun", "--keep-state", "none")
     assert code == 0
-    assert "runs again: asked for; its earlier results will be in superseded/" in output
+    assert "runs again: --rerun; its earlier results will be in superseded/" in output
     aside = sorted((results / "superseded").iterdir())[-1]
     assert aside.name.endswith("-2"), "the first was set aside for the missing files"
     assert not any((results / "repeating").iterdir())
