@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from bench.participation import cohort_size
-from bench.results.schema import hash_of
+from bench.results.ids import hash_of
 from datasets.image_size import ImageSize, read_image_size
 
 MAX_SEED = 2**32 - 1  # of the legacy generators that draw partitions

@@ -17,7 +17,7 @@ from bench.experiments.grid_loading import load_grid
 from bench.experiments.labels import value_of
 from bench.experiments.stored_grid import merge_cells
 from bench.results.equality import differences
-from bench.results.schema import Damaged
+from bench.results.json_files import Damaged
 from bench.results.store import Store, require_files
 
 _FINISHED = ("done", "diverged")

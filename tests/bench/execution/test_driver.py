@@ -13,7 +13,7 @@ from bench.experiments.grid_loading import single
 from bench.experiments.planning import make_plan
 from bench.experiments.spec import Request
 from bench.results.artifacts import Folder
-from bench.results.schema import hash_of
+from bench.results.ids import hash_of
 from bench.results.store import Store
 from tests.bench.results.test_store import CONFIG, RECORD, ROWS
 

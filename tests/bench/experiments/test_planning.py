@@ -16,7 +16,7 @@ from bench.experiments import planning
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.planning import make_plan, retention_of, store_grid, training_of
 from bench.experiments.spec import Request
-from bench.results.schema import SEAL
+from bench.results.json_files import SEAL
 from bench.results.store import Store
 from datasets import Dataset, MissingData, Split, resized
 from reports import api
