@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from bench.participation import cohort_size
 from bench.results.ids import hash_of
+from bench.results.records import Config
 from datasets.image_size import ImageSize, read_image_size
 
 MAX_SEED = 2**32 - 1  # of the legacy generators that draw partitions
@@ -82,7 +83,7 @@ class RunConfig(BaseModel):
         """Clients of a round."""
         return cohort_size(self.population, self.participation)
 
-    def canonical(self) -> dict:
+    def canonical(self) -> Config:
         """The config as JSON values. A setting that is None does not apply and is left out, so that settings which are
         added later do not rename the runs that they do not concern."""
         return self.model_dump(mode="json", exclude_none=True)
@@ -92,7 +93,7 @@ SETTINGS = tuple(name for name in RunConfig.model_fields if name != "versions")
 DEFAULT_VALIDATION_SHARE = 0.15  # of CCVR (Luo et al., NeurIPS 2021, Section 5.1)
 
 
-def run_id(config: RunConfig | Mapping) -> str:
+def run_id(config: RunConfig | Mapping[str, Any]) -> str:
     """The name of a run: 16 hex digits of the hash of its canonical config, whatever the order of the keys."""
     canonical = config.canonical() if isinstance(config, RunConfig) else dict(config)
     return hash_of(canonical)
