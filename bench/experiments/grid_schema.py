@@ -14,7 +14,7 @@ from bench.config.methods import defaults_of, is_method
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
 from bench.experiments.figure_names import VALUES, figure_name
-from bench.experiments.figure_schema import Figure, Part, Round, one_of
+from bench.experiments.figure_schema import BySetting, Figure, Part, Round, one_of
 from bench.results.metrics import METRICS
 from datasets import DatasetInfo
 from reports.published.lookup import papers
@@ -96,11 +96,11 @@ class Budget(Part):
             info: what is known about the cell's dataset.
         """
         # A validation run reads no test example.
-        settings = _without(self.settings, ["test_examples"] if flat.get("split") == "validation" else [])
-        flat |= _without(settings, fixed)
+        settings = without(self.settings, ["test_examples"] if flat.get("split") == "validation" else [])
+        flat |= without(settings, fixed)
         for condition in self.conditions:
             if condition.holds(flat):
-                flat |= _without(condition.set, fixed)
+                flat |= without(condition.set, fixed)
         clients = flat.get("clients", RunConfig.model_fields["clients"].default)
         if not isinstance(clients, int):
             return  # `resolve` refuses it
@@ -242,7 +242,7 @@ class GridSpec(Part):
     def _figures_are_about_settings(self) -> "GridSpec":
         options = [key for tuning in self.tuning for key in tuning.options]
         known = list(dict.fromkeys([*SETTINGS, *self.axes, *self.settings, *options]))
-        names = [figure.setting for figure in self.report.figures if figure.kind == "by-setting"]
+        names = [figure.setting for figure in self.report.figures if isinstance(figure, BySetting)]
         wrong = [name for name in names if name not in known]
         if wrong:
             raise ValueError(" ".join(unknown("setting of a figure", name, known) for name in wrong))
@@ -268,8 +268,9 @@ class GridSpec(Part):
 
 def matches(when: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
     """Whether settings, or options of the method (its defaults included), are among the values of a condition."""
-    algorithm = flat.get("algorithm")
-    seen = (defaults_of(algorithm) if is_method(algorithm) and not when.keys() <= flat.keys() else {}) | dict(flat)
+    algorithm: Any = flat.get("algorithm")
+    defaults = defaults_of(algorithm) if is_method(algorithm) and not when.keys() <= flat.keys() else {}
+    seen = {**defaults, **flat}
     return all(seen.get(key) in as_list(value) for key, value in when.items())
 
 
@@ -282,5 +283,6 @@ def _product(options: Mapping[str, list]) -> list[dict]:
     return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
 
 
-def _without(settings: Mapping[str, Any], keys: Collection[str]) -> dict:
+def without(settings: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """Settings but for those of the keys."""
     return {key: value for key, value in settings.items() if key not in keys}
