@@ -1,7 +1,7 @@
-"""One run, described completely: checked, resolved, and named by the hash of what was resolved.
+"""One run, described completely: checked, resolved, and named by the hash of its config.
 
 A config starts as a flat dict (`{"algorithm": "fedprox", "mu": 0.01, "dataset": "cifar10", ...}`: settings and the
-method's options in one namespace) and `resolve` turns it into a `RunConfig` in which every default stands explicitly.
+method's options in one namespace) and `resolve` turns it into a `RunConfig` in which every default is explicit.
 """
 
 from collections.abc import Mapping
@@ -108,7 +108,7 @@ def wrappers() -> list[str]:
 def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
     """A config with other values of settings, options of its method, or options of the method inside a wrapper.
 
-    Whether it fits its dataset is not asked again: that of a grid was compared with what is there of it.
+    Whether it fits its dataset is not checked again: the config of a grid's cell has been.
 
     Raises:
         ConfigError: if one does not exist, or a value does not hold.
@@ -161,7 +161,7 @@ def _validate_trace(config: RunConfig, method: Any) -> list[str]:
         )
     if config.local_epochs is None:
         mistakes.append(
-            f"trace_local_models looks at models after every local epoch: set local_epochs, not local_steps "
+            f"trace_local_models evaluates models after every local epoch: set local_epochs, not local_steps "
             f"({config.local_steps})."
         )
     return mistakes

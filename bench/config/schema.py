@@ -23,7 +23,7 @@ class RunConfig(BaseModel):
         image_size: to which images are resized (bilinear) when they are decoded: 32, or height and width "24x32", which may be
             given as [24, 32]; in pixels. None is what the transform says, mostly their own size.
         model_width: factor on the channels of models that have a `width`.
-        rounds: communication rounds; for methods with rounds of their own (stages) their sum, whatever was asked for.
+        rounds: communication rounds; for methods with rounds of their own (stages) their sum, whatever was set.
         participation: share of the population that trains in a round, in (0, 1].
         last_batch: whether a client's last, partial batch trains (`keep`) or not if it has a full one as well.
         evaluate_every: rounds between evaluations; None is 1 for shared models, the last round for per-client ones and

@@ -37,7 +37,7 @@ class Tuning(Part):
     """A tuning set: one cell for every combination of the options' values.
 
     Attributes:
-        named: the one point that the budget `small` plays; needed where the set has more than one.
+        named: the one point that the budget `small` runs; needed where the set has more than one.
     """
 
     when: dict[str, Any]
@@ -56,20 +56,18 @@ class Tuning(Part):
         """All points, the named one, or the first.
 
         Raises:
-            ConfigError: if the named one is asked for, there are several, and none is named.
+            ConfigError: if `which` is "named", there are several points, and none is named.
         """
         points = _product(self.options)
         if which == "all" or len(points) == 1:
             return points
         if which == "named" and not self.named:
-            raise ConfigError(
-                [f"The tuning set {self.options} has several points: say by `named` which one is played."]
-            )
+            raise ConfigError([f"The tuning set {self.options} has several points: set `named` to the one to run."])
         return [self.named] if which == "named" else points[:1]
 
 
 class Budget(Part):
-    """How much of a grid is played.
+    """How much of a grid is run.
 
     Attributes:
         tuning: which points of the tuning sets: all, the named one, or the first.
@@ -160,7 +158,7 @@ class Layout(Part):
     figures it draws.
 
     Attributes:
-        standings: whether mean ranks and wins of the columns over all rows stand below the table.
+        standings: whether the report shows mean ranks and wins of the columns below the table.
         gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
         notes: sentences of the grid's author beneath the table.
     """
@@ -187,7 +185,7 @@ class Layout(Part):
 
 
 class GridSpec(Part):
-    """A grid as it stands in its file, with what it takes from the one that it `extends`.
+    """A grid file, with what it inherits from the one that it `extends`.
 
     Attributes:
         source: the user's file; "" for a grid that comes with the harness.
@@ -222,7 +220,7 @@ class GridSpec(Part):
         return self
 
     @model_validator(mode="after")
-    def _figures_are_told_apart(self) -> "GridSpec":
+    def _figures_have_different_names(self) -> "GridSpec":
         names = Counter(figure_name(figure.model_dump()) for figure in self.report.figures)
         twice = [name for name, count in names.items() if count > 1]
         if twice:

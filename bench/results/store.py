@@ -6,7 +6,7 @@
               record.json         how the run ended; exists only then
               checkpoint/         from where a run that has not ended continues (see `bench.results.checkpoints`)
               probe-*.json        what figures need, measured on its states (see `bench.measurements.specs`)
-              *.pt                states the grid asked for
+              *.pt                states that the grid saves
               events.out.tfevents.*   the rounds once more, for TensorBoard (see `bench.results.tensorboard`)
     searches/                     searches of hyper-parameters (see `bench.tuning.study`)
     repeating/<id>/               a finished run that is being repeated
