@@ -135,8 +135,8 @@ def sliced_wasserstein(gaussians: Sequence[Gaussian], directions: Tensor) -> Ten
 
 def allocate(class_counts: Sequence[int], total: int) -> list[int]:
     """A total divided among classes in proportion to their counts: largest remainders first, ties to the lower class."""
-    whole = sum(class_counts)
-    shares = [divmod(total * count, whole) for count in class_counts]
+    num_examples = sum(class_counts)
+    shares = [divmod(total * count, num_examples) for count in class_counts]
     given = [quotient for quotient, _ in shares]
     by_remainder = sorted(range(len(shares)), key=lambda label: (-shares[label][1], label))
     for label in by_remainder[: total - sum(given)]:

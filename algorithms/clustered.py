@@ -60,7 +60,7 @@ class ClusteredRounds(RoundBased):
         return read_rows(state["clients"], cohort.ids)["memberships"]
 
     def assign(self, task, cohort, state: State) -> Tensor:
-        """Memberships with which a cohort plays a round [cohort, K]."""
+        """Memberships of a cohort's clients in a round [cohort, K]."""
         return self.memberships(task, cohort, state)
 
     # What others read

@@ -104,7 +104,7 @@ class LabelClusters(Algorithm):
         return tree.stack([one.params for one in deployed]), tree.stack([one.buffers for one in deployed])
 
     def found(self, state: State) -> dict[str, Tensor]:
-        """The cluster of each client, and the label distributions that told it."""
+        """The cluster of each client, and the label distributions from which it was found."""
         return {key: state[key] for key in ("clusters", "distributions") if key in state}
 
     def _first_round(self, task, start: State) -> State:
