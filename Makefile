@@ -22,6 +22,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=. $(BIN)/lint-imports --no-cache
+	$(BIN)/mypy
 	$(MKDOCS)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 	$(BIN)/python -m pytest -m "slow and not torture"

@@ -3,8 +3,12 @@
 import ast
 import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.errors import unknown
+
+if TYPE_CHECKING:
+    from algorithms.base import Algorithm
 
 REGISTRY = {
     "centralized": "centralized:Centralized",
@@ -37,7 +41,7 @@ REGISTRY = {
 _RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now
 
 
-def load(name: str) -> type:
+def load(name: str) -> "type[Algorithm]":
     """The class of a method. Imports torch.
 
     Raises:
@@ -52,7 +56,7 @@ def load(name: str) -> type:
     return method
 
 
-def name_of(method) -> str:
+def name_of(method: "Algorithm") -> str:
     """The name under which the class of a method is registered; the class's own if it is not."""
     return next(
         (name for name, path in REGISTRY.items() if path.endswith(f":{type(method).__name__}")), type(method).__name__
@@ -62,7 +66,7 @@ def name_of(method) -> str:
 def describe(name: str) -> str:
     """First line of the docstring of a method's file, read without importing it."""
     path = Path(__file__).parent / f"{_lookup(name).split(':')[0]}.py"
-    return ast.get_docstring(ast.parse(path.read_text())).splitlines()[0]
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
 
 
 def _lookup(name: str) -> str:

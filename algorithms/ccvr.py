@@ -94,7 +94,7 @@ class CCVR(Calibration):
     def _virtual_counts(self, gaussians, num_classes: int) -> list[int]:
         if not self.proportional:
             return [self.virtual_per_class] * num_classes
-        counts = [gaussians[label].count if label in gaussians else 0 for label in range(num_classes)]
+        counts = [gaussians[label].size if label in gaussians else 0 for label in range(num_classes)]
         return allocate(counts, self.virtual_per_class * num_classes)
 
 

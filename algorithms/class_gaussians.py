@@ -5,7 +5,7 @@ Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Equations 2 to 4. Everything
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -20,12 +20,12 @@ class Gaussian(NamedTuple):
     """Of the features of one class.
 
     Attributes:
-        count: number of features, at least 1.
+        size: number of features, at least 1.
         mean: [d].
-        covariance: [d, d], unbiased (divided by count - 1); zero for a single feature.
+        covariance: [d, d], unbiased (divided by size - 1); zero for a single feature.
     """
 
-    count: int
+    size: int
     mean: Tensor
     covariance: Tensor
 
@@ -44,13 +44,13 @@ def pool(parts: Sequence[Gaussian]) -> Gaussian:
 
     Equations 3 and 4 in their centred form: no large products cancel, and the covariance is positive semidefinite.
     """
-    count = sum(part.count for part in parts)
-    mean = sum(part.count / count * part.mean for part in parts)
+    size = sum(part.size for part in parts)
+    mean = cast(Tensor, sum(part.size / size * part.mean for part in parts))
     scatter = torch.zeros_like(parts[0].covariance)
     for part in parts:
         shift = part.mean - mean
-        scatter += (part.count - 1) * part.covariance + part.count * torch.outer(shift, shift)
-    return Gaussian(count, mean, scatter / max(count - 1, 1))
+        scatter += (part.size - 1) * part.covariance + part.size * torch.outer(shift, shift)
+    return Gaussian(size, mean, scatter / max(size - 1, 1))
 
 
 def pool_classes(held: Iterable[dict[int, Gaussian]]) -> dict[int, Gaussian]:
@@ -67,10 +67,10 @@ def pool_classes(held: Iterable[dict[int, Gaussian]]) -> dict[int, Gaussian]:
         for label, own in client.items():
             found[label] = pool([found[label], own]) if label in found else own
     pooled = dict(sorted(found.items()))
-    known = [one.covariance for one in pooled.values() if one.count > 1]
+    known = [one.covariance for one in pooled.values() if one.size > 1]
     if known:
-        usual = sum(known) / len(known)
-        pooled = {label: one if one.count > 1 else one._replace(covariance=usual) for label, one in pooled.items()}
+        usual = cast(Tensor, sum(known)) / len(known)
+        pooled = {label: one if one.size > 1 else one._replace(covariance=usual) for label, one in pooled.items()}
     return pooled
 
 
@@ -129,14 +129,14 @@ def sliced_wasserstein(gaussians: Sequence[Gaussian], directions: Tensor) -> Ten
     means = torch.stack([directions @ one.mean for one in gaussians])
     # A direction in which all features are alike has no variance, but for rounding.
     variances = torch.stack([((directions @ one.covariance) * directions).sum(1).clamp(min=0) for one in gaussians])
-    squared = sum((part[:, None] - part).square() for part in (means, variances.sqrt()))
+    squared = cast(Tensor, sum((part[:, None] - part).square() for part in (means, variances.sqrt())))
     return squared.mean(2).sqrt()
 
 
 def allocate(class_counts: Sequence[int], total: int) -> list[int]:
     """A total divided among classes in proportion to their counts: largest remainders first, ties to the lower class."""
-    whole = sum(class_counts)
-    shares = [divmod(total * count, whole) for count in class_counts]
+    num_examples = sum(class_counts)
+    shares = [divmod(total * count, num_examples) for count in class_counts]
     given = [quotient for quotient, _ in shares]
     by_remainder = sorted(range(len(shares)), key=lambda label: (-shares[label][1], label))
     for label in by_remainder[: total - sum(given)]:

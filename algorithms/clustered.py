@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class ClusteredRounds(RoundBased):
         return read_rows(state["clients"], cohort.ids)["memberships"]
 
     def assign(self, task, cohort, state: State) -> Tensor:
-        """Memberships with which a cohort plays a round [cohort, K]."""
+        """Memberships of a cohort's clients in a round [cohort, K]."""
         return self.memberships(task, cohort, state)
 
     # What others read
@@ -178,7 +178,7 @@ def one_hot(clusters: Tensor, num_clusters: int, dtype: torch.dtype) -> Tensor:
 def squared_distances(model: Tree, models: Tree) -> Tensor:
     """Squared Euclidean distance over all leaves from a model to each of K models, leaves [K, ...]. [K]."""
     pairs = zip(tree.leaves(model), tree.leaves(models), strict=True)
-    return sum((many - one).square().reshape(len(many), -1).sum(1) for one, many in pairs)
+    return cast(Tensor, sum((many - one).square().reshape(len(many), -1).sum(1) for one, many in pairs))
 
 
 def pull(params: Tree, view) -> Tensor:

@@ -43,7 +43,7 @@ def k_means(points: np.ndarray, num_clusters: int, seed: int) -> tuple[np.ndarra
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    with warnings.catch_warnings():  # equal points make fewer clusters than asked for, which is no mistake
+    with warnings.catch_warnings():  # equal points make fewer clusters than requested, which is no mistake
         warnings.simplefilter("ignore", ConvergenceWarning)
         found = KMeans(num_clusters, n_init=_RESTARTS, random_state=seed).fit(points)
     return found.labels_.astype(np.int64), found.cluster_centers_, float(found.inertia_)

@@ -77,7 +77,7 @@ class Concatenation(Algorithm):
         raise NotImplementedError
 
     def require_number(self) -> None:
-        """Raises ValueError if a rule stands for the number of clusters of a method that needs it at once."""
+        """Raises ValueError if the number of clusters is a rule, but the method needs the number at once."""
         if isinstance(self.num_clusters, str):
             raise ValueError(f"num_clusters must be a number for this method, but got {self.num_clusters!r}.")
 

@@ -19,7 +19,7 @@ class FedLC(RoundBased):
 
     Attributes:
         tau: weight of the margins, >= 0; 0 is FedAvg.
-        smallest_count: stands for a count of 0, > 0; at 1e-8 absent classes get a margin of 100 tau, which removes them
+        smallest_count: replaces a count of 0, > 0; at 1e-8 absent classes get a margin of 100 tau, which removes them
             from the softmax, at 1 a margin of tau.
     """
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 import algorithms
 from algorithms import tree
-from algorithms.base import Algorithm, RoundBased, State, nothing_spent
+from algorithms.base import Algorithm, Deployed, RoundBased, State, nothing_spent
 from algorithms.centralized import Centralized
 from algorithms.clustering import (
     ClusterInit,
@@ -98,21 +98,25 @@ class LabelClusters(Algorithm):
 
     def cluster_models(self, task, state: State) -> tuple[Tree, Tree]:
         """Params and buffers of all clusters, leaves [K, ...]."""
-        deployed = [self.base.deploy(task, model, torch.arange(0)) for model in state["models"].values()]
+        deployed = [
+            cast(Deployed, self.base.deploy(task, model, torch.arange(0))) for model in state["models"].values()
+        ]
         return tree.stack([one.params for one in deployed]), tree.stack([one.buffers for one in deployed])
 
     def found(self, state: State) -> dict[str, Tensor]:
-        """The cluster of each client, and the label distributions that told it."""
+        """The cluster of each client, and the label distributions from which it was found."""
         return {key: state[key] for key in ("clusters", "distributions") if key in state}
 
     def _first_round(self, task, start: State) -> State:
         """All clients train from the initial model, their models tell the clusters, and are averaged within them."""
         # As many clients at a time as in any other round, so that memory is bounded by the cohort.
-        at_once, results, distributions = len(task.sample_cohort(0).ids), None, []
+        base, infer = cast(RoundBased, self.base), cast(Callable[[Any, Tree, Tree], Tensor], self.inferred)
+        at_once, distributions = len(task.sample_cohort(0).ids), []
+        results: dict[str, Any] = {}
         for ids in torch.arange(task.population).split(at_once):
-            mapped = self.base.map_clients(task, self.base.local_update, task.cohort(ids), start)
-            models = self.base.local_models(start, mapped)
-            distributions.append(self.inferred(task.restrict(ids), start["params"], models))
+            mapped = base.map_clients(task, base.local_update, task.cohort(ids), start)
+            models = base.local_models(start, mapped)
+            distributions.append(infer(task.restrict(ids), start["params"], models))
             results = write_rows(results or no_rows(tree.row(mapped, 0)), ids, mapped)
         state = self._divided(task, 1, torch.cat(distributions))
         models, spent = {}, nothing_spent()
@@ -120,7 +124,7 @@ class LabelClusters(Algorithm):
             members = torch.nonzero(state["clusters"] == int(name)).flatten()
             own = task.restrict(members)
             cohort = own.cohort(torch.arange(len(members)))
-            after = self.base.conclude(own, model, cohort, read_rows(results, members))
+            after = base.conclude(own, model, cohort, read_rows(results, members))
             models[name] = {**after, "round": 1}
             spent = {key: spent[key] + after["spent"][key] for key in spent}
         return {**state, "models": models, "spent": spent}

@@ -47,8 +47,8 @@ class Oracle(Calibration):
         features = features_of(task, deployed, task.federation.images[rows])
         if self.transform_features:
             features = self.transformed(features)
-        whole = self.epochs_on(sum(task.sizes(torch.arange(task.population))))
-        epochs = max(whole, min(_MOST_EPOCHS, math.ceil(whole / self.fraction)))
+        of_all = self.epochs_on(sum(task.sizes(torch.arange(task.population))))
+        epochs = max(of_all, min(_MOST_EPOCHS, math.ceil(of_all / self.fraction)))
         params = self.retrain(task, deployed, features, task.federation.labels[rows], epochs)
         return self.with_classifier(deployed, params)
 

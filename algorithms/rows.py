@@ -30,7 +30,7 @@ def read_rows(clients: dict, ids: Tensor) -> Tree:
         return tree.map(lambda leaf: leaf.expand(len(rows), *leaf.shape), clients["fresh"])
 
     def pick(fresh: Tensor, *stored: Tensor | None) -> Tensor:
-        new = fresh.cpu() if any(leaf is None for leaf in stored) else None
+        new = fresh.cpu() if any(leaf is None for leaf in stored) else fresh
         return torch.stack([new if leaf is None else leaf for leaf in stored]).to(fresh.device)
 
     nothing = tree.map(lambda leaf: None, clients["fresh"])

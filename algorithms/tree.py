@@ -1,7 +1,7 @@
 """Arithmetic on trees: tensors in nested dicts (and named tuples), leaf by leaf."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ def where(condition: Tensor, a: Tree, b: Tree) -> Tree:
 
 def squared_distance(a: Tree, b: Tree) -> Tensor:
     """Squared Euclidean distance over all leaves. Scalar."""
-    return sum((x - y).square().sum() for x, y in zip(leaves(a), leaves(b), strict=True))
+    return cast(Tensor, sum((x - y).square().sum() for x, y in zip(leaves(a), leaves(b), strict=True)))
 
 
 def stack(trees: list[Tree]) -> Tree:

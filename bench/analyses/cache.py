@@ -18,8 +18,9 @@ import torch
 
 from algorithms.tree import Tree
 from bench.files import write_file
-from bench.results import schema
 from bench.results.artifacts import DamagedState, Folder, on_host
+from bench.results.json_files import Damaged, parse, read_bytes
+from bench.results.shapes import is_text, mismatch
 from bench.results.store import Store
 
 
@@ -92,13 +93,13 @@ class Parts:
 
     def _read(self) -> dict:
         try:
-            content = schema.read_bytes(self.path)
+            content = read_bytes(self.path)
             if content is None:
                 return {}
-            parts = schema.parse(self.path, content)
-            if schema.mismatch(parts, {"parts": {str: {"name": schema.text}}}):
-                raise schema.Damaged(self.path, "does not hold what it should")
-        except schema.Damaged as error:
+            parts = parse(self.path, content)
+            if mismatch(parts, {"parts": {str: {"name": is_text}}}):
+                raise Damaged(self.path, "does not hold what it should")
+        except Damaged as error:
             self._set_aside(self.path, f"{error}.")
             return {}
         return parts["parts"]

@@ -1,4 +1,4 @@
-"""What cannot work together in a config whose values are all valid by themselves; told without the images."""
+"""Checks of values that are valid by themselves and do not fit together; they need no images."""
 
 from __future__ import annotations
 

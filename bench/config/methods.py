@@ -46,7 +46,7 @@ def build(algorithm: str, options: Mapping[str, Any]):
         if isinstance(value, Mapping) and "name" in value
     }
     try:
-        checked = _fields(algorithm)(**options | nested)
+        checked = _fields(algorithm)(**{**options, **nested})
         return algorithms.load(algorithm)(**{key: getattr(checked, key) for key in options})
     except ValidationError as error:
         raise ConfigError([f"{algorithm}: {line}" for line in sentences(error)]) from error
@@ -61,7 +61,7 @@ def _spelled_out(value: Any, hint: Any) -> Any:
     return {"name": value} if hint is Algorithm and isinstance(value, str) else value
 
 
-def describe_method(method) -> dict:
+def describe_method(method: Any) -> dict[str, Any]:
     """A method object as a dict: its registry name and every field, a wrapper's base nested in the same way."""
     values = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
     return {"name": algorithms.name_of(method)} | {
@@ -69,7 +69,7 @@ def describe_method(method) -> dict:
     }
 
 
-def versions_of(method, path: str = "algorithm") -> dict[str, int]:
+def versions_of(method: Any, path: str = "algorithm") -> dict[str, int]:
     """The version of a method under "algorithm", and of those that it wraps under "algorithm.base" and so on."""
     versions = {path: method.version}
     for field in dataclasses.fields(method):
@@ -84,6 +84,6 @@ def _fields(algorithm: str) -> type[BaseModel]:
     """The types of a method's options, strict (but 1 is a number); a field typed `Algorithm` takes a method object."""
     method = algorithms.load(algorithm)
     hints, defaults = get_type_hints(method), defaults_of(algorithm)
-    fields = {name: (hints[name], defaults.get(name, ...)) for name in options_of(algorithm)}
+    fields: dict[str, Any] = {name: (hints[name], defaults.get(name, ...)) for name in options_of(algorithm)}
     config = ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=())
     return create_model(algorithm, __config__=config, **fields)

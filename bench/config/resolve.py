@@ -1,7 +1,7 @@
-"""One run, described completely: checked, resolved, and named by the hash of what was resolved.
+"""One run, described completely: checked, resolved, and named by the hash of its config.
 
 A config starts as a flat dict (`{"algorithm": "fedprox", "mu": 0.01, "dataset": "cifar10", ...}`: settings and the
-method's options in one namespace) and `resolve` turns it into a `RunConfig` in which every default stands explicitly.
+method's options in one namespace) and `resolve` turns it into a `RunConfig` in which every default is explicit.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,8 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     Raises:
         ConfigError: with all mistakes, as in `resolve`.
     """
-    flat, mistakes = dict(flat), []
+    flat = dict(flat)
+    mistakes: list[str] = []
     method, options = _method(flat, mistakes)
     settings = {key: value for key, value in flat.items() if key in SETTINGS}
     for key in flat:
@@ -107,7 +108,7 @@ def wrappers() -> list[str]:
 def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
     """A config with other values of settings, options of its method, or options of the method inside a wrapper.
 
-    Whether it fits its dataset is not asked again: that of a grid was compared with what is there of it.
+    Whether it fits its dataset is not checked again: the config of a grid's cell has been.
 
     Raises:
         ConfigError: if one does not exist, or a value does not hold.
@@ -121,7 +122,7 @@ def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
     return resolve(settings, facts=None)
 
 
-def _with_option(method: Mapping[str, Any], key: str, value: Any) -> dict:
+def _with_option(method: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """A method as a dict with another value of an option, of its own or of the outermost method inside that has it."""
     base = method.get("base")
     if key in method or not isinstance(base, Mapping):
@@ -129,7 +130,7 @@ def _with_option(method: Mapping[str, Any], key: str, value: Any) -> dict:
     return {**method, "base": _with_option(base, key, value)}
 
 
-def _method(flat: dict, mistakes: list[str]):
+def _method(flat: dict[str, Any], mistakes: list[str]) -> tuple[Any, list[str]]:
     """The method object of a flat dict (None if that failed) and the names of its options."""
     given = flat.get("algorithm")
     if isinstance(given, Mapping):
@@ -146,7 +147,7 @@ def _method(flat: dict, mistakes: list[str]):
     return None, options
 
 
-def _validate_trace(config: RunConfig, method) -> list[str]:
+def _validate_trace(config: RunConfig, method: Any) -> list[str]:
     """Why the local models of a run cannot be traced."""
     if not config.trace_local_models:
         return []
@@ -160,13 +161,13 @@ def _validate_trace(config: RunConfig, method) -> list[str]:
         )
     if config.local_epochs is None:
         mistakes.append(
-            f"trace_local_models looks at models after every local epoch: set local_epochs, not local_steps "
+            f"trace_local_models evaluates models after every local epoch: set local_epochs, not local_steps "
             f"({config.local_steps})."
         )
     return mistakes
 
 
-def _check_names(settings: dict, mistakes: list[str]) -> dict[str, int]:
+def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int]:
     """Check the names of dataset, partition, model and transform, fill in the model, and collect the versions."""
     versions = {"transform": transforms.VERSION}
     named = {key: value for key, value in settings.items() if isinstance(value, str)}  # `RunConfig` tells of the others

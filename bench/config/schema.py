@@ -6,7 +6,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from bench.participation import cohort_size
-from bench.results.schema import hash_of
+from bench.results.ids import hash_of
+from bench.results.records import Config
 from datasets.image_size import ImageSize, read_image_size
 
 MAX_SEED = 2**32 - 1  # of the legacy generators that draw partitions
@@ -22,7 +23,7 @@ class RunConfig(BaseModel):
         image_size: to which images are resized (bilinear) when they are decoded: 32, or height and width "24x32", which may be
             given as [24, 32]; in pixels. None is what the transform says, mostly their own size.
         model_width: factor on the channels of models that have a `width`.
-        rounds: communication rounds; for methods with rounds of their own (stages) their sum, whatever was asked for.
+        rounds: communication rounds; for methods with rounds of their own (stages) their sum, whatever was set.
         participation: share of the population that trains in a round, in (0, 1].
         last_batch: whether a client's last, partial batch trains (`keep`) or not if it has a full one as well.
         evaluate_every: rounds between evaluations; None is 1 for shared models, the last round for per-client ones and
@@ -82,7 +83,7 @@ class RunConfig(BaseModel):
         """Clients of a round."""
         return cohort_size(self.population, self.participation)
 
-    def canonical(self) -> dict:
+    def canonical(self) -> Config:
         """The config as JSON values. A setting that is None does not apply and is left out, so that settings which are
         added later do not rename the runs that they do not concern."""
         return self.model_dump(mode="json", exclude_none=True)
@@ -92,7 +93,7 @@ SETTINGS = tuple(name for name in RunConfig.model_fields if name != "versions")
 DEFAULT_VALIDATION_SHARE = 0.15  # of CCVR (Luo et al., NeurIPS 2021, Section 5.1)
 
 
-def run_id(config: RunConfig | Mapping) -> str:
+def run_id(config: RunConfig | Mapping[str, Any]) -> str:
     """The name of a run: 16 hex digits of the hash of its canonical config, whatever the order of the keys."""
     canonical = config.canonical() if isinstance(config, RunConfig) else dict(config)
     return hash_of(canonical)

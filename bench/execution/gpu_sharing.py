@@ -13,7 +13,8 @@ from typing import Any
 
 from bench.execution.resources import Resources
 from bench.files import write_file
-from bench.results import schema
+from bench.results.json_files import Damaged, parse, read_bytes
+from bench.results.shapes import is_integer, is_number, mismatch
 
 MEMORY_SHARE = 0.85  # of a GPU's memory that is given away; fragments and libraries need the rest
 BUSY_SHARE = 0.95  # of a GPU's time: more trials than that would only wait for each other
@@ -21,9 +22,9 @@ _STEPS = 40  # local steps of a profiled round, at most
 _SECONDS = 3.0  # how long a profile watches the GPU
 _REMEMBERED = {  # of the GPUs of one name: kind of trial -> what was found
     str: {
-        "profile?": {"used_mb": schema.number, "total_mb": schema.number, "busy": schema.number},
-        "at_least?": schema.number,
-        "block?": (schema.whole, None),
+        "profile?": {"used_mb": is_number, "total_mb": is_number, "busy": is_number},
+        "at_least?": is_number,
+        "block?": (is_integer, None),
     }
 }
 _CONTEXT_MB = 600  # what a process holds of a GPU before it computes anything
@@ -113,10 +114,10 @@ class GpuAllocator:
     def _read(self) -> dict[str, dict[str, Any]]:
         """What is remembered; nothing if the file is damaged, since all of it can be measured again."""
         try:
-            known = schema.parse(self._path, schema.read_bytes(self._path) or b"{}")
-            if found := schema.mismatch(known, {str: _REMEMBERED}):
-                raise schema.Damaged(self._path, f"does not hold what it should: {found}")
-        except schema.Damaged as error:
+            known = parse(self._path, read_bytes(self._path) or b"{}")
+            if found := mismatch(known, {str: _REMEMBERED}):
+                raise Damaged(self._path, f"does not hold what it should: {found}")
+        except Damaged as error:
             self._on_message(f"{error}; what trials need of a GPU is measured again.")
             return {}
         return known

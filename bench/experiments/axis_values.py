@@ -9,14 +9,14 @@ from bench.config.schema import SETTINGS
 from bench.errors import ConfigError, unknown
 from bench.experiments.labels import UNWRAPPED
 
-_PLAIN = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "iid"}  # what any value may stand beside
+_PLAIN = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "iid"}  # settings that any value fits
 
 
 def validate_values(axes: object, settings: object) -> list[str]:
     """One sentence per mistake.
 
     Args:
-        axes, settings: as they stand in the file; what has not the shape of axes or settings is left out.
+        axes, settings: as the file has them; what is no mapping, or no list of values, is left out.
     """
     given = {key: [value] for key, value in settings.items()} if isinstance(settings, dict) else {}
     if isinstance(axes, dict):

@@ -1,26 +1,27 @@
-"""The cells of a grid: runs at their places in a table."""
+"""The cells of a grid: one run each, with its row and column of the table."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import UNWRAPPED, value_of
 from bench.files import file_name
+from bench.results.records import ChosenParams, GridDescription, StoredCell, StoredGrid, StoredLayout, StoredMirrors
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run at its place in the table.
+    """One run of a grid.
 
     Attributes:
-        dataset: as the grid names it; the config's differs where another one stands in.
+        dataset: as the grid names it; the config's differs where a substitute is used.
         choice: the point of the tuning set, {} if there is none.
         missing: why the cell cannot run ("no data: svhn"), or None.
-        substitute: the dataset that stands in, or None.
+        substitute: the dataset that is used instead of a missing one, or None.
         wrapper: the method around the one of the axis `algorithm`, on the axis `wrapper`, or UNWRAPPED; "" without such an
             axis.
         variant: what the mirrored table calls the published counterpart, beside its method; "" for nothing.
@@ -30,7 +31,7 @@ class Cell:
     """
 
     dataset: str
-    choice: dict
+    choice: dict[str, Any]
     config: RunConfig
     id: str
     missing: str | None = None
@@ -55,23 +56,37 @@ class Cell:
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether the method of the axis `algorithm` is the base of the one that is played."""
+        """Whether the method of the axis `algorithm` is the base of the one that is run."""
         return self.wrapper not in ("", UNWRAPPED)
 
-    def to_json(self) -> dict:
-        shown = ("dataset", "partition", "algorithm", "model", "clients", "participation", "seed")
-        return {key: self.setting(key) for key in shown} | {
+    def to_json(self) -> StoredCell:
+        """The cell as a stored grid holds it."""
+        config = self.config
+        stored: StoredCell = {
+            "dataset": self.dataset,
+            "partition": config.partition,
+            "algorithm": self.setting("algorithm"),
+            "model": config.model,
+            "clients": config.clients,
+            "participation": config.participation,
+            "seed": config.seed,
             "choice": self.choice,
             "run": None if self.missing else self.id,
             "missing": self.missing,
             "substitute": self.substitute,
             "variant": self.variant,
-            "config": self.config.canonical(),
-            **{key: value for key in ("wrapper", "published_as", "tuned") if (value := getattr(self, key))},
+            "config": config.canonical(),
         }
+        if self.wrapper:
+            stored["wrapper"] = self.wrapper
+        if self.published_as:
+            stored["published_as"] = self.published_as
+        if self.tuned:
+            stored["tuned"] = cast(ChosenParams, self.tuned)
+        return stored
 
 
-def select(cells: list[Cell], only: Mapping[str, list]) -> list[Cell]:
+def select(cells: list[Cell], only: Mapping[str, Sequence[Any]]) -> list[Cell]:
     """The cells whose settings are among the values of `only`.
 
     Raises:
@@ -89,35 +104,39 @@ def select(cells: list[Cell], only: Mapping[str, list]) -> list[Cell]:
     return [cell for cell in cells if all(cell.setting(key) in values for key, values in only.items())]
 
 
-def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: list[Cell]) -> dict:
+def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: Sequence[Cell]) -> StoredGrid:
     """The expanded grid as the report reads it."""
     layout = grid.report
-    described = {
+    described: GridDescription = {
         "grid": grid.name,
         "source": grid.source,
         "digest": grid.digest(budget),
         "budget": budget_label(budget, overrides),
         "overrides": dict(overrides),
         "title": grid.title,
-        "mirrors": grid.mirrors.model_dump() if grid.mirrors else None,
+        "mirrors": cast(StoredMirrors, grid.mirrors.model_dump()) if grid.mirrors else None,
         "std": layout.std,
         "verdict": layout.verdict,
-        "report": layout.model_dump(exclude={"std", "verdict"}),
+        "report": cast(StoredLayout, layout.model_dump(exclude={"std", "verdict"})),
     }
     return ordered(described, [cell.to_json() for cell in cells])
 
 
-def ordered(described: Mapping[str, Any], cells: list[dict]) -> dict:
+def ordered(described: GridDescription, cells: list[StoredCell]) -> StoredGrid:
     """An expanded grid with these cells, and the order of its rows and columns in which they come."""
     layout = described["report"]
     rows = [tuple(value_of(cell, key) for key in layout["rows"]) for cell in cells]
     columns = [value_of(cell, layout["columns"]) for cell in cells]
-    orders = {"row_order": [list(row) for row in dict.fromkeys(rows)], "column_order": list(dict.fromkeys(columns))}
-    return {**described, **orders, "cells": cells}
+    return {
+        **described,
+        "row_order": [list(row) for row in dict.fromkeys(rows)],
+        "column_order": list(dict.fromkeys(columns)),
+        "cells": cells,
+    }
 
 
 def cell_key(layout: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
-    """By which a stored cell is known, whatever its seed: its place in a table, and its point of a tuning set."""
+    """Identifies a stored cell but for its seed: dataset, point of a tuning set, row and column of the table."""
     labels = [value_of(cell, key) for key in (*layout["rows"], layout["columns"])]
     return json.dumps([cell["dataset"], cell["choice"], labels], sort_keys=True)
 

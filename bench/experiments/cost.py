@@ -1,7 +1,8 @@
-"""What a run costs, known before it is played and without its images."""
+"""What a run costs: computed before it starts, without its images."""
 
 import functools
 import json
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def bytes_per_client(config: RunConfig) -> int | None:
     """Bytes that a client sends and receives in a run, mean over the population; None where that is not known before: for a
     dataset that is not known, and a number of clusters that depends on the clients."""
     described = without_numbers(config)
-    return described and _traffic(described)
+    return None if described is None else _traffic(described)
 
 
 def without_numbers(config: RunConfig) -> str | None:
@@ -71,7 +72,7 @@ def method_of(described: str):
     return _method(json.dumps(json.loads(described)["algorithm"]))
 
 
-def _innermost(algorithm: dict) -> dict:
+def _innermost(algorithm: dict[str, Any]) -> dict[str, Any]:
     """The method that a wrapper, or a wrapper of one, is around, if clusters may depend on it."""
     while "num_clusters" not in algorithm and isinstance(algorithm.get("base"), dict):
         algorithm = algorithm["base"]

@@ -6,18 +6,36 @@ client).
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import datasets
 from bench.config.methods import is_method, options_of
 from bench.config.resolve import resolve, wrapped
-from bench.config.schema import SETTINGS, run_id
+from bench.config.schema import SETTINGS, RunConfig, run_id
 from bench.errors import ConfigError, unknown
 from bench.experiments.cells import Cell
-from bench.experiments.grid_schema import GridSpec, matches
+from bench.experiments.grid_schema import Budget, GridSpec, matches, without
 from bench.experiments.labels import UNWRAPPED
 from datasets import DatasetInfo
+
+_GENERAL = (*SETTINGS, "wrapper")  # settings of every cell; all others are options of methods
+
+
+@dataclass(frozen=True)
+class _Point:
+    """One point on the axes and in the tuning sets, before the grid's conditions.
+
+    Attributes:
+        settings: settings and method options of the cell.
+        choice: the point of its tuning sets.
+        given: the overrides that apply to it.
+    """
+
+    settings: dict[str, Any]
+    choice: dict[str, Any]
+    given: frozenset[str]
 
 
 def expand(
@@ -25,8 +43,8 @@ def expand(
     budget: str,
     *,
     overrides: Mapping[str, Any] | None = None,
-    seeds: list[int] | None = None,
-    missing: Iterable[str] = (),
+    seeds: Sequence[int] | None = None,
+    missing: Collection[str] = (),
     substitutes: Mapping[str, str] | None = None,
     facts: Mapping[str, DatasetInfo] | None = datasets.INFO,
 ) -> list[Cell]:
@@ -37,7 +55,7 @@ def expand(
             have it.
         seeds: replaces the seeds of grid and budget.
         missing: datasets whose images are not there.
-        substitutes: missing dataset -> the one that stands in for it.
+        substitutes: missing dataset -> the one that is used instead.
         facts: dataset -> what is known about it; None takes those of the complete datasets for the budgets, and leaves
             unchecked whether a cell fits its dataset.
 
@@ -46,87 +64,152 @@ def expand(
     """
     if budget not in grid.budgets:
         raise ConfigError([unknown("budget", budget, grid.budgets)])
-    overrides, substitutes = dict(overrides or {}), dict(substitutes or {})
-    cells, mistakes, used, options = {}, _unknown_whens(grid), set(), set()
-    for flat, choice, given in _points(grid, budget, overrides, seeds, datasets.INFO if facts is None else facts):
-        used |= given - {"rounds"}
-        options |= {*_options(flat)}
-        for condition in grid.conditions:
-            if condition.holds(flat):
-                flat |= condition.set
-        dataset = flat.get("dataset")
-        stand_in = substitutes.get(dataset) if dataset in missing else None
-        absent = f"no data: {dataset}" if dataset in missing and not stand_in else None
-        counterpart = grid.mirrors.variant_of(flat) if grid.mirrors else None
-        published = (counterpart.variant, counterpart.algorithm) if counterpart else ("", "")
-        wrapper, method = flat.pop("wrapper", ""), flat.get("algorithm")
-        around = {"name": wrapper} | {key: flat.pop(key) for key in _wrapper_options(wrapper) if key in flat}
+    overrides = dict(overrides or {})
+    replaced = {dataset: (substitutes or {}).get(dataset) for dataset in missing}
+    cells: dict[tuple[str, str], Cell] = {}
+    mistakes, used, options = _unknown_whens(grid), set[str](), set[str]()
+    for point in _points(grid, budget, overrides, seeds, datasets.INFO if facts is None else facts):
+        used |= point.given - {"rounds"}
+        options |= {*_options(point.settings)}
+        settings = _with_conditions(grid, point.settings)
         try:
-            trained = config = resolve(flat | ({"dataset": stand_in} if stand_in else {}), facts)
-            if wrapper not in ("", UNWRAPPED):
-                config = wrapped(trained, around, facts)
+            cell = _cell(grid, settings, point.choice, replaced, facts)
         except ConfigError as error:
             mistakes += error.mistakes
-            is_known = is_method(method) and (wrapper in ("", UNWRAPPED) or is_method(wrapper))
-            used |= {"rounds"} if is_known else overrides.keys()  # nobody knows whether they are options of it
+            # Of an unknown method, nobody knows whether the overrides are options.
+            used |= {"rounds"} if _has_known_methods(settings) else overrides.keys()
             continue
-        if "rounds" in given and config.rounds == overrides["rounds"]:
+        if "rounds" in point.given and cell.config.rounds == overrides["rounds"]:
             used.add("rounds")
-        played = trained.algorithm | config.algorithm
-        choice = {key: played.get(key, getattr(trained, key, None)) for key in choice}
-        cell = Cell(dataset, choice, config, run_id(config), absent, stand_in, *published, wrapper)
-        cells.setdefault((dataset, cell.id), cell)
-    unused = [key for key in overrides if key not in used]
-    names = ", ".join(dict.fromkeys(cell.setting("algorithm") for cell in cells.values()))
-    mistakes += [
-        f"rounds is not a setting of {names}, which has stages with rounds of their own."
-        if key == "rounds"
-        else unknown("setting", key, sorted({*SETTINGS, *options}))
-        for key in unused
-    ]
+        cells.setdefault((cell.dataset, cell.id), cell)
+    mistakes += _unused(overrides, used, options, cells.values())
     if mistakes:
         raise ConfigError(mistakes)
     return list(cells.values())
 
 
 def _points(
-    grid: GridSpec, budget_name: str, overrides: Mapping, seeds: list[int] | None, facts: Mapping[str, DatasetInfo]
-) -> Iterator[tuple[dict, dict, set]]:
-    """(flat settings, tuning point, names of the overrides that apply) of every combination, before conditions."""
+    grid: GridSpec,
+    budget_name: str,
+    overrides: Mapping[str, Any],
+    seeds: Sequence[int] | None,
+    facts: Mapping[str, DatasetInfo],
+) -> Iterator[_Point]:
+    """Every combination of axes and tuning sets."""
     budget = grid.budgets[budget_name]
-    axes = {"seed": [0]} | grid.axes
-    options = _options_of_all(grid)
-    axes["seed"] = seeds or budget.seeds or axes["seed"]
-    axes = {key: [overrides[key]] if key in overrides else values for key, values in axes.items()}
-    axes["seed"] = axes.pop("seed")
+    axes = _axes(grid, budget, overrides, seeds)
+    varied, options = axes.keys() - overrides.keys(), _options_of_all(grid)
     for values in itertools.product(*axes.values()):
-        flat = grid.settings | dict(zip(axes, values, strict=True))
-        foreign = options.difference(SETTINGS, _options(flat))  # of other methods of the grid
-        flat = {key: value for key, value in flat.items() if key not in foreign}
-        flat |= {key: value for key, value in overrides.items() if key in SETTINGS or key == "wrapper"}
-        general = {*SETTINGS, "wrapper"}
-        given = {key: value for key, value in overrides.items() if key in general or key in _options(flat)}
-        dataset = flat.get("dataset")
-        if isinstance(dataset, str) and dataset in datasets.INFO:
-            flat.setdefault("model", datasets.INFO[dataset].model)
-        sets = [tuning for tuning in grid.tuning if matches(tuning.when, flat | given)]
-        for points in itertools.product(*(tuning.points(budget.tuning) for tuning in sets)):
-            choice = {key: value for point in points for key, value in point.items()}
-            played = flat | choice | given
-            info = facts.get(dataset) if isinstance(dataset, str) else None
-            varied = axes.keys() - overrides.keys()
-            budget.apply(played, fixed={*axes, *choice, *given}, axes=varied, info=info)
-            played = {key: value for key, value in played.items() if key not in foreign}
-            yield played, choice, given.keys()
+        on_axes = grid.settings | dict(zip(axes, values, strict=True))
+        foreign = options.difference(SETTINGS, _options(on_axes))  # of other methods of the grid
+        base = without(on_axes, foreign)
+        base |= {key: value for key, value in overrides.items() if key in _GENERAL}
+        given = {key: value for key, value in overrides.items() if key in _GENERAL or key in _options(base)}
+        dataset = base.get("dataset")
+        if not isinstance(dataset, str):
+            dataset = ""  # `resolve` refuses it
+        if dataset in datasets.INFO:
+            base.setdefault("model", datasets.INFO[dataset].model)
+        for choice in _choices(grid, budget, base | given):
+            settings = base | choice | given
+            budget.apply(settings, fixed={*axes, *choice, *given}, axes=varied, info=facts.get(dataset))
+            yield _Point(without(settings, foreign), choice, frozenset(given))
 
 
-def _options(flat: Mapping) -> list[str]:
+def _axes(
+    grid: GridSpec, budget: Budget, overrides: Mapping[str, Any], seeds: Sequence[int] | None
+) -> dict[str, list[Any]]:
+    """Axis -> values; the last one is the seed."""
+    axes = {key: values for key, values in grid.axes.items() if key != "seed"}
+    axes["seed"] = list(seeds or budget.seeds or grid.axes.get("seed", [0]))
+    return {key: [overrides[key]] if key in overrides else values for key, values in axes.items()}
+
+
+def _choices(grid: GridSpec, budget: Budget, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The points of the tuning sets that hold for the settings; {} where none does."""
+    sets = [tuning.points(budget.tuning) for tuning in grid.tuning if matches(tuning.when, settings)]
+    for points in itertools.product(*sets):
+        yield {key: value for point in points for key, value in point.items()}
+
+
+def _with_conditions(grid: GridSpec, settings: Mapping[str, Any]) -> dict[str, Any]:
+    flat = dict(settings)
+    for condition in grid.conditions:
+        if condition.holds(flat):
+            flat |= condition.set
+    return flat
+
+
+def _cell(
+    grid: GridSpec,
+    settings: Mapping[str, Any],
+    choice: Mapping[str, Any],
+    replaced: Mapping[str, str | None],
+    facts: Mapping[str, DatasetInfo] | None,
+) -> Cell:
+    """The cell with these settings.
+
+    Args:
+        replaced: missing dataset -> the one that is used instead, or None.
+
+    Raises:
+        ConfigError: with all mistakes of the settings.
+    """
+    dataset: Any = settings.get("dataset")
+    is_missing = isinstance(dataset, str) and dataset in replaced
+    substitute = replaced[dataset] if is_missing else None
+    trained, config = _configs({**settings, "dataset": substitute} if substitute else settings, facts)
+    counterpart = grid.mirrors.variant_of(settings) if grid.mirrors else None
+    resolved = trained.algorithm | config.algorithm
+    return Cell(
+        dataset,
+        {key: resolved.get(key, getattr(trained, key, None)) for key in choice},
+        config,
+        run_id(config),
+        missing=f"no data: {dataset}" if is_missing and not substitute else None,
+        substitute=substitute,
+        variant=counterpart.variant if counterpart else "",
+        published_as=counterpart.algorithm if counterpart else "",
+        wrapper=settings.get("wrapper", ""),
+    )
+
+
+def _configs(settings: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None) -> tuple[RunConfig, RunConfig]:
+    """The config of the method on the axis `algorithm`, and that of the wrapper around it; twice the same without one."""
+    wrapper = settings.get("wrapper", "")
+    options = {key: settings[key] for key in _wrapper_options(wrapper) if key in settings}
+    trained = resolve(without(settings, {"wrapper", *options}), facts)
+    if wrapper in ("", UNWRAPPED):
+        return trained, trained
+    return trained, wrapped(trained, {"name": wrapper, **options}, facts)
+
+
+def _has_known_methods(settings: Mapping[str, Any]) -> bool:
+    wrapper = settings.get("wrapper", "")
+    return is_method(settings.get("algorithm")) and (wrapper in ("", UNWRAPPED) or is_method(wrapper))
+
+
+def _unused(
+    overrides: Mapping[str, Any], used: Collection[str], options: Collection[str], cells: Iterable[Cell]
+) -> list[str]:
+    """One sentence for every override that no cell uses."""
+    names = ", ".join(dict.fromkeys(cell.setting("algorithm") for cell in cells))
+    return [
+        f"rounds is not a setting of {names}, which has stages with rounds of their own."
+        if key == "rounds"
+        else unknown("setting", key, sorted({*SETTINGS, *options}))
+        for key in overrides
+        if key not in used
+    ]
+
+
+def _options(flat: Mapping[str, Any]) -> list[str]:
     """Options of a point's method, and of the wrapper around it."""
     own = options_of(flat["algorithm"]) if is_method(flat.get("algorithm")) else []
     return [*own, *_wrapper_options(flat.get("wrapper"))]
 
 
-def _wrapper_options(wrapper: object) -> list[str]:
+def _wrapper_options(wrapper: Any) -> list[str]:
     return [option for option in options_of(wrapper) if option != "base"] if is_method(wrapper) else []
 
 
@@ -137,11 +220,8 @@ def _options_of_all(grid: GridSpec) -> set[str]:
 
 
 def _unknown_whens(grid: GridSpec) -> list[str]:
-    conditions = [
-        *grid.conditions,
-        *grid.tuning,
-        *(item for budget in grid.budgets.values() for item in budget.conditions),
-    ]
-    keys = dict.fromkeys(key for condition in conditions for key in condition.when)
-    known = [*SETTINGS, "wrapper", *sorted(_options_of_all(grid))]
+    whens = [condition.when for condition in grid.conditions] + [tuning.when for tuning in grid.tuning]
+    whens += [condition.when for budget in grid.budgets.values() for condition in budget.conditions]
+    keys = dict.fromkeys(key for when in whens for key in when)
+    known = [*_GENERAL, *sorted(_options_of_all(grid))]
     return [unknown("setting", key, known) for key in keys if key not in known]

@@ -1,7 +1,7 @@
 """The figures that a grid file may list, checked."""
 
-from collections.abc import Collection
-from typing import Annotated, Any, Literal, Union
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -12,7 +12,7 @@ from bench.experiments.figure_names import CURVES, FIGURES
 def _round(value: Any) -> int | str:
     if value == "last" or (type(value) is int and value > 0):
         return value
-    raise ValueError(f"A round must be a whole number from 1 on, or last, but got {value!r}.")
+    raise ValueError(f"A round must be a positive integer or last, but got {value!r}.")
 
 
 Round = Annotated[int | Literal["last"], BeforeValidator(_round)]  # rounds beyond the end of a run are left out
@@ -147,17 +147,8 @@ def _has_known_kind(figure: Any) -> Any:
     return figure
 
 
-KINDS = {
-    "curves": Curves,
-    "by-setting": BySetting,
-    "distributions": Distributions,
-    "local-models": LocalModels,
-    "cka": Cka,
-    "weight-norms": WeightNorms,
-    "embedding": Embedding,
-    "separability": Separability,
+_AnyFigure = Curves | BySetting | Distributions | LocalModels | Cka | WeightNorms | Embedding | Separability
+Figure = Annotated[_AnyFigure, Field(discriminator="kind"), BeforeValidator(_has_known_kind)]
+KINDS: Mapping[str, type[Part]] = {
+    get_args(kind.model_fields["kind"].annotation)[0]: kind for kind in get_args(_AnyFigure)
 }
-Figure = Annotated[
-    Annotated[Union[tuple(KINDS.values())], Field(discriminator="kind")],  # noqa: UP007  (the kinds are listed once)
-    BeforeValidator(_has_known_kind),
-]

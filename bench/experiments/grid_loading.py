@@ -1,13 +1,14 @@
 """From grid files to checked grids."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
 from bench.errors import ConfigError, sentences, unknown
 from bench.experiments import figure_schema, grid_files
 from bench.experiments.axis_values import validate_values
+from bench.experiments.figure_schema import Part
 from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning, Variant
 from bench.files import file_name
 
@@ -67,7 +68,7 @@ def _extended(name: str, content: dict) -> dict:
     extended = content.pop("extends")
     if extended not in grid_files.names():
         raise ConfigError([f"grid {name}: extends: {unknown('grid', extended, grid_files.names())}"])
-    base = _extended(extended, dict(grid_files.read(extended)))
+    base = _extended(extended, dict(cast(Mapping[str, Any], grid_files.read(extended))))  # a grid of ours is a mapping
     merged = ("settings", "budgets", "mirrors", "report")
     both = {key for key in merged if isinstance(content.get(key), dict) and isinstance(base.get(key), dict)}
     grid = base | {key: base[key] | value if key in both else value for key, value in content.items()}
@@ -88,10 +89,10 @@ def _with_own_columns(grid: dict, given: dict) -> dict | None:
     return mirrors or None
 
 
-def _keys_beside(location: tuple) -> list[str]:
-    """Valid keys at the place in a grid file where an unknown one stands."""
-    part = GridSpec
-    nested = {
+def _keys_beside(location: tuple[str | int, ...]) -> list[str]:
+    """Valid keys of the part of a grid file that has an unknown one."""
+    part: type[Part] = GridSpec
+    nested: dict[str, type[Part]] = {
         "conditions": Condition,
         "tuning": Tuning,
         "budgets": Budget,
@@ -101,5 +102,5 @@ def _keys_beside(location: tuple) -> list[str]:
         **figure_schema.KINDS,
     }
     for key in location[:-1]:
-        part = nested.get(key, part)
+        part = nested.get(str(key), part)
     return list(part.model_fields)

@@ -14,7 +14,7 @@ from bench.config.methods import defaults_of, is_method
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
 from bench.experiments.figure_names import VALUES, figure_name
-from bench.experiments.figure_schema import Figure, Part, Round, one_of
+from bench.experiments.figure_schema import BySetting, Figure, Part, Round, one_of
 from bench.results.metrics import METRICS
 from datasets import DatasetInfo
 from reports.published.lookup import papers
@@ -37,7 +37,7 @@ class Tuning(Part):
     """A tuning set: one cell for every combination of the options' values.
 
     Attributes:
-        named: the one point that the budget `small` plays; needed where the set has more than one.
+        named: the one point that the budget `small` runs; needed where the set has more than one.
     """
 
     when: dict[str, Any]
@@ -56,20 +56,18 @@ class Tuning(Part):
         """All points, the named one, or the first.
 
         Raises:
-            ConfigError: if the named one is asked for, there are several, and none is named.
+            ConfigError: if `which` is "named", there are several points, and none is named.
         """
         points = _product(self.options)
         if which == "all" or len(points) == 1:
             return points
         if which == "named" and not self.named:
-            raise ConfigError(
-                [f"The tuning set {self.options} has several points: say by `named` which one is played."]
-            )
+            raise ConfigError([f"The tuning set {self.options} has several points: set `named` to the one to run."])
         return [self.named] if which == "named" else points[:1]
 
 
 class Budget(Part):
-    """How much of a grid is played.
+    """How much of a grid is run.
 
     Attributes:
         tuning: which points of the tuning sets: all, the named one, or the first.
@@ -96,11 +94,11 @@ class Budget(Part):
             info: what is known about the cell's dataset.
         """
         # A validation run reads no test example.
-        settings = _without(self.settings, ["test_examples"] if flat.get("split") == "validation" else [])
-        flat |= _without(settings, fixed)
+        settings = without(self.settings, ["test_examples"] if flat.get("split") == "validation" else [])
+        flat |= without(settings, fixed)
         for condition in self.conditions:
             if condition.holds(flat):
-                flat |= _without(condition.set, fixed)
+                flat |= without(condition.set, fixed)
         clients = flat.get("clients", RunConfig.model_fields["clients"].default)
         if not isinstance(clients, int):
             return  # `resolve` refuses it
@@ -160,7 +158,7 @@ class Layout(Part):
     figures it draws.
 
     Attributes:
-        standings: whether mean ranks and wins of the columns over all rows stand below the table.
+        standings: whether the report shows mean ranks and wins of the columns below the table.
         gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
         notes: sentences of the grid's author beneath the table.
     """
@@ -187,7 +185,7 @@ class Layout(Part):
 
 
 class GridSpec(Part):
-    """A grid as it stands in its file, with what it takes from the one that it `extends`.
+    """A grid file, with what it inherits from the one that it `extends`.
 
     Attributes:
         source: the user's file; "" for a grid that comes with the harness.
@@ -222,7 +220,7 @@ class GridSpec(Part):
         return self
 
     @model_validator(mode="after")
-    def _figures_are_told_apart(self) -> "GridSpec":
+    def _figures_have_different_names(self) -> "GridSpec":
         names = Counter(figure_name(figure.model_dump()) for figure in self.report.figures)
         twice = [name for name, count in names.items() if count > 1]
         if twice:
@@ -242,7 +240,7 @@ class GridSpec(Part):
     def _figures_are_about_settings(self) -> "GridSpec":
         options = [key for tuning in self.tuning for key in tuning.options]
         known = list(dict.fromkeys([*SETTINGS, *self.axes, *self.settings, *options]))
-        names = [figure.setting for figure in self.report.figures if figure.kind == "by-setting"]
+        names = [figure.setting for figure in self.report.figures if isinstance(figure, BySetting)]
         wrong = [name for name in names if name not in known]
         if wrong:
             raise ValueError(" ".join(unknown("setting of a figure", name, known) for name in wrong))
@@ -268,8 +266,9 @@ class GridSpec(Part):
 
 def matches(when: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
     """Whether settings, or options of the method (its defaults included), are among the values of a condition."""
-    algorithm = flat.get("algorithm")
-    seen = (defaults_of(algorithm) if is_method(algorithm) and not when.keys() <= flat.keys() else {}) | dict(flat)
+    algorithm: Any = flat.get("algorithm")
+    defaults = defaults_of(algorithm) if is_method(algorithm) and not when.keys() <= flat.keys() else {}
+    seen = {**defaults, **flat}
     return all(seen.get(key) in as_list(value) for key, value in when.items())
 
 
@@ -282,5 +281,6 @@ def _product(options: Mapping[str, list]) -> list[dict]:
     return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
 
 
-def _without(settings: Mapping[str, Any], keys: Collection[str]) -> dict:
+def without(settings: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """Settings but for those of the keys."""
     return {key: value for key, value in settings.items() if key not in keys}

@@ -5,11 +5,10 @@ stays as it is here. Nothing here is overwritten, and a second time nothing is l
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.config.schema import run_id as id_of
 from bench.errors import StoreError
 from bench.experiments.cells import cell_key
 from bench.experiments.expansion import expand
@@ -17,7 +16,8 @@ from bench.experiments.grid_loading import load_grid
 from bench.experiments.labels import value_of
 from bench.experiments.stored_grid import merge_cells
 from bench.results.equality import differences
-from bench.results.schema import Damaged
+from bench.results.json_files import Damaged
+from bench.results.records import RunRecord, StoredCell, StoredGrid
 from bench.results.store import Store, require_files
 
 _FINISHED = ("done", "diverged")
@@ -25,7 +25,7 @@ _FINISHED = ("done", "diverged")
 
 @dataclass
 class Merged:
-    """What came of a merge, or would come of it; ids of runs, and names of grids as `<grid>@<budget>`.
+    """The result of a merge, or of a dry run; ids of runs, and names of grids as `<grid>@<budget>`.
 
     Attributes:
         taken: runs finished there only.
@@ -34,7 +34,7 @@ class Merged:
         unfinished: runs there that failed or have not ended.
         grids: stored grids that are here now and were not before, or have more cells.
         others: grids of the same name there that are not the grid that is stored here.
-        replaced: cells of grids there that have other settings here, where others stood in, or searches have chosen otherwise.
+        replaced: cells of grids there that have other settings here: another substitute, or other chosen hyper-parameters.
     """
 
     taken: list[str] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Merged:
 def merge_results(there: Store, here: Store, dry_run: bool = False) -> Merged:
     """Takes what is finished there, while no driver is at work on either side.
 
-    Interrupted, it has taken some runs whole and others not at all, and goes on when it is called again.
+    Each run is copied completely or not at all; after an interruption the next call copies the others.
 
     Raises:
         StoreError: if both are one directory, a driver is at work, or a file cannot be read.
@@ -63,55 +63,77 @@ def merge_results(there: Store, here: Store, dry_run: bool = False) -> Merged:
 def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
     there.look_through()
     here.look_through()
-    found, records, own = Merged(), there.records(), here.records()
-    found.unfinished = [run for run in there.unfinished() if run not in records]
-    for name, record in records.items():
-        config = there.run_folder(name) / "config.json"
-        if record["status"] not in _FINISHED:
-            found.unfinished.append(name)
-        elif id_of(there.config(name) or {}) != name:  # a seal of one's own making would not tell
-            there.damaged.setdefault(config, "is the config of another run: the folder is not named after it")
-        elif own.get(name, {}).get("status") in _FINISHED:
-            found.both.append(name)
-            if difference := differences((there.rows(name), record), (here.rows(name), own[name])):
-                found.disagreeing[name] = difference
-        else:
-            try:
-                require_files(there.run_folder(name))
-            except Damaged as error:
-                there.damaged[error.path] = error.what
-                continue
-            found.taken.append(name)
-            if not dry_run:
-                here.adopt(name, there.run_folder(name))
-    ended = {name for name, record in own.items() if record["status"] in _FINISHED} | set(found.taken)
+    own = {run_id: record for run_id, record in here.records().items() if record["status"] in _FINISHED}
+    merged = Merged(unfinished=there.unfinished())
+    _merge_runs(there, here, own, merged, dry_run)
     for name in there.grids():
-        theirs, ours = there.grid(name), here.grid(name)
-        if ours and ours["digest"] != theirs["digest"]:
-            found.others.append(name)
-            continue
-        merged = merge_cells(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs
-        kept = {cell["run"] for cell in merged["cells"]}
-        lost = [cell for cell in theirs["cells"] if cell["run"] in ended and cell["run"] not in kept]
-        found.replaced += dict.fromkeys(f"{name}: {_where(theirs, cell)}" for cell in lost)
-        if merged != ours:
-            found.grids.append(name)
+        if theirs := there.grid(name):
+            _merge_grid(name, theirs, here, {*own, *merged.taken}, merged, dry_run)
+    for name in there.searches():  # what they have proposed; the runs say what that has reached
+        search = there.search(name)
+        if search and not here.search(name) and not dry_run:
+            here.write_search(name, search)
+    return merged
+
+
+def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged: Merged, dry_run: bool) -> None:
+    """Takes the runs that are finished there only, and compares those that are finished on both sides.
+
+    Args:
+        own: records of the runs that are finished here.
+    """
+    for run_id, record in there.records().items():
+        if record["status"] not in _FINISHED:
+            merged.unfinished.append(run_id)
+        elif run_id in own:
+            merged.both.append(run_id)
+            if difference := differences((there.rows(run_id), record), (here.rows(run_id), own[run_id])):
+                merged.disagreeing[run_id] = difference
+        elif _can_be_copied(there, run_id):
+            merged.taken.append(run_id)
             if not dry_run:
-                here.write_grid(name, merged)
-    # What searches have proposed; the runs say what it has reached.
-    for name in there.searches():
-        if not here.search(name) and not dry_run:
-            here.write_search(name, there.search(name))
-    return found
+                here.adopt(run_id, there.run_folder(run_id))
 
 
-def _where(grid: dict, cell: dict) -> str:
-    """Where a cell stands in its table, for people."""
+def _can_be_copied(there: Store, run_id: str) -> bool:
+    """Whether a run's folder holds regular files only; if not, `there.damaged` names the other one."""
+    try:
+        require_files(there.run_folder(run_id))
+    except Damaged as error:
+        there.damaged[error.path] = error.what
+        return False
+    return True
+
+
+def _merge_grid(
+    name: str, theirs: StoredGrid, here: Store, ended: Collection[str], merged: Merged, dry_run: bool
+) -> None:
+    """Adds the cells of a grid there to the grid of the same name here.
+
+    Args:
+        ended: ids of the runs that are finished here, now or before.
+    """
+    ours = here.grid(name)
+    if ours and ours["digest"] != theirs["digest"]:
+        merged.others.append(name)
+        return
+    grid = merge_cells(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs
+    kept = {cell["run"] for cell in grid["cells"]}
+    lost = [cell for cell in theirs["cells"] if cell["run"] in ended and cell["run"] not in kept]
+    merged.replaced += dict.fromkeys(f"{name}: {_labels(theirs, cell)}" for cell in lost)
+    if grid != ours:
+        merged.grids.append(name)
+        if not dry_run:
+            here.write_grid(name, grid)
+
+
+def _labels(grid: StoredGrid, cell: StoredCell) -> str:
+    """Labels of the row and column of a cell, for people."""
     keys = [*grid["report"]["rows"], grid["report"]["columns"]]
     return ", ".join(str(value_of(cell, key)) for key in keys)
 
 
-def _order(ours: dict, theirs: dict) -> Sequence[dict]:
+def _order(ours: StoredGrid, theirs: StoredGrid) -> Sequence[StoredCell]:
     """All cells of a grid in the order of its tables: as its file has them where that is still the same grid, else those of
     both sides, each in its order."""
     budget = ours["budget"].partition("+")[0]
@@ -124,8 +146,8 @@ def _order(ours: dict, theirs: dict) -> Sequence[dict]:
             return [cell.to_json() for cell in expand(spec, budget, overrides=ours["overrides"], facts=None)]
     except (ValueError, OSError, KeyError):
         pass  # a file that is on another machine, or a grid of one setting
-    layout, cells = ours["report"], list(ours["cells"])
-    keys, at = [cell_key(layout, cell) for cell in cells], 0
+    layout, cells, at = ours["report"], list(ours["cells"]), 0
+    keys = [cell_key(layout, cell) for cell in cells]
     for cell in theirs["cells"]:
         key = cell_key(layout, cell)
         if key in keys:

@@ -11,7 +11,7 @@ def value_of(cell: Mapping[str, Any], key: str) -> Any:
     it; None if it has none of that name."""
     method = cell["config"]["algorithm"]
     inside = method["base"] if cell.get("wrapper", UNWRAPPED) != UNWRAPPED else {}
-    found = (place[key] for place in (cell, cell["config"], method, inside) if place.get(key) not in (None, ""))
+    found = (part[key] for part in (cell, cell["config"], method, inside) if part.get(key) not in (None, ""))
     return shown(next(found, None))
 
 

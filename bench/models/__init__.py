@@ -3,8 +3,12 @@
 import ast
 import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.errors import unknown
+
+if TYPE_CHECKING:
+    from bench.models.base import Model
 
 REGISTRY = {
     "mlp": "mlp:Mlp",
@@ -18,7 +22,7 @@ REGISTRY = {
 }
 
 
-def load(name: str) -> type:
+def load(name: str) -> "type[Model]":
     """The class of a model. Imports torch.
 
     Raises:

@@ -27,7 +27,7 @@ class DamagedState(ValueError):
 
 
 class Folder:
-    """A folder; it is made when something is written. Its methods raise `StoreError` where the place does not answer.
+    """A folder; it is made when something is written. Its methods raise `StoreError` where it cannot be reached.
 
     Attributes:
         uri: a path, or what fsspec calls one.
@@ -36,7 +36,7 @@ class Folder:
     def __init__(self, uri: Path | str):
         """
         Raises:
-            ValueError: if fsspec does not know the kind of place, or what it needs for it is not installed.
+            ValueError: if fsspec does not know the protocol, or what it needs for it is not installed.
         """
         self.uri = str(uri)
         try:
@@ -83,7 +83,7 @@ class Folder:
         return size
 
     def load(self, name: str, device: torch.device) -> Any:
-        """What `save` was given; tensors of a GPU come to this device.
+        """The content that `save` wrote; tensors of a GPU come to this device.
 
         Raises:
             FileNotFoundError: if there is no such file.
@@ -98,7 +98,7 @@ class Folder:
                     self._fs.get_file(self._file(name), path)
             try:
                 return torch.load(
-                    path, weights_only=True, map_location=lambda leaf, place: _placed(leaf, place, device)
+                    path, weights_only=True, map_location=lambda leaf, location: _placed(leaf, location, device)
                 )
             except (FileNotFoundError, MemoryError, torch.OutOfMemoryError):
                 raise
@@ -198,8 +198,8 @@ def compact(leaf: torch.Tensor) -> torch.Tensor:
     return leaf if leaf.untyped_storage().nbytes() == leaf.numel() * leaf.element_size() else leaf.clone()
 
 
-def _placed(storage, place: str, device: torch.device):
-    return storage if place == "cpu" else storage.to(device=device)
+def _placed(storage: Any, location: str, device: torch.device) -> Any:
+    return storage if location == "cpu" else storage.to(device=device)
 
 
 def _open_to_all(path: str) -> None:

@@ -61,7 +61,7 @@ class Checkpoints:
                 those are written that are not the same objects as last time.
 
         Raises:
-            bench.errors.StoreError: if it cannot be written; the one before stands.
+            bench.errors.StoreError: if it cannot be written; the one before stays.
         """
         begin = time.monotonic()
         self.written_bytes, named = 0, set()
@@ -89,8 +89,8 @@ class Checkpoints:
         """The content of the checkpoint, or None if there is none; tensors of a GPU come to this device.
 
         Raises:
-            UnusableCheckpoint: if it belongs to another run, or is damaged. It stands until the next `save`.
-            bench.errors.StoreError: if the place does not answer.
+            UnusableCheckpoint: if it belongs to another run, or is damaged. It stays until the next `save`.
+            bench.errors.StoreError: if the folder cannot be reached.
         """
         try:
             if _MAIN not in self._folder.names():

@@ -1,6 +1,11 @@
 """What runs report, and the summary of a run's rows."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
+
+from bench.results.records import Summary
 
 LAST_ROUNDS = 10  # over how many of the last evaluated rounds "last10" is the mean
 
@@ -13,7 +18,7 @@ METRICS = {
 """Accuracy -> whose it is."""
 
 
-def summarise(rows: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+def summarise(rows: Sequence[Mapping[str, Any]]) -> Summary:
     """Last, best and mean of the last ten evaluated rounds, and the population std of these ten, of every accuracy."""
     evaluated = [row for row in rows if any(key.endswith("accuracy") for key in row)]
     if not evaluated:

@@ -1,331 +1,103 @@
-"""What the JSON files of a results directory hold, and how a damaged or foreign one is known before anything uses it.
+"""What each JSON file of a results directory must hold; `bench.results.records` has the same as types."""
 
-A results directory may come from anybody, and a file in it may be half of what it was. Every file that this program writes is
-sealed: it holds a digest of its own content. What earlier versions wrote without one is checked by its shape alone.
-"""
-
-import errno
-import hashlib
-import json
-import math
-import os
-import re
-import stat
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
-SEAL = "sha256"  # the key of the digest
-SCHEMA = 2  # of records that are written now; those without one are of the first schema
-STATUS = ("done", "diverged", "failed", "stopped")
-RUN_FILES = ("record.json", "config.json", "rounds.jsonl")
-_OF_THE_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR, errno.EACCES, errno.EIO)
-_DEEPEST = 20  # levels of nested values; more only exhaust the interpreter's stack
-_LARGEST = 1e300
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # a terminal would obey some of them
-_RUN_ID = re.compile(r"[0-9a-f]{16}")
+from bench.results.ids import hash_of, is_name, is_run_id
+from bench.results.json_files import Damaged, parse, unseal
+from bench.results.records import Config, RunRecord, Status, StoredGrid, StoredProbe, StoredSearch
+from bench.results.shapes import (
+    Shape,
+    check_of,
+    is_integer,
+    is_number,
+    is_printable,
+    is_printable_mapping,
+    is_text,
+    mismatch,
+    one_of,
+)
 
+SCHEMA = 2  # version of the keys of records that are written now; records without a version are of the first
+_FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: in the first schema -> now
 
-class Damaged(Exception):
-    """A file that cannot be used.
-
-    Attributes:
-        path: the file.
-        what: what is wrong with it; goes on after "PATH ".
-    """
-
-    def __init__(self, path: Path, what: str):
-        super().__init__(f"{path} {what}")
-        self.path, self.what = path, what
-
-
-def hash_of(config: Mapping[str, Any]) -> str:
-    """The id of the run of a canonical config: 16 hex digits, whatever the order of the keys."""
-    return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def is_run_id(name: Any) -> bool:
-    """Whether a text can be the id of a run."""
-    return isinstance(name, str) and bool(_RUN_ID.fullmatch(name))
-
-
-def is_name(name: Any) -> bool:
-    """Whether a text can be part of a file's name: one line of printable characters without slashes, which does not begin with
-    a dot."""
-    return (
-        isinstance(name, str)
-        and 0 < len(name) <= 230
-        and name.isprintable()
-        and not ({*name} & {"/", "\\"})
-        and name[0] != "."
-    )
-
-
-# --- Files ---
-
-
-def read_bytes(path: Path) -> bytes | None:
-    """The content of a file, None if there is none. Links are not followed: they lead out of the directory.
-
-    Raises:
-        Damaged: if it is not a regular file, or cannot be read.
-        OSError: if nothing can be read now.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a named pipe would wait for a writer
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno not in _OF_THE_FILE:  # too many open files, or a disk that is away: the file may be fine
-            raise
-        raise Damaged(path, "is a link" if os.path.islink(path) else f"cannot be read ({error.strerror})") from error
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise Damaged(path, "is a folder, not a file" if stat.S_ISDIR(found.st_mode) else "is not a regular file")
-        content = os.read(descriptor, found.st_size + 1)
-        while len(content) < found.st_size and (more := os.read(descriptor, found.st_size)):
-            content += more
-        return content
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        raise Damaged(path, f"cannot be read ({error.strerror})") from error
-    finally:
-        os.close(descriptor)
-
-
-def parse(path: Path, content: bytes) -> Any:
-    """The JSON value in a file.
-
-    Raises:
-        Damaged: if there is none.
-    """
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise Damaged(path, "is not readable JSON") from error
-
-
-def seal(content: str, *others: bytes) -> str:
-    """The JSON text of a mapping with the digest of the text, and of other files that belong to it, before its first key."""
-    return f'{{"{SEAL}": "{_digest(content[1:].encode(), others)}",{content[1:]}'
-
-
-_SEALED = re.compile(rb'\{"%s": "([0-9a-f]{64})",' % SEAL.encode())
-
-
-def _digest(content: bytes, others: tuple[bytes, ...]) -> str:
-    digest = hashlib.sha256(content)
-    for other in others:
-        digest.update(hashlib.sha256(other).digest())
-    return digest.hexdigest()
-
-
-def _unsealed(path: Path, written: bytes, others: tuple[bytes, ...] = ()) -> tuple[dict[str, Any], bool]:
-    """The mapping in a JSON file without its seal, and whether it had one.
-
-    Raises:
-        Damaged: if there is none, or not the one that was sealed.
-    """
-    content = parse(path, written)
-    if not isinstance(content, dict):
-        raise Damaged(path, "does not hold what it should: it is not a JSON object")
-    if SEAL not in content:
-        return content, False
-    sealed = _SEALED.match(written)
-    if not sealed or sealed[1].decode() != _digest(written[sealed.end() :], others):
-        beside = f" or {RUN_FILES[-1]} beside it" if others else ""  # the config has its own hash
-        raise Damaged(path, f"does not fit its digest: it{beside} was changed")
-    del content[SEAL]
-    return content, True
-
-
-# --- Shapes: a type of Python, a check, [shape of each item], {key: shape} with a "?" after keys that may be absent,
-# --- {str: shape} for a mapping with any keys, or a tuple of alternatives.
-
-Check = Callable[[Any], bool]
-
-
-def text(value: Any) -> bool:
-    """Whether a value is a text that a terminal can print."""
-    return isinstance(value, str) and not _UNPRINTABLE.search(value)
-
-
-def number(value: Any) -> bool:
-    """Whether a value is a number, not a finite one perhaps."""
-    return type(value) in (int, float) and not (type(value) is int and abs(value) > _LARGEST)
-
-
-def whole(value: Any) -> bool:
-    """Whether a value is a whole number."""
-    return type(value) is int and abs(value) < 2**62
-
-
-def plain(value: Any, depth: int = 0) -> bool:
-    """Whether a value can be shown: numbers, texts, lists and mappings of these, not too deep."""
-    if isinstance(value, str):
-        return text(value)
-    if value is None or type(value) is bool:
-        return True
-    if depth == _DEEPEST:
-        return False
-    if isinstance(value, dict):
-        # Methods are shown by their names, and so are those that they wrap.
-        named = isinstance(value.get("name", ""), str) and ("base" not in value or "name" in (value["base"] or ()))
-        return named and all(text(key) and plain(part, depth + 1) for key, part in value.items())
-    return all(plain(part, depth + 1) for part in value) if isinstance(value, list) else number(value)
-
-
-def _plain_mapping(value: Any) -> bool:
-    return isinstance(value, dict) and plain(value)
-
-
-def _one_of(*known: str) -> Check:
-    return lambda value: value in known
-
-
-def _config(value: Any) -> bool:
-    return _plain_mapping(value) and _FITS_CONFIG(value)
-
-
-def _check_of(shape: Any) -> Check:
-    """Whether a value has a shape, as one function: thousands of records are checked for a report."""
-    if isinstance(shape, dict) and str in shape:
-        of_part = _check_of(shape[str])
-        return lambda value: isinstance(value, dict) and all(map(of_part, value.values()))
-    if isinstance(shape, dict):
-        needed = [(key, _check_of(part)) for key, part in shape.items() if not key.endswith("?")]
-        others = [(key[:-1], _check_of(part)) for key, part in shape.items() if key.endswith("?")]
-        return lambda value: (
-            isinstance(value, dict)
-            and all(key in value and check(value[key]) for key, check in needed)
-            and all(check(value[key]) for key, check in others if key in value)
-        )
-    if isinstance(shape, list):
-        of_item = _check_of(shape[0])
-        return lambda value: isinstance(value, list) and all(map(of_item, value))
-    if isinstance(shape, tuple):
-        checks = [_check_of(part) for part in shape]
-        return lambda value: any(check(value) for check in checks)
-    if shape is None or isinstance(shape, type):
-        kind = type(None) if shape is None else shape
-        return lambda value: isinstance(value, kind)
-    return shape
-
-
-_KINDS = {
-    text: "a text",
-    number: "a number",
-    whole: "a whole number",
-    bool: "true or false",
-    dict: "a mapping",
-    list: "a list",
-}
-
-
-def mismatch(value: Any, shape: Any, where: str = "") -> str:
-    """What is wrong with a value, "" if it has the shape: "cells[3].seed is missing". For sentences; `_check_of` is faster."""
-    if isinstance(shape, dict):
-        if not isinstance(value, dict):
-            return f"{where or 'it'} is not a JSON object"
-        if str in shape:
-            wrong = (mismatch(part, shape[str], f"{where}.{key}" if where else str(key)) for key, part in value.items())
-            return next(filter(None, wrong), "")
-        for key, part in shape.items():
-            name = key.removesuffix("?")
-            inner = f"{where}.{name}" if where else name
-            if name in value:
-                if found := mismatch(value[name], part, inner):
-                    return found
-            elif name == key:
-                return f"{inner} is missing"
-        return ""
-    if isinstance(shape, list):
-        if not isinstance(value, list):
-            return f"{where or 'it'} is not a list"
-        wrong = (mismatch(part, shape[0], f"{where}[{index}]") for index, part in enumerate(value))
-        return next(filter(None, wrong), "")
-    if isinstance(shape, tuple):
-        found = [mismatch(value, part, where) for part in shape]
-        return "" if "" in found else found[0]
-    fits = value is None if shape is None else isinstance(value, shape) if isinstance(shape, type) else shape(value)
-    return "" if fits else f"{where or 'it'} is not {_KINDS.get(shape, 'what it should be')}"
-
-
-_SCORES = {str: number}
+_SCORES = {str: is_number}
 _SUMMARY = {"last?": _SCORES, "best?": _SCORES, "last10?": _SCORES, "last10_std?": _SCORES}
 _CONFIG = {
-    "algorithm": {"name": text},
-    "dataset": text,
-    "partition": text,
-    "seed": whole,
-    "model": text,
-    "clients": whole,
-    "rounds": whole,
-    "split": text,
-    "versions": {str: whole},
+    "algorithm": {"name": is_text},
+    "dataset": is_text,
+    "partition": is_text,
+    "seed": is_integer,
+    "model": is_text,
+    "clients": is_integer,
+    "rounds": is_integer,
+    "split": is_text,
+    "versions": {str: is_integer},
 }
-_FITS_CONFIG = _check_of(_CONFIG)
+_fits_config = check_of(_CONFIG)
+
+
+def _is_config(value: Any) -> bool:
+    return is_printable_mapping(value) and _fits_config(value)
+
+
 _RECORD = {
     "id": is_run_id,
-    "schema?": whole,
-    "status": _one_of(*STATUS),
+    "schema?": is_integer,
+    "status": one_of(*get_args(Status)),
     "reason?": str,
     "summary": _SUMMARY,
-    "rounds?": whole,
-    "seconds?": number,
-    "bytes_per_client?": number,
-    "data?": {"kind": text, "digest": text},
-    "data_note?": text,
-    "caveats?": [text],
-    "diagnostics?": _plain_mapping,
-    "engine?": text,
-    "device?": text,
-    "peak_memory_mb?": number,
-    "versions?": {str: text},
-    "kept?": _one_of("deployed", "all", "none"),
-    "commit?": (text, None),
-    "started?": (text, None),
-    "finished?": (text, None),
+    "rounds?": is_integer,
+    "seconds?": is_number,
+    "bytes_per_client?": is_number,
+    "data?": {"kind": is_text, "digest": is_text},
+    "data_note?": is_text,
+    "caveats?": [is_text],
+    "diagnostics?": is_printable_mapping,
+    "engine?": is_text,
+    "device?": is_text,
+    "peak_memory_mb?": is_number,
+    "versions?": {str: is_text},
+    "kept?": one_of("deployed", "all", "none"),
+    "commit?": (is_text, None),
+    "started?": (is_text, None),
+    "finished?": (is_text, None),
     "base_summary?": (_SUMMARY, None),
 }
-_FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: in the first schema -> now
-_DIAGNOSTICS = {"clusters?": [whole], "distributions?": [[number]]}
+_fits_record = check_of(_RECORD)
+_DIAGNOSTICS = {"clusters?": [is_integer], "distributions?": [[is_number]]}
 _FIGURES = {
-    "curves": {"x": _one_of("rounds", "communication", "time", "examples")},
+    "curves": {"x": one_of("rounds", "communication", "time", "examples")},
     "by-setting": {"setting": is_name},
-    "distributions": {"client": lambda value: whole(value) and value >= 0},
+    "distributions": {"client": lambda value: is_integer(value) and value >= 0},
     "cka": {
-        "estimator": _one_of("linear", "minibatch"),
-        "show": _one_of("clients", "layers"),
-        "layers": [text],
-        "round": (whole, _one_of("last")),
+        "estimator": one_of("linear", "minibatch"),
+        "show": one_of("clients", "layers"),
+        "layers": [is_text],
+        "round": (is_integer, one_of("last")),
     },
-    "weight-norms": {"rounds": [(whole, _one_of("last"))]},
-    "embedding": {"points": whole},
+    "weight-norms": {"rounds": [(is_integer, one_of("last"))]},
+    "embedding": {"points": is_integer},
     "separability": {"relative": bool},
 }
 
 
-_FITS_RECORD = _check_of(_RECORD)
-
-
-def _figure(value: Any) -> bool:
-    return _plain_mapping(value) and is_name(value.get("kind")) and not mismatch(value, _FIGURES.get(value["kind"], {}))
+def _is_figure(value: Any) -> bool:
+    known = is_printable_mapping(value) and is_name(value.get("kind"))
+    return known and not mismatch(value, _FIGURES.get(value["kind"], {}))
 
 
 _TUNED = {
-    "params": _plain_mapping,
-    "score": number,
-    "metric": text,
-    "seeds": [whole],
-    "share": number,
-    "searcher": text,
-    "scheduler": text,
-    "tried": whole,
-    "alike": whole,
-    "space": {str: text},
+    "params": is_printable_mapping,
+    "score": is_number,
+    "metric": is_text,
+    "seeds": [is_integer],
+    "share": is_number,
+    "searcher": is_text,
+    "scheduler": is_text,
+    "tried": is_integer,
+    "alike": is_integer,
+    "space": {str: is_text},
     "search": is_name,
 }
 
@@ -336,74 +108,71 @@ def _is_wrapped(value: Any) -> bool:
 
 
 _CELL = {
-    "dataset": text,
-    "seed": whole,
-    "choice": _plain_mapping,
+    "dataset": is_text,
+    "seed": is_integer,
+    "choice": is_printable_mapping,
     "run": (is_run_id, None),
-    "missing": (text, None),
-    "substitute": (text, None),
-    "config": _config,
-    "partition?": text,
-    "model?": text,
-    "clients?": whole,
-    "participation?": number,
-    "variant?": text,
-    "wrapper?": text,
-    "published_as?": text,
+    "missing": (is_text, None),
+    "substitute": (is_text, None),
+    "config": _is_config,
+    "partition?": is_text,
+    "model?": is_text,
+    "clients?": is_integer,
+    "participation?": is_number,
+    "variant?": is_text,
+    "wrapper?": is_text,
+    "published_as?": is_text,
     "tuned?": _TUNED,
 }
 _LAYOUT = {
-    "rows": lambda value: bool(value) and not mismatch(value, [text]) and len({*value}) == len(value),
-    "columns": text,
-    "metric": text,
-    "value?": text,
-    "figures?": [_figure],
+    "rows": lambda value: bool(value) and not mismatch(value, [is_text]) and len({*value}) == len(value),
+    "columns": is_text,
+    "metric": is_text,
+    "value?": is_text,
+    "figures?": [_is_figure],
     "standings?": bool,
-    "gains_over?": _plain_mapping,
-    "notes?": [text],
+    "gains_over?": is_printable_mapping,
+    "notes?": [is_text],
 }
 _GRID = {
-    "grid": text,
-    "budget": text,
-    "source?": text,
-    "digest": text,
-    "overrides?": _plain_mapping,
-    "title": text,
+    "grid": is_text,
+    "budget": is_text,
+    "source?": is_text,
+    "digest": is_text,
+    "overrides?": is_printable_mapping,
+    "title": is_text,
     "mirrors": (
-        {"paper": is_name, "table": whole, "variants?": [_plain_mapping], "own?": list, "baselines?": list},
+        {"paper": is_name, "table": is_integer, "variants?": [is_printable_mapping], "own?": list, "baselines?": list},
         None,
     ),
-    "std": _one_of("population", "sample"),
-    "verdict": (text, None),
+    "std": one_of("population", "sample"),
+    "verdict": (is_text, None),
     "report": _LAYOUT,
-    "row_order": [[plain]],
-    "column_order": [plain],
-    "chosen_on?": text,
+    "row_order": [[is_printable]],
+    "column_order": [is_printable],
+    "chosen_on?": is_text,
     "cells": [_CELL],
 }
-_FITS_GRID = _check_of(_GRID)
-_SEARCH = {"configs": {str: _config}, "space": _plain_mapping, "proposed": [_plain_mapping]}
-_MATRIX = [[(number, None)]]
+_fits_grid = check_of(_GRID)
+_SEARCH = {"configs": {str: _is_config}, "space": is_printable_mapping, "proposed": [is_printable_mapping]}
+_MATRIX = [[(is_number, None)]]
 _PROBES = {  # by the beginning of the name
-    "label-counts": {"classes": [text], "label_counts": [[whole]]},
-    "cka": {"clients": [whole], "cohort": whole, "layers": {str: _MATRIX}},
-    "weight-norms": {"clients": [whole], "label_counts": [[whole]], "norms": _MATRIX},
-    "embedding": {"points": _MATRIX, "labels": [whole], "before": [whole], "after": [whole]},
+    "label-counts": {"classes": [is_text], "label_counts": [[is_integer]]},
+    "cka": {"clients": [is_integer], "cohort": is_integer, "layers": {str: _MATRIX}},
+    "weight-norms": {"clients": [is_integer], "label_counts": [[is_integer]], "norms": _MATRIX},
+    "embedding": {"points": _MATRIX, "labels": [is_integer], "before": [is_integer], "after": [is_integer]},
 }
 
 
-# --- What each kind of file must hold ---
-
-
-def check_grid(path: Path, written: bytes) -> dict[str, Any]:
+def check_grid(path: Path, written: bytes) -> StoredGrid:
     """A stored grid, from the content of its file.
 
     Raises:
         Damaged: if it is none, is called otherwise than its file, or its cells do not fit their runs.
     """
-    grid, _ = _unsealed(path, written)
-    if not _FITS_GRID(grid):
-        _must_fit(path, grid, _GRID)
+    grid, _ = unseal(path, written)
+    if not _fits_grid(grid):
+        require_shape(path, grid, _GRID)
     if f"{grid['grid']}@{grid['budget']}" != path.stem or not is_name(path.stem):
         raise Damaged(
             path, f"says that it is {grid['grid']!r} at the budget {grid['budget']!r}, which its name does not say"
@@ -424,154 +193,71 @@ def check_grid(path: Path, written: bytes) -> dict[str, Any]:
             raise Damaged(
                 path, f"has a damaged cell: the config of cells[{index}] is not that of the run {cell['run']}"
             )
-    return grid
+    return cast(StoredGrid, grid)
 
 
-def check_search(path: Path, written: bytes) -> dict[str, Any]:
+def check_search(path: Path, written: bytes) -> StoredSearch:
     """What a search has proposed, from the content of its file.
 
     Raises:
         Damaged: if the file does not hold that.
     """
-    search, _ = _unsealed(path, written)
-    _must_fit(path, search, _SEARCH)
+    search, _ = unseal(path, written)
+    require_shape(path, search, _SEARCH)
     if any({*params} != {*search["space"]} for params in search["proposed"]):
         raise Damaged(path, "has proposed what is not in its space")
-    return search
+    return cast(StoredSearch, search)
 
 
-def check_probe(path: Path, written: bytes) -> dict[str, Any]:
+def check_probe(path: Path, written: bytes) -> StoredProbe:
     """A measurement, from the content of its file.
 
     Raises:
         Damaged: if the file does not hold one.
     """
-    probe, _ = _unsealed(path, written)
+    probe, _ = unseal(path, written)
     shapes = [shape for name, shape in _PROBES.items() if path.name.startswith(f"probe-{name}")]
-    _must_fit(path, probe, {"version": whole, "result": shapes[0] if shapes else dict})
-    if not _plain_mapping(probe["result"]):
+    require_shape(path, probe, {"version": is_integer, "result": shapes[0] if shapes else dict})
+    if not is_printable_mapping(probe["result"]):
         raise Damaged(path, "does not hold what it should: its result cannot be shown")
-    return probe
+    return cast(StoredProbe, probe)
 
 
-def check_config(path: Path, written: bytes) -> dict[str, Any]:
+def check_config(path: Path, written: bytes) -> Config:
     """The config of a run, from the content of its file.
 
     Raises:
         Damaged: if the file does not hold one.
     """
     content = parse(path, written)
-    if not _config(content):
+    if not _is_config(content):
         raise Damaged(path, f"does not hold what it should: {mismatch(content, _CONFIG) or 'a value cannot be shown'}")
     return content
 
 
-def read_run(folder: Path) -> dict[str, Any] | None:
-    """How a run ended, or None if it has not.
-
-    Its record must fit its folder, its config and its rounds: by its seal, and by the number of rounds and the last accuracies.
+def check_record(path: Path, content: dict[str, Any]) -> RunRecord:
+    """The record of a run, from the content of its file without its seal; one of an earlier version gets the keys of today.
 
     Raises:
-        Damaged: if it does not.
+        Damaged: if the content is no record, or not that of the run after which its folder is named.
     """
-    try:
-        kind = os.lstat(folder).st_mode
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISDIR(kind):
-        raise Damaged(folder, "is a link" if stat.S_ISLNK(kind) else "is not the folder of a run")
-    paths = path, config_path, rounds_path = [folder / name for name in RUN_FILES]
-    written, config, rounds = map(read_bytes, paths)
-    if written is None:
-        return None
-    for name, content in zip(RUN_FILES[1:], (config, rounds), strict=True):
-        if content is None:
-            raise Damaged(folder / name, "is missing, though the run has ended")
-    if hash_of(check_config(config_path, config)) != folder.name:  # anybody can seal what is wrong
-        raise Damaged(config_path, "is the config of another run: the folder is not named after it")
-    content, sealed = _unsealed(path, written, (rounds,))
-    record = upgrade(content)
-    if not _FITS_RECORD(record):
-        _must_fit(path, record, _RECORD)
+    record = content
+    if "schema" not in content:
+        record = {_FIRST_KEYS.get(key, key): value for key, value in content.items()}
+    if not _fits_record(record):
+        require_shape(path, record, _RECORD)
     if found := mismatch(record.get("diagnostics", {}), _DIAGNOSTICS, "diagnostics"):
         raise Damaged(path, f"does not hold what it should: {found}")
     if record.get("schema", SCHEMA) != SCHEMA:
         raise Damaged(path, f"has schema {record['schema']}, which this version of the program does not know")
-    if record["id"] != folder.name:
+    if record["id"] != path.parent.name:
         raise Damaged(path, f"is the record of another run, {record['id']}")
     if record["status"] == "done" and not {"last", "best", "last10"} <= record["summary"].keys():
         raise Damaged(path, "does not hold what it should: its summary is not complete")
-    if not sealed:
-        _rows_of(rounds_path, rounds)
-    _check_rounds(rounds_path, rounds, record)
-    return record
+    return cast(RunRecord, record)
 
 
-def upgrade(record: dict[str, Any]) -> dict[str, Any]:
-    """A record under the names of today. One without a schema was written by an earlier version of this program; on disk it
-    stays as it is."""
-    return record if "schema" in record else {_FIRST_KEYS.get(key, key): value for key, value in record.items()}
-
-
-def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rounds of a run, in order.
-
-    Raises:
-        Damaged: if they cannot be read.
-    """
-    path = folder / "rounds.jsonl"
-    return _rows_of(path, read_bytes(path) or b"")
-
-
-def _rows_of(path: Path, rounds: bytes) -> list[dict[str, Any]]:
-    rows = parse(path, b"[%s]" % b",".join(rounds.splitlines()))
-    for row in rows:
-        _check_row(path, row)
-    if any(one["round"] >= next_["round"] for one, next_ in zip(rows, rows[1:], strict=False)):
-        raise Damaged(path, "has rounds that do not follow each other")
-    return rows
-
-
-def _check_rounds(path: Path, rounds: bytes, record: Mapping[str, Any]) -> None:
-    """Number of rounds and last accuracies, without parsing more than the last evaluated round."""
-    lines = rounds.splitlines()
-    if "rounds" in record and len(lines) != record["rounds"]:
-        raise Damaged(path, f"has {len(lines)} rounds, but the run's record says {record['rounds']}")
-    if lines and not (
-        rounds.startswith(_ROUND) and rounds.count(b"}\n" + _ROUND) == len(lines) - 1 and rounds.endswith(b"}\n")
-    ):
-        raise Damaged(path, "has a line that is not a round")
-    last = record["summary"].get("last")
-    if not last:
-        return
-    for line in reversed(lines):
-        row = parse(path, line)
-        _check_row(path, row)
-        if last.keys() & row.keys():
-            differing = [key for key, value in last.items() if not _same(row.get(key), value)]
-            if differing:
-                raise Damaged(path, f"ends with another {differing[0].replace('_', ' ')} than the run's record")
-            return
-    raise Damaged(path, "has no accuracy, but the run's record has")
-
-
-_ROUND = b'{"round": '
-
-
-def _check_row(path: Path, row: Any) -> None:
-    if not (isinstance(row, dict) and whole(row.get("round"))):
-        raise Damaged(path, "has a line that is not a round")
-    for key, value in row.items():
-        if not (number(value) or (isinstance(value, list | dict) and plain(value)) or value is None):
-            raise Damaged(path, f"has no number for {key} of round {row['round']}")
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one == other or (
-        isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other)
-    )
-
-
-def _must_fit(path: Path, content: Any, shape: Any) -> None:
+def require_shape(path: Path, content: Any, shape: Shape) -> None:
+    """Raises Damaged if the content of a file does not have the shape."""
     if found := mismatch(content, shape):
         raise Damaged(path, f"does not hold what it should: {found}")

@@ -4,23 +4,23 @@
     runs/<id>/config.json         resolved config; written when the run starts
               rounds.jsonl        metrics, one line per round, appended as they arrive
               record.json         how the run ended; exists only then
-              checkpoint/         where a run that has not ended goes on (see `bench.results.checkpoints`)
+              checkpoint/         from where a run that has not ended continues (see `bench.results.checkpoints`)
               probe-*.json        what figures need, measured on its states (see `bench.measurements.specs`)
-              *.pt                states the grid asked for
+              *.pt                states that the grid saves
               events.out.tfevents.*   the rounds once more, for TensorBoard (see `bench.results.tensorboard`)
     searches/                     searches of hyper-parameters (see `bench.tuning.study`)
-    repeating/<id>/               a finished run that is being played again
+    repeating/<id>/               a finished run that is being repeated
     superseded/<name>-<n>         earlier results of a repeated run, and damaged files
     tracking/                     files of a tracking service, if runs were tracked (see `bench.execution.tracking`)
     importing/<id>/               a run that is being copied from another results directory
     ray.log                       what Ray had to say of processes that died
 
 A file is replaced in one step, so a reader and a kill -9 meet either the old or the new one. A run without a record has
-not ended and is played on. A repeated run takes the place of the earlier one when it has finished: killed or failed
-before that, the earlier results stand.
+not ended and is continued. A repeated run replaces the earlier one when it has finished: if it is killed or fails before
+that, the earlier results stay.
 
-Every file is checked when it is read (see `bench.results.schema`). One that is damaged counts as if it were not there:
-it is listed in `Store.damaged`, and moves to `superseded` before another one takes its place.
+Every file is checked when it is read (see `bench.results.schema` and `bench.results.run_files`). A damaged file is treated as
+missing: it is listed in `Store.damaged`, and moves to `superseded` before another one replaces it.
 """
 
 import errno
@@ -34,20 +34,24 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from bench.errors import StoreError
 from bench.files import write_file
 from bench.results import schema
-from bench.results.schema import Damaged, is_name, is_run_id
+from bench.results.ids import is_name, is_run_id
+from bench.results.json_files import Damaged, read_bytes, seal
+from bench.results.records import Config, RoundRow, RunRecord, StoredGrid, StoredProbe, StoredSearch
+from bench.results.run_files import RUN_FILES, read_rows, read_run
 
+T = TypeVar("T")
 RAY_LOG = "ray.log"
 _PARTS = ("grids", "runs", "reports")
 _ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "analyses")
-UNFINISHED = ("failed", "stopped")  # status of runs that are played on from their checkpoint when they are asked for
+UNFINISHED = ("failed", "stopped")  # status of runs that continue from their checkpoint when they are requested again
 
 
 class Store:
@@ -62,7 +66,7 @@ class Store:
         self.folder = Path(folder).absolute()
         self.damaged: dict[Path, str] = {}
         self._known: dict[
-            Path, tuple[tuple, Any]
+            Path, tuple[tuple[tuple[int, ...] | None, ...], Any]
         ] = {}  # file, or folder of a run -> how it was when it was read, its content
 
     @property
@@ -135,37 +139,37 @@ class Store:
             yield self
 
     def run_folder(self, run_id: str) -> Path:
-        """Where everything about a run lies."""
+        """The folder of everything about a run."""
         return self.folder / "runs" / run_id
 
     def playing_folder(self, run_id: str) -> Path:
-        """Where a run is played: in its folder, or apart from it while results of it stand there."""
+        """Where a run writes: into its folder, or into another one while that holds earlier results of it."""
         return self.folder / "repeating" / run_id if self._has_ended(run_id) else self.run_folder(run_id)
 
-    def record(self, run_id: str) -> dict | None:
-        """How a run ended, or None if it has not, or is damaged."""
+    def record(self, run_id: str) -> RunRecord | None:
+        """How a run ended; None if it has not ended or is damaged."""
         return self._record_in(self.run_folder(run_id)) if is_run_id(run_id) else None
 
     def is_damaged(self, run_id: str) -> bool:
-        """Whether there is something in the place of a run that cannot be used."""
+        """Whether the folder of a run holds something that cannot be used."""
         folder = self.run_folder(run_id)
-        files = [folder, *(folder / name for name in schema.RUN_FILES)]
+        files = [folder, *(folder / name for name in RUN_FILES)]
         return self.record(run_id) is None and any(path in self.damaged for path in files)
 
-    def outcome(self, run_id: str) -> dict | None:
-        """How a run ended that was just played: the record of a repeated one that failed is not the run's own."""
+    def outcome(self, run_id: str) -> RunRecord | None:
+        """How the last attempt at a run ended: if a repetition failed, its record, which is not the one that counts."""
         return self._record_in(self.playing_folder(run_id)) or self.record(run_id)
 
-    def ended(self) -> Iterator[tuple[str, dict, dict]]:
-        """Run id, config and record of every run that need not be played on, in the order of their ids."""
+    def ended(self) -> Iterator[tuple[str, Config, RunRecord]]:
+        """Run id, config and record of every finished run, in the order of their ids."""
         for run_id, record in self.records().items():
             if record["status"] not in UNFINISHED and (config := self.config(run_id)):
                 yield run_id, config, record
 
-    def rows(self, run_id: str) -> list[dict]:
+    def rows(self, run_id: str) -> list[RoundRow]:
         """The rounds of a run that has ended, in order; none if they are damaged."""
         try:
-            return schema.read_rows(self.run_folder(run_id))
+            return read_rows(self.run_folder(run_id))
         except Damaged as error:
             self.damaged[error.path] = error.what
             return []
@@ -175,16 +179,16 @@ class Store:
         found = self.run_folder(run_id).glob("[!.]*.pt")
         return sorted(path.name for path in found if path.is_file() and not path.is_symlink())
 
-    def probe(self, run_id: str, name: str) -> dict | None:
+    def probe(self, run_id: str, name: str) -> StoredProbe | None:
         """A measurement on the states of a run that has ended, or None if there is none, or it is damaged."""
         return self._content(self.run_folder(run_id) / f"probe-{name}.json", schema.check_probe)
 
-    def write_probe(self, run_id: str, name: str, content: dict) -> None:
+    def write_probe(self, run_id: str, name: str, content: StoredProbe) -> None:
         """Stores a measurement."""
-        self._write(self.run_folder(run_id) / f"probe-{name}.json", schema.seal(json.dumps(content) + "\n"))
+        self._write(self.run_folder(run_id) / f"probe-{name}.json", seal(json.dumps(content) + "\n"))
 
-    def start(self, run_id: str, config: dict) -> None:
-        """Begins a run in its playing folder: its config, no rounds, no record. What is damaged or strange there goes to
+    def start(self, run_id: str, config: Config) -> None:
+        """Begins a run in its playing folder: its config, no rounds, no record. What is damaged or foreign there goes to
         `superseded`: through a link the run would write elsewhere."""
         if self.is_damaged(run_id):
             self.set_aside(self.run_folder(run_id))
@@ -197,27 +201,27 @@ class Store:
         write_file(folder / "config.json", _json(config))
         self._known.pop(folder, None)
 
-    def append(self, run_id: str, rows: list[dict]) -> None:
+    def append(self, run_id: str, rows: Sequence[RoundRow]) -> None:
         """Adds rounds as they arrive."""
         with open(self.playing_folder(run_id) / "rounds.jsonl", "a") as file:
             file.write(_lines(rows))
 
-    def finish(self, run_id: str, rows: list[dict], record: dict) -> None:
-        """Ends a run: all its rounds, then its record, which makes it count. A repeated run then takes the place of the
-        earlier one, unless it failed."""
+    def finish(self, run_id: str, rows: Sequence[RoundRow], record: RunRecord) -> None:
+        """Ends a run: writes all its rounds, then its record, which makes it count. A repeated run then replaces the earlier
+        one, unless it failed."""
         folder = self.playing_folder(run_id)
         lines = _lines(rows)
         write_file(folder / "rounds.jsonl", lines)
         # Its id is the hash of the config, so that the seal holds all three together.
-        write_file(folder / "record.json", schema.seal(_json(record), lines.encode()))
+        write_file(folder / "record.json", seal(_json(record), lines.encode()))
         _forget_checkpoint(folder, record)
         if folder != self.run_folder(run_id) and record["status"] not in UNFINISHED:
             self.set_aside(self.run_folder(run_id))
             os.replace(folder, self.run_folder(run_id))
 
     def adopt(self, run_id: str, folder: Path) -> None:
-        """Copies a finished run from elsewhere; its record makes it count once all of it is here. What stood in its place,
-        a run that failed, has not ended or is damaged, goes to `superseded`.
+        """Copies a finished run from another directory. What its folder held, a run that failed, has not ended or is damaged,
+        goes to `superseded`.
 
         Raises:
             Damaged: if there is a link or a special file among its files; nothing has changed then.
@@ -236,17 +240,17 @@ class Store:
         names = [path.name for path in self._entries("runs") if is_run_id(path.name)]
         return [name for name in names if not self.record(name) and not self.is_damaged(name)]
 
-    def records(self) -> dict[str, dict]:
+    def records(self) -> dict[str, RunRecord]:
         """Run id -> record of every run that has one, whatever its status."""
         return {path.name: record for path in self._entries("runs") if (record := self.record(path.name))}
 
-    def config(self, run_id: str) -> dict | None:
+    def config(self, run_id: str) -> Config | None:
         """The resolved config of a run, or None if there is no such run, or it is damaged."""
         return (
             self._content(self.run_folder(run_id) / "config.json", schema.check_config) if is_run_id(run_id) else None
         )
 
-    def grid(self, name: str) -> dict | None:
+    def grid(self, name: str) -> StoredGrid | None:
         """A stored grid by its `<grid>@<budget>`, or None if there is none, or it is damaged."""
         return self._content(self._grid_file(name), schema.check_grid) if is_name(name) else None
 
@@ -254,11 +258,11 @@ class Store:
         """The `<grid>@<budget>` of every stored grid."""
         return [path.stem for path in self._entries("grids") if path.suffix == ".json" and self.grid(path.stem)]
 
-    def write_grid(self, name: str, grid: dict) -> None:
+    def write_grid(self, name: str, grid: StoredGrid) -> None:
         """Stores an expanded grid."""
-        self._write(self._grid_file(name), schema.seal(_json(grid)))
+        self._write(self._grid_file(name), seal(_json(grid)))
 
-    def search(self, name: str) -> dict | None:
+    def search(self, name: str) -> StoredSearch | None:
         """What a search has proposed, or None if there is none of that name, or it is damaged."""
         return self._content(self.folder / "searches" / f"{name}.json", schema.check_search) if is_name(name) else None
 
@@ -266,10 +270,10 @@ class Store:
         """Names of the searches."""
         return [path.stem for path in self._entries("searches") if path.suffix == ".json" and self.search(path.stem)]
 
-    def write_search(self, name: str, search: Mapping[str, Any]) -> None:
+    def write_search(self, name: str, search: StoredSearch) -> None:
         """Stores what a search has proposed."""
         (self.folder / "searches").mkdir(exist_ok=True)
-        self._write(self.folder / "searches" / f"{name}.json", schema.seal(_json(search)))
+        self._write(self.folder / "searches" / f"{name}.json", seal(_json(search)))
 
     def look_through(self) -> None:
         """Reads everything, so that `damaged` lists all files that cannot be used.
@@ -328,18 +332,18 @@ class Store:
                     f"{self.folder / name} is a file, not a folder; move it away, or choose another --results-dir."
                 )
 
-    def _record_in(self, folder: Path) -> dict | None:
-        files = [str(folder), *(f"{folder}/{name}" for name in schema.RUN_FILES)]
-        return self._checked(folder, files, schema.read_run)
+    def _record_in(self, folder: Path) -> RunRecord | None:
+        files = [str(folder), *(f"{folder}/{name}" for name in RUN_FILES)]
+        return self._checked(folder, files, read_run)
 
-    def _content(self, path: Path, check: Callable[[Path, bytes], dict]) -> dict | None:
-        def read(path: Path) -> dict | None:
-            written = schema.read_bytes(path)
+    def _content(self, path: Path, check: Callable[[Path, bytes], T]) -> T | None:
+        def read(path: Path) -> T | None:
+            written = read_bytes(path)
             return None if written is None else check(path, written)
 
         return self._checked(path, [str(path)], read)
 
-    def _checked(self, path: Path, files: list[str], read: Callable[[Path], dict | None]) -> dict | None:
+    def _checked(self, path: Path, files: list[str], read: Callable[[Path], T | None]) -> T | None:
         """What `read` makes of a path, None if that is damaged; read again only if one of its files has changed."""
         state = tuple(map(_state_of, files))
         if path not in self._known or self._known[path][0] != state:
@@ -373,7 +377,7 @@ class Store:
 
     def _make_id(self) -> None:
         try:
-            content = schema.read_bytes(self.id_file)
+            content = read_bytes(self.id_file)
             if content is None or is_run_id(content.decode("ascii", "replace")):
                 what = ""
             else:
@@ -387,7 +391,7 @@ class Store:
             write_file(self.id_file, secrets.token_hex(8))
 
     def _finish_repeats(self) -> None:
-        """Puts repeated runs into place whose driver was killed after the earlier results had been moved aside."""
+        """Moves repeated runs to their folders whose driver was killed after it had moved the earlier results aside."""
         for folder in self._entries("repeating"):
             if is_run_id(folder.name) and self._record_in(folder) and not self.run_folder(folder.name).exists():
                 os.replace(folder, self.run_folder(folder.name))
@@ -404,8 +408,8 @@ class Store:
         os.replace(path, aside / f"{name}-{number}")
 
 
-def _forget_checkpoint(folder: Path, record: dict | None) -> None:
-    """Removes where a run would go on if it has ended; one that failed or was stopped is played on from there."""
+def _forget_checkpoint(folder: Path, record: RunRecord | None) -> None:
+    """Removes the checkpoint of a run that has ended; one that failed or was stopped continues from there."""
     if record and record["status"] not in UNFINISHED:
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
@@ -456,8 +460,8 @@ def _open_regular(path: Path, flags: int) -> BinaryIO:
     return open(descriptor, "rb" if flags == os.O_RDONLY else "ab")
 
 
-def _state_of(path: str) -> tuple | None:
-    """By which a change of a file is known; of a folder, what kind of file it is."""
+def _state_of(path: str) -> tuple[int, ...] | None:
+    """What tells that a file has changed: its kind, inode, size and time; of a folder only the first two."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -480,5 +484,5 @@ def _json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=1) + "\n"
 
 
-def _lines(rows: list[dict]) -> str:
+def _lines(rows: Sequence[RoundRow]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)

@@ -16,7 +16,7 @@ def write_events(
 ) -> Path:
     """Writes every number of every round, and the config as a text, to the folder's event file, in one step.
 
-    The same rounds make the same bytes. Everything in it stands in the run's other files as well.
+    The same rounds make the same bytes. The run's other files hold all of it as well.
 
     Args:
         folder: of the run; must exist.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.results.schema import hash_of
+from bench.results.ids import hash_of
 from bench.results.store import Store as ResultStore
 from reports.published.lookup import FOLDER
 from reports.tables import report

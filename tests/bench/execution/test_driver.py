@@ -12,7 +12,7 @@ from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import single
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.results.artifacts import Folder
-from bench.results.schema import hash_of
+from bench.results.ids import hash_of
 from bench.results.store import Store
 from tests.bench.results.test_store import CONFIG, RECORD, ROWS
 from tests.support.planning import Experiment

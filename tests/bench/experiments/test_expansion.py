@@ -335,7 +335,7 @@ def test_a_report_is_checked_before_anything_runs(grid_of):
 def test_a_tuning_set_without_a_named_point_is_refused_only_where_one_is_needed(grid_of):
     grid = grid_of(tuning=[{"when": {"algorithm": "fedprox"}, "options": {"mu": [0.1, 1]}}])
     assert len(expand(grid, "paper")) == 12
-    with pytest.raises(ConfigError, match="has several points: say by `named` which one is played"):
+    with pytest.raises(ConfigError, match="has several points: set `named` to the one to run"):
         expand(grid, "small")
 
 

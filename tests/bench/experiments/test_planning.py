@@ -14,7 +14,7 @@ from bench.errors import ConfigError
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.planning import training_of
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
-from bench.results.schema import SEAL
+from bench.results.json_files import SEAL
 from bench.results.store import Store
 from datasets import Dataset, MissingData, Split, resized
 from reports import api

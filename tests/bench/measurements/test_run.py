@@ -21,7 +21,7 @@ from bench.measurements import specs as probes
 from bench.measurements.run import measure
 from bench.measurements.specs import Probe, needed_state, probes_of, result_of
 from bench.results.artifacts import Folder
-from bench.results.schema import SEAL
+from bench.results.json_files import SEAL
 from bench.results.store import Store
 from bench.simulation.build import build_algorithm, build_task
 from bench.simulation.retention import FINAL

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from bench.cli.app import app
 from bench.execution import scheduler
-from bench.results.schema import RUN_FILES, SEAL, read_bytes, seal
+from bench.results.json_files import SEAL, read_bytes, seal
+from bench.results.run_files import RUN_FILES
 from bench.results.store import Store
 from bench.simulation.retention import FINAL
 from bench.tuning.study import Study

@@ -12,7 +12,8 @@ from bench.errors import StoreError
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.results.schema import SCHEMA, hash_of
+from bench.results.ids import hash_of
+from bench.results.schema import SCHEMA
 from bench.results.store import Store
 
 CONFIG = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}).canonical()

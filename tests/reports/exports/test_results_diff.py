@@ -1,6 +1,6 @@
 """Two results directories, cell by cell."""
 
-from bench.results.schema import hash_of
+from bench.results.ids import hash_of
 from reports.exports import results_diff
 from tests.support.stores import LABEL, cells, results
 

@@ -1,0 +1,31 @@
+"""Ids of runs, and which names may be those of files."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+_RUN_ID = re.compile(r"[0-9a-f]{16}")
+
+
+def hash_of(config: Mapping[str, Any]) -> str:
+    """The id of the run of a canonical config: 16 hex digits, whatever the order of the keys."""
+    return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def is_run_id(name: object) -> TypeGuard[str]:
+    """Whether a value can be the id of a run."""
+    return isinstance(name, str) and bool(_RUN_ID.fullmatch(name))
+
+
+def is_name(name: object) -> TypeGuard[str]:
+    """Whether a value can be part of a file name: one line of printable characters without slashes that does not begin with a
+    dot."""
+    return (
+        isinstance(name, str)
+        and 0 < len(name) <= 230
+        and name.isprintable()
+        and not ({*name} & {"/", "\\"})
+        and name[0] != "."
+    )

@@ -1,0 +1,234 @@
+"""What the JSON files of a results directory hold, as types; `bench.results.schema` checks that a file does."""
+
+from typing import Any, Literal, NotRequired, Required, TypedDict
+
+Status = Literal["done", "diverged", "failed", "stopped"]
+Config = dict[str, Any]  # a canonical run config, see `bench.config.schema.RunConfig.canonical`
+Scores = dict[str, float]  # accuracy, see `bench.results.metrics.METRICS` -> its value in [0, 1]
+
+
+class Summary(TypedDict, total=False):
+    """Accuracies of a run, see `bench.results.metrics.summarise`; empty if it failed."""
+
+    last: Scores
+    best: Scores
+    last10: Scores
+    last10_std: Scores
+
+
+class DataSource(TypedDict):
+    """Where a run's images come from, and the digest of all of them."""
+
+    kind: str
+    digest: str
+
+
+class RunRecord(TypedDict):
+    """How a run ended: `runs/<id>/record.json`. Keys that are not required are missing from records of earlier versions, or of
+    runs that failed.
+
+    Attributes:
+        schema: version of the keys; records without one are of the first.
+        reason: why the run failed, diverged or was stopped; "" if it is done.
+        bytes_per_client: sent and received, mean over the population.
+        data_note: how the images differ from the complete dataset; "" if they do not.
+        diagnostics: what the method tells of its last state, as JSON values.
+        block: the largest number of clients that the engine trained at once; None for no bound.
+        kept: how much of the last state is on disk.
+        base_summary: that of the run from whose end this one started.
+    """
+
+    id: str
+    status: Status
+    summary: Summary
+    schema: NotRequired[int]
+    reason: NotRequired[str]
+    traceback: NotRequired[str]
+    rounds: NotRequired[int]
+    seconds: NotRequired[float]
+    bytes_per_client: NotRequired[float]
+    data: NotRequired[DataSource]
+    data_note: NotRequired[str]
+    caveats: NotRequired[list[str]]
+    diagnostics: NotRequired[dict[str, Any]]
+    engine: NotRequired[str]
+    block: NotRequired[int | None]
+    threads: NotRequired[int]
+    device: NotRequired[str]
+    peak_memory_mb: NotRequired[float]
+    unique_memory_mb: NotRequired[float]
+    versions: NotRequired[dict[str, str]]
+    kept: NotRequired[Literal["deployed", "all", "none"]]
+    commit: NotRequired[str | None]
+    started: NotRequired[str | None]
+    finished: NotRequired[str | None]
+    base_summary: NotRequired[Summary | None]
+
+
+class RoundRow(TypedDict, total=False):
+    """One round of a run: a line of `runs/<id>/rounds.jsonl`. Scores are there for evaluated rounds only.
+
+    Attributes:
+        round: from 1 on.
+        bytes_down, bytes_up: received and sent since the first round, mean over the population.
+        examples: trained on since the first round, by all clients.
+        seconds: since the first round.
+        loss: mean cross-entropy.
+        local_models: how each local model of the cohort got on, epoch by epoch, see `bench.simulation.local_models.trace`.
+    """
+
+    round: Required[int]
+    bytes_down: float
+    bytes_up: float
+    examples: float
+    examples_per_second: float
+    seconds: float
+    loss: float
+    accuracy: float
+    global_accuracy: float
+    local_accuracy: float
+    local_models: dict[str, list[Any]]
+
+
+class ChosenParams(TypedDict):
+    """Hyper-parameters that a search on validation data has chosen for a cell, and how.
+
+    Attributes:
+        params: option -> value.
+        score: of the chosen configuration, mean over seeds, in [0, 1].
+        share: of the training images that were set aside for validation.
+        tried: configurations that were compared.
+        alike: those of them that are not distinguishable from the chosen one.
+        space: option -> its range, for people.
+        search: name of the search.
+    """
+
+    params: dict[str, Any]
+    score: float
+    metric: str
+    seeds: list[int]
+    share: float
+    searcher: str
+    scheduler: str
+    tried: int
+    alike: int
+    space: dict[str, str]
+    search: str
+
+
+class StoredCell(TypedDict):
+    """One run of a stored grid, see `bench.experiments.cells.Cell`.
+
+    Attributes:
+        seed: of the run.
+        choice: the point of the tuning set.
+        run: id of the run; None if the cell cannot run.
+        missing: why it cannot.
+        substitute: the dataset that is used instead of the missing one.
+        config: of the run.
+    """
+
+    dataset: str
+    seed: int
+    choice: dict[str, Any]
+    run: str | None
+    missing: str | None
+    substitute: str | None
+    config: Config
+    partition: NotRequired[str]
+    algorithm: NotRequired[str]
+    model: NotRequired[str]
+    clients: NotRequired[int]
+    participation: NotRequired[float]
+    variant: NotRequired[str]
+    wrapper: NotRequired[str]
+    published_as: NotRequired[str]
+    tuned: NotRequired[ChosenParams]
+
+
+class StoredLayout(TypedDict):
+    """How the report lays out a stored grid, see `bench.experiments.grid_schema.Layout`."""
+
+    rows: list[str]
+    columns: str
+    metric: str
+    value: NotRequired[str]
+    figures: NotRequired[list[dict[str, Any]]]
+    standings: NotRequired[bool]
+    gains_over: NotRequired[dict[str, Any]]
+    notes: NotRequired[list[str]]
+
+
+class StoredMirrors(TypedDict):
+    """The published table that a stored grid repeats, see `bench.experiments.grid_schema.Mirrors`."""
+
+    paper: str
+    table: int
+    variants: NotRequired[list[dict[str, Any]]]
+    own: NotRequired[list[Any]]
+    baselines: NotRequired[list[Any]]
+
+
+class GridDescription(TypedDict):
+    """A stored grid without its cells.
+
+    Attributes:
+        grid: its name.
+        budget: with what was overridden, see `bench.experiments.cells.budget_label`.
+        source: the user's file; "" for a grid that comes with the harness.
+        digest: of what its cells have in common.
+        chosen_on: the split on which hyper-parameters were chosen.
+    """
+
+    grid: str
+    budget: str
+    source: NotRequired[str]
+    digest: str
+    overrides: NotRequired[dict[str, Any]]
+    title: str
+    mirrors: StoredMirrors | None
+    std: Literal["population", "sample"]
+    verdict: str | None
+    report: StoredLayout
+    chosen_on: NotRequired[str]
+
+
+class StoredGrid(GridDescription):
+    """An expanded grid: `grids/<grid>@<budget>.json`.
+
+    Attributes:
+        row_order: labels of each row of the table, in their order.
+        column_order: labels of the columns.
+    """
+
+    row_order: list[list[Any]]
+    column_order: list[Any]
+    cells: list[StoredCell]
+
+
+class StoredSearch(TypedDict):
+    """What a search has proposed: `searches/<name>.json`.
+
+    Attributes:
+        configs: seed -> config of the run in which options are varied.
+        space: option -> its range, as the search was described.
+        proposed: option -> value for every proposed configuration, in order.
+    """
+
+    configs: dict[str, Config]
+    space: dict[str, Any]
+    proposed: list[dict[str, Any]]
+
+
+class StoredProbe(TypedDict):
+    """A measurement on the states of a run: `runs/<id>/probe-<name>.json`.
+
+    Attributes:
+        version: of the code that measured.
+        images: digest of the images on which it was measured.
+        result: depends on the kind, see `bench.measurements.run`.
+    """
+
+    version: int
+    images: NotRequired[str]
+    result: dict[str, Any]
