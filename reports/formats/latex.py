@@ -25,7 +25,7 @@ _DOCUMENT = r"""\documentclass{article}
 def render(report: Report) -> str:
     """One float per metric, with footnotes, and one each for its choices and standings; published value and difference stand
     below the measured one."""
-    floats = [*report.tables, *report.below]
+    floats = [*report.tables, *report.secondary]
     several = {table.title for table in floats if sum(table.title == other.title for other in floats) > 1}
     texts = []
     for table in floats:
@@ -37,7 +37,7 @@ def render(report: Report) -> str:
 
 def render_document(report: Report) -> str:
     """The same tables as a document that pdflatex compiles as it is."""
-    width = max(len(table.row_keys) + len(table.columns) for table in (*report.tables, *report.below))
+    width = max(len(table.row_keys) + len(table.columns) for table in (*report.tables, *report.secondary))
     return _DOCUMENT % (max(210, 30 + 22 * width), render(report))
 
 

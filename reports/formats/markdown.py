@@ -15,7 +15,7 @@ def render(report: Report) -> str:
         if len(report.tables) > 1:
             parts.append(f"## {_escape(table.metric)}")
         parts.append(_table(table))
-    for table in report.below:
+    for table in report.secondary:
         of = f" ({table.metric})" if len(report.tables) > 1 else ""
         parts += [f"## {_escape(table.title + of)}", _table(table)]
     parts.append("\n".join(f"- {_escape(note)}" for note in report.notes))
