@@ -24,7 +24,7 @@ _COLUMNS = (
 
 
 def render(report: Report) -> str:
-    """Numbers to six decimals of a percent, empty where there is none; read with `keep_default_na=False`."""
+    """Numbers in percent with six decimals, empty if missing; read with `keep_default_na=False`."""
     cells = report.cells.assign(
         published_mean=[published.mean if published else "" for published in report.cells["published"]],
         published_std=[published.std if published else "" for published in report.cells["published"]],

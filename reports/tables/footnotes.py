@@ -157,7 +157,7 @@ def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
 
 
 def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:
-    """One sentence per part, library, device or engine of which the table mixes several versions."""
+    """One sentence per part, library, device or engine with several versions in the table."""
     counts = defaultdict(Counter)
     for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
         record = records.get(run_id, {})

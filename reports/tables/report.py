@@ -56,7 +56,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         value: `last`, `best` or `last10`; None is the grid's own.
 
     Raises:
-        ValueError: if value, metric, axis, paper or verdict rule is unknown, or cells cannot be told apart.
+        ValueError: if value, metric, axis, paper or verdict rule is unknown, or two runs of one seed belong to one table cell.
     """
     grid = grid | {"cells": current_cells(grid, records)}
     value = value or own_value(grid)
