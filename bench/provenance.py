@@ -1,4 +1,4 @@
-"""Which code a result comes from."""
+"""The version of the code that produces a result."""
 
 import subprocess
 from pathlib import Path

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from bench.models.base import Model, norm_buffers, norm_init
 
-# Expansion, channels, blocks, stride of the first one.
+# Expansion, output channels, number of blocks, stride of the first block.
 _STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 1),
@@ -59,7 +59,7 @@ class MobileNetV2(Model):
         return F.relu6(conv(x, "last")).mean((2, 3))
 
     def _blocks(self) -> Iterator[tuple[str, int, int, int, int]]:
-        """(name, channels inside, after and before, stride) of every inverted residual."""
+        """(name, inner, output and input channels, stride) of every inverted residual."""
         previous = _STEM
         for stage, (expansion, channels, count, first_stride) in enumerate(_STAGES, 1):
             for block in range(count):

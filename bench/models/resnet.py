@@ -15,7 +15,7 @@ _EXPANSION = 4
 class ResNet50(Model):
     """ResNet-50 with a 3x3 stem and no max-pool, for 32x32 images (23,705,252 parameters with 100 classes).
 
-    Bottlenecks carry their stride in the 3x3 convolution (v1.5).
+    The stride of a bottleneck is in its 3x3 convolution (v1.5).
 
     Attributes:
         width: multiplier of all channel counts, > 0; 1 is the published network.
@@ -63,7 +63,7 @@ class ResNet50(Model):
         return int(published * self.width)
 
     def _bottlenecks(self) -> Iterator[tuple[str, int, int, int]]:
-        """(name, channels inside, channels before, stride) of every block."""
+        """(name, inner channels, input channels, stride) of every block."""
         previous = self._channels(64)
         for stage, count in enumerate(_BLOCKS):
             inside = self._channels(64 * 2**stage)
