@@ -22,9 +22,7 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for i, key in enumerate(keys):
             if key in keys[:i]:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key} is there twice", node.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key} is there twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 

@@ -8,7 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.experiments.figure_names import CURVES
+from bench.errors import StoreError, unknown
+from bench.experiments.figure_names import CURVES, figure_name
+from bench.files import file_name, make_folder, write_file
 
 if TYPE_CHECKING:
     from bench.results.store import Store
@@ -45,8 +47,6 @@ def write(
         ValueError: if an argument is unknown, the report's axes do not fit the grid, or the folder is not writable.
         OSError: if a file cannot be written; it names the file.
     """
-    from bench.errors import unknown
-    from bench.files import write_file
     from bench.results.store import below
 
     for format in formats:
@@ -91,8 +91,6 @@ def write_figures(
     Raises:
         StoreError, ValueError, OSError: as in `write`.
     """
-    from bench.errors import unknown
-
     for x in curves:
         if x not in CURVES:
             raise ValueError(unknown("figure", x, CURVES))
@@ -101,7 +99,6 @@ def write_figures(
     if not figures:  # then matplotlib is not imported
         return [], []
 
-    from bench.experiments.figure_names import figure_name
     from reports.figures import dispatch
     from reports.tables.published_comparison import own_value
 
@@ -124,8 +121,6 @@ def writable_folder(results_dir: Path, to: Path | None = None) -> Path:
     Raises:
         ValueError: if it is not writable; the message names the options of `report` for such stores.
     """
-    from bench.files import make_folder
-
     folder = Path(results_dir) / "reports" if to is None else to
     if to is None and folder.is_symlink():  # it may belong to somebody else
         raise ValueError(
@@ -160,7 +155,6 @@ def _build(results: "Store | Path", grid: str, budget: str, value: str | None) -
 
 def _save_figure(figure, folder: Path, name: str) -> list[Path]:
     """Saves a figure in all formats."""
-    from bench.files import file_name
     from bench.results.store import below
     from reports.figures import lines
 
@@ -172,7 +166,6 @@ def _save_figure(figure, folder: Path, name: str) -> list[Path]:
 
 def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict]":
     """The store and an expanded grid of it."""
-    from bench.errors import StoreError
     from bench.results.store import Store
 
     store = results if isinstance(results, Store) else Store(results)
@@ -192,7 +185,6 @@ def _records(store, expanded: dict) -> dict[str, dict]:
 
 
 def _text(format: str, report, grid: dict, records: dict[str, dict], store) -> str:
-    from bench.errors import unknown
     from reports.formats import csv, latex, markdown
 
     if format == "html":

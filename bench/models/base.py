@@ -96,35 +96,43 @@ def uniform_init(layer: str, shape: tuple[int, ...], generator: torch.Generator)
     }
 
 
-def norm_init(layers: dict[str, tuple[int, ...]], generator: torch.Generator) -> Params:
-    """Initial params of a model with batch normalisation after every convolution.
+class BatchNormalised(Model):
+    """A model with batch normalisation after every convolution.
 
-    Convolutions are Kaiming-normal (fan-out), batch norm has weight 1 and bias 0, linear layers have PyTorch's default.
-
-    Args:
-        layers: of `Model.layers`.
+    Convolutions have no bias and are Kaiming-normal (fan-out), batch norm starts at weight 1 and bias 0, linear layers
+    have PyTorch's default.
     """
-    params = {}
-    for name, shape in layers.items():
-        if len(shape) == 2:
-            params |= uniform_init(name, shape, generator)
-        else:
-            deviation = math.sqrt(2 / (shape[0] * shape[2] * shape[3]))
-            params[f"{name}.weight"] = torch.empty(shape).normal_(0, deviation, generator=generator)
-            params[f"{name}.norm.weight"] = torch.ones(shape[0])
-            params[f"{name}.norm.bias"] = torch.zeros(shape[0])
-    return params
 
+    loop_only = "normalises by batch statistics, which padding rows would enter"
 
-def norm_buffers(layers: dict[str, tuple[int, ...]]) -> Params:
-    """Running statistics of a batch normalisation after every convolution of `Model.layers`."""
-    buffers = {}
-    for name, shape in layers.items():
-        if len(shape) == 4:
-            buffers[f"{name}.norm.running_mean"] = torch.zeros(shape[0])
-            buffers[f"{name}.norm.running_var"] = torch.ones(shape[0])
-            buffers[f"{name}.norm.num_batches_tracked"] = torch.zeros((), dtype=torch.long)
-    return buffers
+    def init(self, generator):
+        params = {}
+        for name, shape in self.layers().items():
+            if len(shape) == 2:
+                params |= uniform_init(name, shape, generator)
+            else:
+                deviation = math.sqrt(2 / (shape[0] * shape[2] * shape[3]))
+                params[f"{name}.weight"] = torch.empty(shape).normal_(0, deviation, generator=generator)
+                params[f"{name}.norm.weight"] = torch.ones(shape[0])
+                params[f"{name}.norm.bias"] = torch.zeros(shape[0])
+        return params
+
+    def init_buffers(self):
+        buffers = {}
+        for name, shape in self.layers().items():
+            if len(shape) == 4:
+                buffers[f"{name}.norm.running_mean"] = torch.zeros(shape[0])
+                buffers[f"{name}.norm.running_var"] = torch.ones(shape[0])
+                buffers[f"{name}.norm.num_batches_tracked"] = torch.zeros((), dtype=torch.long)
+        return buffers
+
+    def conv(
+        self, params: Params, bound: "BoundModel", x: Tensor, name: str, stride: int = 1, groups: int = 1
+    ) -> Tensor:
+        """A convolution with padding for the same size (divided by the stride), then batch normalisation."""
+        weight = params[f"{name}.weight"]
+        x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2, groups=groups)
+        return bound.batch_norm(params, x, f"{name}.norm")
 
 
 @dataclass(frozen=True)

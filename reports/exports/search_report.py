@@ -1,5 +1,6 @@
 """Report of a search: a table of its configurations, and figures of its progress."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -8,6 +9,7 @@ from tabulate import tabulate
 from bench.files import write_file
 from bench.results.store import below
 from bench.tuning.outcomes import Outcome
+from bench.tuning.search import Search
 from bench.tuning.study import Study
 from reports.exports import search_figures
 from reports.figures import lines as figures
@@ -61,41 +63,39 @@ def markdown(study: Study, table: pd.DataFrame, alike: int) -> str:
     Args:
         alike: number of configurations whose printed mean is that of the best one.
     """
-    search, rounds = study.search, study.search.template.rounds
-    metric = f"validation {search.metric.replace('_', ' ')} (%)"
+    search, config = study.search, study.search.template
     rows = [
         [
             *(f"{line[key]:.4g}" if isinstance(line[key], float) else line[key] for key in search.space),
-            _reached(line, len(search.configs)),
-            f"{line['rounds']}" if line["whole"] else f"{line['rounds']} of {rounds}, stopped",
+            _score(line, len(search.configs)),
+            f"{line['rounds']}" if line["whole"] else f"{line['rounds']} of {config.rounds}, stopped",
         ]
         for line in table.to_dict("records")
     ]
-    config = search.template
+    header = [*search.space, f"validation {search.metric.replace('_', ' ')} (%)", "rounds"]
+    body = tabulate(rows, header, tablefmt="pipe", stralign="left", disable_numparse=True)
     title = f"# Search: {config.algorithm['name']} on {config.dataset}, {config.partition}"
-    body = tabulate(rows, [*search.space, metric, "rounds"], tablefmt="pipe", stralign="left", disable_numparse=True)
-    seeds, share = ", ".join(map(str, search.configs)), f"{config.validation_share:.0%} of each class of each client"
-    several = f"Mean±std (population) over seeds {seeds}" if len(search.configs) > 1 else f"Of seed {seeds}"
-    notes = [
-        f"{several} in the last trained round; {share} was set aside; no test image was read.",
-        *(
-            f"{key}: {parameter.describe(search.searcher)}; {parameter.origin(search.searcher)}."
-            for key, parameter in search.space.items()
-        ),
-        f"Searcher {search.searcher}, scheduler {search.scheduler}; {search.wanted} configurations to try.",
-    ]
+    return f"{title}\n\n{body}\n\n" + "\n".join(f"- {note}" for note in _notes(study.search, table, alike)) + "\n"
+
+
+def _notes(search: Search, table: pd.DataFrame, alike: int) -> Iterator[str]:
+    """The protocol of the search, its spaces, and limits of its result."""
+    seeds = ", ".join(map(str, search.configs))
+    of_seeds = f"Mean±std (population) over seeds {seeds}" if len(search.configs) > 1 else f"Of seed {seeds}"
+    share = f"{search.template.validation_share:.0%} of each class of each client"
+    yield f"{of_seeds} in the last trained round; {share} was set aside; no test image was read."
+    for key, parameter in search.space.items():
+        yield f"{key}: {parameter.describe(search.searcher)}; {parameter.origin(search.searcher)}."
+    yield f"Searcher {search.searcher}, scheduler {search.scheduler}; {search.wanted} configurations to try."
     if found := table["found"].sum():
-        notes.append(f"{found} of the configurations were found in the store: other searches had trained them.")
+        yield f"{found} of the configurations were found in the store: other searches had trained them."
     if alike > 1:
-        notes.append(f"{alike} configurations print alike at the top: what is chosen among them means little.")
-    if study.search.scheduler != "none" and not table["whole"].all():
-        notes.append(
-            f"Figures of values are of the {table['whole'].sum()} configurations that were trained to the end."
-        )
-    return f"{title}\n\n{body}\n\n" + "\n".join(f"- {note}" for note in notes) + "\n"
+        yield f"{alike} configurations print alike at the top: what is chosen among them means little."
+    if search.scheduler != "none" and not table["whole"].all():
+        yield f"Figures of values are of the {table['whole'].sum()} configurations that were trained to the end."
 
 
-def _reached(line: dict, seeds: int) -> str:
+def _score(line: dict, seeds: int) -> str:
     """ "53.2±0.4", with the number of diverged seeds."""
     number = f"{line['mean']:.1f}" + ("" if pd.isna(line["std"]) else f"±{line['std']:.1f}")
     return number + (f", {line['diverged']} of {seeds} seeds diverged and count as 0" if line["diverged"] else "")

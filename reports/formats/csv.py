@@ -4,21 +4,8 @@ from reports.tables.report import Report
 
 _COLUMNS = (
     *("dataset", "partition", "algorithm", "model", "clients", "participation", "metric", "value"),
-    *(
-        "mean",
-        "std",
-        "done",
-        "seeds",
-        "diverged",
-        "failed",
-        "choice",
-        "chosen_on",
-        "tried",
-        "settings",
-        "missing",
-        "substitute",
-    ),
-    *("best", "not_significant", "p_value"),
+    *("mean", "std", "done", "seeds", "diverged", "failed", "choice", "chosen_on", "tried", "settings"),
+    *("missing", "substitute", "best", "not_significant", "p_value"),
     *("published_mean", "published_std", "difference", "verdict", "run_ids"),
 )
 
