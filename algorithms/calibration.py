@@ -12,10 +12,10 @@ from algorithms.checks import above, at_least
 from algorithms.local import LocalResult, descend, task_loss
 from algorithms.wrapper import PostHoc
 from bench.models.base import BoundModel, Params
-from bench.models.calibrated import Transformed, around, classifier_of, tukey
+from bench.models.calibrated import Transformed, classifier_of, tukey, wrap
 from bench.models.concat import classifier_part
 from datasets.federation import Federation
-from datasets.transforms import AsTheyAre
+from datasets.transforms import Identity
 
 _LEAST_STEPS = 1000
 
@@ -75,7 +75,7 @@ class Calibration(PostHoc):
 
     def deployed_model(self, task):
         model = super().deployed_model(task)
-        return around(Transformed, model, self.tukey, self.relu) if self.transforms else model
+        return wrap(Transformed, model, self.tukey, self.relu) if self.transforms else model
 
     def with_classifier(self, deployed: Deployed, params: Params) -> Deployed:
         """What is deployed instead, with new params of the classifier."""
@@ -83,7 +83,7 @@ class Calibration(PostHoc):
             return deployed._replace(params=params)
         tested = deployed.test_features
         return deployed._replace(
-            model=around(Transformed, deployed.model, self.tukey, self.relu),
+            model=wrap(Transformed, deployed.model, self.tukey, self.relu),
             params=params,
             test_features=None if tested is None else self.transformed(tested),
         )
@@ -115,7 +115,7 @@ class Calibration(PostHoc):
         counts = torch.bincount(labels.cpu(), minlength=deployed.model.num_classes)
         inputs = features.to(task.dtype)[:, :, None, None]
         alone = Federation(
-            inputs, labels, inputs[:0], labels[:0], (torch.arange(len(labels)),), counts.double()[None], AsTheyAre()
+            inputs, labels, inputs[:0], labels[:0], (torch.arange(len(labels)),), counts.double()[None], Identity()
         )
         server = replace(
             task, model=classifier_of(deployed.model), settings=settings, federation=alone, members=None, engine="loop"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import algorithms
 from algorithms.base import RoundBased
 from algorithms.wrapper import Wrapper
-from bench.models.calibrated import NormalisedClassifier, around
+from bench.models.calibrated import NormalisedClassifier, wrap
 
 
 @dataclass(frozen=True)
@@ -25,4 +25,4 @@ class ClsNorm(Wrapper):
             )
 
     def inside(self, task):
-        return replace(task, model=around(NormalisedClassifier, task.model))
+        return replace(task, model=wrap(NormalisedClassifier, task.model))

@@ -87,7 +87,7 @@ class ClusteredRounds(RoundBased):
     def local_update(self, data, plan, view):
         received = {"params": view.params, "buffers": view.model.buffers}
         start = _pick(received, view.client["memberships"].argmax())
-        own = replace(view, model=view.model.apart(start["buffers"], training=True))
+        own = replace(view, model=view.model.copy(start["buffers"], training=True))
         trained = descend(self.local_loss, start["params"], data, plan, own).params
         update = {"params": trained, "buffers": own.model.buffers, "memberships": view.client["memberships"]}
         return LocalResult(update, {key: update[key] for key in view.client})

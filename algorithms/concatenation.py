@@ -215,7 +215,7 @@ class Concatenation(Algorithm):
         return replace(task, model=model, settings=one_pass), encoder_part(state["params"])
 
     def _train_classifier(self, data, plan, view) -> LocalResult:
-        encoders = view.model if self.stage3_encoder_mode == "train" else view.model.apart()
+        encoders = view.model if self.stage3_encoder_mode == "train" else view.model.copy()
 
         def loss(params, batch, view):
             with torch.no_grad():

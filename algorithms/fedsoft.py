@@ -77,7 +77,7 @@ class FedSoft(ClusteredRounds):
 @torch.no_grad()
 def _losses_in_order(data, plan, view, length: int):
     """Losses of a client's examples in the order of a pass [length]; what is beyond its examples means nothing."""
-    model = view.model.apart()
+    model = view.model.copy()
 
     def losses_of(batch):
         return F.cross_entropy(model(view.params, batch.x), batch.y, reduction="none")

@@ -19,7 +19,7 @@ class LocalTraining(RoundBased):
         return {"params": params, "buffers": task.initial_buffers()}
 
     def local_update(self, data, plan, view):
-        own = replace(view, model=view.model.apart(view.client["buffers"], training=True))
+        own = replace(view, model=view.model.copy(view.client["buffers"], training=True))
         trained = descend(self.local_loss, view.client["params"], data, plan, own).params
         return LocalResult({}, {"params": trained, "buffers": own.model.buffers})
 

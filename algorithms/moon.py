@@ -46,8 +46,8 @@ class Moon(RoundBased):
         if view.round == 0:
             return loss
         with torch.no_grad():
-            received = view.model.apart(training=True).features(view.params, batch.x)
-            previous = view.model.apart(view.client["buffers"]).features(view.client["previous"], batch.x)
+            received = view.model.copy(training=True).features(view.params, batch.x)
+            previous = view.model.copy(view.client["buffers"]).features(view.client["previous"], batch.x)
         to_received = F.cosine_similarity(features, received)
         to_previous = F.cosine_similarity(features, previous)
         # -log(e^a / (e^a + e^b)) = softplus(b - a)

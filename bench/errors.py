@@ -1,4 +1,4 @@
-"""Mistakes of people: collected, and told in sentences with the nearest name that is right."""
+"""Errors of users: collected into one message, in sentences that suggest the nearest valid name."""
 
 import difflib
 import itertools
@@ -13,7 +13,7 @@ class ConfigError(ValueError):
     """Everything that is wrong with a config, in one message.
 
     Attributes:
-        mistakes: one sentence each.
+        mistakes: one sentence each, without duplicates.
     """
 
     def __init__(self, mistakes: list[str]):
@@ -26,10 +26,10 @@ class ConfigError(ValueError):
 
 
 def sentences(error: "ValidationError", known: Callable[[tuple], Iterable[str]] = lambda loc: ()) -> list[str]:
-    """What pydantic has found, one sentence each.
+    """The errors that pydantic found, one sentence each.
 
     Args:
-        known: the valid names beside the one at a location, for keys that do not exist.
+        known: location of an unknown key -> the valid keys there.
     """
     found = []
     for item in _without_alternatives(error.errors()):
@@ -43,21 +43,21 @@ def sentences(error: "ValidationError", known: Callable[[tuple], Iterable[str]] 
         elif item["type"] == "value_error":
             found.append(str(item["ctx"]["error"]))
         else:
-            wish = item["msg"].replace("Input should be", "must be", 1)
-            found.append(f"{where} {wish[0].lower() + wish[1:]}, but got {item['input']!r}.")
+            rule = item["msg"].replace("Input should be", "must be", 1)
+            found.append(f"{where} {rule[0].lower() + rule[1:]}, but got {item['input']!r}.")
     return found
 
 
 def _without_alternatives(items: list[dict]) -> Iterator[dict]:
-    """pydantic tells of a value once for each type that it may have: one item for all of them."""
+    """One item per value: pydantic reports one for each type of a union."""
     kinds = {"int_type": "a number", "int_parsing": "a number", "float_type": "a number"}
     for _, group in itertools.groupby(
         items, key=lambda item: (item["loc"][0] if item["loc"] else "", id(item["input"]))
     ):
         group = list(group)
         if len(group) > 1 and all(item["type"] in kinds or item["type"] == "literal_error" for item in group):
-            wishes = [kinds.get(item["type"]) or item["ctx"]["expected"] for item in group]
-            message = "Input should be " + ", ".join(wishes)
+            allowed = [kinds.get(item["type"]) or item["ctx"]["expected"] for item in group]
+            message = "Input should be " + ", ".join(allowed)
             yield {**group[0], "type": "alternatives", "loc": group[0]["loc"][:-1], "msg": message}
         else:
             yield from group
@@ -67,9 +67,9 @@ def unknown(kind: str, got: object, known: Iterable[str]) -> str:
     """One sentence: "Unknown algorithm 'fedporx'. Did you mean 'fedprox'? Known: fedavg, fedprox."
 
     Args:
-        kind: what is being named, singular ("algorithm", "setting").
-        got: the name that was not found.
-        known: every valid name, in the order in which to print them.
+        kind: kind of the name, singular ("algorithm", "setting").
+        got: the unknown name.
+        known: all valid names, in printing order.
     """
     known = list(known)
     near = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
@@ -78,4 +78,4 @@ def unknown(kind: str, got: object, known: Iterable[str]) -> str:
 
 
 class StoreError(RuntimeError):
-    """The results directory cannot be used; one sentence."""
+    """The results directory cannot be used; the message is one sentence."""

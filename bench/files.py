@@ -1,4 +1,4 @@
-"""Names of files, and files that are replaced in one step."""
+"""Names of files, and atomic replacement of files."""
 
 import hashlib
 import os
@@ -8,8 +8,7 @@ from pathlib import Path
 
 
 def file_name(text: str, longest: int = 100) -> str:
-    """A text as part of a file name: one printable line without slashes, and where it is too long cut, with a hash of the
-    whole."""
+    """A text as part of a file name: printable, without slashes; a long text is cut and ends in a hash of all of it."""
     text = "".join(letter if letter.isprintable() and letter not in "/\\" else "_" for letter in text)
     if len(text) <= longest:
         return text
@@ -17,7 +16,7 @@ def file_name(text: str, longest: int = 100) -> str:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Replaces a file in one step that survives a power cut."""
+    """Replaces a file atomically and syncs it to disk, so that it survives a power failure."""
     with replacing(path) as partial, open(partial, "x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -31,11 +30,10 @@ def write_file(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """What is written to the file that it yields takes the place of `path` at the end, and is removed if that fails. Nothing
-    is there at the beginning, not even a link.
+    """Yields the path of a new file that replaces `path` at the end, or is removed after an error.
 
     Raises:
-        OSError: which names a file: by itself a full disk names none.
+        OSError: with the name of the file, also if the disk is full (where Python's own error names none).
     """
     partial = path.with_name(f".{path.name}.partial")
     partial.unlink(missing_ok=True)
@@ -51,7 +49,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder for files of the user, but none above it, whose name may be mistyped.
+    """Creates a folder that a user named, but not its parents, because a missing parent may be a typing error.
 
     Raises:
         ValueError: if the folder above it does not exist.

@@ -13,11 +13,11 @@ import torch
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Starts a new measurement of `peak_memory_mb`, in a process that has played other runs before."""
+    """Restarts the measurement of `peak_memory_mb`, in a process that has trained other runs before."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:
-        with contextlib.suppress(OSError):  # only Linux can; elsewhere the peak is that of the process
+        with contextlib.suppress(OSError):  # only on Linux; elsewhere the peak is that of the whole process lifetime
             Path("/proc/self/clear_refs").write_text("5")
 
 
@@ -33,7 +33,7 @@ def peak_memory_mb(device: torch.device) -> float:
 
 
 def unique_memory_mb() -> float | None:
-    """Memory of this process now that no other process shares, in MB of 10^6 bytes; None where /proc does not tell."""
+    """Current memory that this process does not share with others, in MB of 10^6 bytes; None without /proc."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -47,7 +47,7 @@ def device_name(device: torch.device) -> str:
 
 
 class GpuUse:
-    """Samples of `nvidia-smi` while the context is open; there are none where there is no GPU."""
+    """Context manager that samples GPU utilisation by `nvidia-smi`; without a GPU there are no samples."""
 
     def __init__(self):
         self._samples: list[tuple[float, float]] = []
@@ -70,9 +70,9 @@ class GpuUse:
             self._sampler.stdout.close()
 
     def between(self, begin: float, end: float) -> float | None:
-        """Mean share of busy time between two moments of `time.perf_counter`; None without a sample."""
-        seen = [share for moment, share in list(self._samples) if begin <= moment <= end]
-        return statistics.mean(seen) if seen else None
+        """Mean utilisation, in [0, 1], between two times of `time.perf_counter`; None without a sample."""
+        shares = [share for moment, share in list(self._samples) if begin <= moment <= end]
+        return statistics.mean(shares) if shares else None
 
     def _read(self) -> None:
         for line in self._sampler.stdout:

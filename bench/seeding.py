@@ -1,7 +1,7 @@
-"""Keyed randomness: every draw has its own generator, named by what it is for.
+"""Keyed randomness: every draw has its own generator, keyed by its purpose.
 
-A stream shared by everything would tie each draw to all earlier ones, so that results would depend on the order of
-clients, the engine, or an interruption. A seed derived from (run seed, purpose, round, client) depends on nothing else.
+With one shared stream, each draw would depend on all earlier ones, and results on the order of clients, the engine and
+interruptions. A seed derived from (run seed, purpose, round, client) depends on nothing else.
 """
 
 import hashlib
@@ -16,26 +16,26 @@ def seed_for(seed: int, purpose: str, *ids: int | str) -> int:
 
     Args:
         seed: the seed of the run.
-        purpose: "subset", "init" (which, if not the first), "cohort" (round), "batches", "augment" or "dropout" (round,
-            client), "noise" (client), "clusters", "classifier", "privacy" or "inference" (client),
-            "choice" (model), "virtual" or "fraction" (class), "directions" (of projections; of no run: seed 0),
-            "validation" (client), "search" (of which search, configurations proposed
-            before, draws that gave a known one).
-        *ids: what the draw may depend on, usually the round and the client.
+        purpose: with its ids in brackets: "subset", "init" (index of the initial model, unless it is the first), "cohort"
+            (round), "batches", "augment" or "dropout" (round, client), "noise" (client), "clusters", "classifier",
+            "privacy" or "inference" (client), "choice" (model), "virtual" or "fraction" (class), "directions" (of
+            projections; always with seed 0), "validation" (client), "search" (name of the search, number of earlier
+            proposals, number of rejected duplicates).
+        *ids: further parts of the key, usually round and client.
     """
     key = "/".join(str(part) for part in (seed, purpose, *ids))
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def generator_for(seed: int, purpose: str, *ids: int) -> torch.Generator:
-    """A CPU generator seeded by `seed_for`; draws are made on the host so that every device sees the same numbers."""
+    """A CPU generator seeded by `seed_for`; draws on the host are the same for every device."""
     return torch.Generator().manual_seed(seed_for(seed, purpose, *ids))
 
 
 def normal_from_keys(keys: torch.Tensor, count: int) -> torch.Tensor:
-    """Standard normal numbers that are a function of integer keys, hence equal on every engine and device.
+    """Standard normal numbers as a function of integer keys, hence equal on every engine and device.
 
-    A counter-based generator (splitmix64 hash, then Box-Muller) instead of a stateful one: it can be traced by vmap.
+    The generator is counter-based (splitmix64 hash, then Box-Muller), because vmap cannot trace a stateful one.
 
     Args:
         keys: [B], int64.

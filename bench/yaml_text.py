@@ -1,4 +1,4 @@
-"""YAML as grids and search spaces are written: numbers like 1e-3 are numbers, a key stands once."""
+"""YAML of grids and search spaces: 1e-3 is a number, and a duplicate key is an error."""
 
 import re
 from typing import Any
@@ -7,24 +7,22 @@ import yaml
 
 
 def parse(text: str) -> Any:
-    """The content of a YAML text; numbers like 1e-3 are numbers, which YAML 1.1 leaves as texts.
+    """The content of a YAML text; reads 1e-3 as a number, unlike YAML 1.1, where it is a string.
 
     Raises:
-        yaml.YAMLError: if it is not YAML.
+        yaml.YAMLError: if it is not YAML, or a mapping has a key twice.
     """
     return yaml.load(text, _Loader)
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice in a mapping, of which YAML would silently take the last."""
+    """Refuses duplicate keys of a mapping, whose last value PyYAML would take silently."""
 
     def construct_mapping(self, node, deep=False):
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for place, key in enumerate(keys):
-            if key in keys[:place]:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key} stands there twice", node.start_mark
-                )
+        for i, key in enumerate(keys):
+            if key in keys[:i]:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key} is there twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 

@@ -1,6 +1,6 @@
-"""Datasets by name: what they are, where their files are looked for, and their decoded images.
+"""Datasets by name: their facts, the search for their files, and their decoded images.
 
-Importing this loads neither torch nor an image library; decoders are imported by the functions that decode.
+This module imports neither torch nor an image library; functions that decode images import them.
 """
 
 from pathlib import Path
@@ -32,17 +32,17 @@ __all__ = [
 def load(
     name: str, data_dir: Path | None, *, cache_dir: Path | None = None, image_size: ImageSize | None = None
 ) -> Dataset:
-    """The images and labels of a dataset, decoded at the first call on a machine, memory-mapped afterwards.
+    """The images and labels of a dataset, decoded at the first call on a machine and memory-mapped afterwards.
 
     Args:
         name: an id of `INFO`, or "imagefolder:PATH".
-        data_dir: where the files lie; None is enough for digits and imagefolder:PATH.
-        cache_dir: where decoded images are kept; None means `cache.default_dir()`.
-        image_size: to which images are resized when they are decoded (see `datasets.image_size`); None keeps their own.
+        data_dir: the folder of all datasets; may be None for digits and imagefolder:PATH.
+        cache_dir: folder of decoded images; None is `cache.default_dir()`.
+        image_size: size of the decoded images (see `datasets.image_size`); None keeps that of the files.
 
     Raises:
         ValueError: no such dataset.
-        MissingData: there is nothing of it.
+        MissingData: it has no files.
         DataError: its files are incomplete or damaged, or the cache cannot be written.
     """
     source = _find(name, data_dir)
@@ -60,11 +60,11 @@ def load(
 
 
 class Finding(NamedTuple):
-    """What `check` found out about a dataset.
+    """Result of `check`.
 
     Attributes:
-        status: "found", "incomplete" (part of it is there, or damaged) or "missing".
-        detail: where and what, or what to do.
+        status: "found", "incomplete" (or damaged) or "missing".
+        detail: what was found and where, or what to do.
     """
 
     name: str
@@ -75,10 +75,10 @@ class Finding(NamedTuple):
 def check(
     name: str, data_dir: Path | None, *, cache_dir: Path | None = None, image_size: ImageSize | None = None
 ) -> Finding:
-    """Reads a whole dataset, as a run with the default transform does, and tells whether it is complete.
+    """Loads a dataset as a run with the default transform does, and checks whether it is complete.
 
     Args:
-        image_size: to which the run resizes its images; None if it does not.
+        image_size: the setting of the run; None for that of the transform.
 
     Raises:
         ValueError: no such dataset.
@@ -91,7 +91,7 @@ def check(
     except DataError as error:
         return Finding(name, "incomplete", str(error))
     if dataset.note:
-        detail = f"{dataset.source}: {dataset.note}; usable so, and for all of it {remedy(name)}."
+        detail = f"{dataset.source}: {dataset.note}; usable as it is; for the complete dataset {remedy(name)}."
         return Finding(name, "incomplete", detail)
     return Finding(name, "found", dataset.source)
 
@@ -134,7 +134,7 @@ def _find_original(name: str, data_dir: Path) -> Source | None:
 
 
 def _note(name: str, num_classes: int, train_size: int, test_size: int) -> str:
-    """How the images found differ from the complete dataset."""
+    """Differences between the images that were found and the complete dataset."""
     info = INFO.get(name)
     differences = []
     if info and num_classes != info.num_classes:

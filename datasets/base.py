@@ -1,4 +1,4 @@
-"""What a dataset is once it is loaded, and what a loader hands over before it is decoded."""
+"""A loaded dataset, and the source from which a loader decodes it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from datasets.info import remedy
 
 
 class DataError(Exception):
-    """Images that are missing or cannot be read; the message is one sentence with the file and the remedy."""
+    """Images are missing or cannot be read; the message names the file and the remedy."""
 
 
 class MissingData(DataError):
-    """There is nothing of a dataset where its files belong."""
+    """A dataset has no files in the data directory."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Dataset:
     Attributes:
         name: its id, such as "cifar10".
         classes: name of each class, in label order.
-        source: what was found and where, for people.
-        kind: what was found: "pickles", "image folders", "IDX files"...
+        source: kind and folder of its files, as text for users.
+        kind: format of its files: "pickles", "image folders", "IDX files"...
         digest: checksum of all decoded images and labels, 8 hex digits.
-        note: how it differs from the complete dataset, for people; "" if it does not.
+        note: differences from the complete dataset, as text for users; "" if there are none.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Dataset:
 
 
 class Decoded(NamedTuple):
-    """What a loader reads: arrays as in `Split`, the class names, and once it is cached the checksum of the arrays."""
+    """Decoded arrays as in `Split`, and the class names; `digest` is their checksum if they come from the cache."""
 
     train_images: np.ndarray
     train_labels: np.ndarray
@@ -80,11 +80,10 @@ class Source:
     """The files of one dataset, found but not yet read.
 
     Attributes:
-        kind: what was found, for people.
-        folder: where it was found; None if it needs no files.
-        files: every file that `decode` reads; their sizes and times tell whether a decoded copy
-            is still valid.
-        decode: image size, or None for the images' own -> arrays. Raises DataError.
+        kind: format of the files, as text for users.
+        folder: their folder; None if there are no files.
+        files: all files that `decode` reads; a cached copy is valid while their sizes and times are the same.
+        decode: image size (None keeps that of the files) -> arrays. Raises DataError.
     """
 
     kind: str
@@ -94,20 +93,20 @@ class Source:
 
     @property
     def description(self) -> str:
-        """What was found and where, for people."""
+        """Format and folder, as text for users."""
         return f"{self.kind} in {self.folder}" if self.folder else self.kind
 
 
 def broken(path: object, reason: object, dataset: str) -> DataError:
-    """The error for a file that is there but cannot be read."""
+    """The error for a file that exists but cannot be read."""
     return DataError(f"{path} is truncated or corrupt ({reason}); delete it and {remedy(dataset)}.")
 
 
 def require(folder: Path, names: list[str], dataset: str) -> list[str]:
-    """The files of these names.
+    """Paths of the files of these names.
 
     Raises:
-        DataError: one of them is missing.
+        DataError: a file is missing.
     """
     for name in names:
         if not (folder / name).is_file():

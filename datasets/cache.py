@@ -1,8 +1,7 @@
 """Decoded datasets on disk: written once, memory-mapped by every process of a machine.
 
-An entry is a folder named after a hash of its source, so changed files give another entry. It is written
-under a temporary name and renamed: it is whole or absent, whatever is interrupted and however many
-processes race.
+An entry is a folder named by a hash of its source, so changed files have another entry. It is written under a temporary
+name and renamed, so it is complete or absent, also after interruptions and with concurrent writers.
 """
 
 import contextlib
@@ -40,7 +39,7 @@ def load(dataset: str, source: Source, image_size: ImageSize | None, cache_dir: 
         return decoded
     fresh = source.decode(image_size)
     _check_labels(dataset, source, fresh)
-    for _ in range(3):  # another process that mends the same damaged entry may move ours away once
+    for _ in range(3):  # a process that replaces the same damaged entry may move ours away
         try:
             _write(entry, fresh)
         except OSError as error:
@@ -104,7 +103,7 @@ def _write(entry: Path, decoded: Decoded) -> None:
         except OSError:
             if not entry.exists():
                 raise
-            # another process was faster, and its entry is as good as ours
+            # another process has written the same entry
 
 
 def _checksum(array: np.ndarray) -> int:

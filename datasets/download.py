@@ -1,4 +1,4 @@
-"""Downloads, with torchvision's own loaders."""
+"""Downloads of datasets by torchvision."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ _LOADERS = {  # torchvision's class, its root below the data directory, its argu
 
 
 def prepare(name: str, data_dir: Path | None) -> None:
-    """Downloads a dataset into `data_dir`; what is there already is kept.
+    """Downloads a dataset into `data_dir`, unless it is already there.
 
     Raises:
         ValueError: no such dataset.

@@ -1,4 +1,4 @@
-"""A dataset divided among clients, as tensors on a device."""
+"""A dataset partitioned over clients, as tensors on a device."""
 
 from dataclasses import dataclass, replace
 
@@ -6,23 +6,23 @@ import torch
 from torch import Tensor
 
 from bench.seeding import normal_from_keys
-from datasets.transforms import AsTheyAre, Transform
+from datasets.transforms import Identity, Transform
 
 
 @dataclass(frozen=True)
 class Federation:
     """The training examples of all clients, and the test examples of the server.
 
-    Clients are index lists into one array: no image is copied.
+    Clients are lists of indices into one array; images are not copied.
 
     Attributes:
         images, labels: all training examples, uint8 [n, C, H, W] and int64 [n], on the device.
         test_images, test_labels: likewise.
         clients: rows of each client, int64 [n_i], on the host.
         label_counts: [population, num_classes], float64, examples of each class at each client, on the host.
-        transform: from bytes to model inputs.
-        noise_levels: [population], standard deviation of the Gaussian noise that client i sees on its inputs (the
-            partition `noise-s`), or None.
+        transform: converts bytes to model inputs.
+        noise_levels: [population], standard deviation of the Gaussian noise on the inputs of client i (partition
+            `noise-s`), or None.
     """
 
     images: Tensor
@@ -31,7 +31,7 @@ class Federation:
     test_labels: Tensor
     clients: tuple[Tensor, ...]
     label_counts: Tensor
-    transform: Transform | AsTheyAre
+    transform: Transform | Identity
     noise_levels: Tensor | None = None
 
     @property
@@ -48,22 +48,22 @@ class Federation:
 
     @property
     def random_inputs(self) -> bool:
-        """Whether a training example looks different at every visit: augmented, or noisy."""
+        """Whether training inputs are random: augmented or noisy."""
         return self.transform.random or self.noise_levels is not None
 
     def on_features(self, features: Tensor) -> "Federation":
-        """The same clients and labels with features [n, dim] of the training images in the place of the images."""
-        return replace(self, images=features[:, :, None, None], transform=AsTheyAre(), noise_levels=None)
+        """The same clients and labels, with features [n, dim] instead of training images."""
+        return replace(self, images=features[:, :, None, None], transform=Identity(), noise_levels=None)
 
     def inputs(self, rows: Tensor, draws: dict[str, Tensor], noise_level: Tensor | None, dtype, **layout) -> Tensor:
         """Augmented training inputs.
 
         Args:
             rows: [B], on the device.
-            draws: what `Transform.draw` returned for these examples, leaves [B].
+            draws: of `Transform.draw` for these examples, leaves [B].
             noise_level: scalar, or None.
             dtype: of the inputs.
-            layout: passed to `Tensor.to`, for a memory format.
+            layout: further arguments of `Tensor.to`, such as memory_format.
 
         Returns:
             [B, C, H, W].
@@ -79,14 +79,14 @@ def federate(images, labels, test_images, test_labels, clients, num_classes, tra
     """Builds a Federation from arrays.
 
     Args:
-        images, labels, test_images, test_labels: NumPy arrays, uint8 [n, C, H, W] and int64 [n]; memory-mapped ones are
-            used in place on a CPU.
+        images, labels, test_images, test_labels: NumPy arrays, uint8 [n, C, H, W] and int64 [n]; on a CPU,
+            memory-mapped arrays are not copied.
         clients: one array of rows per client.
         noise: sigma of the partition `noise-s`; client i of N gets sigma * i / (N - 1).
     """
     import warnings
 
-    with warnings.catch_warnings():  # torch warns that read-only memory must not be written to; nothing here does
+    with warnings.catch_warnings():  # torch warns about read-only arrays; nothing writes to them
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         tensors = [torch.from_numpy(array).to(device) for array in (images, labels, test_images, test_labels)]
     rows = tuple(torch.from_numpy(client) for client in clients)

@@ -1,14 +1,14 @@
-"""The size to which images are resized: one number for squares, "24x32" for 24 rows of 32 pixels."""
+"""Image sizes: one number for squares, or "<height>x<width>" in pixels."""
 
 import re
 from typing import Any
 
 ImageSize = int | str
-LARGEST = 1024  # pixels of a side: what is larger is a mistake, and its arrays would fill the memory
+LARGEST = 1024  # pixels of a side; a larger size is a mistake, and its arrays would fill the memory
 
 
 def read_image_size(value: Any) -> ImageSize:
-    """The one way to write a size that may also be given as [height, width]: 32, or "24x32".
+    """The canonical form of a size: 32, or "24x32"; also accepts [height, width].
 
     Raises:
         ValueError: if it is not a size.

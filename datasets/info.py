@@ -1,18 +1,18 @@
-"""Facts of every dataset, known without its files: sizes, defaults, where its files belong and come from."""
+"""Facts about every dataset that do not need its files: sizes, defaults, location and origin of the files."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """The complete dataset, known without its files.
+    """Facts about the complete dataset.
 
     Attributes:
-        input_shape: (channels, height, width) as stored; a transform may ask for a smaller size.
+        input_shape: (channels, height, width) as stored; a transform may resize images.
         train_size, test_size: in examples.
-        model: the model used unless a config names another.
+        model: the default model.
         description: one line.
-        layout: the original files, below the data directory.
+        layout: paths of the original files below the data directory.
         train_counts: training examples of each class; () if all classes have the same.
     """
 
@@ -73,21 +73,21 @@ INFO: dict[str, DatasetInfo] = {
 }  # fmt: skip
 """Dataset id -> facts; `imagefolder:PATH` is not in it."""
 
-_HOMES = {  # where to get what torchvision lacks
+_ORIGINS = {  # of datasets that torchvision does not download
     "tinyimagenet": "get tiny-imagenet-200.zip from the page of Stanford's course CS231n and unpack it there",
     "cinic10": "get CINIC-10.tar.gz from its page at Edinburgh DataShare and unpack it there into CINIC-10",
 }
 
 
 def remedy(dataset: str) -> str:
-    """What to do about files of a dataset that are missing or broken."""
+    """What to do about missing or damaged files of a dataset."""
     if dataset not in INFO:
         return f"restore the images of {dataset}"
-    return _HOMES.get(dataset, f"run 'python -m bench data prepare {dataset}'")
+    return _ORIGINS.get(dataset, f"run 'python -m bench data prepare {dataset}'")
 
 
 def expected(dataset: str) -> str:
-    """Where the files of a dataset belong."""
+    """The expected location of the files of a dataset."""
     if dataset not in INFO:
         return "expected {train,test}/<class>/<image> in it"
     return f"expected {INFO[dataset].layout} or {dataset}/{{train,test}}/<class>/<image> in the data directory"

@@ -1,9 +1,8 @@
-"""Partitions: which training examples each client holds.
+"""Partitions: assignments of training examples to clients.
 
-The draws equal those of NIID-Bench and FedConcat index for index. Both use NumPy's and Python's legacy
-generators, so this is the one place of the harness whose randomness is streamed rather than keyed: every draw
-below must stay in its order. Private generator instances give the streams of the global ones, which stay as
-they are.
+The partitions equal those of NIID-Bench and FedConcat index for index. Both use the global legacy generators of NumPy and
+Python. Therefore randomness is sequential here, unlike everywhere else: the order of draws must not change. Private
+generator instances produce the same streams without touching the global ones.
 
 Li et al., Federated Learning on Non-IID Data Silos: An Experimental Study, ICDE 2022.
 https://arxiv.org/abs/2102.02079
@@ -24,11 +23,11 @@ MAX_DRAWS = 10_000  # the published partitions need up to 1,166
 
 
 class Drawn(NamedTuple):
-    """A partition and what it took.
+    """A partition and its number of draws.
 
     Attributes:
         indices: one int64 array of training indices per client.
-        num_draws: Dirichlet draws until every client was large enough; 1 for all other kinds.
+        num_draws: Dirichlet draws until every client was large enough; 1 for other kinds.
     """
 
     indices: list[np.ndarray]
@@ -37,15 +36,15 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Partition:
-    """One way to deal the training examples to clients; a subclass per kind, with at most one parameter."""
+    """A rule that assigns training examples to clients; a subclass per kind, with at most one parameter."""
 
     pattern: ClassVar[str]
-    parameter: ClassVar[str] = ""  # what the parameter must be, for people
+    parameter: ClassVar[str] = ""  # the condition on the parameter, for messages
     version: ClassVar[int] = 1
 
     @property
     def name(self) -> str:
-        """The name in its one canonical spelling: "dir-0.10" is "dir-0.1"."""
+        """The canonical name: "dir-0.1" for "dir-0.10"."""
         values = (np.format_float_positional(value, trim="-") for value in astuple(self))
         return "-".join([self.pattern.partition("-")[0], *values])
 
@@ -56,7 +55,7 @@ class Partition:
 
     @staticmethod
     def accepts(value: float) -> bool:
-        """Whether the parameter may have this value; NaN stands for text that is no number."""
+        """Whether the parameter may have this value; text that is not a number is passed as NaN."""
         return False
 
     def split(self, labels, num_clients, num_classes, seed, *, dirichlet_seed_override=None) -> list[np.ndarray]:
@@ -74,15 +73,15 @@ class Partition:
         *,
         dirichlet_seed_override: int | None = None,
     ) -> Drawn:
-        """Deals the examples: every index goes to exactly one client, and no client goes without.
+        """Assigns every index to exactly one client; no client is empty.
 
         Args:
             labels: [examples], class of each training example, 0..num_classes-1.
             num_clients: size of the population.
-            num_classes: classes of the dataset, including any that `labels` lacks.
+            num_classes: classes of the dataset, also those that `labels` lacks.
             seed: the run's seed.
-            dirichlet_seed_override: seeds NumPy anew inside `dir-b`, and is ignored by every other kind; 2020
-                gives the partition that the authors' code drew for every seed before February 2023.
+            dirichlet_seed_override: replaces the seed for `dir-b` only. 2020 reproduces the partition that the authors'
+                code drew for every seed before February 2023.
 
         Raises:
             ValueError: these clients and labels cannot be split this way.
@@ -142,7 +141,7 @@ class LabelsPerClient(Partition):
         return Drawn([np.concatenate(client_parts) for client_parts in parts], 1)
 
     def _draw_labels(self, num_clients: int, num_classes: int, seed: int) -> list[list[int]]:
-        """Labels of each client: the first in turn, so every class has an owner, the others at random."""
+        """Labels of each client: the first one round-robin, so that every class has an owner, the others at random."""
         rng = random.Random(seed)
         owned = []
         for client in range(num_clients):
@@ -187,42 +186,42 @@ class _Redrawn(Partition):
         )
 
     def _attempts(self, labels, num_clients, num_classes, rng) -> Iterator[list[np.ndarray] | None]:
-        """One item per draw: the clients' indices, or None where a client came out too small."""
+        """One item per draw: the clients' indices, or None if a client is too small."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Dirichlet(_Redrawn):
-    """Each class dealt in Dirichlet proportions; smaller b is more skewed."""
+    """Each class split in Dirichlet proportions; smaller b is more skewed."""
 
     pattern: ClassVar[str] = "dir-b"
 
     def _attempts(self, labels, num_clients, num_classes, rng):
         class_indices = [np.flatnonzero(labels == label) for label in range(num_classes)]
         while True:
-            parts = self._deal_classes(class_indices, num_clients, len(labels) / num_clients, rng)
+            parts = self._split_classes(class_indices, num_clients, len(labels) / num_clients, rng)
             if parts is None:
                 yield None
                 continue
-            dealt = [np.concatenate(client_parts) for client_parts in zip(*parts, strict=True)]
-            for indices in dealt:
+            clients = [np.concatenate(client_parts) for client_parts in zip(*parts, strict=True)]
+            for indices in clients:
                 rng.shuffle(indices)
-            yield dealt
+            yield clients
 
-    def _deal_classes(self, class_indices, num_clients, fill, rng) -> list[list[np.ndarray]] | None:
-        """Parts of each class for each client, or None where a client came out too small.
+    def _split_classes(self, class_indices, num_clients, capacity, rng) -> list[list[np.ndarray]] | None:
+        """Parts of each class for each client, or None if a client is too small.
 
         Args:
             class_indices: the rows of each class, ascending.
-            fill: a client that holds this many examples gets nothing of the classes that follow.
+            capacity: a client with this many examples receives none of the following classes.
         """
         sizes = np.zeros(num_clients, dtype=np.int64)
         shuffled, cuts = [], []
         for indices in class_indices:
             indices = indices.copy()
             rng.shuffle(indices)
-            shares = rng.dirichlet(np.full(num_clients, self.concentration)) * (sizes < fill)
-            if not shares.sum() > 0:  # a tiny concentration underflows to 0 or NaN: there is nobody to deal to
+            shares = rng.dirichlet(np.full(num_clients, self.concentration)) * (sizes < capacity)
+            if not shares.sum() > 0:  # a tiny concentration underflows to 0 or NaN
                 return None
             cut = _cut(shares / shares.sum(), len(indices))
             sizes += np.diff(cut, prepend=0, append=len(indices))
@@ -246,7 +245,7 @@ class Iid(Partition):
 
 @dataclass(frozen=True)
 class Quantity(_Redrawn):
-    """Sizes in Dirichlet proportions, classes mixed as in the whole; smaller b is more skewed."""
+    """Sizes in Dirichlet proportions, classes mixed as in the full dataset; smaller b is more skewed."""
 
     pattern: ClassVar[str] = "quantity-b"
 
@@ -261,7 +260,7 @@ class Quantity(_Redrawn):
 
 @dataclass(frozen=True)
 class Noise(Iid):
-    """Dealt as iid; client i of N sees Gaussian pixel noise of standard deviation s i/(N-1).
+    """Split as iid; client i of N has Gaussian pixel noise of standard deviation s i/(N-1).
 
     Attributes:
         sigma: s, >= 0, in units of the [0, 1] pixel range.
@@ -281,8 +280,8 @@ class Noise(Iid):
 
 
 @dataclass(frozen=True)
-class Whole(Partition):
-    """One client holds everything: the federation of a centralized run."""
+class SingleClient(Partition):
+    """One client holds everything, for centralized training."""
 
     pattern: ClassVar[str] = "none"
 
@@ -292,14 +291,14 @@ class Whole(Partition):
         return Drawn([np.arange(len(labels), dtype=np.int64)], 1)
 
 
-_CLASSES = {cls.pattern: cls for cls in (LabelsPerClient, Dirichlet, Iid, Quantity, Noise, Whole)}
+_CLASSES = {cls.pattern: cls for cls in (LabelsPerClient, Dirichlet, Iid, Quantity, Noise, SingleClient)}
 
 KINDS: dict[str, str] = {pattern: cls.__doc__.splitlines()[0] for pattern, cls in _CLASSES.items()}
 """Pattern of the name -> one-line description."""
 
 
 def parse(name: str) -> Partition:
-    """The partition that a name such as "label-2", "dir-0.1" or "iid" means.
+    """The partition of a name such as "label-2", "dir-0.1" or "iid".
 
     Raises:
         ValueError: no such kind, or a parameter out of its range.
@@ -323,5 +322,5 @@ def _number(text: str) -> float:
 
 
 def _cut(shares: np.ndarray, size: int) -> np.ndarray:
-    """Where to cut `size` items into parts of these shares [parts], which sum to 1: [parts - 1]."""
+    """Cut positions [parts - 1] that divide `size` items by shares [parts], which sum to 1."""
     return (np.cumsum(shares) * size).astype(np.int64)[:-1]

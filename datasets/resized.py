@@ -1,4 +1,4 @@
-"""The images of a run, resized as its config or its transform wants them."""
+"""The dataset of a run, in the image size of its config or transform."""
 
 import functools
 from dataclasses import replace
@@ -10,13 +10,13 @@ from datasets.image_size import ImageSize, sides_of
 
 
 def load(name: str, transform: str, data_dir: Path | None, image_size: ImageSize | None = None) -> Dataset:
-    """A dataset in the size that a run wants; a process opens each one once.
+    """A dataset in the image size of a run; a process opens each one once.
 
     Args:
         image_size: as in `bench.config.schema.RunConfig`.
 
     Raises:
-        datasets.MissingData: if its files are not there.
+        datasets.MissingData: if it has no files.
         datasets.DataError: if they are damaged.
     """
     dataset = _load(name, data_dir, image_size or transforms.recipe(transform, name).image_size)
@@ -29,10 +29,10 @@ def load(name: str, transform: str, data_dir: Path | None, image_size: ImageSize
 def shape_in_run(
     stored: tuple[int, int, int], name: str, transform: str, image_size: ImageSize | None
 ) -> tuple[int, int, int]:
-    """(channels, height, width) in which a run sees the images of a dataset.
+    """(channels, height, width) of the images in a run.
 
     Args:
-        stored: the same as they are stored.
+        stored: (channels, height, width) of the stored images.
     """
     size = image_size or transforms.recipe(transform, name).image_size
     return (stored[0], *sides_of(size)) if size else stored

@@ -1,4 +1,4 @@
-"""A partition for the eye: the client x class table, and a bubble plot of it."""
+"""Views of a partition: the client x class table, and its bubble plot."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def draw_bubbles(table: pd.DataFrame, path: Path, title: str = "") -> None:
 
     Args:
         table: from `count_table`.
-        path: where to write; the suffix (.png, .svg, .pdf) says the format.
+        path: of the plot, in the format of its suffix (.png, .svg, .pdf).
 
     Raises:
         ValueError: a suffix that matplotlib cannot write.
@@ -44,7 +44,7 @@ def draw_bubbles(table: pd.DataFrame, path: Path, title: str = "") -> None:
     num_clients, num_classes = counts.shape
     width, height = _cell(10, num_clients), _cell(4, num_classes)  # inches per client and per class
     largest = counts.to_numpy().max()
-    # Crowded bubbles may overlap their neighbours in one direction; being seen through, they stay readable.
+    # With many clients or classes, bubbles may overlap in one direction; they are translucent.
     diameter = 72 * min(max(width, height, 0.16), 3 * min(width, height))  # of the largest, in points
 
     def area(count):
@@ -70,7 +70,7 @@ def draw_bubbles(table: pd.DataFrame, path: Path, title: str = "") -> None:
 
 
 def _cell(total: float, count: int) -> float:
-    """Inches for each of `count` rows or columns that should fill about `total` inches."""
+    """Inches per row or column, so that `count` of them take about `total` inches."""
     return float(np.clip(total / count, 0.08, 0.4))
 
 

@@ -1,7 +1,7 @@
-"""How images become model inputs: scaling, normalisation and augmentation, batched on the device.
+"""Transforms from images to model inputs: scaling, normalisation and augmentation, batched on the device.
 
-An augmented image is a gather: each output pixel names the input pixel it copies. Crop, flip and rotation compose into one
-such index map, so a batch is augmented by one gather on bytes, whatever the device, without leaving the tensors.
+Augmentation is an index map: each output pixel has the index of the input pixel that it copies. Crop, flip and rotation
+compose into one map, so a batch is augmented by one gather of bytes on its device.
 
 The sets of transforms are those of the papers: `fedconcat` (FedConcat and NIID-Bench), `moon` (MOON, used by CCVR), and
 `none` (scaling to [0, 1] only, for any dataset).
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The facts of one transform.
+    """The parameters of one transform.
 
     Attributes:
-        padding: how the image is extended by `pad` pixels before a random crop of its own size: "reflect", "zero", or
-            "" for no crop.
-        flip: mirror half of the images horizontally.
+        padding: mode of padding by `pad` pixels before a random crop to the original size: "reflect", "zero", or ""
+            for no crop.
+        flip: mirror images horizontally with probability 1/2.
         rotation: largest angle in degrees of a random rotation (nearest pixel, zero fill), after crop and flip.
-        mean, std: per channel, applied after scaling to [0, 1]; also in evaluation.
-        image_size: side in pixels to which images are resized when they are decoded; None keeps their own.
+        mean, std: per channel, of the normalisation after scaling to [0, 1]; also in evaluation.
+        image_size: side in pixels of the decoded images; None keeps that of the files.
     """
 
     padding: str = ""
@@ -48,8 +48,8 @@ _CIFAR100 = {
 _ROTATED = {"padding": "zero", "flip": True, "rotation": 15.0}
 _MIRRORED = {"padding": "reflect", "flip": True}
 
-# FedConcat: section 2 of its digest; datasets that are not named are only scaled.
-# MOON: QinbinLi/MOON for CIFAR, FedML for CINIC-10; defined for these three datasets only.
+# FedConcat: as in its released code; other datasets are only scaled.
+# MOON: as in QinbinLi/MOON for CIFAR and in FedML for CINIC-10; defined for these three datasets only.
 RECIPES = {
     "fedconcat": {
         "cifar10": Recipe(**_MIRRORED),
@@ -71,11 +71,11 @@ RECIPES = {
     "none": {},
 }
 NAMES = tuple(RECIPES)
-VERSION = 1  # raised whenever the numbers that a transform produces may change; part of the run id
+VERSION = 1  # raised whenever the outputs of a transform may change; part of the run id
 
 
 def recipe(name: str, dataset: str) -> Recipe:
-    """The transform of that name for a dataset.
+    """The recipe of a transform for a dataset.
 
     Raises:
         ValueError: if there is no such transform, or the paper does not define it for the dataset.
@@ -90,13 +90,13 @@ def recipe(name: str, dataset: str) -> Recipe:
 
 @dataclass(frozen=True)
 class Transform:
-    """A recipe prepared for images of one shape on one device; made by `build`.
+    """A recipe for images of one shape on one device.
 
     Attributes:
-        recipe: the facts.
+        recipe: the parameters.
         shape: (channels, height, width).
-        maps: [codes, height * width], source pixel of each output pixel for every combination of crop and flip; None where
-            there is none, or where a random rotation makes the maps continuous.
+        maps: [codes, height * width], source pixel of each output pixel for every combination of crop and flip; None if they
+            are computed per batch.
         mean, std: [channels, 1, 1], or None.
     """
 
@@ -108,11 +108,11 @@ class Transform:
 
     @property
     def random(self) -> bool:
-        """Whether an example looks different at every visit."""
+        """Whether training inputs are random."""
         return bool(self.recipe.padding or self.recipe.flip or self.recipe.rotation)
 
     def draw(self, count: int, generator: Generator, noisy: bool = False) -> dict[str, Tensor]:
-        """Everything random about the augmentation of count examples, on the host.
+        """All random numbers for the augmentation of `count` examples, on the host.
 
         Returns:
             "crop": [count] codes of crop and flip; "angle": [count] radians; "noise": [count] keys, if noisy.
@@ -139,7 +139,7 @@ class Transform:
         return self._gather(images, source) * inside[:, None].view(-1, 1, *self.shape[1:])
 
     def scale(self, images: Tensor, dtype, **layout) -> Tensor:
-        """Bytes to model inputs: [0, 1], normalised where the recipe says so; layout is passed to `Tensor.to`."""
+        """Bytes to model inputs: scaled to [0, 1], normalised if the recipe has a mean; layout as in `Tensor.to`."""
         x = images.to(dtype, **layout).div_(255)
         return x if self.mean is None else (x - self.mean.to(dtype)) / self.std.to(dtype)
 
@@ -152,8 +152,8 @@ class Transform:
         return images.flatten(2).gather(2, index).view(-1, *self.shape)
 
 
-class AsTheyAre:
-    """A transform that changes nothing, for inputs that are features already."""
+class Identity:
+    """A transform that changes nothing, for inputs that are features."""
 
     recipe = Recipe()
 
@@ -168,29 +168,30 @@ class AsTheyAre:
 
 
 def build(name: str, dataset: str, shape: tuple[int, int, int], device: str = "cpu") -> Transform:
-    """The transform of that name for images [C, H, W] of a dataset, with its tensors on a device."""
+    """The transform of a name for images [C, H, W] of a dataset, with its tensors on a device."""
     import torch
 
-    facts = recipe(name, dataset)
+    parameters = recipe(name, dataset)
     maps = None
-    if (facts.flip or facts.padding) and not facts.rotation and facts.padding != "zero":
-        maps, _ = _source_pixels(facts, shape, torch.arange(_num_codes(facts)), None)
+    if (parameters.flip or parameters.padding) and not parameters.rotation and parameters.padding != "zero":
+        maps, _ = _source_pixels(parameters, shape, torch.arange(_num_codes(parameters)), None)
         maps = maps.to(device)
     per_channel = [
-        torch.tensor(values, device=device)[:, None, None] if values else None for values in (facts.mean, facts.std)
+        torch.tensor(values, device=device)[:, None, None] if values else None
+        for values in (parameters.mean, parameters.std)
     ]
-    return Transform(facts, shape, maps, *per_channel)
+    return Transform(parameters, shape, maps, *per_channel)
 
 
-def _num_codes(facts: Recipe) -> int:
-    return (2 * facts.pad + 1) ** 2 * 2 if facts.padding else 2
+def _num_codes(parameters: Recipe) -> int:
+    return (2 * parameters.pad + 1) ** 2 * 2 if parameters.padding else 2
 
 
-def _source_pixels(facts: Recipe, shape, crop: Tensor | None, angle: Tensor | None) -> tuple[Tensor, Tensor]:
-    """For each output pixel the input pixel that it copies.
+def _source_pixels(parameters: Recipe, shape, crop: Tensor | None, angle: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The input pixel that each output pixel copies.
 
-    The steps are undone last first: rotation, flip, crop, padding. Rotation takes the nearest pixel as PIL does: pixel
-    centres are at half-integers, and the source is the pixel that contains the rotated centre.
+    The steps are inverted in reverse order: rotation, flip, crop, padding. Rotation takes the nearest pixel as PIL does:
+    pixel centres are at half-integers, and the source is the pixel that contains the rotated centre.
 
     Args:
         crop: [B], code (offset_y * (2 pad + 1) + offset_x) * 2 + flip.
@@ -214,11 +215,11 @@ def _source_pixels(facts: Recipe, shape, crop: Tensor | None, angle: Tensor | No
         inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
     if crop is not None:
         code = crop[:, None, None]
-        x = torch.where(code % 2 == 1, width - 1 - x, x) if facts.flip else x
-        if facts.padding:
-            side = 2 * facts.pad + 1
-            y, x = y + code // 2 // side - facts.pad, x + code // 2 % side - facts.pad
-            if facts.padding == "reflect":
+        x = torch.where(code % 2 == 1, width - 1 - x, x) if parameters.flip else x
+        if parameters.padding:
+            side = 2 * parameters.pad + 1
+            y, x = y + code // 2 // side - parameters.pad, x + code // 2 % side - parameters.pad
+            if parameters.padding == "reflect":
                 y, x = _reflect(y, height), _reflect(x, width)
             else:
                 inside = inside & (x >= 0) & (x < width) & (y >= 0) & (y < height)
@@ -227,6 +228,6 @@ def _source_pixels(facts: Recipe, shape, crop: Tensor | None, angle: Tensor | No
 
 
 def _reflect(position: Tensor, size: int) -> Tensor:
-    """Positions beyond an edge mirrored about the edge pixel."""
+    """Positions, those beyond an edge mirrored about the edge pixel."""
     position = position.abs()
     return (size - 1) - (size - 1 - position).abs()

@@ -1,20 +1,22 @@
-"""Tables and figures of measured and published results: a pure function of an expanded grid and its run records.
+"""Tables and figures of measured and published results, a pure function of an expanded grid and its run records.
 
-`write` saves a grid's tables and says where, `render` returns one of them as text, `write_figures` saves its figures.
-Everything comes from the JSON files of a result store.
+`write` saves a grid's tables, `render` returns them as text in one format, `write_figures` saves its figures. Their input
+are the JSON files of a result store.
 """
 
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.experiments.figure_names import CURVES
+from bench.errors import StoreError, unknown
+from bench.experiments.figure_names import CURVES, figure_name
+from bench.files import file_name, make_folder, write_file
 
 if TYPE_CHECKING:
     from bench.results.store import Store
 
 FORMATS = ("md", "tex", "csv", "html")
-STANDALONE = "standalone"  # LaTeX as a document of its own
+STANDALONE = "standalone"  # a complete LaTeX document
 
 
 def write(
@@ -28,42 +30,40 @@ def write(
 ) -> dict[str, Path]:
     """Saves the tables of a grid and returns format -> path.
 
-    The files are called `<grid>@<budget>.md` and so on; a value other than the grid's own is part of the name
-    (`<grid>@<budget>-best.md`), so that no file changes its meaning. Beside a CSV, standings get a file of their own
-    (`<grid>@<budget>-standings.csv`); STANDALONE is `<grid>@<budget>-standalone.tex`.
+    The files are `<grid>@<budget>.md` and so on. A value other than the grid's own is part of the name
+    (`<grid>@<budget>-best.md`). With a CSV, standings are written to `<grid>@<budget>-standings.csv`. STANDALONE is
+    `<grid>@<budget>-standalone.tex`.
 
     Args:
         results: the result store, or its directory.
         grid: name of a grid that was run there.
         budget: `paper`, `small`, `smoke` or the grid's own.
-        value: `last`, `best` or `last10` (rounds); None takes what the grid asks for.
+        value: `last`, `best` or `last10` (rounds); None is the grid's own.
         formats: which of FORMATS and STANDALONE to write.
-        to: the folder of the files, which is made, but none above it; None is `reports/` of the directory.
+        to: the folder of the files, created if only the folder itself is missing; None is `reports/` of the store.
 
     Raises:
         StoreError: if the store holds no such grid, or a file of it cannot be read.
-        ValueError: if an argument is unknown, the grid cannot be laid out as its report asks, or nothing can be written there.
+        ValueError: if an argument is unknown, the report's axes do not fit the grid, or the folder is not writable.
         OSError: if a file cannot be written; it names the file.
     """
-    from bench.errors import unknown
-    from bench.files import write_file
     from bench.results.store import below
 
     for format in formats:
         if format not in (*FORMATS, STANDALONE):
             raise ValueError(unknown("report format", format, [*FORMATS, STANDALONE]))
-    made = _build(results, grid, budget, value)
-    folder = writable_folder(made[-1].folder, to)
-    if "csv" in formats and made[0].standings:
+    report, *sources = _build(results, grid, budget, value)
+    folder = writable_folder(sources[-1].folder, to)
+    if "csv" in formats and report.standings:
         formats = (*formats, _STANDINGS)
-    paths = {format: below(folder, made[0].name + _ENDINGS.get(format, f".{format}")) for format in formats}
+    paths = {format: below(folder, report.name + _ENDINGS.get(format, f".{format}")) for format in formats}
     for format, path in paths.items():
-        write_file(path, _text(format, *made))
+        write_file(path, _text(format, report, *sources))
     return paths
 
 
 def render(results: "Store | Path", grid: str, budget: str, *, value: str | None = None, format: str = "md") -> str:
-    """The tables of a grid as text, nothing saved; arguments and errors as in `write`."""
+    """The tables of a grid as text; arguments and errors as in `write`. Writes no file."""
     return _text(format, *_build(results, grid, budget, value))
 
 
@@ -76,64 +76,53 @@ def write_figures(
     value: str | None = None,
     to: Path | None = None,
 ) -> tuple[list[Path], list[str]]:
-    """Saves the figures that a grid lists, and curves on request.
+    """Saves the figures that a grid lists, and further curves.
 
-    The files are called `<grid>@<budget>-<figure>.png`, `.pdf` and `.svg`; a metric other than the grid's own is part of
-    the name.
+    The files are `<grid>@<budget>-<figure>.png`, `.pdf` and `.svg`. A metric other than the grid's own is part of the
+    name.
 
     Args:
         results, grid, budget, value, to: as in `write`.
-        curves: x axes of curves of accuracy, of CURVES, besides the listed figures.
+        curves: x axes (from CURVES) of further curves of accuracy.
 
     Returns:
-        The files, and one sentence for each figure for which there is no result yet.
+        The files, and one sentence for each figure without a result yet.
 
     Raises:
         StoreError, ValueError, OSError: as in `write`.
     """
-    from bench.errors import unknown
-    from bench.files import file_name
-    from bench.results.store import Store, below
-
     for x in curves:
         if x not in CURVES:
             raise ValueError(unknown("figure", x, CURVES))
-    store = results if isinstance(results, Store) else Store(results)
-    expanded = _expanded(store, grid, budget)
-    wanted = [*expanded["report"].get("figures", ()), *({"kind": "curves", "x": x} for x in curves)]
-    if not wanted:
+    store, expanded = _open(results, grid, budget)
+    figures = [*expanded["report"].get("figures", ()), *({"kind": "curves", "x": x} for x in curves)]
+    if not figures:  # then matplotlib is not imported
         return [], []
 
-    from bench.experiments.figure_names import figure_name
-    from reports.figures import dispatch, lines
+    from reports.figures import dispatch
     from reports.tables.published_comparison import own_value
 
     records, metric = _records(store, expanded), expanded["report"]["metric"]
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
     folder = writable_folder(store.folder, to)
     paths, sentences = [], []
-    for title, figure in {figure_name(figure): figure for figure in wanted}.items():
-        found = dispatch.draw(figure, expanded, records, store, value)
-        if not found:
+    for title, figure in {figure_name(figure): figure for figure in figures}.items():
+        by_metric = dispatch.draw(figure, expanded, records, store, value)
+        if not by_metric:
             sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
-        for of, drawn in found.items():
-            stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
-            for format in lines.FORMATS:
-                paths.append(below(folder, f"{stem}.{format}"))
-                lines.save(drawn, paths[-1])
+        for of, drawn in by_metric.items():
+            paths += _save_figure(drawn, folder, f"{name}-{title}" + (f"-{of}" if of != metric else ""))
     return paths, sentences
 
 
 def writable_folder(results_dir: Path, to: Path | None = None) -> Path:
-    """Where `write` writes, made and found to be writable.
+    """The folder of a store's reports, or `to`; creates it and checks that it is writable.
 
     Raises:
-        ValueError: if it is not; it names the options of `report` for results that cannot be written to.
+        ValueError: if it is not writable; the message names the options of `report` for such stores.
     """
-    from bench.files import make_folder
-
     folder = Path(results_dir) / "reports" if to is None else to
-    if to is None and folder.is_symlink():  # it may be another one's directory
+    if to is None and folder.is_symlink():  # it may belong to somebody else
         raise ValueError(
             f"{folder} is a link, so reports would lie elsewhere; name the folder by `report --to FOLDER`, or only print "
             "tables by `report --print`."
@@ -152,30 +141,41 @@ def writable_folder(results_dir: Path, to: Path | None = None) -> Path:
 _STANDINGS = "standings"
 _ENDINGS = {STANDALONE: "-standalone.tex", _STANDINGS: "-standings.csv"}
 
-# pandas takes most of a report's time to import; commands that only import this package do not pay for it.
+# Imports are inside functions, so that commands which only import this module do not load pandas.
 
 
 def _build(results: "Store | Path", grid: str, budget: str, value: str | None) -> tuple:
-    """The report of a grid, and what it was made of: expanded grid, records, store."""
-    from bench.results.store import Store
+    """The report of a grid, and its sources: expanded grid, records, store."""
     from reports.tables import report
 
-    store = results if isinstance(results, Store) else Store(results)
-    expanded = _expanded(store, grid, budget)
+    store, expanded = _open(results, grid, budget)
     records = _records(store, expanded)
     return report.build(expanded, records, value), expanded, records, store
 
 
-def _expanded(store, grid: str, budget: str) -> dict:
-    from bench.errors import StoreError
+def _save_figure(figure, folder: Path, name: str) -> list[Path]:
+    """Saves a figure in all formats."""
+    from bench.results.store import below
+    from reports.figures import lines
 
+    paths = [below(folder, f"{file_name(name, longest=200)}.{format}") for format in lines.FORMATS]
+    for path in paths:
+        lines.save(figure, path)
+    return paths
+
+
+def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict]":
+    """The store and an expanded grid of it."""
+    from bench.results.store import Store
+
+    store = results if isinstance(results, Store) else Store(results)
     expanded = store.grid(f"{grid}@{budget}")
     if expanded is None:
         raise StoreError(
             f"{store.folder} holds no {grid}@{budget}, only: {', '.join(store.grids()) or 'nothing yet'}. "
             f"Run it first: python -m bench run --grid {grid} --budget {budget}"
         )
-    return expanded
+    return store, expanded
 
 
 def _records(store, expanded: dict) -> dict[str, dict]:
@@ -185,7 +185,6 @@ def _records(store, expanded: dict) -> dict[str, dict]:
 
 
 def _text(format: str, report, grid: dict, records: dict[str, dict], store) -> str:
-    from bench.errors import unknown
     from reports.formats import csv, latex, markdown
 
     if format == "html":

@@ -1,15 +1,15 @@
-"""Search spaces of hyper-parameters: one YAML file per method, and one of common training settings.
+"""Search spaces of hyper-parameters: one YAML file per method, and one with common training settings.
 
-A file maps settings or options to where they are searched:
+A file maps settings or options to their grids and ranges:
 
     mu:
-      grid: [0.001, 0.01, 0.1, 1]     # what the searcher `grid` tries
-      low: 0.0001                     # where `random` and `optuna` look; whole numbers if both ends are
+      grid: [0.001, 0.01, 0.1, 1]     # values for the searcher `grid`
+      low: 0.0001                     # range for `random` and `optuna`; integers if both ends are
       high: 10
       log: true
-      source: whose grid or range it is; in a space of your own it may be left out
+      source: origin of grid or range; optional in your own space
 
-and `extends: NAME` takes over what another file has.
+`extends: NAME` inherits the entries of another file.
 """
 
 import math
@@ -28,13 +28,13 @@ FOLDER = Path(__file__).parent
 
 
 class Parameter(BaseModel):
-    """Where one hyper-parameter is searched.
+    """Grid and range of one hyper-parameter.
 
     Attributes:
-        grid: values that a grid search tries, at least one.
-        low, high: ends of the range for other searchers; without them these choose among the grid.
+        grid: values of a grid search, at least one.
+        low, high: ends of the range for other searchers; None if these choose among the grid.
         log: whether the range is searched on a logarithmic scale.
-        source: whose grid or range it is; "" where somebody has not said it of a space of their own.
+        source: origin of grid or range; "" if a user's space does not name it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -56,7 +56,7 @@ class Parameter(BaseModel):
     def _range_is_one(self) -> "Parameter":
         if not self.grid:
             raise ValueError("the grid must have at least one value, but it is empty.")
-        if any(value in self.grid[:place] for place, value in enumerate(self.grid)):
+        if any(value in self.grid[:i] for i, value in enumerate(self.grid)):
             raise ValueError(f"the grid has a value twice: {self.grid}.")
         if (self.low is None) != (self.high is None):
             raise ValueError("low and high belong together: give both, or none for the grid alone.")
@@ -68,17 +68,17 @@ class Parameter(BaseModel):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the range is one of whole numbers."""
+        """Whether the range is one of integers."""
         return isinstance(self.low, int) and isinstance(self.high, int) and all(isinstance(v, int) for v in self.grid)
 
     def size(self, searcher: str) -> float:
-        """Number of values among which a searcher chooses, infinite for a range of real numbers."""
+        """Number of values that a searcher can propose, infinite for a range of real numbers."""
         if searcher == "grid" or self.low is None:
             return len(self.grid)
         return self.high - self.low + 1 if self.is_whole else math.inf
 
     def origin(self, searcher: str) -> str:
-        """Whose values these are: ranges are this project's, around the grids of papers."""
+        """Origin of the values: grids come from papers, ranges around them from this project."""
         if not self.source:
             return "of a space that names no source"
         if searcher == "grid" or self.low is None or self.source.startswith("ours"):
@@ -86,7 +86,7 @@ class Parameter(BaseModel):
         return f"our range, around the grid {self.describe('grid')} ({self.source})"
 
     def describe(self, searcher: str) -> str:
-        """Where a searcher looks: "0.001 to 10 (log)" or "0.1, 1, 5"."""
+        """The values of a searcher: "0.001 to 10 (log)" or "0.1, 1, 5"."""
         if searcher == "grid" or self.low is None:
             return ", ".join(map(str, self.grid))
         return f"{self.low:g} to {self.high:g}{' (log)' * self.log}"
@@ -101,42 +101,26 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Space:
-    """The space of that name, or of that YAML file.
+    """The space of a name or YAML file.
 
     Raises:
-        ConfigError: if there is none, or with everything that is wrong in it.
+        ConfigError: if it does not exist, or with all its mistakes.
     """
     return _load(name, ())
 
 
-def _load(name: str, inside: tuple[str, ...]) -> Space:
-    """`load`, of a space that those inside extend."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
-    if not path.exists():
-        raise ConfigError(
-            [
-                f"There is no file {name}."
-                if path.parent != FOLDER
-                else unknown("space", name, ["own", *names(), "FILE.yaml"])
-            ]
-        )
-    try:
-        content = yaml_text.parse(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path} is not valid YAML: {' '.join(str(error).split())}."]) from error
-    if not (isinstance(content, dict) and content):
-        raise ConfigError([f"{path} must map hyper-parameters to where they are searched."])
+def _load(name: str, extending: tuple[str, ...]) -> Space:
+    """A space; `extending` are the spaces that extend it, which it must not extend itself."""
+    content = _content(name)
     space, mistakes = {}, []
     if "extends" in content:
         extended = content.pop("extends")
-        if not isinstance(extended, str) or extended in (*inside, name):
+        if not isinstance(extended, str) or extended in (*extending, name):
             raise ConfigError([f"space {name}: extends must name one other space, but got {extended!r}."])
-        space = _load(extended, (*inside, name))
+        space = _load(extended, (*extending, name))
     for key, value in content.items():
         if not isinstance(value, dict):
-            mistakes.append(
-                f"space {name}: {key} must say where it is searched, as {{grid: [0.1, 1]}}, but got {value!r}."
-            )
+            mistakes.append(f"space {name}: {key} must be a mapping such as {{grid: [0.1, 1]}}, but got {value!r}.")
             continue
         try:
             space[key] = Parameter.model_validate(value)
@@ -147,13 +131,29 @@ def _load(name: str, inside: tuple[str, ...]) -> Space:
     return space
 
 
+def _content(name: str) -> dict:
+    """The mapping in the file of a space."""
+    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    if not path.exists():
+        if path.parent == FOLDER:
+            raise ConfigError([unknown("space", name, ["own", *names(), "FILE.yaml"])])
+        raise ConfigError([f"There is no file {name}."])
+    try:
+        content = yaml_text.parse(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path} is not valid YAML: {' '.join(str(error).split())}."]) from error
+    if not (isinstance(content, dict) and content):
+        raise ConfigError([f"{path} must map hyper-parameters to their grids and ranges."])
+    return content
+
+
 def merged(wanted: Iterable[str]) -> Space:
-    """Several spaces as one; a later one wins where they name the same hyper-parameter."""
+    """Several spaces as one; of equal hyper-parameters the last one counts."""
     return {key: parameter for name in wanted for key, parameter in load(name).items()}
 
 
 def describe(name: str) -> str:
-    """First line of a space's file, and where its hyper-parameters are searched."""
+    """First line of a space's file, and the ranges and grids of its hyper-parameters."""
     about = (FOLDER / f"{name}.yaml").read_text().splitlines()[0].removeprefix("# ")
     ranges = (
         f"{key} in {parameter.describe('')}; grid {parameter.describe('grid')}"
@@ -165,10 +165,10 @@ def describe(name: str) -> str:
 
 
 def check(space: Mapping[str, Parameter], known: Iterable[str], of: str) -> None:
-    """Raises ConfigError if a hyper-parameter is no setting and no option of a method.
+    """Raises ConfigError if a hyper-parameter is neither a setting nor an option of a method.
 
     Args:
-        known: settings and options that there are.
+        known: all settings and options.
         of: name of the method.
     """
     wrong = [unknown(f"hyper-parameter of {of}", key, known) for key in space if key not in known]

@@ -1,4 +1,4 @@
-"""Models by name: each is split into features (the encoder) and head (the classifier, its last linear layer)."""
+"""Models by name. A model has two parts: features (the encoder) and head (the classifier, its last linear layer)."""
 
 import ast
 import importlib
@@ -33,7 +33,7 @@ def load(name: str) -> "type[Model]":
 
 
 def describe(name: str) -> str:
-    """First line of the docstring of a model's class, read without importing it."""
+    """First line of the docstring of a model's class, read from the source without importing torch."""
     module, class_name = _lookup(name).split(":")
     source = ast.parse((Path(__file__).parent / f"{module}.py").read_text())
     found = next(node for node in source.body if isinstance(node, ast.ClassDef) and node.name == class_name)

@@ -1,4 +1,4 @@
-"""What a model is: pure functions of its params, and a bound form that carries running statistics and dropout."""
+"""Models as pure functions of their params, and models bound to running statistics and a source of dropout masks."""
 
 import math
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ class Model:
     Attributes:
         input_shape: (channels, height, width) of one image.
         num_classes: number of logits.
-        version: raised whenever the numbers that the model produces may change; part of the run id.
-        loop_only: why the vectorised engine must refuse the model, as the end of a sentence; empty if it need not.
+        version: raised whenever the outputs of the model may change; part of the run id.
+        loop_only: why the vectorised engine refuses the model, as the end of a sentence; "" if it does not.
     """
 
     input_shape: tuple[int, int, int]
@@ -42,8 +42,10 @@ class Model:
         return F.linear(z, params["classifier.weight"], params["classifier.bias"])
 
     def hidden(self, params: Params, x: Tensor, bound: "BoundModel") -> Iterator[tuple[str, Tensor]]:
-        """Name and output [B, ...] of each layer of the encoder, after its activation and pooling, in order; of a model that
-        does not tell its layers apart, only "features"."""
+        """Name and output [B, ...] of each layer of the encoder, after activation and pooling, in order.
+
+        By default there is one, "features".
+        """
         yield "features", self.features(params, x, bound)
 
     def init(self, generator: torch.Generator) -> Params:
@@ -59,7 +61,7 @@ class Model:
 
     @property
     def depends_on_mode(self) -> bool:
-        """Whether training mode differs from evaluation mode (dropout, batch statistics): what only the loop can run."""
+        """Whether training mode differs from evaluation mode (dropout, batch statistics)."""
         return bool(self.loop_only)
 
     @property
@@ -78,7 +80,7 @@ class Model:
 
 
 class Layered(Model):
-    """A model whose layers follow one another: `hidden` says all, and the last output are the features."""
+    """A sequential model: it defines `hidden`, whose last output are the features."""
 
     def features(self, params, x, bound):
         *_, (_, z) = self.hidden(params, x, bound)
@@ -94,41 +96,54 @@ def uniform_init(layer: str, shape: tuple[int, ...], generator: torch.Generator)
     }
 
 
-def norm_init(layers: dict[str, tuple[int, ...]], generator: torch.Generator) -> Params:
-    """Initial params of the layers of `Model.layers` with a batch normalisation after every convolution: Kaiming-normal
-    convolutions (fan-out), batch norm at weight 1 and bias 0, default linear layers."""
-    params = {}
-    for name, shape in layers.items():
-        if len(shape) == 2:
-            params |= uniform_init(name, shape, generator)
-        else:
-            deviation = math.sqrt(2 / (shape[0] * shape[2] * shape[3]))
-            params[f"{name}.weight"] = torch.empty(shape).normal_(0, deviation, generator=generator)
-            params[f"{name}.norm.weight"] = torch.ones(shape[0])
-            params[f"{name}.norm.bias"] = torch.zeros(shape[0])
-    return params
+class BatchNormalised(Model):
+    """A model with batch normalisation after every convolution.
 
+    Convolutions have no bias and are Kaiming-normal (fan-out), batch norm starts at weight 1 and bias 0, linear layers
+    have PyTorch's default.
+    """
 
-def norm_buffers(layers: dict[str, tuple[int, ...]]) -> Params:
-    """Running statistics of a batch normalisation after every convolution of `Model.layers`."""
-    buffers = {}
-    for name, shape in layers.items():
-        if len(shape) == 4:
-            buffers[f"{name}.norm.running_mean"] = torch.zeros(shape[0])
-            buffers[f"{name}.norm.running_var"] = torch.ones(shape[0])
-            buffers[f"{name}.norm.num_batches_tracked"] = torch.zeros((), dtype=torch.long)
-    return buffers
+    loop_only = "normalises by batch statistics, which padding rows would enter"
+
+    def init(self, generator):
+        params = {}
+        for name, shape in self.layers().items():
+            if len(shape) == 2:
+                params |= uniform_init(name, shape, generator)
+            else:
+                deviation = math.sqrt(2 / (shape[0] * shape[2] * shape[3]))
+                params[f"{name}.weight"] = torch.empty(shape).normal_(0, deviation, generator=generator)
+                params[f"{name}.norm.weight"] = torch.ones(shape[0])
+                params[f"{name}.norm.bias"] = torch.zeros(shape[0])
+        return params
+
+    def init_buffers(self):
+        buffers = {}
+        for name, shape in self.layers().items():
+            if len(shape) == 4:
+                buffers[f"{name}.norm.running_mean"] = torch.zeros(shape[0])
+                buffers[f"{name}.norm.running_var"] = torch.ones(shape[0])
+                buffers[f"{name}.norm.num_batches_tracked"] = torch.zeros((), dtype=torch.long)
+        return buffers
+
+    def conv(
+        self, params: Params, bound: "BoundModel", x: Tensor, name: str, stride: int = 1, groups: int = 1
+    ) -> Tensor:
+        """A convolution with padding for the same size (divided by the stride), then batch normalisation."""
+        weight = params[f"{name}.weight"]
+        x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2, groups=groups)
+        return bound.batch_norm(params, x, f"{name}.norm")
 
 
 @dataclass(frozen=True)
 class BoundModel:
-    """A model with one client's buffers, mode and dropout stream: what algorithms call.
+    """A model bound to one client's buffers, mode and dropout generator; algorithms call it.
 
     Attributes:
         spec: the model.
         buffers: working copy of the buffers; a forward pass in training mode updates it in place.
         training: training mode (dropout, batch statistics) or evaluation mode.
-        generator: source of dropout masks; only read in training mode.
+        generator: source of dropout masks; used in training mode only.
     """
 
     spec: Model
@@ -143,7 +158,7 @@ class BoundModel:
         return self.spec.features(params, x, self)
 
     def outputs(self, params: Params, x: Tensor) -> dict[str, Tensor]:
-        """What every layer makes of images: name -> [B, ...] in order; of "classifier" the logits."""
+        """Outputs of all layers for images: name -> [B, ...] in order; those of "classifier" are the logits."""
         found = dict(self.spec.hidden(params, x, self))
         *_, z = found.values()
         return {**found, "classifier": self.head(params, z)}
@@ -151,8 +166,8 @@ class BoundModel:
     def head(self, params: Params, z: Tensor) -> Tensor:
         return self.spec.head(params, z)
 
-    def apart(self, buffers: Params | None = None, training: bool = False) -> "BoundModel":
-        """The same model on a copy of buffers (default: its own), so that passes through it leave these as they are."""
+    def copy(self, buffers: Params | None = None, training: bool = False) -> "BoundModel":
+        """The same model on a copy of buffers (default: its own); forward passes do not change the originals."""
         copy = {name: tensor.clone() for name, tensor in (self.buffers if buffers is None else buffers).items()}
         return replace(self, buffers=copy, training=training)
 
@@ -165,7 +180,7 @@ class BoundModel:
         return x * keep / (1 - rate)
 
     def batch_norm(self, params: Params, x: Tensor, name: str) -> Tensor:
-        """Batch normalisation (momentum 0.1, epsilon 1e-5); in training mode it moves the running statistics."""
+        """Batch normalisation (momentum 0.1, epsilon 1e-5); training mode updates the running statistics."""
         if self.training:
             self.buffers[f"{name}.num_batches_tracked"].add_(1)
         return F.batch_norm(

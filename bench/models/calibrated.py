@@ -1,4 +1,4 @@
-"""Models around a model: the head alone, other features, a normalised classifier."""
+"""Variants of a model: its classifier alone, transformed features, a normalised classifier."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from bench.models.base import Model
 
 @dataclass(frozen=True)
 class ClassifierOnly(Model):
-    """The classifier of a model on features [B, feature_dim, 1, 1] that were computed before; made by `classifier_of`."""
+    """The classifier of a model; its inputs are precomputed features [B, feature_dim, 1, 1]."""
 
     inner: Model
 
@@ -30,11 +30,11 @@ def classifier_of(model: Model) -> ClassifierOnly:
     return ClassifierOnly((model.feature_dim, 1, 1), model.num_classes, model)
 
 
-class Around(Model):
-    """A model that is `inner` but for what a subclass says.
+class ModelWrapper(Model):
+    """A model that behaves as `inner`, except for the methods that a subclass overrides.
 
     Attributes:
-        inner: the model inside.
+        inner: the wrapped model.
     """
 
     inner: Model
@@ -60,7 +60,7 @@ class Around(Model):
 
 
 @dataclass(frozen=True)
-class Transformed(Around):
+class Transformed(ModelWrapper):
     """A model whose classifier reads transformed features (see `tukey`).
 
     Attributes:
@@ -76,7 +76,7 @@ class Transformed(Around):
 
 
 @dataclass(frozen=True)
-class NormalisedClassifier(Around):
+class NormalisedClassifier(ModelWrapper):
     """A model whose classifier has weight rows of length 1 and no bias: logit c is w_c . z / |w_c|."""
 
     inner: Model
@@ -90,16 +90,16 @@ class NormalisedClassifier(Around):
         return F.linear(z, F.normalize(params["classifier.weight"], dim=1))
 
 
-def around(kind: type, model: Model, *options) -> Model:
-    """A model of one of these kinds around another one."""
+def wrap(kind: type, model: Model, *options) -> Model:
+    """A `ModelWrapper` of a kind around a model."""
     return kind(model.input_shape, model.num_classes, model, *options)
 
 
 def tukey(z: Tensor, power: float, relu: bool) -> Tensor:
-    """Tukey's ladder of powers, z ** power for power > 0, after setting negative features to 0 if relu.
+    """Tukey's ladder of powers: z ** power with power > 0; with relu, negative features are set to 0 first.
 
     Raises:
-        ValueError: if a feature is negative and has no such power.
+        ValueError: if a negative feature has no such power.
     """
     if relu:
         return z.clamp(min=0).pow(power)

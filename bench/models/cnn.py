@@ -30,7 +30,7 @@ class SimpleCnn(Layered):
         }
 
     def hidden(self, params, x, bound):
-        # The maximum of rectified values is the rectified maximum: the same numbers from a quarter of the work.
+        # ReLU commutes with max-pooling; after pooling it has a quarter of the work.
         for name in ("conv1", "conv2"):
             x = F.relu(F.max_pool2d(F.conv2d(x, params[f"{name}.weight"], params[f"{name}.bias"]), 2))
             yield name, x
@@ -42,7 +42,7 @@ class SimpleCnn(Layered):
 
 @dataclass(frozen=True)
 class SimpleCnnWide(SimpleCnn):
-    """The simple CNN widened to the size of five of them (310,089 parameters for 3x32x32 and 10 classes)."""
+    """The simple CNN with as many parameters as five of them (310,089 parameters for 3x32x32 and 10 classes)."""
 
     sizes = (14, 36, 270, 189)
 

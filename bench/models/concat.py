@@ -1,4 +1,4 @@
-"""Models made of several encoders side by side."""
+"""Models with several encoders, whose features are concatenated."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,12 +10,12 @@ from bench.models.cnn import SimpleCnn
 
 
 class SideBySide(Model):
-    """Encoders of one kind on the same input; a linear classifier reads all their features, in the order of encoders.
+    """Several encoders of one architecture on the same input; a linear classifier reads their concatenated features.
 
     The params and buffers of encoder k have the prefix "encoder<k>.".
 
     Attributes:
-        encoder: a model; its own classifier is not used.
+        encoder: the model of each encoder; its classifier is not used.
         count: number of encoders.
     """
 
@@ -32,7 +32,7 @@ class SideBySide(Model):
         return {**layers, "classifier": (self.num_classes, self.count * self.encoder.feature_dim)}
 
     def init(self, generator):
-        """Encoders drawn one after another, then the classifier."""
+        """Initial params, drawn for one encoder after another, then for the classifier."""
         params = {}
         for k in range(self.count):
             params |= with_prefix(k, encoder_part(self.encoder.init(generator)))
@@ -54,20 +54,20 @@ class SideBySide(Model):
 
 @dataclass(frozen=True)
 class Concatenated(SideBySide):
-    """The global model of FedConcat: the encoders of `count` models; made by `concatenate`."""
+    """The global model of FedConcat: the encoders of `count` models."""
 
     encoder: Model
     count: int
 
 
 def concatenate(spec: Model, count: int) -> Concatenated:
-    """`count` encoders of a model side by side."""
+    """A model with `count` encoders of a model."""
     return Concatenated(spec.input_shape, spec.num_classes, spec, count)
 
 
 @dataclass(frozen=True)
 class SimpleCnnConcat5(SideBySide):
-    """Five simple CNNs side by side, trained end to end (309,990 parameters for 3x32x32 and 10 classes)."""
+    """Five concatenated simple CNNs, trained end to end (309,990 parameters for 3x32x32 and 10 classes)."""
 
     count: ClassVar[int] = 5
 
@@ -80,21 +80,21 @@ class SimpleCnnConcat5(SideBySide):
 
 
 def encoder_part(params: dict) -> dict:
-    """Those params that are not of the classifier."""
+    """The params of the encoder."""
     return {name: leaf for name, leaf in params.items() if not name.startswith("classifier.")}
 
 
 def classifier_part(params: dict) -> dict:
-    """Those params that are of the classifier."""
+    """The params of the classifier."""
     return {name: leaf for name, leaf in params.items() if name.startswith("classifier.")}
 
 
 def with_prefix(k: int, leaves: dict) -> dict:
-    """Params or buffers of encoder k under their names in the whole."""
+    """Params or buffers of encoder k under their names in the concatenated model."""
     return {f"encoder{k}.{name}": leaf for name, leaf in leaves.items()}
 
 
 def without_prefix(k: int, leaves: dict) -> dict:
-    """Params or buffers of encoder k under their names in the single model; the tensors themselves."""
+    """Params or buffers of encoder k under their names in the single model; the tensors are not copied."""
     prefix = f"encoder{k}."
     return {name.removeprefix(prefix): leaf for name, leaf in leaves.items() if name.startswith(prefix)}

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch.nn.functional as F
 
-from bench.models.base import Model, norm_buffers, norm_init
+from bench.models.base import BatchNormalised
 
-# Expansion, channels, blocks, stride of the first one.
+# Expansion, output channels, number of blocks, stride of the first block.
 _STAGES = (
     (1, 16, 1, 1),
     (6, 24, 2, 1),
@@ -21,13 +22,11 @@ _STEM, _LAST = 32, 1280
 
 
 @dataclass(frozen=True)
-class MobileNetV2(Model):
+class MobileNetV2(BatchNormalised):
     """MobileNetV2 with three strides instead of five, for 32x32 images (2,236,682 parameters with 10 classes).
 
     Sandler et al., CVPR 2018 (https://arxiv.org/abs/1801.04381); the stem and stage 2 keep the resolution. No dropout.
     """
-
-    loop_only = "normalises by batch statistics, which padding rows would enter"
 
     def layers(self):
         layers = {"stem": (_STEM, self.input_shape[0], 3, 3)}
@@ -38,18 +37,8 @@ class MobileNetV2(Model):
             layers[f"{name}.project"] = (channels, inside, 1, 1)
         return {**layers, "last": (_LAST, _STAGES[-1][1], 1, 1), "classifier": (self.num_classes, _LAST)}
 
-    def init(self, generator):
-        return norm_init(self.layers(), generator)
-
-    def init_buffers(self):
-        return norm_buffers(self.layers())
-
     def features(self, params, x, bound):
-        def conv(x, name, stride=1, groups=1):
-            weight = params[f"{name}.weight"]
-            x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2, groups=groups)
-            return bound.batch_norm(params, x, f"{name}.norm")
-
+        conv = partial(self.conv, params, bound)
         x = F.relu6(conv(x, "stem"))
         for name, inside, channels, previous, stride in self._blocks():
             y = F.relu6(conv(x, f"{name}.expand")) if inside != previous else x
@@ -59,7 +48,7 @@ class MobileNetV2(Model):
         return F.relu6(conv(x, "last")).mean((2, 3))
 
     def _blocks(self) -> Iterator[tuple[str, int, int, int, int]]:
-        """(name, channels inside, after and before, stride) of every inverted residual."""
+        """(name, inner, output and input channels, stride) of every inverted residual."""
         previous = _STEM
         for stage, (expansion, channels, count, first_stride) in enumerate(_STAGES, 1):
             for block in range(count):

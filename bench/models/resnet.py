@@ -2,28 +2,27 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch.nn.functional as F
 
-from bench.models.base import Model, norm_buffers, norm_init
+from bench.models.base import BatchNormalised
 
 _BLOCKS = (3, 4, 6, 3)  # bottleneck blocks per stage
 _EXPANSION = 4
 
 
 @dataclass(frozen=True)
-class ResNet50(Model):
+class ResNet50(BatchNormalised):
     """ResNet-50 with a 3x3 stem and no max-pool, for 32x32 images (23,705,252 parameters with 100 classes).
 
-    Bottlenecks carry their stride in the 3x3 convolution (v1.5).
+    The stride of a bottleneck is in its 3x3 convolution (v1.5).
 
     Attributes:
         width: multiplier of all channel counts, > 0; 1 is the published network.
     """
 
     width: float = 1.0
-
-    loop_only = "normalises by batch statistics, which padding rows would enter"
 
     def __post_init__(self):
         if self._channels(64) < 1:
@@ -39,18 +38,8 @@ class ResNet50(Model):
                 layers[f"{name}.shortcut"] = (inside * _EXPANSION, previous, 1, 1)
         return {**layers, "classifier": (self.num_classes, self._channels(512) * _EXPANSION)}
 
-    def init(self, generator):
-        return norm_init(self.layers(), generator)
-
-    def init_buffers(self):
-        return norm_buffers(self.layers())
-
     def features(self, params, x, bound):
-        def conv(x, name, stride=1):
-            weight = params[f"{name}.weight"]
-            x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
-            return bound.batch_norm(params, x, f"{name}.norm")
-
+        conv = partial(self.conv, params, bound)
         x = F.relu(conv(x, "stem"))
         for name, _, _, stride in self._bottlenecks():
             shortcut = conv(x, f"{name}.shortcut", stride) if f"{name}.shortcut.weight" in params else x
@@ -63,7 +52,7 @@ class ResNet50(Model):
         return int(published * self.width)
 
     def _bottlenecks(self) -> Iterator[tuple[str, int, int, int]]:
-        """(name, channels inside, channels before, stride) of every block."""
+        """(name, inner channels, input channels, stride) of every block."""
         previous = self._channels(64)
         for stage, count in enumerate(_BLOCKS):
             inside = self._channels(64 * 2**stage)

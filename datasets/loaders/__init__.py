@@ -1,1 +1,1 @@
-"""One module per file format. Each finds the files of a dataset and says how to decode them."""
+"""One module per file format; `find` locates the files of a dataset and returns a `Source` that decodes them."""

@@ -1,57 +1,67 @@
 """CIFAR-10 and CIFAR-100 as Python pickles, the layout that torchvision downloads."""
 
 import pickle
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from datasets.base import Decoded, Source, broken, require
-from datasets.loaders.images import resize
+from datasets.image_size import ImageSize
+from datasets.loaders.images import resize_splits
 
 _NUMPY_NAMES = {"_reconstruct", "_frombuffer", "scalar", "ndarray", "dtype"}
 
 
+class _Layout(NamedTuple):
+    """Names of a dataset's folder and files, and keys of labels and class names in them."""
+
+    folder: str
+    train: list[str]
+    test: str
+    meta: str
+    labels: str
+    classes: str
+
+
+_LAYOUTS = {
+    "cifar10": _Layout(
+        "cifar-10-batches-py",
+        [f"data_batch_{i}" for i in range(1, 6)],
+        "test_batch",
+        "batches.meta",
+        "labels",
+        "label_names",
+    ),
+    "cifar100": _Layout("cifar-100-python", ["train"], "test", "meta", "fine_labels", "fine_label_names"),
+    "cifar100-coarse": _Layout("cifar-100-python", ["train"], "test", "meta", "coarse_labels", "coarse_label_names"),
+}
+
+
 def find(dataset: str, data_dir: Path) -> Source | None:
-    """cifar-10-batches-py or cifar-100-python, in `data_dir` or in a folder named as the dataset.
+    """cifar-10-batches-py or cifar-100-python, in `data_dir` or in a folder named by the dataset.
 
     Raises:
         DataError: one of its files is missing.
     """
-    if dataset == "cifar10":
-        folder_name, train_names, meta_name = (
-            "cifar-10-batches-py",
-            [f"data_batch_{i}" for i in range(1, 6)],
-            "batches.meta",
-        )
-        test_name, labels_key, classes_key = "test_batch", "labels", "label_names"
-    else:
-        folder_name, train_names, meta_name = "cifar-100-python", ["train"], "meta"
-        kind = "coarse" if dataset == "cifar100-coarse" else "fine"
-        test_name, labels_key, classes_key = "test", f"{kind}_labels", f"{kind}_label_names"
-
-    for folder in (data_dir / folder_name, data_dir / dataset / folder_name):
+    layout = _LAYOUTS[dataset]
+    for folder in (data_dir / layout.folder, data_dir / dataset / layout.folder):
         if folder.is_dir():
-            *train_files, test_file, meta_file = files = require(folder, [*train_names, test_name, meta_name], dataset)
-            break
-    else:
-        return None
+            files = require(folder, [*layout.train, layout.test, layout.meta], dataset)
+            decode = partial(_decode, layout=layout, files=files, dataset=dataset)
+            return Source("pickles", folder, tuple(files), decode)
+    return None
 
-    def decode(image_size: int | None) -> Decoded:
-        batches = [_read_batch(file, labels_key, dataset) for file in [*train_files, test_file]]
-        images = [resize(batch[0], image_size) for batch in batches]
-        labels = [batch[1] for batch in batches]
-        meta = _unpickle(meta_file, dataset)
-        if classes_key not in meta:
-            raise broken(meta_file, f"no {classes_key}", dataset)
-        return Decoded(
-            np.concatenate(images[:-1]),
-            np.concatenate(labels[:-1]),
-            images[-1],
-            labels[-1],
-            tuple(meta[classes_key]),
-        )
 
-    return Source("pickles", folder, tuple(files), decode)
+def _decode(image_size: ImageSize | None, layout: _Layout, files: list[str], dataset: str) -> Decoded:
+    *batch_files, meta_file = files
+    *train, test = [_read_batch(file, layout.labels, dataset) for file in batch_files]
+    train_images, train_labels = map(np.concatenate, zip(*train, strict=True))
+    meta = _unpickle(meta_file, dataset)
+    if layout.classes not in meta:
+        raise broken(meta_file, f"no {layout.classes}", dataset)
+    return resize_splits(Decoded(train_images, train_labels, *test, tuple(meta[layout.classes])), image_size)
 
 
 def _read_batch(path: str, labels_key: str, dataset: str) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +86,7 @@ def _unpickle(path: str, dataset: str) -> dict:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Builds arrays and nothing else, so that a file cannot run code."""
+    """Unpickles arrays only, so that a file cannot run code."""
 
     def find_class(self, module: str, name: str):
         if (module.split(".")[0] == "numpy" and name in _NUMPY_NAMES) or (module, name) == (
@@ -84,4 +94,4 @@ class _ArrayUnpickler(pickle.Unpickler):
             "encode",
         ):
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        raise pickle.UnpicklingError(f"it contains {module}.{name}")

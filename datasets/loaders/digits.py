@@ -3,15 +3,16 @@
 import numpy as np
 
 from datasets.base import Decoded, Source
+from datasets.image_size import ImageSize
 from datasets.loaders.images import resize
 
 
 def find() -> Source:
-    """Always there: the images are part of scikit-learn."""
+    """The images of scikit-learn, which need no files."""
     return Source("images that come with scikit-learn", None, (), _decode)
 
 
-def _decode(image_size: int | None) -> Decoded:
+def _decode(image_size: ImageSize | None) -> Decoded:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 

@@ -13,8 +13,8 @@ from datasets.loaders.images import list_images, natural_order, read_images
 def find(dataset: str, folder: Path, channels: int) -> Source | None:
     """The image folders below `folder`, or None if there is no `train` in it.
 
-    Classes are the sub-folders, in natural order; `train` and `test` must have the same ones. Anything beside
-    `train` and `test`, such as a validation folder, is ignored.
+    Classes are the sub-folders in natural order; `train` and `test` must have the same ones. Other folders, such as a
+    validation split, are ignored.
 
     Raises:
         DataError: `test` is missing, its classes differ from those of `train`, or a class has no images.

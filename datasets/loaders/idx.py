@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from datasets.base import DataError, Decoded, Source, broken
+from datasets.image_size import ImageSize
 from datasets.info import remedy
-from datasets.loaders.images import resize
+from datasets.loaders.images import resize_splits
 
 _FOLDERS = {"mnist": "MNIST", "fmnist": "FashionMNIST"}
 _CLASSES = {
@@ -21,10 +22,10 @@ _PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-la
 
 
 def find(dataset: str, data_dir: Path) -> Source | None:
-    """The four files of MNIST/raw or FashionMNIST/raw, or of a folder named as the dataset.
+    """The four files of MNIST/raw or FashionMNIST/raw, or of a folder named by the dataset.
 
     Raises:
-        DataError: some of the four files are there, but not all.
+        DataError: only some of the four files exist.
     """
     for folder in (data_dir / _FOLDERS[dataset] / "raw", data_dir / dataset / "raw", data_dir / dataset):
         files = [_existing(folder, part) for part in _PARTS]
@@ -36,19 +37,15 @@ def find(dataset: str, data_dir: Path) -> Source | None:
         missing = _PARTS[files.index(None)]
         raise DataError(f"{folder / missing}-ubyte is missing, gzipped or not; {remedy(dataset)}.")
 
-    def decode(image_size: int | None) -> Decoded:
+    def decode(image_size: ImageSize | None) -> Decoded:
         arrays = [_read_idx(file, dataset) for file in files]
         for file, images, labels in zip(files[::2], arrays[::2], arrays[1::2], strict=True):
             if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
                 raise broken(file, f"shape {images.shape} beside labels of shape {labels.shape}", dataset)
         train_images, train_labels, test_images, test_labels = arrays
-        return Decoded(
-            resize(train_images[:, None], image_size),
-            train_labels.astype(np.int64),
-            resize(test_images[:, None], image_size),
-            test_labels.astype(np.int64),
-            _CLASSES[dataset],
-        )
+        train = train_images[:, None], train_labels.astype(np.int64)
+        test = test_images[:, None], test_labels.astype(np.int64)
+        return resize_splits(Decoded(*train, *test, _CLASSES[dataset]), image_size)
 
     return Source("IDX files", folder, tuple(files), decode)
 

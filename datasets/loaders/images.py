@@ -1,18 +1,18 @@
-"""Decoding image files, all to one size."""
+"""Decoding of image files to one size."""
 
 import os
 import re
 
 import numpy as np
 
-from datasets.base import DataError, broken
+from datasets.base import DataError, Decoded, broken
 from datasets.image_size import ImageSize, sides_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
 
 def list_images(folder: str) -> list[str]:
-    """Paths of the images right inside a folder, in natural order: 2.jpg before 10.jpg."""
+    """Paths of the images directly inside a folder, in natural order: 2.jpg before 10.jpg."""
     names = [entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(SUFFIXES)]
     return [os.path.join(folder, name) for name in sorted(names, key=natural_order) if name[0] != "."]
 
@@ -30,8 +30,8 @@ def read_images(paths: list[str], channels: int, image_size: ImageSize | None, d
     Args:
         paths: at least one.
         channels: 1 (grey) or 3 (RGB); images of another mode are converted.
-        image_size: to which images are resized (bilinear), or None to keep their common size.
-        dataset: for the remedy in errors.
+        image_size: size to which images are resized (bilinear); None keeps their common size.
+        dataset: its id, for the remedy in errors.
 
     Returns:
         [len(paths), channels, height, width], uint8.
@@ -42,20 +42,19 @@ def read_images(paths: list[str], channels: int, image_size: ImageSize | None, d
     first = _read_image(paths[0], channels, image_size, dataset)
     images = np.empty((len(paths), *first.shape), dtype=np.uint8)
 
-    for index, path in enumerate(paths):  # threads gain nothing on images this small
+    for index, path in enumerate(paths):  # threads do not help with images this small
         image = _read_image(path, channels, image_size, dataset)
         if image.shape != first.shape:
             raise DataError(
                 f"Images of one dataset must have one size, but {path} has {_size(image)} pixels and "
-                f"{paths[0]} has {_size(first)} (height x width); name one by image_size, as image_size=32, to which all are "
-                "resized."
+                f"{paths[0]} has {_size(first)} (height x width); set a common size, such as image_size=32."
             )
         images[index] = image
     return images
 
 
 def resize(images: np.ndarray, image_size: ImageSize | None) -> np.ndarray:
-    """Images [n, C, H, W] at another size, or as they are if they have it or `image_size` is None."""
+    """Images [n, C, H, W] resized to `image_size`; unchanged if it is None or their size."""
     if image_size is None or images.shape[2:] == sides_of(image_size):
         return images
     from PIL import Image
@@ -67,6 +66,12 @@ def resize(images: np.ndarray, image_size: ImageSize | None) -> np.ndarray:
             scaled = Image.fromarray(plane).resize((width, height), Image.Resampling.BILINEAR)
             target_plane[:] = np.asarray(scaled)
     return resized
+
+
+def resize_splits(decoded: Decoded, image_size: ImageSize | None) -> Decoded:
+    """The dataset with `resize` applied to the images of both splits."""
+    train, test = (resize(images, image_size) for images in (decoded.train_images, decoded.test_images))
+    return decoded._replace(train_images=train, test_images=test)
 
 
 def _read_image(path: str, channels: int, image_size: ImageSize | None, dataset: str) -> np.ndarray:

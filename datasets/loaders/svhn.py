@@ -1,11 +1,13 @@
 """SVHN cropped digits as MATLAB files; the split `extra` is not used."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from datasets.base import Decoded, Source, broken, require
-from datasets.loaders.images import resize
+from datasets.image_size import ImageSize
+from datasets.loaders.images import resize_splits
 
 
 def find(dataset: str, data_dir: Path) -> Source | None:
@@ -17,23 +19,14 @@ def find(dataset: str, data_dir: Path) -> Source | None:
     names = ["train_32x32.mat", "test_32x32.mat"]
     for folder in (data_dir, data_dir / "svhn", data_dir / "SVHN"):
         if any((folder / name).is_file() for name in names):
-            train_file, test_file = files = require(folder, names, dataset)
-            break
-    else:
-        return None
+            files = require(folder, names, dataset)
+            return Source("MATLAB files", folder, tuple(files), partial(_decode, files=files, dataset=dataset))
+    return None
 
-    def decode(image_size: int | None) -> Decoded:
-        train_images, train_labels = _read_mat(train_file, dataset)
-        test_images, test_labels = _read_mat(test_file, dataset)
-        return Decoded(
-            resize(train_images, image_size),
-            train_labels,
-            resize(test_images, image_size),
-            test_labels,
-            tuple("0123456789"),
-        )
 
-    return Source("MATLAB files", folder, tuple(files), decode)
+def _decode(image_size: ImageSize | None, files: list[str], dataset: str) -> Decoded:
+    train, test = (_read_mat(file, dataset) for file in files)
+    return resize_splits(Decoded(*train, *test, tuple("0123456789")), image_size)
 
 
 def _read_mat(path: str, dataset: str) -> tuple[np.ndarray, np.ndarray]:
@@ -48,5 +41,5 @@ def _read_mat(path: str, dataset: str) -> tuple[np.ndarray, np.ndarray]:
         raise broken(path, error, dataset) from error
     if len(images) != len(labels) or images.dtype != np.uint8:
         raise broken(path, f"{len(images)} images of {images.dtype} but {len(labels)} labels", dataset)
-    labels[labels == 10] = 0  # the files call the digit 0 class 10
+    labels[labels == 10] = 0  # class 10 in the files is the digit 0
     return images, labels

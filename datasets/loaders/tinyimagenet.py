@@ -10,7 +10,7 @@ from datasets.loaders.images import list_images, natural_order
 def find(dataset: str, data_dir: Path) -> Source | None:
     """wnids.txt, train/<wnid>/images/* and val/{val_annotations.txt,images/*}; None if there is no wnids.txt.
 
-    A copy with fewer than its 200 classes is usable: the classes are those with training images.
+    A copy with fewer than 200 classes is usable; its classes are those with training images.
 
     Raises:
         DataError: the annotations are missing or damaged, or a class lacks images in one split.

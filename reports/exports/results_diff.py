@@ -1,5 +1,4 @@
-"""Two results directories side by side: what the cells of their grids reached, and whether the same runs gave the same
-numbers."""
+"""Comparison of two results directories: accuracies of their grids, and whether equal runs have equal numbers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from tabulate import tabulate
 from bench.results.equality import differences
 from bench.results.metrics import METRICS
 from bench.results.store import UNFINISHED, Store
-from reports.tables.aggregate import cell_keys, choice_of, collect_runs, current_cells, label
+from reports.tables.aggregate import DDOF, cell_keys, choice_of, collect_runs, current_cells, label
 from reports.tables.layout import percent
 from reports.tables.published_comparison import own_value
 
@@ -20,17 +19,17 @@ _FACTS = ("commit", "device", "engine", "threads", "block", "data")
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two directories hold of one grid.
+    """Comparison of one grid's results in two directories, A and B.
 
     Attributes:
         name: `<grid>@<budget>`.
-        tables: metric -> one line per cell and tuning choice in which a run has ended on either side. Columns: the cell's axes,
-            tuning (only where there is any), A, B (percent, mean±std over seeds), B - A (points, mean±std over the seeds that
-            both have), numbers ("identical", "1 of 3 differ", "other runs", "only in A", "only in B").
-        shared: number of runs that have ended on both sides.
+        tables: metric -> one line per cell and tuning choice with an ended run in A or B. Columns: the cell's axes, tuning
+            (only with tuning sets), A, B (percent, mean±std over seeds), B - A (points, mean±std over common seeds), numbers
+            ("identical", "1 of 3 differ", "other runs", "only in A", "only in B").
+        shared: number of runs that have ended in both.
         differing: run id -> the first difference of its numbers.
-        choices: cells for which searches have chosen other hyper-parameters -> what they have, in A and in B.
-        facts: what the runs of both sides were made with, where that differs: name -> (values of A, values of B).
+        choices: cell -> hyper-parameters that searches chose in A and in B, if they differ.
+        facts: name -> values of A and of B, for commits, devices, versions and data that differ.
     """
 
     name: str
@@ -42,46 +41,26 @@ class Comparison:
 
 
 def compare(name: str, one: Store, other: Store) -> Comparison:
-    """Compares a grid that both directories hold; both are read as the first one lays it out.
+    """Compares a grid that both directories hold, with the report layout of the first.
 
     Raises:
         StoreError: if a file cannot be read.
-        ValueError: if cells cannot be told apart.
+        ValueError: if two runs of one seed belong to the same table cell.
     """
-    grids = [one.grid(name), other.grid(name)]
+    stores = (one, other)
+    grids = [store.grid(name) for store in stores]
     grids[1] = grids[1] | {"report": grids[0]["report"], "std": grids[0]["std"]}
-    records = [_records(grid, store) for grid, store in zip(grids, (one, other), strict=True)]
+    records = [_records(grid, store) for grid, store in zip(grids, stores, strict=True)]
     grids = [grid | {"cells": current_cells(grid, own)} for grid, own in zip(grids, records, strict=True)]
-    shared = records[0].keys() & records[1].keys()
-    found = {
-        id_: differences((one.rows(id_), records[0][id_]), (other.rows(id_), records[1][id_])) for id_ in sorted(shared)
-    }
-    differing = {id_: difference for id_, difference in found.items() if difference}
-    value, tables = own_value(grids[0]), {}
-    for metric in METRICS:
-        sides = [collect_runs(grid, own, metric, value) for grid, own in zip(grids, records, strict=True)]
-        if any(side["score"].notna().any() for side in sides):
-            tables[metric] = pd.DataFrame(_lines(sides, records, differing, grids[0]))
-    chosen = [
-        {
-            ", ".join(label(cell, key) for key in cell_keys(grid)): choice_of(cell)
-            for cell in grid["cells"]
-            if cell.get("tuned")
-        }
-        for grid in grids
-    ]
-    unlike_choices = {
-        where: (own, chosen[1][where]) for where, own in chosen[0].items() if chosen[1].get(where, own) != own
-    }
-    facts = [_facts(own) for own in records]
-    unlike = {key: (facts[0].get(key, []), facts[1].get(key, [])) for key in dict.fromkeys([*facts[0], *facts[1]])}
+    shared = sorted(records[0].keys() & records[1].keys())
+    differing = _differing_runs(shared, stores, records)
     return Comparison(
         name,
-        tables,
-        len(shared),
-        differing,
-        unlike_choices,
-        {key: two for key, two in unlike.items() if two[0] != two[1]},
+        tables=_tables(grids, records, differing),
+        shared=len(shared),
+        differing=differing,
+        choices=_differing_choices(grids),
+        facts=_differing_facts(records),
     )
 
 
@@ -104,11 +83,49 @@ def _records(grid: dict, store: Store) -> dict[str, dict]:
     return {id_: record for id_, record in found.items() if record and record["status"] not in UNFINISHED}
 
 
+def _differing_runs(shared: list[str], stores: Sequence[Store], records: Sequence[dict]) -> dict[str, str]:
+    """Run id -> first difference, of the shared runs whose numbers differ."""
+    found = {}
+    for run_id in shared:
+        one, other = ((store.rows(run_id), own[run_id]) for store, own in zip(stores, records, strict=True))
+        if difference := differences(one, other):
+            found[run_id] = difference
+    return found
+
+
+def _tables(grids: Sequence[dict], records: Sequence[dict], differing: dict[str, str]) -> dict[str, pd.DataFrame]:
+    value, tables = own_value(grids[0]), {}
+    for metric in METRICS:
+        sides = [collect_runs(grid, own, metric, value) for grid, own in zip(grids, records, strict=True)]
+        if any(side["score"].notna().any() for side in sides):
+            tables[metric] = pd.DataFrame(_lines(sides, records, differing, grids[0]))
+    return tables
+
+
+def _differing_choices(grids: Sequence[dict]) -> dict[str, tuple[str, str]]:
+    """Cell -> choices of searches in A and B, if they differ."""
+    chosen, others = (
+        {
+            ", ".join(label(cell, key) for key in cell_keys(grid)): choice_of(cell)
+            for cell in grid["cells"]
+            if cell.get("tuned")
+        }
+        for grid in grids
+    )
+    return {where: (own, others[where]) for where, own in chosen.items() if others.get(where, own) != own}
+
+
+def _differing_facts(records: Sequence[dict]) -> dict[str, tuple[list[str], list[str]]]:
+    one, other = map(_facts, records)
+    pairs = {key: (one.get(key, []), other.get(key, [])) for key in dict.fromkeys([*one, *other])}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+
+
 def _lines(sides: Sequence[pd.DataFrame], records: Sequence[dict], differing: dict, grid: dict) -> Iterator[dict]:
     """The lines of one metric's table, in the order of the first grid."""
-    keys, ddof = [*cell_keys(grid), "choice"], {"population": 0, "sample": 1}[grid["std"]]
+    keys, ddof = [*cell_keys(grid), "choice"], DDOF[grid["std"]]
     tuned = any(side["choice"].any() for side in sides)
-    # What searches have chosen may differ between the sides, and is part of what is compared.
+    # Choices of searches may differ between A and B, so they do not identify a line.
     sides = [side.assign(choice=side["choice"].where(side["searched"] == 0, "searched")) for side in sides]
     cells = [{where: runs.set_index("seed") for where, runs in side.groupby(keys, sort=False)} for side in sides]
     for where in dict.fromkeys([*cells[0], *cells[1]]):
@@ -149,7 +166,7 @@ def _spread(values: pd.Series, ddof: int, signed: bool = False) -> str:
 
 
 def _facts(records: dict[str, dict]) -> dict[str, list[str]]:
-    """What records say of how their runs were made: name -> all values, sorted."""
+    """Commit, device, versions, data and so on of runs: name -> distinct values, sorted."""
     found: dict[str, set[str]] = {}
     for record in records.values():
         facts = {key: record.get(key) for key in _FACTS} | record.get("versions", {})

@@ -32,15 +32,15 @@ def rounds_table(grid: dict, records: dict[str, dict], store: Store) -> pd.DataF
 
     Args:
         grid: expanded grid.
-        records: run id -> record of the runs that have ended; the others are not in the table.
-        store: where their rounds are.
+        records: run id -> record of the runs that have ended; others are left out.
+        store: holds their rounds.
 
     Returns:
-        Columns: the axes of the grid's table and its tuning settings; dataset, substitute ("" unless another dataset stood
-        in), partition, algorithm, options (JSON, every option of the method), model, clients, participation; seed, run, status
-        ("done", "diverged" or "failed"); and the metrics of the round: round (from 1), accuracies (in [0, 1]; NaN where they
-        were not evaluated), loss, bytes_down and bytes_up (mean per client of the population, so far), examples (so far),
-        seconds (so far), and whatever else the rounds report as numbers.
+        Columns: the axes of the grid's table and its tuning settings; dataset, substitute (the dataset that replaced it, or
+        ""), partition, algorithm, options (JSON, every option of the method), model, clients, participation; seed, run,
+        status ("done", "diverged" or "failed"); and the metrics of the round: round (from 1), accuracies (in [0, 1]; NaN
+        if not evaluated), loss; cumulative bytes_down and bytes_up (mean per client of the population), examples and
+        seconds; and all other numbers of the round.
     """
     cells = [cell for cell in current_cells(grid, records) if cell["run"] in records]
     axes = [*cell_keys(grid), *sorted({key for cell in cells for key in chosen_in(cell)})]
@@ -65,7 +65,7 @@ def check_suffix(path: Path) -> None:
 
 
 def write(table: pd.DataFrame, path: Path) -> None:
-    """Writes a table in one step; the suffix says the format.
+    """Writes a table atomically, in the format of the suffix.
 
     Raises:
         ValueError: for a suffix that is not among SUFFIXES.
@@ -85,7 +85,7 @@ def _described(cell: dict, axes: list[str]) -> dict:
 
 
 def _of_one_type(column: pd.Series) -> pd.Series:
-    """Numbers stay numbers; an axis with numbers and words (num_clusters: 5, elbow) becomes text, "" where it has no value."""
+    """Numeric columns stay numeric; mixed ones (num_clusters: 5, elbow) become text, "" for a missing value."""
     values = column.dropna()
     if len(values) and values.map(lambda value: isinstance(value, int | float) and not isinstance(value, bool)).all():
         return pd.to_numeric(column)

@@ -10,8 +10,7 @@ from reports.figures.style import COLOURS
 
 
 def draw(study: Study, outcomes: list[Outcome]) -> dict:
-    """Figures by name: best-so-far and slices, importance where there is something to compare, and how many configurations
-    survived each rung of a scheduler."""
+    """Name -> figure: history, slices, importance (with several values and parameters), and rungs of a scheduler."""
     import matplotlib
     import optuna
     from optuna.visualization import matplotlib as plots
@@ -19,11 +18,11 @@ def draw(study: Study, outcomes: list[Outcome]) -> dict:
     found = {}
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        warnings.simplefilter("ignore", UserWarning)  # of limits, where all configurations have one value
+        warnings.simplefilter("ignore", UserWarning)  # about axis limits, if all configurations have one value
         values = {trial.value for trial in study.optuna.get_trials(deepcopy=False) if trial.value is not None}
         name = f"Validation {study.search.metric.replace('_', ' ')} (%)"
         if values:
-            # Given a target, Optuna leaves the best so far out.
+            # With a `target`, Optuna would omit the best value so far.
             found["history"] = plots.plot_optimization_history(study.optuna, target_name=name)
             found["slice"] = plots.plot_slice(study.optuna, target_name=name)
         if len(values) > 1 and len(study.search.space) > 1:
@@ -35,7 +34,7 @@ def draw(study: Study, outcomes: list[Outcome]) -> dict:
 
 
 def _in_style(axes, study: Study, metric: str):
-    """Optuna gives axes, one or several, in a style of its own, and scores in [0, 1]."""
+    """The figure of Optuna's axes (one or several) in our style, with scores in percent instead of [0, 1]."""
     from matplotlib.text import Text
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -44,8 +43,8 @@ def _in_style(axes, study: Study, metric: str):
     figure.set_size_inches(max(4.6, 2.6 * len(panels)), 2.8)
     config = study.search.template
     for one in figure.axes:
-        for place in ("left", "center"):
-            one.set_title("", loc=place)
+        for loc in ("left", "center"):
+            one.set_title("", loc=loc)
         if legend := one.get_legend():
             legend.remove()
         if len(one.get_legend_handles_labels()[0]) > 1:
@@ -71,7 +70,7 @@ def _in_style(axes, study: Study, metric: str):
 
 
 def _rungs(study: Study, outcomes: list[Outcome]):
-    """How many configurations were trained for at least so many rounds."""
+    """Number of configurations that were trained for at least the rounds of each rung."""
     import matplotlib
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""From a figure that a grid lists to a drawing, whatever its kind."""
+"""Draws a figure that a grid lists, with the module of its kind."""
 
 from bench.results.store import Store
 from reports.figures import embedding, heatmaps, lines, series
@@ -6,12 +6,13 @@ from reports.figures import embedding, heatmaps, lines, series
 
 def draw(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict:
     """The drawings of a figure as metric -> `matplotlib.figure.Figure`; arguments as in `reports.figures.series.collect`."""
-    makers = {
+    modules = {
         "embedding": embedding,
         "weight-norms": heatmaps,
         "cka": heatmaps if figure.get("show") == "clients" else None,
     }
-    if of_one_run := makers.get(figure["kind"]):
-        found = of_one_run.collect(figure, grid, records, store, value)
-        return {grid["report"]["metric"]: of_one_run.draw(found)} if found else {}
-    return {of: lines.draw(numbers) for of, numbers in series.collect(figure, grid, records, store, value).items()}
+    if module := modules.get(figure["kind"]):
+        found = module.collect(figure, grid, records, store, value)
+        return {grid["report"]["metric"]: module.draw(found)} if found else {}
+    by_metric = series.collect(figure, grid, records, store, value)
+    return {metric: lines.draw(numbers) for metric, numbers in by_metric.items()}

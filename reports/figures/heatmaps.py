@@ -1,4 +1,4 @@
-"""Figures made of matrices: clients by clients, and clients by classes, one panel each, with the first seed that is done."""
+"""Heat maps of the first finished seed: similarity of clients' models, examples and weight norms of clients and classes."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -7,11 +7,11 @@ import numpy as np
 
 from bench.measurements.specs import probes_of, result_of
 from bench.results.store import Store
-from reports.figures.feature_series import CKA_NAMES, probed
+from reports.figures.feature_series import CKA_NAMES, probe_result
 from reports.figures.lines import STYLE
 from reports.figures.panels import first_runs
 
-_COLUMN = 1.9  # inches of a panel
+_PANEL = 1.9  # inches
 _MOST_TICKS = 10
 
 
@@ -19,15 +19,15 @@ class Matrix(NamedTuple):
     """One panel.
 
     Attributes:
-        of: the run, for the whole row of panels.
-        title: above it.
-        values: [rows, columns]; NaN where there is none.
-        row_name, column_name: what rows and columns are.
-        rows, columns: labels of each of them.
-        scale: what the values are; panels of one scale share their colours.
+        run: label of the run, for its row of panels.
+        title: above the panel.
+        values: [rows, columns]; NaN for an undefined value.
+        row_name, column_name: labels of the axes.
+        rows, columns: labels of the ticks.
+        scale: name of the quantity; panels with the same one share the colour scale.
     """
 
-    of: str
+    run: str
     title: str
     values: np.ndarray
     row_name: str
@@ -38,9 +38,9 @@ class Matrix(NamedTuple):
 
 
 def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> list[list[Matrix]]:
-    """The panels of a figure, a row per run that is shown; arguments as in `reports.figures.series.collect`."""
-    show = {"cka": _cka, "weight-norms": _weight_norms}[figure["kind"]]
-    rows = (list(show(figure, *shown, store)) for shown in first_runs(grid, records, value))
+    """The panels of a figure, a row per run; arguments as in `reports.figures.series.collect`."""
+    panels_of = {"cka": _cka, "weight-norms": _weight_norms}[figure["kind"]]
+    rows = (list(panels_of(figure, *run, store)) for run in first_runs(grid, records, value))
     return [row for row in rows if row]
 
 
@@ -54,7 +54,7 @@ def draw(rows: list[list[Matrix]]):
     for panel in (panel for row in rows for panel in row):
         scales.setdefault(panel.scale, []).append(panel.values)
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
-        figure = Figure(figsize=(_COLUMN * width + 0.4, 1.9 * len(rows) + 0.6), layout="constrained")
+        figure = Figure(figsize=(_PANEL * width + 0.4, _PANEL * len(rows) + 0.6), layout="constrained")
         grid = figure.subplots(len(rows), width, squeeze=False)
         drawn: dict[str, list] = {}
         for axes_of_row, row in zip(grid, rows, strict=True):
@@ -66,19 +66,19 @@ def draw(rows: list[list[Matrix]]):
                 axes.set_title(panel.title)
                 axes.set_xlabel(panel.column_name)
                 first = axes is axes_of_row[0]
-                axes.set_ylabel(f"{row[0].of}\n\n{panel.row_name}" if first else panel.row_name)
+                axes.set_ylabel(f"{row[0].run}\n\n{panel.row_name}" if first else panel.row_name)
                 _number(axes.set_xticks, panel.columns)
                 _number(axes.set_yticks, panel.rows)
                 drawn.setdefault(panel.scale, []).append((axes, image))
         for scale, shown in drawn.items():
             columns = len(shown) / len(rows)
-            place = {"location": "bottom", "aspect": 15 * columns, "fraction": 0.05, "pad": 0.03}
-            figure.colorbar(shown[0][1], ax=[axes for axes, _ in shown], label=scale, **place)
+            layout = {"location": "bottom", "aspect": 15 * columns, "fraction": 0.05, "pad": 0.03}
+            figure.colorbar(shown[0][1], ax=[axes for axes, _ in shown], label=scale, **layout)
     return figure
 
 
 def _cka(figure: dict, title: str, config: dict, run_id: str, store: Store) -> Iterator[Matrix]:
-    found = probed(figure, run_id, config, store)
+    found = probe_result(figure, run_id, config, store)
     for name in (figure["layers"] or found["layers"]) if found else ():
         if name in found["layers"]:
             values, ids = _array(found["layers"][name]), found["clients"]
@@ -90,14 +90,14 @@ def _weight_norms(figure: dict, title: str, config: dict, run_id: str, store: St
     found = [(probe, one) for probe, one in measured if one]
     for number, (probe, one) in enumerate(found):
         classes = list(range(len(one["norms"][0])))
-        about = ("client", "class", one["clients"], classes)
+        axes = ("client", "class", one["clients"], classes)
         if number == 0:
-            yield Matrix(title, "all rounds", _array(one["label_counts"]), *about, "Training examples")
-        yield Matrix(title, f"round {probe.round}", _array(one["norms"]), *about, "Norm of a class's weights")
+            yield Matrix(title, "all rounds", _array(one["label_counts"]), *axes, "Training examples")
+        yield Matrix(title, f"round {probe.round}", _array(one["norms"]), *axes, "Norm of a class's weights")
 
 
 def _limits(scale: str, scales: dict[str, list[np.ndarray]]) -> tuple[float, float]:
-    """Of the colours: the similarity of a model with itself, which is 1, and counts from 0 on are always among them."""
+    """Ends of the colour scale. It includes the diagonal of a similarity, which is 1, and starts at 0 for counts."""
     values = np.concatenate([panel.ravel() for panel in scales[scale]])
     values = values[~np.isnan(values)]
     if not len(values):
@@ -107,8 +107,8 @@ def _limits(scale: str, scales: dict[str, list[np.ndarray]]) -> tuple[float, flo
 
 
 def _number(set_ticks: Callable, labels: list[int]) -> None:
-    places = range(0, len(labels), -(-len(labels) // _MOST_TICKS))
-    set_ticks(places, [labels[place] for place in places])
+    ticks = range(0, len(labels), -(-len(labels) // _MOST_TICKS))
+    set_ticks(ticks, [labels[tick] for tick in ticks])
 
 
 def _array(values: list[list[float | None]]) -> np.ndarray:

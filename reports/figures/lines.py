@@ -1,4 +1,4 @@
-"""Draws the numbers of `series` with matplotlib, in the size and type of a two-column paper."""
+"""Draws series with matplotlib, in the size and fonts of a two-column paper."""
 
 import textwrap
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import pandas as pd
 
 from bench.files import replacing
 from reports.figures.panels import Series
-from reports.figures.style import looks
+from reports.figures.style import line_styles
 
 FORMATS = ("png", "pdf", "svg")
 
@@ -33,7 +33,7 @@ STYLE = {
     "svg.hashsalt": "skewbench",  # the same figure is the same file
 }
 _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\")
-_MOST_LETTERS = 40  # of all values of a setting, side by side below a panel
+_MOST_LETTERS = 40  # of the tick labels of a panel, together, before they are rotated
 _COLUMN, _PAGE = 3.4, 7.0  # inches: width of a column, and of the text
 
 
@@ -47,14 +47,6 @@ def draw(series: Series):
     rows = -(-len(panels) // columns)
     width = _COLUMN if columns == 1 else _PAGE
     height = min(max(0.65 * width / columns, 1.6), 2.2) * rows
-    drawers = {
-        "curves": _draw_curves,
-        "by-setting": _draw_values,
-        "distributions": _draw_bars,
-        "local-models": _draw_curves,
-        "cka": _draw_values,
-        "separability": _draw_points,
-    }
     with matplotlib.rc_context(STYLE):
         legend = 0.17 * -(-len(series.lines) // _legend_columns(series.lines, width))  # inches
         figure = Figure(figsize=(width, height + max(0.6, 0.26 + legend)), layout="constrained")
@@ -63,12 +55,7 @@ def draw(series: Series):
         handles = {}
         shared = series.kind == "cka"  # similarities are compared across panels
         for axes, panel in zip(figure.subplots(rows, columns, squeeze=False, sharey=shared).flat, panels, strict=False):
-            axes.set_title(panel)
-            of_panel = series.points[series.points["panel"] == panel]
-            for line, points in of_panel.groupby("line", sort=False):
-                handles[line] = drawers[series.kind](axes, points, series, line)
-            if series.kind in ("curves", "local-models"):
-                _scale_x(axes, of_panel["x"].dropna().to_numpy(float))
+            handles |= _draw_panel(axes, panel, series)
             if caveats := series.caveats.get(panel):
                 _write_caveats(axes, caveats, width / columns)
         for axes in figure.axes[len(panels) :]:
@@ -78,10 +65,10 @@ def draw(series: Series):
 
 
 def save(figure, path: Path, **layout) -> None:
-    """Writes a figure in one step; the suffix says the format. The file tells nothing of when it was made.
+    """Writes a figure atomically, in the format of the suffix; the file holds no date, so equal figures are equal files.
 
     Args:
-        layout: more for `Figure.savefig`.
+        layout: further arguments of `Figure.savefig`.
     """
     import matplotlib
 
@@ -90,30 +77,48 @@ def save(figure, path: Path, **layout) -> None:
         figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata, **layout)
 
 
+def _draw_panel(axes, panel: str, series: Series) -> dict:
+    """Draws the title and all lines of a panel; returns line -> its handle for the legend."""
+    draw_line = {
+        "curves": _draw_curves,
+        "by-setting": _draw_values,
+        "distributions": _draw_bars,
+        "local-models": _draw_curves,
+        "cka": _draw_values,
+        "separability": _draw_points,
+    }[series.kind]
+    axes.set_title(panel)
+    of_panel = series.points[series.points["panel"] == panel]
+    handles = {line: draw_line(axes, points, series, line) for line, points in of_panel.groupby("line", sort=False)}
+    if series.kind in ("curves", "local-models"):
+        _scale_x(axes, of_panel["x"].dropna().to_numpy(float))
+    return handles
+
+
 def _columns(panels: int) -> int:
-    """Panels beside each other: four, as papers have it, where that leaves no gap."""
+    """Panels per row: up to three, or four if all rows are full."""
     return panels if panels <= 3 else 4 if panels % 4 == 0 else 3
 
 
-def _look(series: Series, line: str) -> dict:
-    """How a line looks in every figure of the grid."""
-    return looks(series.lines)[line].options()
+def _style(series: Series, line: str) -> dict:
+    """Arguments for matplotlib: the style of a line in every figure of the grid."""
+    return line_styles(series.lines)[line]._asdict()
 
 
 def _draw_curves(axes, points: pd.DataFrame, series: Series, line: str):
     """A curve with a band of one std on both sides."""
-    look = _look(series, line)
+    style = _style(series, line)
     if points["x"].isna().all():
-        return _draw_level(axes, points, look)
+        return _draw_constant(axes, points, style)
     x, mean, std = (points[key].to_numpy(float) for key in ("x", "mean", "std"))
     if not pd.isna(std).all():
-        axes.fill_between(x, mean - std, mean + std, color=look["color"], alpha=0.15, linewidth=0)
-    (handle,) = axes.plot(x, mean, **look, markevery=max(1, len(x) // 6))
+        axes.fill_between(x, mean - std, mean + std, color=style["color"], alpha=0.15, linewidth=0)
+    (handle,) = axes.plot(x, mean, **style, markevery=max(1, len(x) // 6))
     return handle
 
 
 def _scale_x(axes, x) -> None:
-    """From 0, since what was spent before the first evaluation is part of the cost; whole numbers for rounds."""
+    """Starts at 0, because the cost includes what precedes the first evaluation; integer ticks for rounds."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlim(left=0)
@@ -121,35 +126,35 @@ def _scale_x(axes, x) -> None:
 
 
 def _draw_values(axes, points: pd.DataFrame, series: Series, line: str):
-    """A mean with a bar of one std on both sides at each value of the setting; lines are set apart by a little."""
-    look = _look(series, line)
+    """A mean with a bar of one std on both sides at each value of the setting; lines are shifted against each other."""
+    style = _style(series, line)
     if points["x"].isna().all():
-        return _draw_level(axes, points, look)
+        return _draw_constant(axes, points, style)
     drawn = series.points.dropna(subset="x")
     names = list(drawn["x"].unique())
     lines = list(drawn["line"].unique())
     shift = 0.3 * ((lines.index(line) + 0.5) / len(lines) - 0.5)
-    crowded = sum(map(len, names)) > _MOST_LETTERS
-    axes.set_xticks(range(len(names)), names, rotation=30 * crowded, ha="right" if crowded else "center")
+    rotated = sum(map(len, names)) > _MOST_LETTERS
+    axes.set_xticks(range(len(names)), names, rotation=30 * rotated, ha="right" if rotated else "center")
     axes.set_xlim(-0.5, len(names) - 0.5)
-    places = [names.index(name) + shift for name in points["x"]]
-    return axes.errorbar(places, points["mean"], yerr=points["std"].fillna(0), **look, capsize=2)
+    positions = [names.index(name) + shift for name in points["x"]]
+    return axes.errorbar(positions, points["mean"], yerr=points["std"].fillna(0), **style, capsize=2)
 
 
 def _draw_points(axes, points: pd.DataFrame, series: Series, line: str):
     """A marker per run."""
-    look = _look(series, line) | {"linestyle": "none", "alpha": 0.7}
-    (handle,) = axes.plot(points["x"].to_numpy(float), points["mean"].to_numpy(float), **look)
+    style = _style(series, line) | {"linestyle": "none", "alpha": 0.7}
+    (handle,) = axes.plot(points["x"].to_numpy(float), points["mean"].to_numpy(float), **style)
     axes.locator_params(axis="x", nbins=5)
     return handle
 
 
-def _draw_level(axes, points: pd.DataFrame, look: dict):
-    """A horizontal line: one mean, whatever x is."""
+def _draw_constant(axes, points: pd.DataFrame, style: dict):
+    """A horizontal line: one mean for every x."""
     ((mean, std),) = points[["mean", "std"]].to_numpy(float)
     if not pd.isna(std):
-        axes.axhspan(mean - std, mean + std, color=look["color"], alpha=0.15, linewidth=0)
-    return axes.axhline(mean, **{**look, "marker": ""})
+        axes.axhspan(mean - std, mean + std, color=style["color"], alpha=0.15, linewidth=0)
+    return axes.axhline(mean, **{**style, "marker": ""})
 
 
 def _draw_bars(axes, points: pd.DataFrame, series: Series, line: str):
@@ -162,7 +167,7 @@ def _draw_bars(axes, points: pd.DataFrame, series: Series, line: str):
         points["mean"],
         width,
         label=line,
-        color=looks(series.lines)[line].color,
+        color=line_styles(series.lines)[line].color,
         hatch=_HATCHES[number % len(_HATCHES)],
         edgecolor="white",
         linewidth=0,
@@ -170,16 +175,16 @@ def _draw_bars(axes, points: pd.DataFrame, series: Series, line: str):
 
 
 def _write_caveats(axes, caveats: list[str], width: float) -> None:
-    """In the lower right corner, in lines that fit into a panel of so many inches, its y axis left out."""
+    """Writes caveats into the lower right corner of a panel, wrapped to its width in inches (0.6 are the y axis)."""
     letters = max(20, int((width - 0.6) / 0.045))
     box = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
-    place = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
+    corner = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
     text = "\n".join(textwrap.fill(caveat, letters, subsequent_indent="  ") for caveat in caveats)
-    axes.text(0.98, 0.03, text, fontsize=6, bbox=box, **place)
+    axes.text(0.98, 0.03, text, fontsize=6, bbox=box, **corner)
 
 
 def _write_legend(figure, handles: dict, series: Series, width: float) -> None:
-    """Above all panels, in the order of the table's columns, with what the bands are."""
+    """A legend above all panels in the order of the table's columns; its title explains the bands."""
     lines = [line for line in series.lines if line in handles]
     spread = f"over {series.seeds} seeds" if series.seeds > 1 else "over the last 10 evaluated rounds"
     title = f"mean ± std {spread}" if series.points["std"].notna().any() else None
@@ -195,7 +200,7 @@ def _write_legend(figure, handles: dict, series: Series, width: float) -> None:
 
 
 def _legend_columns(lines: Sequence[str], width: float) -> int:
-    """As many as fit into so many inches, rows equally long."""
+    """Columns of a legend that fit into a width in inches, balanced over its rows."""
     longest = max(len(line) for line in lines)
-    fitting = max(1, int(width / (0.45 + 0.06 * longest)))  # inches: sample and space, and a letter
+    fitting = max(1, int(width / (0.45 + 0.06 * longest)))  # inches: of the line sample with margins, and per letter
     return -(-len(lines) // -(-len(lines) // fitting))

@@ -19,17 +19,17 @@ ACCURACIES = {
 
 @dataclass(frozen=True)
 class Series:
-    """What one figure shows.
+    """The numbers of one figure.
 
     Attributes:
-        kind: one of FIGURES that show points; says how they are drawn.
+        kind: kind of figure, one of those that show points.
         x_label, y_label: names and units of the axes.
-        lines: every column of the table, drawn or not, so that a method looks the same in all figures of a grid.
+        lines: every column of the table, drawn or not, so that a method has one style in all figures of a grid.
         points: one row per point in the order of panels, lines and x. Columns: panel, line (their titles), x (a number;
-            a text in `by-setting` and `cka`; None for a level that holds for every x), mean, std (percent, a similarity, or
-            percentage points; NaN below two seeds).
-        seeds: number of seeds that a mean is over.
-        caveats: panel -> what the reader must know about its lines ("fedrs: 1/3 seeds").
+            a text in `by-setting` and `cka`; None for a constant that holds for every x), mean, std (percent, a
+            similarity, or percentage points; NaN below two seeds).
+        seeds: number of seeds of a mean.
+        caveats: panel -> limits of its lines ("fedrs: 1/3 seeds").
     """
 
     kind: str
@@ -42,12 +42,12 @@ class Series:
 
 
 def panels(report: Report, table: Table, grid: dict, over: str | None = None) -> Iterator[tuple[str, dict[str, list]]]:
-    """Title and measured cells, line -> cells, of every panel in which something was measured, in the table's order.
+    """Title and measured cells (line -> cells) of every panel with a measured cell, in the table's order.
 
-    A cell without a partition (centralized training) belongs to the dataset: it is in all panels of it.
+    A cell without a partition (centralized training) belongs to its dataset and is in all panels of it.
 
     Args:
-        over: the axis along which the cells of a line differ; it names no panel.
+        over: the axis along which the cells of a line differ; all others identify the panel.
     """
     keys = [key for key in table.row_keys if key != over]
     *_, line_key = cell_keys(grid)
@@ -60,65 +60,70 @@ def panels(report: Report, table: Table, grid: dict, over: str | None = None) ->
         return tuple("none" if key == "partition" else name for key, name in zip(keys, panel, strict=True))
 
     panels = dict.fromkeys(_panel(row.labels, table, over) for row in table.rows)
-    hosted = {pooled(panel) for panel in panels if panel != pooled(panel)}
+    shown_in_others = {pooled(panel) for panel in panels if panel != pooled(panel)}
     for panel in panels:
-        if panel not in hosted and any((panel, line) in cells for line in table.columns):
+        if panel not in shown_in_others and any((panel, line) in cells for line in table.columns):
             own = {line: cells.get((panel, line)) or cells.get((pooled(panel), line)) for line in table.columns}
-            yield title_of(panel), {line: found for line, found in own.items() if found}
+            yield ", ".join(panel), {line: found for line, found in own.items() if found}
 
 
 def first_runs(grid: dict, records: dict, value: str | None = None) -> Iterator[tuple[str, dict, str]]:
-    """Title, config and run id of the first seed that is done of each cell of the table, for figures that show one run."""
+    """Title, config and run id of the first finished seed of each table cell, for figures that show one run per cell."""
     report = build(grid, records, value)
     cells = {cell["run"]: cell for cell in grid["cells"]}
     for title, lines in panels(report, report.tables[0], grid):
         for line, (found,) in lines.items():
-            run_id, *_ = done_of(found, records)
-            caveats = [f"on {found.substitute}"] * bool(found.substitute) + ["incomplete data"] * bool(found.data_note)
+            run_id, *_ = done_runs(found, records)
+            caveats = data_caveats(found)
             suffix = f" ({', '.join(caveats)})" if caveats else ""
             yield f"{title}{suffix}, {line}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
 
 
-def series_of(
-    kind: str, x_label: str, y_label: str, report: Report, table: Table, points: pd.DataFrame, over: str | None = None
-) -> Series:
-    found = defaultdict(dict)
-    for row in table.rows:
-        at = "".join(f" at {name}" for key, name in zip(table.row_keys, row.labels, strict=True) if key == over)
-        for line, cell in zip(table.titles, row.cells, strict=True):
-            if cell and cell.measured:
-                found[title_of(_panel(row.labels, table, over))][f"{line}{at}"] = ", ".join(cell.caveats)
-    caveats = {panel: _once(of_line) for panel, of_line in found.items() if any(of_line.values())}
-    seeds = int(report.cells.loc[report.cells["metric"] == table.metric, "done"].max())
-    named = dict(zip(table.columns, table.titles, strict=True))
-    points = points.assign(line=points["line"].replace(named))
-    return Series(kind, x_label, y_label, table.titles, points, seeds, caveats)
+def data_caveats(cell) -> list[str]:
+    """Deviations of a cell's data from its dataset: "on cifar10", "incomplete data"."""
+    return [f"on {cell.substitute}"] * bool(cell.substitute) + ["incomplete data"] * bool(cell.data_note)
 
 
-def _once(caveats: dict[str, str]) -> list[str]:
-    """Caveats with the lines that they are about; what holds for all lines needs no names."""
-    if len(set(caveats.values())) == 1:
-        return [next(iter(caveats.values()))]
-    return [f"{line}: {caveat}" for line, caveat in caveats.items() if caveat]
+def done_runs(cell, records: dict) -> list[str]:
+    """Ids of the finished runs of a cell, in the order of seeds."""
+    return [run_id for run_id in cell.run_ids.split() if records.get(run_id, {}).get("status") == "done"]
 
 
-def points_of(frames: list[pd.DataFrame]) -> pd.DataFrame:
+def seeds_of_runs(grid: dict) -> dict[str, int]:
+    """Run id -> seed."""
+    return {cell["run"]: cell["seed"] for cell in grid["cells"]}
+
+
+def concat_points(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """Frames with the columns of `Series.points`, and others, as one."""
     columns = ["panel", "line", "x", "mean", "std"]
     lines = [row for frame in frames for row in frame[columns].itertuples(index=False)]
     return pd.DataFrame(lines, columns=columns).astype({"x": object})
 
 
+def series_of_table(
+    kind: str, x_label: str, y_label: str, report: Report, table: Table, points: pd.DataFrame, over: str | None = None
+) -> Series:
+    """A series whose lines are the columns of a table, with the caveats of its cells; `over` as in `panels`."""
+    by_panel = defaultdict(dict)
+    for row in table.rows:
+        at = "".join(f" at {name}" for key, name in zip(table.row_keys, row.labels, strict=True) if key == over)
+        for line, cell in zip(table.titles, row.cells, strict=True):
+            if cell and cell.measured:
+                by_panel[", ".join(_panel(row.labels, table, over))][f"{line}{at}"] = ", ".join(cell.caveats)
+    caveats = {panel: _distinct(of_lines) for panel, of_lines in by_panel.items() if any(of_lines.values())}
+    seeds = int(report.cells.loc[report.cells["metric"] == table.metric, "done"].max())
+    titles = dict(zip(table.columns, table.titles, strict=True))
+    points = points.assign(line=points["line"].replace(titles))
+    return Series(kind, x_label, y_label, table.titles, points, seeds, caveats)
+
+
+def _distinct(caveats: dict[str, str]) -> list[str]:
+    """Caveats with the names of their lines; one that all lines share is listed once, without names."""
+    if len(set(caveats.values())) == 1:
+        return [next(iter(caveats.values()))]
+    return [f"{line}: {caveat}" for line, caveat in caveats.items() if caveat]
+
+
 def _panel(labels: tuple[str, ...], table: Table, over: str | None) -> tuple[str, ...]:
     return tuple(name for key, name in zip(table.row_keys, labels, strict=True) if key != over)
-
-
-def title_of(panel: tuple[str, ...]) -> str:
-    return ", ".join(panel)
-
-
-def is_done(run_id: str, records: dict) -> bool:
-    return records.get(run_id, {}).get("status") == "done"
-
-
-def done_of(cell, records: dict) -> list[str]:
-    return [run_id for run_id in cell.run_ids.split() if is_done(run_id, records)]

@@ -1,40 +1,50 @@
-"""The numbers behind a grid's figures: one panel per row of its table, one line per column. Nothing here draws.
+"""The numbers of a grid's figures: one panel per row of its table, one line per column.
 
-As in the table, a line shows the tuning choice with the best mean over seeds, and only runs that are done count.
+As in the table, a line shows the tuning choice with the best mean over seeds, and only finished runs count.
 """
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
 from bench.results.store import Store
 from reports.figures import curves, feature_series
-from reports.figures.panels import ACCURACIES, Series, done_of, is_done, panels, points_of, series_of
+from reports.figures.panels import (
+    ACCURACIES,
+    Series,
+    concat_points,
+    data_caveats,
+    done_runs,
+    panels,
+    seeds_of_runs,
+    series_of_table,
+)
 from reports.tables.aggregate import label
 from reports.tables.layout import Table
 from reports.tables.report import Report, build
 
-_MOMENTS = {"last": "last round", "best": "best round", "last10": "mean of the last 10 evaluated rounds"}
+_VALUES = {"last": "last round", "best": "best round", "last10": "mean of the last 10 evaluated rounds"}
 _SETTINGS = {"virtual_per_class": "Virtual features of each class", "fraction": "Share of the real features"}
 _TRUTHFUL = "fedconcat"  # the method whose clients report their true label distribution
 
 
 def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict[str, Series]:
-    """The numbers of a figure as metric -> series, the grid's own metric first; without those that have no point yet.
+    """The numbers of a figure as metric -> series, the grid's own metric first; metrics without a point are left out.
 
     Args:
-        figure: as its grid lists it (see `bench.experiments.figure_schema`).
+        figure: an entry of the grid's `figures` (see `bench.experiments.figure_schema`).
         grid: expanded grid.
         records: run id -> record of the runs that have ended.
-        store: where their rounds and probes are.
+        store: holds their rounds and probes.
         value: `last`, `best` or `last10`; None is the grid's own.
     """
     if figure["kind"] == "by-setting":
         if all(label(cell, figure["setting"]) == "-" for cell in grid["cells"]):
             return {}
-        grid = _laid_out_by(grid, figure["setting"])
+        grid = _with_rows_by(figure["setting"], grid)
     report = build(grid, records, value)
-    makers = {
+    collectors = {
         "curves": lambda table: curves.collect(figure["x"], report, table, grid, records, store),
         "by-setting": lambda table: _by_setting(figure["setting"], report, table, grid),
         "distributions": lambda table: _distributions(figure["client"], report, table, grid, records),
@@ -42,12 +52,12 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
         "cka": lambda table: feature_series.cka(figure, report, table, grid, records, store),
         "separability": lambda table: feature_series.separability(figure, report, table, grid, records),
     }
-    found = {table.metric: makers[figure["kind"]](table) for table in report.tables}
+    found = {table.metric: collectors[figure["kind"]](table) for table in report.tables}
     return {metric: series for metric, series in found.items() if len(series.points)}
 
 
 def _by_setting(setting: str, report: Report, table: Table, grid: dict) -> Series:
-    """The table's accuracy over the values of a setting in the grid's order; methods without it have one level."""
+    """Accuracy over the values of a setting, in the grid's order; a method without the setting is a horizontal line."""
     value = report.cells["value"].iloc[0]
     order = list(dict.fromkeys(label(cell, setting) for cell in grid["cells"]))
     frames = []
@@ -57,13 +67,13 @@ def _by_setting(setting: str, report: Report, table: Table, grid: dict) -> Serie
             values = [None if cell.partition == "none" else getattr(cell, setting) for cell in found]
             points = [(None if x == "-" else x, cell.mean, cell.std) for x, cell in zip(values, found, strict=True)]
             frames.append(pd.DataFrame(points, columns=["x", "mean", "std"]).assign(panel=panel, line=line))
-    y_label = f"{ACCURACIES[table.metric]} (%),\n{_MOMENTS[value]}"
+    y_label = f"{ACCURACIES[table.metric]} (%),\n{_VALUES[value]}"
     x_label = _SETTINGS.get(setting, setting.replace("num_", "number of ").replace("_", " ").capitalize())
-    return series_of("by-setting", x_label, y_label, report, table, points_of(frames), over=setting)
+    return series_of_table("by-setting", x_label, y_label, report, table, concat_points(frames), over=setting)
 
 
-def _laid_out_by(grid: dict, setting: str) -> dict:
-    """The grid with a table that has one row per value of a setting, methods beside each other."""
+def _with_rows_by(setting: str, grid: dict) -> dict:
+    """The grid with a table that has one row per value of a setting and one column per method."""
     layout = grid["report"]
     line = layout["columns"] if layout["columns"] != setting else "algorithm"
     rows = [key for key in layout["rows"] if key not in (setting, line)]
@@ -72,53 +82,70 @@ def _laid_out_by(grid: dict, setting: str) -> dict:
 
 
 def _distributions(client: int, report: Report, table: Table, grid: dict, records: dict) -> Series:
-    """A client's label shares as each method's server saw them. Seeds draw other partitions, so a panel shows one seed:
-    the first of those in which most methods reported."""
-    seeds = {cell["run"]: cell["seed"] for cell in grid["cells"]}
+    """A client's label shares as each method's server received or inferred them.
+
+    Partitions differ between seeds, so a panel shows one seed: the first of those with results of most methods.
+    """
     frames, caveats = [], {}
     for panel, cells in panels(report, table, grid):
-        shares = defaultdict(dict)
-        for line, (cell,) in cells.items():
-            for run_id in cell.run_ids.split():
-                reported = records.get(run_id, {}).get("diagnostics", {}).get("distributions", ())
-                if is_done(run_id, records) and client < len(reported):
-                    name = f"{line} (true)" if cell.algorithm == _TRUTHFUL else line
-                    shares[seeds[run_id]][name] = reported[client]
-        if shares:
+        if shares := _label_shares(client, cells, seeds_of_runs(grid), records):
             seed = min(shares, key=lambda seed: (-len(shares[seed]), seed))
             title = f"{panel}, seed {seed}"
             substitutes = dict.fromkeys(cell.substitute for (cell,) in cells.values() if cell.substitute)
             caveats[title] = [f"on {name}" for name in substitutes]
-            for line, share in shares[seed].items():
-                points = pd.DataFrame({"x": range(len(share)), "mean": share, "std": float("nan")})
-                points["mean"] *= 100
-                frames.append(points.assign(panel=title, line=line))
-    points = points_of(frames)
-    drawn = tuple(dict.fromkeys(points["line"]))
-    return Series("distributions", "Class", f"Label share of client {client} (%)", drawn, points, caveats=caveats)
+            frames += [_points(range(len(share)), share, title, line) for line, share in shares[seed].items()]
+    points = concat_points(frames)
+    lines = tuple(dict.fromkeys(points["line"]))
+    return Series("distributions", "Class", f"Label share of client {client} (%)", lines, points, caveats=caveats)
+
+
+def _label_shares(client: int, cells: dict[str, list], seeds: dict[str, int], records: dict) -> dict[int, dict]:
+    """Seed -> line -> label shares of a client, in [0, 1], of the cells that recorded them."""
+    shares = defaultdict(dict)
+    for line, (cell,) in cells.items():
+        for run_id in done_runs(cell, records):
+            recorded = records[run_id].get("diagnostics", {}).get("distributions", ())
+            if client < len(recorded):
+                name = f"{line} (true)" if cell.algorithm == _TRUTHFUL else line
+                shares[seeds[run_id]][name] = recorded[client]
+    return shares
 
 
 def _local_models(report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
-    """A line per client, a panel per method: accuracy on test data with the client's label shares, after every local epoch
-    and, at the same place, after the models have been averaged. Seeds draw other clients, so the first one is shown."""
-    seeds = {cell["run"]: cell["seed"] for cell in grid["cells"]}
-    frames, lines, caveats, x_label = [], {}, {}, "Local epoch"
+    """Accuracy of clients' models on test data with their label shares: a panel per method, a line per client.
+
+    There is a point after every local epoch, and a second one at the last epoch of a round, after averaging. Clients
+    differ between seeds, so the first finished seed is shown.
+    """
+    seeds = seeds_of_runs(grid)
+    frames, clients, caveats, x_label = [], set(), {}, "Local epoch"
     for panel, cells in panels(report, table, grid):
         for method, (cell,) in cells.items():
-            run_id, *_ = done_of(cell, records)
+            run_id, *_ = done_runs(cell, records)
             title = f"{panel}, {method}, seed {seeds[run_id]}"
-            if notes := [f"on {cell.substitute}"] * bool(cell.substitute) + ["incomplete data"] * bool(cell.data_note):
+            if notes := data_caveats(cell):
                 caveats[title] = notes
-            for row in store.rows(run_id):
-                traced = row.get("local_models", {"clients": (), "accuracies": ()})
-                for client, accuracies in zip(traced["clients"], traced["accuracies"], strict=True):
-                    lines[f"client {client}"] = client
-                    epochs = len(accuracies) - 1
-                    x_label = f"Local epoch (models are averaged after every {epochs})"
-                    x = [(row["round"] - 1) * epochs + epoch for epoch in (*range(1, epochs + 1), epochs)]
-                    points = pd.DataFrame({"x": x, "mean": accuracies, "std": float("nan")})
-                    points["mean"] *= 100
-                    frames.append(points.assign(panel=title, line=f"client {client}"))
-    points = points_of(frames)
+            for round, client, accuracies in _traced_accuracies(store.rows(run_id)):
+                clients.add(client)
+                epochs = len(accuracies) - 1
+                x_label = f"Local epoch (models are averaged after every {epochs})"
+                x = [(round - 1) * epochs + epoch for epoch in (*range(1, epochs + 1), epochs)]
+                frames.append(_points(x, accuracies, title, f"client {client}"))
     y_label = "Accuracy on test data with\nthe client's label shares (%)"
-    return Series("local-models", x_label, y_label, tuple(sorted(lines, key=lines.get)), points, caveats=caveats)
+    lines = tuple(f"client {client}" for client in sorted(clients))
+    return Series("local-models", x_label, y_label, lines, concat_points(frames), caveats=caveats)
+
+
+def _traced_accuracies(rows: list[dict]) -> Iterator[tuple[int, int, list[float]]]:
+    """Round, client and accuracies [local epochs + 1] of the rounds of a run with `trace_local_models`."""
+    for row in rows:
+        traced = row.get("local_models", {"clients": (), "accuracies": ()})
+        for client, accuracies in zip(traced["clients"], traced["accuracies"], strict=True):
+            yield row["round"], client, accuracies
+
+
+def _points(x: Sequence[int], shares: list[float], panel: str, line: str) -> pd.DataFrame:
+    """Points without std of numbers in [0, 1], in percent."""
+    points = pd.DataFrame({"x": x, "mean": shares, "std": float("nan")})
+    points["mean"] *= 100
+    return points.assign(panel=panel, line=line)

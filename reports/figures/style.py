@@ -1,4 +1,4 @@
-"""How lines look: a method has the same colour, marker and dashes in all figures of all grids."""
+"""Styles of lines: a method has the same colour, marker and dashes in all figures of all grids."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,76 +26,74 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES = ("-", "--", "-.", (0, (1, 1)))
 
 
-class Look(NamedTuple):
-    """Colour, marker and line style as matplotlib takes them; two lines of a figure differ in colour or marker, as long as
-    there are looks left."""
+class LineStyle(NamedTuple):
+    """Colour, marker and dashes, as matplotlib's arguments."""
 
     color: str
     marker: str
     linestyle: str | tuple
 
-    def options(self) -> dict:
-        return self._asdict()
 
-
-# There are more methods than colours: those that papers compare have different ones, the others differ in their markers.
+# There are more methods than colours: methods that papers compare have different colours, others differ in the marker.
 METHODS = {
-    "centralized": Look(_SLATE, "X", "-."),
-    "local": Look(_GREY, "D", "--"),
-    "fedavg": Look(_BLUE, "o", "-"),
-    "fedprox": Look(_YELLOW, "s", "--"),
-    "moon": Look(_CYAN, "^", "-."),
-    "fedrs": Look(_BROWN, "D", _DASHES[3]),
-    "fedlc": Look(_TAN, "v", "-"),
-    "scaffold": Look(_ORANGE, "P", "--"),
-    "fednova": Look(_GREY, "X", "-."),
-    "fedavgm": Look(_SLATE, "s", _DASHES[3]),
-    "fedconcat": Look(_RED, "o", "-"),
-    "fedconcat-id": Look(_PURPLE, "s", "--"),
-    "fedconcat-ib": Look(_ORANGE, "^", "-."),
-    "dp-fedconcat": Look(_TAN, "D", _DASHES[3]),
-    "random-clusters": Look(_GREY, "v", "--"),
-    "ifca": Look(_CYAN, "P", "-"),
-    "fedsoft": Look(_BROWN, "X", "--"),
-    "fesem": Look(_YELLOW, "o", "-."),
-    "fedconcat-ifca": Look(_CYAN, "s", "-"),
-    "fedconcat-fedsoft": Look(_BROWN, "^", "--"),
-    "clsprox": Look(_YELLOW, "D", "--"),
-    "clsnorm": Look(_PURPLE, "v", "-."),
-    "ccvr": Look(_RED, "P", "-"),
-    "oracle": Look(_SLATE, "v", _DASHES[3]),
-    "fedconcat-fesem": Look(_YELLOW, "X", "-."),
+    "centralized": LineStyle(_SLATE, "X", "-."),
+    "local": LineStyle(_GREY, "D", "--"),
+    "fedavg": LineStyle(_BLUE, "o", "-"),
+    "fedprox": LineStyle(_YELLOW, "s", "--"),
+    "moon": LineStyle(_CYAN, "^", "-."),
+    "fedrs": LineStyle(_BROWN, "D", _DASHES[3]),
+    "fedlc": LineStyle(_TAN, "v", "-"),
+    "scaffold": LineStyle(_ORANGE, "P", "--"),
+    "fednova": LineStyle(_GREY, "X", "-."),
+    "fedavgm": LineStyle(_SLATE, "s", _DASHES[3]),
+    "fedconcat": LineStyle(_RED, "o", "-"),
+    "fedconcat-id": LineStyle(_PURPLE, "s", "--"),
+    "fedconcat-ib": LineStyle(_ORANGE, "^", "-."),
+    "dp-fedconcat": LineStyle(_TAN, "D", _DASHES[3]),
+    "random-clusters": LineStyle(_GREY, "v", "--"),
+    "ifca": LineStyle(_CYAN, "P", "-"),
+    "fedsoft": LineStyle(_BROWN, "X", "--"),
+    "fesem": LineStyle(_YELLOW, "o", "-."),
+    "fedconcat-ifca": LineStyle(_CYAN, "s", "-"),
+    "fedconcat-fedsoft": LineStyle(_BROWN, "^", "--"),
+    "clsprox": LineStyle(_YELLOW, "D", "--"),
+    "clsnorm": LineStyle(_PURPLE, "v", "-."),
+    "ccvr": LineStyle(_RED, "P", "-"),
+    "oracle": LineStyle(_SLATE, "v", _DASHES[3]),
+    "fedconcat-fesem": LineStyle(_YELLOW, "X", "-."),
 }
 
 
-def looks(lines: Sequence[str]) -> dict[str, Look]:
-    """How the lines of a figure look.
+def line_styles(lines: Sequence[str]) -> dict[str, LineStyle]:
+    """The styles of a figure's lines. Two lines differ in colour or marker until all combinations are used.
 
     A line whose name begins with a method ("fedconcat (true)", "fedprox mu=0.1", "fedconcat, 50 encoder rounds") has the
-    look of METHODS; where several lines belong to one method, the later ones share its colour. A registered method that
-    METHODS does not know has one of the looks that are left there, by its place among such methods. Lines that are no methods
-    (a client, a value of a setting) take looks in their order, colours first that no method of the figure has.
+    style in METHODS; several lines of one method share its colour. The registered methods that METHODS lacks have, in
+    the order of the registry, the styles that METHODS does not use. Lines that are not methods (a client, a value of a
+    setting) have, in their order, the remaining styles, first those with colours that no method of the figure has.
 
     Args:
-        lines: all lines that a figure may have, in their order, drawn or not.
+        lines: all lines that the figure may have, drawn or not, in order.
     """
-    known = METHODS | dict(zip(_unlisted(), _others(METHODS.values()), strict=False))
-    found: dict[str, Look] = {}
+    known = METHODS | dict(zip(_unlisted(), _unused(METHODS.values()), strict=False))
+    found: dict[str, LineStyle] = {}
     for line in lines:
         method = method_of(line)
         if method in known:
             own = known[method]
-            same = (Look(own.color, marker, dashes) for marker, dashes in zip(_MARKERS, cycle(_DASHES), strict=False))
-            free = [look for look in (own, *same) if not _taken(look, found.values())]
+            same = (
+                LineStyle(own.color, marker, dashes) for marker, dashes in zip(_MARKERS, cycle(_DASHES), strict=False)
+            )
+            free = [style for style in (own, *same) if not _is_used(style, found.values())]
             found[line] = next(iter(free), own)
     rest = [line for line in lines if line not in found]
-    others = _others(list(found.values()), prefer=set(COLOURS) - {look.color for look in found.values()})
-    found |= zip(rest, islice(cycle(others), len(rest)), strict=True)
+    unused = _unused(list(found.values()), prefer=set(COLOURS) - {style.color for style in found.values()})
+    found |= zip(rest, islice(cycle(unused), len(rest)), strict=True)
     return {line: found[line] for line in lines}
 
 
 def colours_of_classes(count: int) -> list[str]:
-    """A colour per class; beyond ten of them only neighbours can be confused."""
+    """A colour per class; with more than ten classes, neighbours have similar colours."""
     if count <= len(COLOURS):
         return list(COLOURS[:count])
     from matplotlib import colormaps
@@ -114,15 +112,15 @@ def _unlisted() -> Iterator[str]:
     return (name for name in algorithms.REGISTRY if name not in METHODS)
 
 
-def _others(taken: Iterable[Look], prefer: set[str] = frozenset()) -> list[Look]:
-    """All looks that differ from those taken in colour or marker, preferred colours first; neighbours differ in all three."""
-    pairs = [
-        Look(COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)], _DASHES[number % len(_DASHES)])
+def _unused(used: Iterable[LineStyle], prefer: set[str] = frozenset()) -> list[LineStyle]:
+    """The styles that differ from all used ones in colour or marker, preferred colours first."""
+    styles = [
+        LineStyle(COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)], _DASHES[number % len(_DASHES)])
         for number in range(len(COLOURS) * len(_MARKERS))  # numbers of colours and markers have no common divisor
     ]
-    taken = list(taken)
-    return sorted((look for look in pairs if not _taken(look, taken)), key=lambda look: look.color not in prefer)
+    used = list(used)
+    return sorted((style for style in styles if not _is_used(style, used)), key=lambda style: style.color not in prefer)
 
 
-def _taken(look: Look, others: Iterable[Look]) -> bool:
-    return any((look.color, look.marker) == (other.color, other.marker) for other in others)
+def _is_used(style: LineStyle, used: Iterable[LineStyle]) -> bool:
+    return any((style.color, style.marker) == (other.color, other.marker) for other in used)

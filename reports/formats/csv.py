@@ -4,27 +4,14 @@ from reports.tables.report import Report
 
 _COLUMNS = (
     *("dataset", "partition", "algorithm", "model", "clients", "participation", "metric", "value"),
-    *(
-        "mean",
-        "std",
-        "done",
-        "seeds",
-        "diverged",
-        "failed",
-        "choice",
-        "chosen_on",
-        "tried",
-        "settings",
-        "missing",
-        "substitute",
-    ),
-    *("best", "not_significant", "p_value"),
+    *("mean", "std", "done", "seeds", "diverged", "failed", "choice", "chosen_on", "tried", "settings"),
+    *("missing", "substitute", "best", "not_significant", "p_value"),
     *("published_mean", "published_std", "difference", "verdict", "run_ids"),
 )
 
 
 def render(report: Report) -> str:
-    """Numbers to six decimals of a percent, empty where there is none; read with `keep_default_na=False`."""
+    """Numbers in percent with six decimals, empty if missing; read with `keep_default_na=False`."""
     cells = report.cells.assign(
         published_mean=[published.mean if published else "" for published in report.cells["published"]],
         published_std=[published.std if published else "" for published in report.cells["published"]],

@@ -9,7 +9,7 @@ from reports.formats.latex_text import escape
 from reports.tables.layout import Cell, Row, Table
 from reports.tables.report import Report
 
-# As wide as its widest table; without floats, which could neither be longer than a page nor continue on the next one.
+# As wide as its widest table; without floats, because a float cannot span pages.
 _DOCUMENT = r"""\documentclass{article}
 \usepackage[paperwidth=%dmm,paperheight=297mm,margin=12mm]{geometry}
 \usepackage{booktabs}
@@ -23,9 +23,11 @@ _DOCUMENT = r"""\documentclass{article}
 
 
 def render(report: Report) -> str:
-    """One float per metric, with footnotes, and one each for its choices and standings; published value and difference stand
-    below the measured one."""
-    floats = [*report.tables, *report.below]
+    """One float per metric, with footnotes, and one for each table of choices and standings.
+
+    Published value and difference are printed below the measured value.
+    """
+    floats = [*report.tables, *report.secondary]
     several = {table.title for table in floats if sum(table.title == other.title for other in floats) > 1}
     texts = []
     for table in floats:
@@ -36,8 +38,8 @@ def render(report: Report) -> str:
 
 
 def render_document(report: Report) -> str:
-    """The same tables as a document that pdflatex compiles as it is."""
-    width = max(len(table.row_keys) + len(table.columns) for table in (*report.tables, *report.below))
+    """The same tables as a complete document for pdflatex."""
+    width = max(len(table.row_keys) + len(table.columns) for table in (*report.tables, *report.secondary))
     return _DOCUMENT % (max(210, 30 + 22 * width), render(report))
 
 
@@ -91,7 +93,7 @@ def _body(rows: tuple[Row, ...]) -> list[str]:
 
 
 def _line(texts: list[str]) -> str:
-    guard = "{}" if texts[0].startswith(("[", "*")) else ""  # which the end of the line before would take for itself
+    guard = "{}" if texts[0].startswith(("[", "*")) else ""  # else an argument of the preceding line break
     return guard + " & ".join(texts) + r" \\"
 
 
@@ -109,7 +111,7 @@ def _gain(cell: Cell | None) -> str:
 
 
 def _small(cell: Cell | None, part: slice) -> str:
-    """Part of what is published: the value itself or what the comparison says, minus signs as such."""
+    """Part of a cell's published texts: the value, or difference and verdict; hyphens become minus signs."""
     if cell is None or not cell.published[part]:
         return ""
     texts = (escape(text).replace("-", "$-$") for text in cell.published[part])

@@ -1,4 +1,4 @@
-"""Any text as LaTeX that pdflatex sets without further packages."""
+"""Any text as LaTeX that pdflatex compiles without further packages."""
 
 import unicodedata
 
@@ -20,16 +20,15 @@ _SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
-# Beside ASCII and accented letters; others of Latin-1 need another font encoding.
+# Supported besides ASCII and accented letters; the rest of Latin-1 needs another font encoding.
 _SET_AS_IS = frozenset("–—‘’“”…•€™ıłŁœŒ¡¿§¶©®°·×÷µ²³¹½¼¾æÆøØåÅßª")
 _OGONEK = "\u0328"  # needs another font encoding as well
 
 
 def escape(text: str) -> str:
-    """Text in one line in which no character has a meaning to LaTeX, or is unknown to it: those it cannot set stand as
-    [U+4E2D]."""
+    """Text in one line with LaTeX's special characters escaped; unsupported ones become their code point, "[U+4E2D]"."""
     text = "".join(map(_escaped, " ".join(text.split())))
-    return text.replace("--", "-{}-")  # else a dash
+    return text.replace("--", "-{}-")  # otherwise LaTeX prints a dash
 
 
 def _escaped(character: str) -> str:

@@ -1,4 +1,4 @@
-"""A report as Markdown, which is also what the terminal shows."""
+"""A report as Markdown; the terminal shows it too."""
 
 import re
 
@@ -9,13 +9,13 @@ from reports.tables.report import Report
 
 
 def render(report: Report) -> str:
-    """Title, one table per metric (named where there are several), choices, standings, footnotes as a list."""
+    """Title, one table per metric (with its name if there are several), choices, standings, and a list of footnotes."""
     parts = [f"# {_escape(report.title)}"]
     for table in report.tables:
         if len(report.tables) > 1:
             parts.append(f"## {_escape(table.metric)}")
         parts.append(_table(table))
-    for table in report.below:
+    for table in report.secondary:
         of = f" ({table.metric})" if len(report.tables) > 1 else ""
         parts += [f"## {_escape(table.title + of)}", _table(table)]
     parts.append("\n".join(f"- {_escape(note)}" for note in report.notes))
@@ -39,5 +39,5 @@ def _cell(cell: Cell | None) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text in which no character is read as Markdown or ends a table's cell."""
+    """Text in one line with Markdown's special characters and | escaped."""
     return re.sub(r"([\\`*|<])", r"\\\1", " ".join(text.split()))

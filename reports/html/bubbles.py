@@ -1,19 +1,19 @@
-"""Bubble plots of the page: which client holds how many examples of which class, one plot per partition."""
+"""Bubble plots of the page: examples of each class at each client, one plot per partition."""
 
 from bench.measurements.label_counts import NAME, partition_of
 from bench.results.store import Store
 from datasets.show import legend_counts
 
-_STEP, _MOST = 24, 520  # pixels of a class, and of all
+_STEP, _MOST = 24, 520  # pixels per class, and at most in all
 _LARGEST = 420  # square pixels of a bubble
 
 
 def collect(grid: dict, store: Store) -> list[dict]:
-    """The partitions of a grid whose examples have been counted, in its order.
+    """The partitions of a grid with stored label counts, in the grid's order.
 
     Returns:
-        For each: "title", "classes" (names), "counts" [clients][classes], and "spec", Vega-Lite's specification without the
-        points {client, class, examples}.
+        For each: "title", "classes" (names), "counts" [clients][classes], and "spec": a Vega-Lite specification without
+        its points {client, class, examples}.
     """
     plots = {}
     for cell in grid["cells"]:

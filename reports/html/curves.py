@@ -1,8 +1,8 @@
 """Curves of the page: accuracy over rounds, communication, time or examples, one panel per row of the table.
 
-The numbers are those of `reports.figures.curves`, thinned and rounded; the charts are Vega-Lite's, one per accuracy and x axis,
-which get the points of the panel and of the methods that the reader has chosen. In them, a point is {line, x, mean, low,
-high, std, alone}; a level that holds for every x has no x, and a point without others on its line is alone.
+The numbers are those of `reports.figures.curves`, thinned and rounded. There is one Vega-Lite chart per accuracy and x axis;
+`charts.js` passes it the points of the selected panel and methods. A point is {line, x, mean, low, high, std, alone}. A
+horizontal line has one point without x; `alone` marks the only point of a line.
 """
 
 import math
@@ -11,19 +11,19 @@ import pandas as pd
 
 from bench.experiments.figure_names import CURVES
 from bench.results.store import Store
-from reports.figures.curves import X_LABELS, Curve, curves_of, is_level
+from reports.figures.curves import X_LABELS, Curve, curves_of, is_constant
 from reports.figures.panels import ACCURACIES
-from reports.figures.style import COLOURS, Look, looks
+from reports.figures.style import COLOURS, LineStyle, line_styles
 from reports.tables.report import Report
 
 AXES = {"rounds": "rounds", "communication": "bytes", "time": "seconds", "examples": "examples"}
-"""x axis -> what its button says."""
-_MOST_POINTS = 100  # of a line; a screen shows no more
+"""x axis -> text of its button."""
+_MOST_POINTS = 100  # of a line; more cannot be distinguished on a screen
 _DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 2, 1, 2], (0, (1, 1)): [1, 2]}  # of `reports.figures.style`, in pixels
 _HEIGHT = 360  # pixels
 _LIGHT = {"text": "#1c2024", "muted": "#5b6570", "grid": "#e4e7ea"}
 _DARK = {"text": "#e8eaed", "muted": "#a4adb6", "grid": "#30363d"}
-_LEAST_BRIGHT = 0.13  # three times as bright as the dark background, as graphics have to be
+_LEAST_LUMINANCE = 0.13  # contrast of 3:1 to the dark background, as the guidelines require of graphics
 
 
 def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dict]:
@@ -31,8 +31,8 @@ def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dic
 
     Returns:
         For each: "title", "metric", "caveats" (sentences), and "lines": name -> {x axis: [points], "mean": [points], "std":
-        [points], percent}, None where there is no number. Where a line is a level over an x axis, that one is None, and
-        "level" is its mean and std.
+        [points]}, in percent, None for a missing number. If a line is horizontal over an x axis, its entry for that axis is
+        None, and "level" is its mean and std.
     """
     found = {}
     for table in report.tables:
@@ -50,7 +50,7 @@ def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dic
 
 def specs(report: Report, panels: list[dict]) -> dict[str, dict[str, dict]]:
     """Accuracy -> x axis -> Vega-Lite specification, without the points."""
-    lines = _looks(report, panels)
+    lines = _styles(report, panels)
     return {
         metric: {x: _spec(lines, X_LABELS[x], f"{ACCURACIES[metric]} (%)") for x in CURVES}
         for metric in dict.fromkeys(panel["metric"] for panel in panels)
@@ -58,8 +58,8 @@ def specs(report: Report, panels: list[dict]) -> dict[str, dict[str, dict]]:
 
 
 def themes(report: Report, panels: list[dict]) -> dict[str, dict]:
-    """For "light" and "dark": the "config" of all charts, and "colours" of lines, those of the figures in print."""
-    light = {line: look.color for line, look in _looks(report, panels).items()}
+    """For "light" and "dark": the "config" of all charts, and the "colours" of lines as in the printed figures."""
+    light = {line: style.color for line, style in _styles(report, panels).items()}
     dark = {line: _readable(colour) for line, colour in light.items()}
     return {
         name: {"config": _config(inks, [*colours.values()]), "colours": colours}
@@ -67,21 +67,21 @@ def themes(report: Report, panels: list[dict]) -> dict[str, dict]:
     }
 
 
-def _looks(report: Report, panels: list[dict]) -> dict[str, Look]:
-    """How the lines look in the figures, which know of columns that have no curve as well."""
+def _styles(report: Report, panels: list[dict]) -> dict[str, LineStyle]:
+    """The styles of the lines in the printed figures, which also depend on columns without a curve."""
     drawn = dict.fromkeys(line for panel in panels for line in panel["lines"])
     columns = dict.fromkeys(title for table in report.tables for title in table.titles)
-    found = looks([*(columns if drawn.keys() <= columns.keys() else drawn)])
+    found = line_styles([*(columns if drawn.keys() <= columns.keys() else drawn)])
     return {line: found[line] for line in drawn}
 
 
 def _numbers(curve: Curve) -> dict[str, list | None]:
-    """Evenly thinned, the last point kept."""
+    """The numbers of a curve, evenly thinned; the last point is kept."""
     points = curve.points
     step = max(1, math.ceil(len(points) / _MOST_POINTS))
     kept = points.iloc[(len(points) - 1) % step :: step]
     numbers = {name: [_rounded(value) for value in kept[name]] for name in (*CURVES, "mean", "std")}
-    levels = {x: None for x in CURVES if is_level(curve, x)}
+    levels = {x: None for x in CURVES if is_constant(curve, x)}
     return numbers | levels | ({"level": [_rounded(curve.cell.mean), _rounded(curve.cell.std)]} if levels else {})
 
 
@@ -98,14 +98,14 @@ def _caveats(cell) -> str:
     return ", ".join([*parts, *([f"on {cell.substitute}"] if cell.substitute else [])])
 
 
-def _spec(lines: dict[str, Look], x_label: str, y_label: str) -> dict:
-    """A band of one std around the mean, a line, and points that say their numbers; they are seen where there is no line."""
+def _spec(lines: dict[str, LineStyle], x_label: str, y_label: str) -> dict:
+    """A band of one std around the mean, a line, and points with tooltips; a point is visible if it has no line."""
     names = [*lines]
     x = {"field": "x", "type": "quantitative", "title": x_label, "axis": {"tickCount": 6}}
     y = {"field": "mean", "type": "quantitative", "title": y_label, "scale": {"zero": False}}
     line = {"field": "line", "type": "nominal", "legend": None}
     colour = line | {"scale": {"domain": names}}  # in the colours of the theme
-    dash = line | {"scale": {"domain": names, "range": [_DASHES[look.linestyle] for look in lines.values()]}}
+    dash = line | {"scale": {"domain": names, "range": [_DASHES[style.linestyle] for style in lines.values()]}}
     tooltip = [
         {"field": "line", "type": "nominal", "title": "method"},
         {"field": "x", "type": "quantitative", "title": x_label, "format": ",.4~g"},
@@ -133,7 +133,7 @@ def _spec(lines: dict[str, Look], x_label: str, y_label: str) -> dict:
 
 
 def _config(inks: dict, colours: list[str]) -> dict:
-    """How every chart looks on the background of the page."""
+    """Vega-Lite's config for all charts of a theme."""
     words = {"labelColor": inks["muted"], "titleColor": inks["text"]}
     axis = words | {"gridColor": inks["grid"], "domainColor": inks["muted"], "tickColor": inks["muted"]}
     return {
@@ -148,20 +148,20 @@ def _config(inks: dict, colours: list[str]) -> dict:
 
 
 def _readable(colour: str) -> str:
-    """The colour itself, as far towards white as it takes to be seen on a dark background."""
+    """The colour, mixed with white until it is bright enough for a dark background."""
     white = 0.0
-    while _brightness(shade := _towards_white(colour, white)) < _LEAST_BRIGHT:
+    while _luminance(shade := _towards_white(colour, white)) < _LEAST_LUMINANCE:
         white += 0.05
     return shade
 
 
 def _towards_white(colour: str, white: float) -> str:
-    channels = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(channel + (255 - channel) * white):02x}" for channel in channels)
 
 
-def _brightness(colour: str) -> float:
+def _luminance(colour: str) -> float:
     """Relative luminance, in [0, 1] (Web Content Accessibility Guidelines 2.2)."""
-    channels = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
     return sum(part * weight for part, weight in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))

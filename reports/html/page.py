@@ -1,7 +1,7 @@
-"""The page: its template, filled with a report and everything that stands in the same store about its runs.
+"""The page: its template, filled with a report and the stored data of its runs.
 
-What comes from users (titles, names, reasons) reaches the page through the template, which escapes it, or as JSON that
-cannot end its element, which scripts only ever show as text.
+Text of users (titles, names, reasons) enters the page through the template, which escapes it, or as JSON that cannot end
+its script element; scripts only show it as text.
 """
 
 import functools
@@ -24,22 +24,22 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
     """The page of a report.
 
     Args:
-        report: what `reports.tables.report.build` made of grid and records.
+        report: of `reports.tables.report.build` for grid and records.
         grid: expanded grid.
         records: run id -> record of the runs that have ended.
-        store: where their rounds and label counts are.
+        store: holds their rounds and label counts.
     """
     grid = grid | {"cells": current_cells(grid, records)}
-    behind = runs.collect(grid, records)
+    details = runs.collect(grid, records)
     panels = curves.collect(report, grid, records, store)
     partitions = bubbles.collect(grid, store)
     data = {
         "themes": curves.themes(report, panels),
         "curves": {"panels": panels, "axes": curves.AXES, "specs": curves.specs(report, panels)},
         "partitions": partitions,
-        "runs": behind.to_json(),
+        "runs": details.to_json(),
     }
-    # The parts are the project's own, so they are not escaped; the template says what is.
+    # Style and scripts are our own files and are not escaped; the template escapes everything else.
     return (
         _environment()
         .get_template("page.html.jinja")
@@ -47,7 +47,7 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
             report=report,
             metrics=METRICS,
             value=report.cells["value"].iloc[0],
-            behind=behind,
+            details=details,
             lines=runs.lines(report, grid, records),
             data=data,
             style=_part("page.css"),

@@ -1,4 +1,4 @@
-"""What is behind the cells of the page: config, versions and outcome of every run; what all runs share is said once."""
+"""Config, versions and outcome of every run of the page; values that all runs share are listed once."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from reports.tables.aggregate import cell_keys, choice_of, label, short
 from reports.tables.report import Report
 
-_LEFT_OUT = ("id", "schema", "status", "reason", "diagnostics")  # of a record: told elsewhere, or not for reading
-_MOST_VALUES = 12  # of a setting, listed
+_LEFT_OUT = ("id", "schema", "status", "reason", "diagnostics")  # of a record: shown elsewhere, or not readable
+_MOST_VALUES = 12  # that are listed for a setting
 
 
 @dataclass(frozen=True)
-class Behind:
+class RunDetails:
     """All runs of a grid.
 
     Attributes:
-        runs: run id -> {"seed", "status", "reason", "config", "record"}; the latter two without what is shared, as name ->
-            text.
-        shared: "config" and "record": name -> text, what all runs have in common.
-        differing: of configs: name -> the texts that are found, at most some of them.
+        runs: run id -> {"seed", "status", "reason", "config", "record"}; config and record are name -> text without shared
+            values.
+        shared: "config" and "record" -> name -> text of the values that all runs have in common.
+        differing: name -> texts of the values of a setting that differs between runs, at most _MOST_VALUES of them.
     """
 
     runs: dict[str, dict]
@@ -35,12 +35,12 @@ class Line:
     """A run in the list of all runs.
 
     Attributes:
-        place: of its cell: one label per row key, and the column.
+        labels: of its cell: one per row key, and the column.
         scores: percent, one per metric of the report; None without a result.
     """
 
     run: str
-    place: tuple[str, ...]
+    labels: tuple[str, ...]
     choice: str
     seed: int
     status: str
@@ -50,8 +50,8 @@ class Line:
     reason: str
 
 
-def collect(grid: dict, records: dict[str, dict]) -> Behind:
-    """What is behind a grid; arguments as in `reports.html.page.render`."""
+def collect(grid: dict, records: dict[str, dict]) -> RunDetails:
+    """The runs of a grid; arguments as in `reports.html.page.render`."""
     configs = {cell["run"]: dict(_flat(cell["config"])) for cell in grid["cells"] if cell["run"]}
     ended = {run: dict(_flat(_short(_without(records[run], _LEFT_OUT)))) for run in configs if run in records}
     seeds = {cell["run"]: cell["seed"] for cell in grid["cells"]}
@@ -66,7 +66,7 @@ def collect(grid: dict, records: dict[str, dict]) -> Behind:
         }
         for run, config in configs.items()
     }
-    return Behind(runs, shared, _differing(configs, shared["config"]))
+    return RunDetails(runs, shared, _differing(configs, shared["config"]))
 
 
 def lines(report: Report, grid: dict, records: dict[str, dict]) -> Iterator[Line]:
@@ -78,7 +78,7 @@ def lines(report: Report, grid: dict, records: dict[str, dict]) -> Iterator[Line
             scores = record.get("summary", {}).get(value, {})
             yield Line(
                 run=cell["run"],
-                place=tuple(label(cell, key) for key in cell_keys(grid)),
+                labels=tuple(label(cell, key) for key in cell_keys(grid)),
                 choice=short(choice_of(cell)),
                 seed=cell["seed"],
                 status=status_of(cell["run"], records),
@@ -108,7 +108,7 @@ def _text(value: object) -> str:
 
 
 def _short(part: Mapping) -> dict:
-    """Measured numbers with six digits; those of a config stay as they are."""
+    """A record with numbers rounded to six digits."""
     return {name: _short(value) if isinstance(value, Mapping) else _rounded(value) for name, value in part.items()}
 
 
@@ -119,7 +119,7 @@ def _rounded(value: object) -> object:
 
 
 def _common(of_runs: dict[str, dict[str, str]]) -> dict[str, str]:
-    """What is the same in all of them."""
+    """The entries that all runs share."""
     first, *others = of_runs.values() or [{}]
     return {name: text for name, text in first.items() if all(other.get(name) == text for other in others)}
 
@@ -129,12 +129,12 @@ def _differing(configs: dict[str, dict[str, str]], shared: dict[str, str]) -> di
     for config in configs.values():
         for name, text in _without(config, shared).items():
             found.setdefault(name, {})[text] = None
-    return {
-        name: [*texts]
-        if len(texts) <= _MOST_VALUES
-        else [*[*texts][:_MOST_VALUES], f"and {len(texts) - _MOST_VALUES} more"]
-        for name, texts in found.items()
-    }
+    return {name: _listed([*texts]) for name, texts in found.items()}
+
+
+def _listed(texts: list[str]) -> list[str]:
+    rest = len(texts) - _MOST_VALUES
+    return texts if rest <= 0 else [*texts[:_MOST_VALUES], f"and {rest} more"]
 
 
 def _without(part: Mapping, names: Mapping | tuple) -> dict:

@@ -1,6 +1,6 @@
-"""Vega, Vega-Lite and Vega-Embed as one script, from the package vl-convert, which carries them.
+"""Vega, Vega-Lite and Vega-Embed as one script, bundled by the package vl-convert.
 
-Bundling them takes seconds of processor time and always gives the same text, so it is kept beside the decoded images.
+Bundling takes seconds of processor time and is deterministic, so the script is cached beside the decoded images.
 """
 
 import contextlib
@@ -13,13 +13,13 @@ from pathlib import Path
 from bench.files import write_file
 from datasets.cache import default_dir
 
-VEGA_LITE = "6.4"  # for which `curves` and `bubbles` write
+VEGA_LITE = "6.4"  # version of the specifications in `curves` and `bubbles`
 _MARK = "\n// sha256 "
 
 
 @functools.cache
 def script() -> str:
-    """The text of the script; where it cannot be kept, it is made anew each time."""
+    """The text of the script, from the cache if it is there and intact."""
     path = default_dir() / f"vega-lite-{VEGA_LITE}-{version('vl-convert-python')}.js"
     with contextlib.suppress(OSError, UnicodeDecodeError):
         text, _, mark = path.read_text(encoding="utf-8").rpartition(_MARK)
@@ -33,12 +33,12 @@ def script() -> str:
 
 
 def _digest(text: str) -> str:
-    """By which a damaged file is known."""
+    """Checksum by which a damaged file is detected."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _keep(text: str, path: Path) -> None:
-    own = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may get here at once
+    own = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may write at once
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(own, text)

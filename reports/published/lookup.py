@@ -1,4 +1,4 @@
-"""The numbers that the papers print, from `published/*.csv`, by what they were measured on."""
+"""Lookup of published numbers in `published/*.csv` by dataset, partition, algorithm and setting."""
 
 import csv
 from collections import defaultdict
@@ -11,7 +11,7 @@ from bench.errors import unknown
 
 FOLDER = Path(__file__).parent
 
-# What a published number is about. The remaining keys describe the setting it was measured in.
+# Columns that identify a published number, and those of the setting in which it was measured.
 _SUBJECT = ("paper", "table", "dataset", "partition", "algorithm", "variant", "metric")
 _SETTING = ("n_clients", "participation", "model")
 
@@ -21,9 +21,9 @@ class Published:
     """One published number.
 
     Attributes:
-        paper, table, dataset, metric: where it stands and what it measures, as in the CSV.
-        mean, std: as printed, with the paper's own number of decimals; std is "" where none is printed.
-        same_setting: whether it was measured with the number of clients, participation and model asked for.
+        paper, table, dataset, metric: as in the CSV.
+        mean, std: as printed, with the paper's number of decimals; std is "" if none is printed.
+        same_setting: whether it was measured with the requested number of clients, participation and model.
     """
 
     paper: str
@@ -36,7 +36,7 @@ class Published:
 
     @property
     def spread(self) -> float | None:
-        """The printed std as a number, None where none is printed."""
+        """The printed std as a number; None if none is printed."""
         return float(self.std) if self.std else None
 
     def __str__(self) -> str:
@@ -56,10 +56,10 @@ def find(
     participation: str,
     model: str,
 ) -> Published | None:
-    """The published number on a subject, if there is one.
+    """The published number, or None.
 
-    A table may print a subject for several settings (numbers of clients): then only an exact match counts.
-    Otherwise the one number is returned and says whether its setting is the one asked for.
+    If the table prints it for several settings (numbers of clients), n_clients, participation and model must match. If
+    it prints one number, that one is returned, and `same_setting` tells whether they match.
 
     Raises:
         ValueError: if there is no file of the paper.
@@ -76,13 +76,13 @@ def find(
 
 
 def papers() -> list[str]:
-    """The papers of which there are numbers."""
+    """The papers with published numbers."""
     return sorted(path.stem for path in FOLDER.glob("*.csv"))
 
 
 @cache
 def _index(paper: str) -> Mapping[tuple, Mapping[tuple, dict]]:
-    """Subject -> setting -> line of the CSV, everything as text: an empty field is "", never a NaN."""
+    """Subject -> setting -> line of the CSV; all fields are text, empty ones ""."""
     if paper not in papers():
         raise ValueError(unknown("paper", paper, papers()))
     index = defaultdict(dict)

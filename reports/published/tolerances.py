@@ -1,7 +1,7 @@
-"""When a measured mean counts as a reproduction of a published one: one rule per paper.
+"""Tolerances: how far a measured mean may lie from a published one to count as reproduced, one rule per paper.
 
-The papers give no such rule. Each band here is a proposal, made from the spread that the paper prints; all
-numbers are in percent, all bands in percentage points.
+The papers define no such rule. The bands are this project's, derived from the std that each paper prints. Numbers are in
+percent, bands in percentage points.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ class Rule:
 
     Attributes:
         band: (published number, measured std over seeds or None, number of seeds) -> largest difference that
-            is "inside", or None where the rule says nothing.
+            is "inside", or None if the rule does not apply.
         text: the band in words, for a footnote.
-        near: up to this multiple of the band a difference is called "near".
+        near: a difference up to this multiple of the band is "near".
     """
 
     band: Band
@@ -30,7 +30,7 @@ class Rule:
     near: float = 1.0
 
     def verdict(self, published: Published, mean: float, std: float | None, seeds: int) -> str | None:
-        """ "inside", "near" or "outside"; None where the rule says nothing about this number.
+        """ "inside", "near" or "outside"; None if the rule does not apply.
 
         Args:
             published: the published number.
@@ -41,7 +41,7 @@ class Rule:
         band = self.band(published, std, seeds)
         if band is None:
             return None
-        distance = abs(mean - float(published.mean)) - 1e-9  # 54.6 - 53.6 is 1.0 to its reader, not to a float
+        distance = abs(mean - float(published.mean)) - 1e-9  # for rounding: in floats 54.6 - 53.6 > 1
         return "inside" if distance <= band else "near" if distance <= self.near * band else "outside"
 
 
@@ -57,7 +57,7 @@ def rule(name: str) -> Rule:
 
 
 def _fedconcat(published: Published, std: float | None, seeds: int) -> float | None:
-    """Section 15 of the paper's digest."""
+    """Fixed for the tables without a std of the same kind; else three standard errors of the difference of two means."""
     if published.table in ("2", "13"):
         return 3.0
     if published.table in ("3", "12"):
@@ -68,22 +68,22 @@ def _fedconcat(published: Published, std: float | None, seeds: int) -> float | N
 
 
 def _ccvr(published: Published, std: float | None, seeds: int) -> float | None:
-    """Section 14.1 of the paper's digest; the paper averages three trials."""
+    """Two standard errors of the difference of two means over three seeds, as many as the paper has."""
     if std is None or seeds != 3:
         return None
     return max(1.0, 2 * sqrt((published.spread**2 + std**2) / 3))
 
 
 def _fedcat(published: Published, std: float | None, seeds: int) -> float | None:
-    """Section 6 of the paper's digest; the paper prints no spread, so only the dataset matters."""
+    """Fixed per dataset, because the paper prints no std."""
     return {"mnist": 0.3, "femnist": 1.5, "cifar10": 2.0, "cifar100-coarse": 2.0}[published.dataset]
 
 
 def _fedcollab(published: Published, std: float | None, seeds: int) -> float | None:
-    """Section 13 of the paper's digest: 1.5 std cover 95 % of the differences of two five-seed means."""
+    """1.5 std cover 95 % of the differences of two means over five seeds."""
     if published.spread is None or seeds != 5:
         return None
-    # Without any spread: one client of 20, in one of five seeds, is one point of the share improved.
+    # For numbers with std 0: one client of 20 in one of five seeds is one point of the share of improved clients (ipr).
     floor = {"local_accuracy": 0.5, "ipr": 1.0}.get(published.metric, 0.0)
     return max(1.5 * published.spread, floor)
 

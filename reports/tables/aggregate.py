@@ -11,8 +11,9 @@ import pandas as pd
 
 from bench.experiments.labels import chosen_in, value_of
 
-# What identifies the published counterpart of a cell; the same for all runs of the cell.
+# Identifies the published counterpart of a cell; the same for all runs of the cell.
 SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participation", "variant", "published_as"]
+DDOF = {"population": 0, "sample": 1}  # of a std: it divides by the number of seeds minus this
 
 
 def row_keys(grid: dict) -> list[str]:
@@ -21,24 +22,27 @@ def row_keys(grid: dict) -> list[str]:
 
 
 def cell_keys(grid: dict) -> list[str]:
-    """Names of the axes that tell the cells of a table apart: those of its rows, then that of its columns."""
+    """Names of the axes that identify a cell of a table: those of its rows, then that of its columns."""
     return [*row_keys(grid), grid["report"]["columns"]]
 
 
 def label(cell: dict, key: str) -> str:
-    """A cell of the grid on an axis: a field of its own, a setting or a method option; "-" if it has none."""
+    """The label of a grid cell on an axis (a field of the cell, a setting or a method option); "-" if it has no value."""
     value = value_of(cell, key)
     return "-" if value is None else str(value)
 
 
 def split_of(grid: dict) -> str:
-    """On which split the accuracies of a grid are; "test and validation" if it mixes them."""
+    """The split on which a grid is evaluated; "test and validation" if its cells use both."""
     return " and ".join(sorted({cell["config"]["split"] for cell in grid["cells"]}))
 
 
 def current_cells(grid: dict, records: dict[str, dict]) -> list[dict]:
-    """The cells of a grid without those that were played anew: of runs that differ in nothing but the versions of their
-    parts, the last of the grid that has ended counts, and while none has, the last."""
+    """The cells of a grid without superseded ones.
+
+    Cells that differ only in the versions of their parts (algorithm, model, ...) are repetitions of one cell. The last
+    one whose run has ended is kept; if none has ended, the last one.
+    """
     current = {}
     for cell in grid["cells"]:
         key = json.dumps(
@@ -52,7 +56,7 @@ def current_cells(grid: dict, records: dict[str, dict]) -> list[dict]:
 
 
 def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) -> pd.DataFrame:
-    """One line per run of the grid, in the grid's order, whether it has ended or not.
+    """One line per run of the grid, ended or not, in the grid's order.
 
     Args:
         grid: expanded grid.
@@ -61,13 +65,13 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
         value: `last`, `best` or `last10`.
 
     Returns:
-        Columns: the cell keys and SETTING, choice, searched (configurations among which a search on validation data has made
-        it, 0 for none), seed, run, missing, substitute and data_note ("" unless they apply), score (percent; NaN unless the
-        run is done and reports the metric), std_last10 (std of the last 10 rounds of the run, where value is `last10`), done,
-        diverged, failed (bool).
+        Columns: the cell keys and SETTING, choice, searched (number of configurations that a search on validation data
+        tried, 0 without a search), seed, run, missing, substitute and data_note ("" unless they apply), score (percent;
+        NaN unless the run is done and reports the metric), std_last10 (std over the last 10 rounds of the run; NaN
+        unless value is `last10`), done, diverged, failed (bool).
 
     Raises:
-        ValueError: if two runs would fall on the same place of the table.
+        ValueError: if two runs of one seed belong to the same table cell.
     """
     keys = cell_keys(grid)
     lines = []
@@ -94,9 +98,9 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
     runs = pd.DataFrame(lines)
     twice = runs[runs.duplicated([*keys, "choice", "seed"])]
     if len(twice):
-        place = ", ".join(twice.iloc[0][[*keys, "choice"]])
+        where = ", ".join(twice.iloc[0][[*keys, "choice"]])
         raise ValueError(
-            f"Grid {grid['grid']!r} has more than one run with seed {twice.iloc[0]['seed']} for ({place}): "
+            f"Grid {grid['grid']!r} has more than one run with seed {twice.iloc[0]['seed']} for ({where}): "
             "name the axis in which they differ among the report's rows or columns."
         )
     return runs
@@ -107,15 +111,15 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
 
     Args:
         runs: lines of `collect_runs`.
-        keys: names of the columns that tell cells apart.
-        std: `population` (divides by the number of seeds) or `sample` (by one less).
+        keys: names of the columns that identify a cell.
+        std: `population` or `sample`, a key of DDOF.
 
     Returns:
-        Columns of the chosen setting: keys and SETTING, choice, searched, missing, substitute, data_note, mean, std (percent
-        points; of a single planned seed over its last 10 rounds, if the value is about them; else NaN below two
-        seeds), seeds, done, diverged, failed (numbers of seeds), run_ids. Columns about
-        the whole cell: settings, tried (numbers of settings; a tried one ended on every seed, done or
-        diverged), complete.
+        Columns about the chosen setting: keys and SETTING, choice, searched, missing, substitute, data_note, mean, std
+        (percentage points over seeds; NaN below two seeds, except that a single planned seed has its std over the last
+        10 rounds if the value is `last10`), seeds, done, diverged, failed (numbers of seeds), run_ids. Columns about all
+        settings of the cell: settings (how many there are), tried (how many ended on every seed, done or diverged),
+        complete.
     """
     by_setting = runs.groupby([*keys, "choice"], sort=False)
     firsts = [*(key for key in SETTING if key not in keys), "searched", "missing", "substitute"]
@@ -130,9 +134,8 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
         failed=("failed", "sum"),
         run_ids=("run", lambda ids: " ".join(ids.dropna())),
     )
-    ddof = {"population": 0, "sample": 1}[std]
-    settings["std"] = by_setting["score"].std(ddof=ddof).where(settings["done"] > 1)
-    # Of a single run over its last rounds, as Table 3 of FedConcat prints it.
+    settings["std"] = by_setting["score"].std(ddof=DDOF[std]).where(settings["done"] > 1)
+    # Table 3 of FedConcat prints the std of a single run over its last rounds.
     settings["std"] = settings["std"].fillna(settings["std_last10"].where(settings["seeds"] == 1))
     settings["ended"] = settings["done"] + settings["diverged"] == settings["seeds"]
     settings["measured"] = settings["done"] == settings["seeds"]
@@ -163,10 +166,10 @@ def _std_last10(record: dict, metric: str) -> float:
 
 
 def choice_of(cell: dict) -> str:
-    """What was chosen for a cell of the grid, as "mu=0.01, tau=0.5", empty if there was nothing to choose."""
+    """The chosen hyper-parameters of a grid cell, as "mu=0.01, tau=0.5"; empty if there was no choice."""
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(chosen_in(cell).items()))
 
 
 def short(choice: str) -> str:
-    """A choice with four digits of what a search has drawn from a range: people read no more."""
+    """A choice whose long decimals, as a search draws them from a range, are rounded to four digits."""
     return re.sub(r"\d+\.\d{5,}(e-\d+)?|\d\.\d{4,}e-\d+", lambda found: f"{float(found[0]):.4g}", choice)

@@ -1,4 +1,4 @@
-"""Whether a measured table says what the published one says: who wins, and whether the paper's own methods are ahead."""
+"""Agreement of a measured table with the published one: the winner of each row, and the sign of the paper's gains."""
 
 from collections.abc import Iterator
 
@@ -10,12 +10,12 @@ from reports.tables.significance import contenders, printed
 
 
 def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
-    """One sentence per metric with published numbers: in how many rows the winner is the published one, and in how many the
-    difference (method - best baseline) has the published sign.
+    """One sentence per metric with published numbers: in how many rows the winner agrees, and in how many the sign of
+    (method - best baseline).
 
-    A row counts when all of its cells that have a published number are complete, and there are two of them. Measured means
-    count as they are printed; several that are alike are all winners, and one in common is
-    enough; where all are alike, nobody wins.
+    A row counts if at least two of its cells have a published number and all of these are complete. Means are compared
+    as printed. Equal best means are all winners, and the tables agree on a row if they share a winner. A row whose means
+    are all equal has no winner.
 
     Args:
         grid: expanded grid; `mirrors` names the paper's `own` columns and the `baselines` (none: all others).
@@ -47,7 +47,7 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
 
 
 def _parts(expected: pd.DataFrame, measured: pd.DataFrame, own: list[str], baselines: list[str]) -> Iterator[str]:
-    """What agrees, of published and measured means [rows, columns] with the same gaps."""
+    """The parts of the sentence, from published and measured means [rows, columns] that miss the same cells."""
     winners = _winners(expected) & _winners(measured)
     yield f"same winner in {winners.any(axis=1).sum()} of {len(expected)}"
     others = [name for name in expected if name in baselines or not baselines and name not in own]

@@ -1,4 +1,4 @@
-"""The footnotes of a report: what the numbers are, how they were chosen, and what is not as it should be."""
+"""The footnotes of a report: what the numbers are, how hyper-parameters were chosen, and what went wrong."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ import pandas as pd
 
 from bench.results.metrics import METRICS
 from reports.published.tolerances import rule
-from reports.tables import agreement, significance, tuning_notes
+from reports.tables import agreement, gains, significance, tuning_notes
 from reports.tables.aggregate import label, split_of
 from reports.tables.published_comparison import is_comparable, own_value
 
@@ -19,28 +19,43 @@ _VALUES = {
 
 
 def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str) -> Iterable[str]:
-    """The footnotes of a grid's tables as plain sentences, each one only where it applies.
+    """The footnotes of a grid's tables as plain sentences, only those that apply.
 
     Args:
         grid: expanded grid.
         records: run id -> record.
         cells: compared cells of all metrics.
-        value: which rounds the cells are about.
+        value: `last`, `best` or `last10`, the rounds of the accuracies.
     """
     yield _numbers(grid, value)
     for metric in cells["metric"].unique():
         yield f"{metric}: that of {METRICS[metric]}."
     yield from significance.footnotes(cells)
-    if cells["gain"].notna().any():
-        over = " ".join(f"{key}={value}" for key, value in grid["report"]["gains_over"].items())
-        yield f"In brackets: gain over {over}, in points: mean, and std if there is one, of the differences of the same seeds."
+    yield from gains.footnotes(cells, grid)
     yield from tuning_notes.footnotes(grid, cells)
     yield from grid["report"].get("notes", ())
     yield from _published(grid, cells, value)
     yield from agreement.footnotes(grid, cells)
-    if (cells["partition"] == "none").any() and (cells["partition"] != "none").any():
-        names = _join(cells.loc[cells["partition"] == "none", "algorithm"])
+    yield from _pooled(cells)
+    yield from _data(cells)
+    yield from _unfinished(cells)
+    yield from _traffic(grid, records)
+    yield from _caveats(grid, records)
+    yield from _origins(grid, records)
+    yield from _casualties(grid, records)
+    yield from _mixtures(grid, records)
+
+
+def _pooled(cells: pd.DataFrame) -> Iterable[str]:
+    """Centralized methods beside federated ones."""
+    pooled = cells["partition"] == "none"
+    if pooled.any() and not pooled.all():
+        names = _join(cells.loc[pooled, "algorithm"])
         yield f"{names}: trained once per dataset on pooled data; stands in its first row and is not ranked."
+
+
+def _data(cells: pd.DataFrame) -> Iterable[str]:
+    """Substituted and incomplete datasets."""
     substituted = cells[cells["substitute"] != ""]
     for dataset, substitute in substituted[["dataset", "substitute"]].drop_duplicates().to_numpy():
         yield f"{dataset} was replaced by {substitute}: these cells check the mechanics, not {dataset}."
@@ -48,14 +63,13 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     partial = partial.assign(images=partial["substitute"].where(partial["substitute"] != "", partial["dataset"]))
     for dataset, note in partial[["images", "data_note"]].drop_duplicates().to_numpy():
         yield f"{dataset} was incomplete ({note}): these cells have no published counterpart."
+
+
+def _unfinished(cells: pd.DataFrame) -> Iterable[str]:
+    """Cells some of whose runs have no result yet."""
     waiting = (cells["missing"] == "") & (cells["diverged"] < cells["seeds"]) & (cells["failed"] < cells["seeds"])
     if (waiting & ~cells["complete"]).any():
         yield "n/m seeds, n/m settings: n of the m planned have a result; mean and std are of those."
-    yield from _traffic(grid, records)
-    yield from _caveats(grid, records)
-    yield from _origins(grid, records)
-    yield from _casualties(grid, records)
-    yield from _mixtures(grid, records)
 
 
 def _numbers(grid: dict, value: str) -> str:
@@ -94,7 +108,7 @@ def _published(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
 
 
 def _traffic(grid: dict, records: dict[str, dict]) -> Iterable[str]:
-    """What clients exchanged: one sentence per dataset; methods that need different amounts name the range."""
+    """Bytes that clients sent and received: one sentence per dataset, a range where a method's runs differ."""
     found = defaultdict(lambda: defaultdict(set))
     for cell in grid["cells"]:
         exchanged = records.get(cell["run"], {}).get("bytes_per_client")
@@ -109,7 +123,7 @@ def _traffic(grid: dict, records: dict[str, dict]) -> Iterable[str]:
 
 
 def _caveats(grid: dict, records: dict[str, dict]) -> Iterable[str]:
-    """What methods say about their own runs, with the columns that it concerns."""
+    """Caveats that methods recorded about their runs, with the columns that have them."""
     axis, found = grid["report"]["columns"], defaultdict(dict)
     for cell in grid["cells"]:
         for caveat in records.get(cell["run"], {}).get("caveats", ()):
@@ -119,7 +133,7 @@ def _caveats(grid: dict, records: dict[str, dict]) -> Iterable[str]:
 
 
 def _origins(grid: dict, records: dict[str, dict]) -> Iterable[str]:
-    """Which files the images came from: the originals and re-encoded copies have the same counts, not the same pixels."""
+    """The files of the images: original files and re-encoded copies have the same counts, but not the same pixels."""
     found = defaultdict(dict)
     for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
         data = records.get(run_id, {}).get("data")
@@ -143,7 +157,7 @@ def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
 
 
 def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:
-    """Names everything of which the numbers of the table mix several versions."""
+    """One sentence per part, library, device or engine with several versions in the table."""
     counts = defaultdict(Counter)
     for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
         record = records.get(run_id, {})
@@ -163,7 +177,7 @@ def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:
 
 
 def _part(config: dict, path: str) -> str:
-    """What a version belongs to: "model mlp", or "algorithm fedavg" for "algorithm.base" as well."""
+    """The part that has a version: "model mlp"; "algorithm fedavg" also for the path "algorithm.base"."""
     found = config
     for name in path.split("."):
         found = found.get(name, "-") if isinstance(found, dict) else "-"

@@ -1,26 +1,37 @@
-"""What cells gain over another one: differences of runs of the same seed."""
+"""Gains of cells over a baseline cell: differences of runs of the same seed."""
+
+from collections.abc import Iterator
 
 import pandas as pd
 
-from reports.tables.aggregate import cell_keys, scores_by_seed
+from reports.tables.aggregate import DDOF, cell_keys, scores_by_seed
 
 
 def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict) -> pd.DataFrame:
-    """Cells with two more columns: gain and gain_std, mean and std over seeds of the differences from the cell that has the
-    values of the report's `gains_over` instead of its own; NaN for this one itself, and where no seed has both.
+    """Cells with two more columns, gain and gain_std: mean and std over seeds of the differences from the baseline.
+
+    The baseline of a cell is the cell with the values of the report's `gains_over` on these axes and its own values on
+    all others. Both columns are NaN for the baseline itself, and where no seed has a result of both cells.
 
     Args:
         cells: of `reports.tables.aggregate.summarise`.
         runs: of `reports.tables.aggregate.collect_runs`.
     """
-    instead = grid["report"].get("gains_over") or {}
-    if not instead:
+    baseline = grid["report"].get("gains_over") or {}
+    if not baseline:
         return cells.assign(gain=float("nan"), gain_std=float("nan"))
-    places = pd.MultiIndex.from_frame(cells[cell_keys(grid)])
-    wanted = cells[cell_keys(grid)].assign(**{key: str(value) for key, value in instead.items()})
-    baselines = pd.Series(cells.index, places).reindex(pd.MultiIndex.from_frame(wanted)).to_numpy()
+    labels = cells[cell_keys(grid)]
+    of_baselines = labels.assign(**{key: str(value) for key, value in baseline.items()})
+    index_of = pd.Series(cells.index, pd.MultiIndex.from_frame(labels))
+    baselines = index_of.reindex(pd.MultiIndex.from_frame(of_baselines)).to_numpy()
     scores = scores_by_seed(cells, runs)
     differences = (scores - scores.reindex(baselines).to_numpy())[cells.index != baselines]
-    ddof = {"population": 0, "sample": 1}[grid["std"]]
-    spread = differences.std(axis=1, ddof=ddof).where(differences.count(axis=1) > 1)
-    return cells.assign(gain=differences.mean(axis=1), gain_std=spread)
+    std = differences.std(axis=1, ddof=DDOF[grid["std"]]).where(differences.count(axis=1) > 1)
+    return cells.assign(gain=differences.mean(axis=1), gain_std=std)
+
+
+def footnotes(cells: pd.DataFrame, grid: dict) -> Iterator[str]:
+    """What the numbers in brackets are."""
+    if cells["gain"].notna().any():
+        over = " ".join(f"{key}={value}" for key, value in grid["report"]["gains_over"].items())
+        yield f"In brackets: gain over {over}, in points: mean, and std if there is one, of the differences of the same seeds."

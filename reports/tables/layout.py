@@ -1,6 +1,6 @@
-"""Arranges cells as the paper's table does: rows and columns in its order, the best of each row marked.
+"""The layout of a table: cells in the order of the paper's rows and columns, the best of each row marked.
 
-The result is made of short texts and knows nothing of Markdown or LaTeX.
+Tables hold short texts, independent of Markdown and LaTeX.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,17 +14,17 @@ from reports.tables.aggregate import cell_keys, row_keys
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in one place of a table.
+    """One cell of a table, as text.
 
     Attributes:
         measured: "53.2±0.9", or "" if no seed has a result.
-        caveats: what the reader must know about it: "2/3 seeds", "diverged", "no data: svhn", "on cifar10".
+        caveats: limits of the number: "2/3 seeds", "diverged", "no data: svhn", "on cifar10".
         gain: "+5.7±0.4" over another cell, or "".
         published: published value, difference and, where there is one, verdict; empty without a counterpart.
         best: whether it is the best of its row.
-        not_significant: whether it is not, but the seeds cannot tell it from the best.
-        mean: the number of `measured`, not rounded; None if there is none.
-        runs: ids of the runs behind it.
+        not_significant: whether it is not the best, but does not differ significantly from it.
+        mean: the mean in percent, not rounded; None if no seed has a result.
+        runs: ids of the cell's runs.
     """
 
     measured: str
@@ -51,10 +51,10 @@ class Table:
 
     Attributes:
         row_keys: names of the row labels.
-        columns: values of what differs from column to column.
+        columns: values of the column axis.
         rows: from top to bottom.
-        column_key: what differs from column to column.
-        title: what the table shows, where it is not what the report does.
+        column_key: name of the column axis.
+        title: of a table beside the report's main one (chosen hyper-parameters, ranks); "" for the main one.
     """
 
     metric: str
@@ -66,9 +66,10 @@ class Table:
 
     @property
     def titles(self) -> tuple[str, ...]:
-        """Of the columns: a method's name says what it is, another value does not."""
-        named = self.column_key == "algorithm"
-        return tuple(name if named else f"{self.column_key}={name}" for name in self.columns)
+        """Headings of the columns: "fedavg" for a method, "fraction=0.1" for a value of any other axis."""
+        if self.column_key == "algorithm":
+            return self.columns
+        return tuple(f"{self.column_key}={name}" for name in self.columns)
 
 
 def percent(number: float) -> str:
@@ -79,26 +80,26 @@ def percent(number: float) -> str:
 def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], Cell] | None = None) -> Table:
     """The table of one metric's cells.
 
-    Args:
-        show: what stands in a cell; None for its number.
+    A cell without a partition (centralized training) belongs to its dataset. As in the papers, it is shown once, in the
+    first row of the dataset.
 
-    A cell without a partition (centralized training) belongs to the dataset, not to one of its rows: it
-    stands once, in the dataset's first row, as in the papers.
+    Args:
+        show: makes the text of a cell; None shows mean, std and what is known about them.
     """
     keys = row_keys(grid)
     *_, column_key = cell_keys(grid)
-    places = {}
+    texts = {}
     for cell in cells.itertuples():
         labels = tuple(getattr(cell, key) for key in keys)
-        places[labels, getattr(cell, column_key)] = (show or _show)(cell)
+        texts[labels, getattr(cell, column_key)] = (show or _show)(cell)
 
-    columns = _in_order((column for _, column in places), map(_text, grid["column_order"]))
-    labels_in_order = _in_order((labels for labels, _ in places), map(_labels, grid["row_order"]))
-    hosts = {labels: _host(labels, labels_in_order, keys) for labels in labels_in_order}
-    placed = {(hosts[labels], column): cell for (labels, column), cell in places.items()}
+    columns = _in_order((column for _, column in texts), map(_text, grid["column_order"]))
+    labels_in_order = _in_order((labels for labels, _ in texts), map(_labels, grid["row_order"]))
+    row_of = {labels: _row_of(labels, labels_in_order, keys) for labels in labels_in_order}
+    arranged = {(row_of[labels], column): cell for (labels, column), cell in texts.items()}
     rows = (
-        Row(labels, tuple(placed.get((labels, column)) for column in columns))
-        for labels in dict.fromkeys(hosts.values())
+        Row(labels, tuple(arranged.get((labels, column)) for column in columns))
+        for labels in dict.fromkeys(row_of.values())
     )
     return Table(metric, tuple(keys), tuple(columns), tuple(rows), column_key)
 
@@ -148,7 +149,7 @@ def _caveats(cell) -> Iterable[str]:
 
 
 def _labels(row: list) -> tuple[str, ...]:
-    """A row of the grid's order as `cells.label` prints it."""
+    """A row of the grid's `row_order`, as `reports.tables.aggregate.label` prints it."""
     return tuple(map(_text, row))
 
 
@@ -156,22 +157,22 @@ def _text(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _in_order(found: Iterable, wanted: Iterable) -> list:
-    """Everything found, once: first what is wanted, in that order, then the rest as found."""
-    found = dict.fromkeys(found)
-    first = [item for item in wanted if item in found]
-    return [*first, *(item for item in found if item not in first)]
+def _in_order(items: Iterable, order: Iterable) -> list:
+    """The distinct items: first those that `order` names, in that order, then the others as they come."""
+    items = dict.fromkeys(items)
+    first = [item for item in order if item in items]
+    return [*first, *(item for item in items if item not in first)]
 
 
-def _host(labels: tuple[str, ...], rows: list[tuple[str, ...]], keys: list[str]) -> tuple[str, ...]:
-    """The row where cells with these labels stand: their own, or the dataset's first without a partition."""
+def _row_of(labels: tuple[str, ...], rows: list[tuple[str, ...]], keys: list[str]) -> tuple[str, ...]:
+    """The row that shows cells with these labels: their own, or without a partition the first one of the dataset."""
     partition = dict(zip(keys, labels, strict=True)).get("partition")
     if partition != "none":
         return labels
-    place = keys.index("partition")
-    siblings = (row for row in rows if row[place] != "none" and _without(row, place) == _without(labels, place))
+    axis = keys.index("partition")
+    siblings = (row for row in rows if row[axis] != "none" and _without(row, axis) == _without(labels, axis))
     return next(siblings, labels)
 
 
-def _without(labels: tuple[str, ...], place: int) -> tuple[str, ...]:
-    return labels[:place] + labels[place + 1 :]
+def _without(labels: tuple[str, ...], axis: int) -> tuple[str, ...]:
+    return labels[:axis] + labels[axis + 1 :]

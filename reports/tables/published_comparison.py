@@ -1,4 +1,4 @@
-"""Sets the published number beside each measured cell, with the difference and, where fair, a verdict."""
+"""The published number beside each measured cell, with the difference and, if the settings agree, a verdict."""
 
 import pandas as pd
 
@@ -13,12 +13,12 @@ _PUBLISHED_METRICS = {
 
 
 def own_value(grid: dict) -> str:
-    """Which rounds the grid's table is about, as its paper's: the last one unless the grid says otherwise."""
+    """The rounds whose accuracy the grid's paper prints: `last` unless the grid names `best` or `last10`."""
     return grid["report"].get("value", "last")
 
 
 def is_comparable(grid: dict, value: str) -> bool:
-    """Whether the grid was run, and is read, as its paper did; otherwise a verdict would say nothing."""
+    """Whether budget and rounds are those of the paper; otherwise there is no verdict."""
     return grid["budget"] == "paper" and value == own_value(grid)
 
 
@@ -55,7 +55,7 @@ def _counterpart(cell: dict, grid: dict, metric: str) -> Published | None:
             partition=cell["partition"],
             algorithm=cell["algorithm"] if cell["published_as"] == "-" else cell["published_as"],
             variant="" if cell["variant"] == "-" else cell["variant"],
-            # Without a partition one client holds everything, whatever the other cells of the grid use.
+            # Without a partition there is one client, also where the grid sets another number for all cells.
             n_clients="1" if cell["partition"] == "none" else cell["clients"],
             participation=cell["participation"],
             model=cell["model"],

@@ -1,4 +1,4 @@
-"""How the columns of a table stand over all of its rows: mean ranks and wins, with intervals."""
+"""Mean ranks and pairwise wins of the columns of a table over its rows, with bootstrap intervals."""
 
 from collections.abc import Iterator
 
@@ -18,19 +18,20 @@ _BATCH = 10**6  # numbers of resampled rows in memory at once
 
 
 def standings(cells: pd.DataFrame, grid: dict, columns: tuple[str, ...]) -> pd.DataFrame:
-    """Mean ranks and wins of the columns, over the rows in which each of them has a contender.
+    """Mean ranks and wins of the columns, over the rows in which every column has a contender.
 
-    Means count as they are printed. Ranks start at 1 for the best, those that are alike share their mean rank; a win is a
-    row in which one column's mean is above the other's, rows in which they are alike are half a win of both.
+    Means are compared as printed. Rank 1 is the best; equal means share their mean rank. A column wins a row against
+    another one if its mean is higher; equal means count as half a win for both.
 
     Args:
         cells: of one metric.
         grid: expanded grid.
-        columns: of its table, in order; those without a contender beside others are left out.
+        columns: of its table, in order. A column that has no contender in a row with others is left out.
 
     Returns:
-        Lines of COLUMNS without the metric: over is "" and measure "mean_rank" for a rank, and "wins" (percent of rows) for
-        a pair; low and high are ends of percentile bootstrap intervals over rows; none without two columns and two rows.
+        Lines of COLUMNS without the metric. A rank has over "" and measure "mean_rank"; a pair has measure "wins", in
+        percent of rows. low and high are the ends of percentile bootstrap intervals over rows. Empty with fewer than two
+        columns or two rows.
     """
     means = _ranked(cells, grid, columns).dropna()
     count, names = len(means), list(means.columns)
@@ -71,7 +72,7 @@ def arrange(found: pd.DataFrame, grid: dict, metric: str) -> Table:
 
 
 def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: dict) -> Iterator[str]:
-    """What the standings are, or why there are none though the grid asks for them.
+    """What mean ranks and wins are, or why there are none yet.
 
     Args:
         found: standings of all metrics.
@@ -91,7 +92,7 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: dict) -> Iterator[
 
 
 def _ranked(cells: pd.DataFrame, grid: dict, columns: tuple[str, ...]) -> pd.DataFrame:
-    """Printed means [rows, columns]; pooled training, alone in its row, is not ranked."""
+    """Printed means [rows, columns], without rows that have one contender, such as those of centralized training."""
     keys, column = row_keys(grid), grid["report"]["columns"]
     found = contenders(cells)
     found = found.assign(mean=printed(found["mean"]))
@@ -101,7 +102,7 @@ def _ranked(cells: pd.DataFrame, grid: dict, columns: tuple[str, ...]) -> pd.Dat
 
 
 def _interval(measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the interval of each mean over rows: measured [rows, measures] -> [measures] twice."""
+    """Lower and upper ends [measures] of the intervals of the means over rows of measured [rows, measures]."""
     from scipy import stats
 
     found = stats.bootstrap(

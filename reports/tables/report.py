@@ -1,5 +1,6 @@
-"""A report: the tables of a grid, one per metric, with their footnotes and the numbers behind them."""
+"""A report: the tables of a grid, one per metric, with footnotes and unrounded numbers."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pandas as pd
@@ -7,8 +8,7 @@ import pandas as pd
 from bench.errors import unknown
 from bench.experiments.figure_names import VALUES
 from bench.results.metrics import METRICS
-from reports.tables import rankings as over_rows
-from reports.tables import tuning_notes
+from reports.tables import rankings, tuning_notes
 from reports.tables.aggregate import cell_keys, collect_runs, current_cells, label, row_keys, summarise
 from reports.tables.footnotes import footnotes
 from reports.tables.gains import add_gains
@@ -19,17 +19,17 @@ from reports.tables.significance import compare_with_best
 
 @dataclass(frozen=True)
 class Report:
-    """What every output format renders.
+    """The content that every output format renders.
 
     Attributes:
-        name: `grid@budget`, with the value where it is not the grid's own; the name of the files.
-        title: what the grid says about itself, its name if nothing.
-        tables: one per metric; shared models and per-client models never stand in one column.
+        name: `<grid>@<budget>`, with `-<value>` if the value is not the grid's own; the stem of the files' names.
+        title: of the grid; its name if it has no title.
+        tables: one per metric; a column never mixes shared and per-client models.
         notes: footnotes, plain sentences.
         cells: one line per cell and metric, accuracies in percent, not rounded.
-        choices: hyper-parameters that were chosen, as tables, one per metric where something was.
-        standings: mean ranks and wins of the columns, as tables, one per metric that has some.
-        standings_data: the numbers behind them, lines of `reports.tables.rankings.COLUMNS`.
+        choices: tables of chosen hyper-parameters, one per metric with a choice.
+        standings: tables of mean ranks and wins, one per metric that has them.
+        standings_data: the numbers of these tables; its columns are `reports.tables.rankings.COLUMNS`.
     """
 
     name: str
@@ -42,8 +42,8 @@ class Report:
     standings_data: pd.DataFrame | None = None
 
     @property
-    def below(self) -> tuple[Table, ...]:
-        """What stands below the tables of numbers."""
+    def secondary(self) -> tuple[Table, ...]:
+        """The tables below those of accuracies."""
         return (*self.choices, *self.standings)
 
 
@@ -56,10 +56,34 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         value: `last`, `best` or `last10`; None is the grid's own.
 
     Raises:
-        ValueError: if value, metric, axis, paper or verdict rule is unknown, or cells cannot be told apart.
+        ValueError: if value, metric, axis, paper or verdict rule is unknown, or two runs of one seed belong to one table cell.
     """
     grid = grid | {"cells": current_cells(grid, records)}
     value = value or own_value(grid)
+    _validate(grid, value)
+    columns_by_metric = _columns_by_metric(grid, records, value)
+    by_metric = {
+        metric: _compared_cells(grid, records, metric, columns, value) for metric, columns in columns_by_metric.items()
+    }
+    tables = {metric: arrange(cells, grid, metric) for metric, cells in by_metric.items()}
+    standings = _standings(by_metric, tables, grid)
+    cells = pd.concat(by_metric.values(), ignore_index=True)
+    notes = [*footnotes(grid, records, cells, value)]
+    if standings is not None:
+        notes += rankings.footnotes(standings, cells, grid)
+    return Report(
+        name=f"{grid['grid']}@{grid['budget']}" + (f"-{value}" if value != own_value(grid) else ""),
+        title=grid["title"] or grid["grid"],
+        tables=tuple(tables.values()),
+        notes=tuple(notes),
+        cells=cells,
+        choices=tuple(_choices(by_metric, columns_by_metric, grid)),
+        standings=() if standings is None else tuple(_standing_tables(standings, grid)),
+        standings_data=standings,
+    )
+
+
+def _validate(grid: dict, value: str) -> None:
     if value not in VALUES:
         raise ValueError(unknown("value", value, VALUES))
     if grid["report"]["metric"] not in METRICS:
@@ -68,38 +92,46 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         if all(label(cell, key) == "-" for cell in grid["cells"]):
             raise ValueError(f"The report names {key!r}, but no cell of the grid has a setting of that name.")
 
-    tables, frames, choices, ranked, seen = [], [], [], [], set()
-    for metric, columns in _columns_by_metric(grid, records, value).items():
-        runs = collect_runs(grid, records, metric, value)
-        runs = runs[runs[grid["report"]["columns"]].isin(columns)]
-        cells = add_gains(summarise(runs, cell_keys(grid), grid["std"]), runs, grid)
-        cells = compare(cells, grid, metric, value)
-        cells = compare_with_best(cells, runs, row_keys(grid))
-        tables.append(arrange(cells, grid, metric))
-        new = cells[~cells[grid["report"]["columns"]].isin(seen)]
-        seen |= columns
-        choices += filter(None, [tuning_notes.table(new, grid, metric)])
-        frames.append(cells.assign(metric=metric, value=value, chosen_on=tuning_notes.chosen_on(cells, grid)))
-        if grid["report"].get("standings"):
-            found = over_rows.standings(cells, grid, tables[-1].columns)
-            ranked.append(found.assign(metric=metric)[list(over_rows.COLUMNS)])
-    cells = pd.concat(frames, ignore_index=True)
-    notes = [*footnotes(grid, records, cells, value)]
 
-    name = f"{grid['grid']}@{grid['budget']}" + (f"-{value}" if value != own_value(grid) else "")
-    title = grid["title"] or grid["grid"]
-    if not ranked:
-        return Report(name, title, tuple(tables), tuple(notes), cells, tuple(choices))
-    found = pd.concat([lines for lines in ranked if len(lines)] or ranked[:1], ignore_index=True)
-    notes += over_rows.footnotes(found, cells, grid)
-    shown = tuple(over_rows.arrange(lines, grid, metric) for metric, lines in found.groupby("metric", sort=False))
-    return Report(name, title, tuple(tables), tuple(notes), cells, tuple(choices), shown, found)
+def _compared_cells(grid: dict, records: dict[str, dict], metric: str, columns: set[str], value: str) -> pd.DataFrame:
+    """The cells of one metric's table with gains, published numbers and tests."""
+    runs = collect_runs(grid, records, metric, value)
+    runs = runs[runs[grid["report"]["columns"]].isin(columns)]
+    cells = add_gains(summarise(runs, cell_keys(grid), grid["std"]), runs, grid)
+    cells = compare(cells, grid, metric, value)
+    cells = compare_with_best(cells, runs, row_keys(grid))
+    return cells.assign(metric=metric, value=value, chosen_on=tuning_notes.chosen_on(cells, grid))
+
+
+def _choices(by_metric: dict[str, pd.DataFrame], columns: dict[str, set[str]], grid: dict) -> Iterator[Table]:
+    """Tables of chosen hyper-parameters; a column with several metrics is only in the first metric's table."""
+    listed = set()
+    for metric, cells in by_metric.items():
+        if table := tuning_notes.table(cells[~cells[grid["report"]["columns"]].isin(listed)], grid, metric):
+            yield table
+        listed |= columns[metric]
+
+
+def _standings(by_metric: dict[str, pd.DataFrame], tables: dict[str, Table], grid: dict) -> pd.DataFrame | None:
+    """Mean ranks and wins of all metrics, lines of `rankings.COLUMNS`; None if the grid does not request them."""
+    if not grid["report"].get("standings"):
+        return None
+    found = [
+        rankings.standings(cells, grid, tables[metric].columns).assign(metric=metric)[list(rankings.COLUMNS)]
+        for metric, cells in by_metric.items()
+    ]
+    return pd.concat([lines for lines in found if len(lines)] or found[:1], ignore_index=True)
+
+
+def _standing_tables(standings: pd.DataFrame, grid: dict) -> Iterator[Table]:
+    for metric, lines in standings.groupby("metric", sort=False):
+        yield rankings.arrange(lines, grid, metric)
 
 
 def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict[str, set[str]]:
     """Metric -> columns of its table, the grid's own metric first.
 
-    A column stands under each accuracy that its runs report; one without any result yet under the grid's own.
+    A column is in the table of every accuracy that its runs report, and without any result in that of the grid's metric.
     """
     axis = grid["report"]["columns"]
     reported = {}

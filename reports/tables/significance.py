@@ -1,4 +1,4 @@
-"""The best cell of each row, and the cells that the seeds cannot tell from it."""
+"""The best cell of each row, and the cells that do not differ significantly from it."""
 
 import warnings
 from collections.abc import Iterator
@@ -10,23 +10,23 @@ from reports.tables.aggregate import scores_by_seed
 from reports.tables.layout import percent
 
 LEVEL = 0.05
-FEW_SEEDS = 5  # below, the test finds only differences of several standard deviations
+FEW_SEEDS = 5  # with fewer, the test detects only differences of several standard deviations
 
 
 def contenders(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells that may be compared with others of their row: complete ones, on their own dataset."""
+    """The cells that are compared within their row: complete ones that were not run on a substitute dataset."""
     return cells[cells["complete"] & (cells["substitute"] == "")]
 
 
 def printed(means: pd.Series) -> pd.Series:
-    """Means as a table prints them, so that what looks alike counts as alike."""
+    """Means as a table prints them: numbers that print alike compare as equal."""
     return means.map(percent).astype(float)
 
 
 def mark_best(cells: pd.DataFrame, rows: list[str]) -> pd.Series:
-    """True for the best mean of each row, for all of them where several print alike.
+    """True for the contender with the best mean of each row, for all of them if several print alike.
 
-    Only contenders take part, and only where there are two or more of them.
+    A row with a single contender has no best cell.
     """
     candidates = contenders(cells)
     means = printed(candidates["mean"])
@@ -36,21 +36,21 @@ def mark_best(cells: pd.DataFrame, rows: list[str]) -> pd.Series:
 
 
 def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) -> pd.DataFrame:
-    """Cells with best and three more columns: p_value (adjusted), pairs, not_significant.
+    """Cells with four more columns: best, p_value (adjusted), pairs, not_significant.
 
-    Each contender is compared with the highest mean of its row by the two-sided paired t-test over the runs of the same seed;
-    Holm's correction covers the rivals of a row. Of three or five seeds no test by ranks could ever tell rivals apart: the
-    smallest p-value of Wilcoxon's is 0.25 and 0.06. That the best was found on the same seeds
-    is not corrected for: of eight equals on three to ten seeds, some rival differs in about one row in ten.
+    Each contender is compared with the highest mean of its row by the two-sided paired t-test over runs of the same seed,
+    with Holm's correction for the rivals of a row. A rank test could not reject at three or five seeds: the smallest
+    p-value of Wilcoxon's test is 0.25 and 0.06. The selection of the best on the same seeds is not corrected for: with
+    eight equal methods and three to ten seeds, about one row in ten shows a significant difference.
 
     Args:
         cells: of `reports.tables.aggregate.summarise`.
         runs: of `reports.tables.aggregate.collect_runs`.
-        rows: names of the columns that tell rows apart.
+        rows: names of the columns that identify a row.
 
     Returns:
-        Besides `best` (of `mark_best`): p_value, in [0, 1], NaN for the best itself and where fewer than two seeds can be
-        paired; pairs, the number of seeds behind it; not_significant: not bold, and p_value above LEVEL.
+        best: of `mark_best`. p_value: in [0, 1]; NaN for the highest mean itself and with fewer than two common seeds.
+        pairs: number of common seeds. not_significant: not best, and p_value above LEVEL.
     """
     candidates = contenders(cells)
     best_of = candidates.groupby(rows)["mean"].transform("idxmax").astype(cells.index.dtype)
@@ -74,7 +74,7 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) 
 
 
 def footnotes(cells: pd.DataFrame) -> Iterator[str]:
-    """What bold and italics are, and how much the test behind them can find."""
+    """What bold and italics mean, and the power of the test."""
     if not cells["best"].any():
         return
     yield "Bold: best mean of the row among the complete cells, all of them where several print alike."
@@ -93,7 +93,7 @@ def footnotes(cells: pd.DataFrame) -> Iterator[str]:
 
 
 def _paired_t_test(own: np.ndarray, best: np.ndarray) -> np.ndarray:
-    """Two-sided p-values [rivals] of scores [rivals, seeds]; without any difference 1, with the same one on every seed 0."""
+    """Two-sided p-values [rivals] of scores [rivals, seeds]: 1 if all scores are equal, 0 if all differ by one constant."""
     from scipy import stats  # takes as long to import as pandas; tables of single seeds do without
 
     with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
@@ -103,7 +103,7 @@ def _paired_t_test(own: np.ndarray, best: np.ndarray) -> np.ndarray:
 
 
 def _holm(p_values: pd.Series, rows: pd.DataFrame) -> pd.Series:
-    """Adjusted p-values: of m in a row the smallest times m, the next times m - 1, ..., none below the one before it.
+    """Holm's adjusted p-values: of m in a row, the smallest times m, the next times m - 1, ..., made non-decreasing.
 
     Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6, 1979.
     """

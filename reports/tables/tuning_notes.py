@@ -1,4 +1,4 @@
-"""How hyper-parameters were chosen, and which: footnotes, and a table of the choices."""
+"""How hyper-parameters were chosen (footnotes), and which ones (a table)."""
 
 import json
 from collections import defaultdict
@@ -13,7 +13,7 @@ TITLE = "Chosen hyper-parameters"
 
 
 def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
-    """By which protocol the numbers of a table were tuned.
+    """The tuning protocol of a table's numbers.
 
     Args:
         grid: expanded grid.
@@ -28,28 +28,18 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
             f"seeds{protocol}; N is {counts}."
         )
     yield from _searched(grid)
-    fixed = cells[(cells["settings"] == 1) & (cells["choice"] != "") & (cells["searched"] == 0)]
-    if len(fixed):
-        keys = cell_keys(grid)
-        places = set(fixed[keys].itertuples(index=False, name=None))
-        shown = [cell for cell in grid["cells"] if tuple(label(cell, key) for key in keys) in places]
-        yield f"One setting, not tuned: {', '.join(_choices(shown))}."
-    if cells["searched"].any() and not cells["searched"].all():
-        others = dict.fromkeys(
-            cells.loc[(cells["searched"] == 0) & (cells["missing"] == ""), grid["report"]["columns"]]
-        )
-        if others:
-            yield f"Nothing was searched in some cells of {', '.join(others)}."
+    yield from _fixed(grid, cells)
+    yield from _not_searched(grid, cells)
 
 
 def chosen_on(cells: pd.DataFrame, grid: dict) -> pd.Series:
-    """The split on which each cell's hyper-parameters were chosen, "" where there was no choice."""
+    """The split on which each cell's hyper-parameters were chosen; "" without a choice."""
     own = pd.Series(split_of(grid), cells.index).where(cells["settings"] > 1, "")
     return own.mask(cells["searched"] > 0, "validation")
 
 
 def table(cells: pd.DataFrame, grid: dict, metric: str) -> Table | None:
-    """What was chosen, a row for each cell of the table of a metric in which something was; None if nothing was anywhere."""
+    """The chosen hyper-parameters of a metric's cells, one row per cell with a choice; None if no cell has one."""
     chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & (cells["done"] > 0)]
     if chosen.empty:
         return None
@@ -64,52 +54,92 @@ def table(cells: pd.DataFrame, grid: dict, metric: str) -> Table | None:
 
 
 def _searched(grid: dict) -> Iterator[str]:
-    """About choices on validation data."""
-    found = {json.dumps(cell["tuned"], sort_keys=True): cell for cell in grid["cells"] if cell.get("tuned")}
-    if not found:
-        return
-    tuned = [cell["tuned"] for cell in found.values()]
-    shares = _alternatives(f"{one['share']:.0%}" for one in tuned)
-    judged = defaultdict(dict)
-    for cell in found.values():
-        judged[cell["tuned"]["metric"].replace("_", " ")][label(cell, "algorithm")] = True
-    metrics = " or ".join(
-        f"{metric} ({', '.join(names)})" if len(judged) > 1 else metric for metric, names in judged.items()
+    """Choices on validation data."""
+    distinct = {json.dumps(cell["tuned"], sort_keys=True): cell for cell in grid["cells"] if cell.get("tuned")}
+    if cells := [*distinct.values()]:
+        yield _search_protocol(cells)
+        yield from _ties(cells)
+        yield from _unequal_counts(cells)
+        yield _searched_spaces(cells)
+
+
+def _search_protocol(cells: list[dict]) -> str:
+    """Validation share, number of configurations, metric, seeds and searcher of the searches of these cells."""
+    searches = [cell["tuned"] for cell in cells]
+    shares = _alternatives(f"{search['share']:.0%}" for search in searches)
+    counts = {search["tried"] for search in searches}
+    number = str(*counts) if len(counts) == 1 else "N"
+    seeds = _alternatives(", ".join(map(str, search["seeds"])) for search in searches)
+    searchers = _alternatives(
+        search["searcher"] + (f" with {search['scheduler']}" if search["scheduler"] != "none" else "")
+        for search in searches
     )
-    seeds = _alternatives(", ".join(map(str, one["seeds"])) for one in tuned)
-    how = _alternatives(one["searcher"] + (f" with {one['scheduler']}" * (one["scheduler"] != "none")) for one in tuned)
-    counts = defaultdict(list)
-    for cell in found.values():
-        counts[label(cell, "algorithm")].append(cell["tuned"]["tried"])
-    equal = {one["tried"] for one in tuned}
-    number = str(*equal) if len(equal) == 1 else "N"
-    yield (
+    return (
         f"Hyper-parameters were chosen on validation data ({shares} of each class of each client; no test image was read), and "
-        f"then trained on all training data. Best of {number} configurations per cell by mean validation {metrics} in the last "
-        f"round over seeds {seeds}; searcher {how}."
+        f"then trained on all training data. Best of {number} configurations per cell by mean validation "
+        f"{_search_metrics(cells)} in the last round over seeds {seeds}; searcher {searchers}."
     )
-    vague = sum(one["alike"] > 1 for one in tuned)
-    if vague:
+
+
+def _search_metrics(cells: list[dict]) -> str:
+    """ "accuracy", or with several metrics "accuracy (fedavg, moon) or local accuracy (ifca)"."""
+    methods = defaultdict(dict)
+    for cell in cells:
+        methods[cell["tuned"]["metric"].replace("_", " ")][label(cell, "algorithm")] = True
+    if len(methods) == 1:
+        return next(iter(methods))
+    return " or ".join(f"{metric} ({', '.join(names)})" for metric, names in methods.items())
+
+
+def _ties(cells: list[dict]) -> Iterator[str]:
+    """Searches whose best configurations have equal printed scores."""
+    tied = sum(cell["tuned"]["alike"] > 1 for cell in cells)
+    if tied:
         yield (
-            f"In {vague} of {len(tuned)} searches the best configurations print alike on validation data; the first of them "
+            f"In {tied} of {len(cells)} searches the best configurations print alike on validation data; the first of them "
             "was taken, and which it is means little."
         )
-    if len(equal) > 1:
-        yield (
-            "The methods did not get equally many configurations: N is "
-            f"{_counted({name: (min(tried), max(tried)) for name, tried in counts.items()})}."
-        )
-    spaces = defaultdict(dict)
-    for cell in found.values():
-        for key, where in cell["tuned"]["space"].items():
-            spaces[key, where][_method(cell, key)] = True
-    searched = "; ".join(f"{key} of {', '.join(names)} in {where}" for (key, where), names in spaces.items())
-    yield f"Searched: {searched}."
+
+
+def _unequal_counts(cells: list[dict]) -> Iterator[str]:
+    """Numbers of tried configurations, if they differ between searches."""
+    counts = defaultdict(list)
+    for cell in cells:
+        counts[label(cell, "algorithm")].append(cell["tuned"]["tried"])
+    if len({tried for of_method in counts.values() for tried in of_method}) > 1:
+        ranges = {name: (min(of_method), max(of_method)) for name, of_method in counts.items()}
+        yield f"The methods did not get equally many configurations: N is {_counted(ranges)}."
+
+
+def _searched_spaces(cells: list[dict]) -> str:
+    methods = defaultdict(dict)
+    for cell in cells:
+        for key, space in cell["tuned"]["space"].items():
+            methods[key, space][_method(cell, key)] = True
+    searched = "; ".join(f"{key} of {', '.join(names)} in {space}" for (key, space), names in methods.items())
+    return f"Searched: {searched}."
+
+
+def _fixed(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
+    """Tuning sets of one point."""
+    fixed = cells[(cells["settings"] == 1) & (cells["choice"] != "") & (cells["searched"] == 0)]
+    if len(fixed):
+        keys = cell_keys(grid)
+        labels = set(fixed[keys].itertuples(index=False, name=None))
+        shown = [cell for cell in grid["cells"] if tuple(label(cell, key) for key in keys) in labels]
+        yield f"One setting, not tuned: {', '.join(_choices(shown))}."
+
+
+def _not_searched(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
+    """Columns with cells that were not searched, in a grid with searches."""
+    if cells["searched"].any():
+        rest = cells[(cells["searched"] == 0) & (cells["missing"] == "")]
+        if columns := dict.fromkeys(rest[grid["report"]["columns"]]):
+            yield f"Nothing was searched in some cells of {', '.join(columns)}."
 
 
 def _choices(cells: list[dict]) -> Iterator[str]:
-    """ "moon mu=5.0" for each option that was chosen, with the method that it belongs to, be it around another or inside, and
-    the datasets where it differs between them."""
+    """ "moon mu=5.0" for each chosen option, with its method, and with its datasets if the value differs between them."""
     found: dict[str, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))
     for cell in cells:
         for name, value in sorted(cell["choice"].items()):
@@ -120,7 +150,7 @@ def _choices(cells: list[dict]) -> Iterator[str]:
 
 
 def _method(cell: dict, option: str) -> str:
-    """The method to which an option of a cell belongs: the one that is played, or one inside it."""
+    """The method to which an option of a cell belongs: the cell's method or one that it wraps."""
     method = outer = cell["config"]["algorithm"]
     while option not in method and isinstance(method.get("base"), dict):
         method = method["base"]

@@ -29,7 +29,7 @@ from algorithms.local import task_loss
 from algorithms.oracle import Oracle
 from algorithms.scaffold import Scaffold
 from bench.models.base import BoundModel
-from bench.models.calibrated import NormalisedClassifier, around, tukey
+from bench.models.calibrated import NormalisedClassifier, tukey, wrap
 from bench.models.mlp import Mlp
 from bench.simulation.client import Batch
 from bench.simulation.evaluation import evaluate
@@ -153,7 +153,7 @@ def test_tukeys_transformation():
 
 def test_clsnorm_has_rows_of_length_1_and_no_bias():
     case = ORACLE["clsnorm"]
-    model = around(NormalisedClassifier, Mlp((1, 6, 6), 2))
+    model = wrap(NormalisedClassifier, Mlp((1, 6, 6), 2))
     assert "classifier.bias" not in model.init(torch.Generator())
     logits = model.head({"classifier.weight": tensor(case["weight"])}, tensor([case["feature"]]))
     close(logits[0], case["logits"])

@@ -328,7 +328,7 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path, read):
 
     write_cifar10(tmp_path / "cifar-10-batches-py")
     write_pickle(tmp_path / "cifar-10-batches-py" / "data_batch_1", {"data": Attack()})
-    with pytest.raises(DataError, match=r"data_batch_1 is truncated or corrupt \(it asks for \w+\.open\)"):
+    with pytest.raises(DataError, match=r"data_batch_1 is truncated or corrupt \(it contains \w+\.open\)"):
         read("cifar10")
     assert not (tmp_path / "harm").exists()
 
@@ -440,7 +440,7 @@ def test_image_folders_need_a_test_folder_with_classes(tmp_path, read):
 def test_images_of_different_sizes_need_an_image_size(tmp_path, read):
     write_folders(tmp_path / "cinic10", ["a", "b"], random_images(4, 3, 32))
     write_png(tmp_path / "cinic10" / "train" / "b" / "0.png", np.zeros((3, 16, 24), np.uint8))
-    said = r"b/0\.png has 16x24 pixels and .*a/0\.png has 32x32 \(height x width\); name one by image_size, as image_size=32"
+    said = r"b/0\.png has 16x24 pixels and .*a/0\.png has 32x32 \(height x width\); set a common size, such as image_size=32"
     with pytest.raises(DataError, match=said):
         read("cinic10")
 

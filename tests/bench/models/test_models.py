@@ -133,7 +133,7 @@ def test_dropout_keeps_the_mean_and_drops_whole_channels_when_asked():
 def test_a_model_apart_leaves_the_buffers_as_they_are():
     bound, params = initialised("resnet50", training=True)
     before = {name: leaf.clone() for name, leaf in bound.buffers.items()}
-    bound.apart(training=True)(params, torch.rand(2, *COLOUR))
+    bound.copy(training=True)(params, torch.rand(2, *COLOUR))
     assert all(torch.equal(before[name], bound.buffers[name]) for name in before)
 
 

@@ -42,7 +42,7 @@ def test_every_space_is_about_training_and_options_of_its_method(name):
         ("mu: {grid: [1], low: .inf, high: x}", "mu: low must be a finite number, but got inf."),
         ("mu: {grid: [1], low: 1, high: x}", "mu: high must be a finite number, but got 'x'."),
         ("mu: {grid: [1], low: 0, high: true}", "mu: high must be a finite number, but got True."),
-        ("- mu", "must map hyper-parameters to where they are searched."),
+        ("- mu", "must map hyper-parameters to their grids and ranges."),
         ("mu: [", "is not valid YAML"),
     ],
 )

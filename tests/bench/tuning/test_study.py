@@ -200,7 +200,7 @@ def test_a_report_says_what_was_found_and_that_the_best_print_alike(store):
         pass
     path = search_report.write(study, study.outcomes(), with_figures=False)[0]
     text = path.read_text()
-    assert "- 2 of the configurations were found in the store: other searches had played them.\n" in text
+    assert "- 2 of the configurations were found in the store: other searches had trained them.\n" in text
     assert "- 2 configurations print alike at the top: what is chosen among them means little.\n" in text
     assert Study(search, store).left == 0
 

@@ -103,7 +103,10 @@ def test_similarity_of_clients_is_shown_for_the_layers_that_are_named(store, mea
     measured("cifar10 dir-0.1", "fedavg", [0.5], probes={f"cka-linear-{ROUNDS:04d}": [similar(0.1, 0.2, None)]})
     figure = CKA | {"show": "clients", "layers": ["classifier", "conv1", "conv9"]}
     ((classifier, conv1),) = heatmaps.collect(figure, *stored(store))
-    assert (conv1.title, classifier.title) == ("conv1", "classifier") and conv1.of == "cifar10, dir-0.1, fedavg, seed 0"
+    assert (conv1.title, classifier.title) == (
+        "conv1",
+        "classifier",
+    ) and conv1.run == "cifar10, dir-0.1, fedavg, seed 0"
     np.testing.assert_array_equal(conv1.values, [[1, 0.1, 0.2], [0.1, 1, np.nan], [0.2, np.nan, 1]])
     assert conv1.rows == conv1.columns == [4, 5, 9] and conv1.scale == "Linear CKA"
     drawn = heatmaps.draw([[classifier, conv1]])

@@ -1,4 +1,4 @@
-"""A method looks the same in every figure, and lines of one figure can be told apart."""
+"""A method has one style in all figures, and lines of one figure have different styles."""
 
 import itertools
 
@@ -10,10 +10,10 @@ from reports.figures.style import COLOURS, METHODS
 
 
 def pairs(of: dict) -> list[tuple]:
-    return [(look.color, look.marker) for look in of.values()]
+    return [(style.color, style.marker) for style in of.values()]
 
 
-def test_every_registered_method_has_a_look_of_its_own():
+def test_every_registered_method_has_its_own_style():
     assert set(METHODS) == set(algorithms.REGISTRY)
     assert len(set(pairs(METHODS))) == len(METHODS)
 
@@ -29,17 +29,17 @@ def test_methods_that_a_grid_compares_have_different_colours():
     assert alike == []
 
 
-def test_a_method_looks_the_same_whatever_stands_beside_it():
-    alone = style.looks(["fedconcat"])["fedconcat"]
-    beside = style.looks(["client 1", "moon", "fedavg", "fedconcat", "num_clusters=5"])
+def test_a_method_has_one_style_in_all_figures():
+    alone = style.line_styles(["fedconcat"])["fedconcat"]
+    beside = style.line_styles(["client 1", "moon", "fedavg", "fedconcat", "num_clusters=5"])
     assert beside["fedconcat"] == alone == METHODS["fedconcat"]
-    assert style.looks(["fedconcat (true)"])["fedconcat (true)"] == alone
-    assert style.looks(["fedprox mu=0.1"])["fedprox mu=0.1"] == METHODS["fedprox"]
+    assert style.line_styles(["fedconcat (true)"])["fedconcat (true)"] == alone
+    assert style.line_styles(["fedprox mu=0.1"])["fedprox mu=0.1"] == METHODS["fedprox"]
 
 
 def test_lines_of_one_method_share_its_colour_and_nothing_else():
     lines = ["fedconcat-ib", "scaffold", *(f"fedconcat, {rounds} encoder rounds" for rounds in (31, 50, 100))]
-    found = style.looks(lines)
+    found = style.line_styles(lines)
     assert list(found) == lines
     assert {found[line].color for line in lines[2:]} == {METHODS["fedconcat"].color}
     assert len({found[line].marker for line in lines[2:]}) == 3
@@ -49,17 +49,17 @@ def test_lines_of_one_method_share_its_colour_and_nothing_else():
 
 def test_lines_that_are_no_methods_take_colours_that_no_method_of_the_figure_has():
     others = [f"client {number}" for number in range(8)]
-    found = style.looks(["fedavg", *others, "moon"])
-    assert len({look.color for look in found.values()}) == len(COLOURS)
+    found = style.line_styles(["fedavg", *others, "moon"])
+    assert len({style.color for style in found.values()}) == len(COLOURS)
     assert found["fedavg"] == METHODS["fedavg"] and found["moon"] == METHODS["moon"]
-    many = style.looks(["fedavg", *(str(number) for number in range(69))])
+    many = style.line_styles(["fedavg", *(str(number) for number in range(69))])
     assert len(set(pairs(many))) == 70
-    assert len(style.looks([str(number) for number in range(100)])) == 100
+    assert len(style.line_styles([str(number) for number in range(100)])) == 100
 
 
 def test_a_new_method_has_one_look_in_all_figures_that_no_other_method_has(monkeypatch):
     monkeypatch.setitem(algorithms.REGISTRY, "fedadam", "fedadam:FedAdam")
-    alone, beside = style.looks(["fedadam"]), style.looks(["client 1", "fedavg", "fedadam"])
+    alone, beside = style.line_styles(["fedadam"]), style.line_styles(["client 1", "fedavg", "fedadam"])
     assert alone["fedadam"] == beside["fedadam"]
     assert pairs(alone)[0] not in pairs(METHODS)
 
