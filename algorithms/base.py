@@ -9,6 +9,7 @@ from torch import Tensor
 from algorithms import tree
 from algorithms.local import LocalResult, descend, task_loss
 from algorithms.rows import no_rows, read_rows, write_rows
+from algorithms.streaming import RunningMean
 from algorithms.tree import Tree
 
 State = dict[str, Any]  # nested dict of tensors and ints: it is the checkpoint
@@ -31,6 +32,18 @@ class Deployed(NamedTuple):
     per_client: bool
     test_features: Tensor | None = None
     diagnostics: dict[str, Any] | None = None
+
+
+class Average(NamedTuple):
+    """A weighted mean over the clients of a cohort that the server takes.
+
+    Attributes:
+        values: what it is the mean of, leaves [K, ...].
+        weights: [K], >= 0, normalised by their sum.
+    """
+
+    values: Tree
+    weights: Tensor
 
 
 @dataclass(frozen=True)
@@ -82,10 +95,10 @@ class Algorithm:
         those of the rounds."""
         return {"bytes_down": 0, "bytes_up": 0}
 
-    # What is known before a run, and told after it
+    # What is known before a run, and reported after it
 
     def validate(self, config) -> list[str]:
-        """Why the method cannot play a run with these settings (a `bench.config.schema.RunConfig`): sentences, [] if it can."""
+        """Why the method cannot train a run with these settings (a `bench.config.schema.RunConfig`): sentences, or []."""
         return []
 
     def traffic(self, task) -> int:
@@ -119,7 +132,10 @@ class RoundBased(Algorithm):
     """A cohort trains, the server aggregates: FedAvg, unless a hook says otherwise.
 
     A method overrides the smallest hook that says what its paper says: `local_loss` < `local_update` < `init_client`,
-    `init_server`, `aggregate`, `personal_model` < `play_round`.
+    `init_server`, `averaged`, `server_step`, `personal_model` < `aggregate` < `play_round`.
+
+    A cohort's results are stacked, unless they are too large (`Task.streams`) and the method overrides neither `aggregate` nor
+    `conclude`: then clients train one after another, and each result is added to the means and freed (`stream_round`).
 
     Attributes:
         broadcast: entries of the server state that clients receive, beside the params.
@@ -165,12 +181,32 @@ class RoundBased(Algorithm):
         """Everything that a cohort sends in a round; only its size matters."""
         return {"update": update, "buffers": buffers}
 
+    def averaged(self, updates: Tree, cohort) -> dict[str, Average]:
+        """Entries of the updates of which the server reads no more than a weighted mean, by name.
+
+        Values and weight of a client depend on that client alone: in a streamed round, the cohort is one client.
+
+        Args:
+            updates: stacked updates, leaves [K, ...].
+            cohort: the clients that sent them.
+        """
+        return {"delta": Average(updates["delta"], cohort.num_examples)}
+
+    def server_step(self, task, params: Tree, server: Tree, update: Tree, cohort) -> tuple[Tree, Tree]:
+        """New params and server state from the cohort's update: entries that `averaged` names are means, leaves [...]; all
+        others are stacked, leaves [K, ...]."""
+        return tree.add(params, update["delta"]), server
+
     def aggregate(self, task, params: Tree, server: Tree, updates: Tree, cohort) -> tuple[Tree, Tree]:
-        """New params and server state from stacked updates, leaves [K, ...]."""
-        return tree.add(params, tree.weighted_mean(updates["delta"], cohort.num_examples)), server
+        """New params and server state from stacked updates, leaves [K, ...]: `server_step` with the means of `averaged`."""
+        means = {name: tree.weighted_mean(*average) for name, average in self.averaged(updates, cohort).items()}
+        return self.server_step(task, params, server, {**updates, **means}, cohort)
 
     def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort) -> Tree:
-        """New buffers from those that the cohort's training left, leaves [K, ...]: their mean by number of examples."""
+        """New buffers from those that the cohort's training left, leaves [K, ...]: their mean by number of examples.
+
+        Of the updates, it may only read entries that `averaged` does not name: the others are not stacked in every round.
+        """
         return average_buffers(trained, cohort.num_examples)
 
     def local_models(self, state: State, mapped) -> Tree:
@@ -182,25 +218,61 @@ class RoundBased(Algorithm):
         cohort = task.sample_cohort(state["round"])
         if not len(cohort.ids):
             return state
+        if self._streamable and task.streams(len(cohort.ids) * self._result_bytes(state)):
+            return self.stream_round(task, state, cohort)
         return self.conclude(task, state, cohort, self.map_clients(task, self.local_update, cohort, state))
 
     def conclude(self, task, state: State, cohort, mapped) -> State:
         """What the server does with a cohort's results: store the clients' states, aggregate, account."""
         update, client = mapped.result
         params, server = self.aggregate(task, state["params"], state["server"], update, cohort)
-        return {
-            **state,
-            "params": params,
-            "buffers": self.aggregate_buffers(state["buffers"], mapped.buffers, update, cohort),
-            "server": server,
-            "clients": write_rows(state["clients"], cohort.ids, client),
-            "spent": spend(
-                state["spent"],
-                bytes_down=len(cohort.ids) * tree.num_bytes(self.downloads(state)),
-                bytes_up=tree.num_bytes(self.uploads(update, mapped.buffers)),
-                examples=task.num_trained(cohort),
-            ),
-        }
+        return self._concluded(
+            task,
+            state,
+            cohort,
+            params=params,
+            buffers=self.aggregate_buffers(state["buffers"], mapped.buffers, update, cohort),
+            server=server,
+            clients=write_rows(state["clients"], cohort.ids, client),
+            bytes_up=tree.num_bytes(self.uploads(update, mapped.buffers)),
+        )
+
+    def stream_round(self, task, state: State, cohort) -> State:
+        """Train a cohort and `conclude`, one client after another: up to rounding the same, in the memory of a few clients."""
+        received = _Received(self, state["clients"])
+        for client in cohort.ids:
+            alone = task.cohort(client[None])
+            received.add(alone, self.map_clients(task, self.local_update, alone, state))
+        update, trained = received.update(), received.buffers()
+        params, server = self.server_step(task, state["params"], state["server"], update, cohort)
+        return self._concluded(
+            task,
+            state,
+            cohort,
+            params=params,
+            buffers=self.aggregate_buffers(state["buffers"], trained, update, cohort),
+            server=server,
+            clients=received.clients,
+            bytes_up=received.bytes_up,
+        )
+
+    def _concluded(self, task, state: State, cohort, *, bytes_up: int, **new: Tree) -> State:
+        """The state after a round with these new entries, and what the round has cost."""
+        bytes_down = len(cohort.ids) * tree.num_bytes(self.downloads(state))
+        spent = spend(state["spent"], bytes_down=bytes_down, bytes_up=bytes_up, examples=task.num_trained(cohort))
+        return {**state, **new, "spent": spent}
+
+    @property
+    def _streamable(self) -> bool:
+        """Whether means are all that the server reads of the entries that `averaged` names."""
+        own = type(self)
+        return own.aggregate is RoundBased.aggregate and own.conclude is RoundBased.conclude
+
+    def _result_bytes(self, state: State) -> int:
+        """Size of what one client returns, known before it trains. That is the size of what it starts from: delta, changes of
+        what is broadcast, buffers and new client state are as large as what they change."""
+        broadcast = {key: state["server"][key] for key in self.broadcast}
+        return tree.num_bytes([state["params"], state["buffers"], broadcast, state["clients"]["fresh"]])
 
     # The interface
 
@@ -255,6 +327,41 @@ class RoundBased(Algorithm):
             server={key: state["server"][key] for key in self.broadcast},
             client=self.client_states(task, cohort, state),
         )
+
+
+class _Received:
+    """What the server keeps of those clients of a streamed round that have finished.
+
+    Attributes:
+        clients: client states, with the new ones of these clients.
+        bytes_up: what they have sent.
+    """
+
+    def __init__(self, method: RoundBased, clients: dict[str, Any]) -> None:
+        self._method = method
+        self._means: dict[str, RunningMean] = {}
+        self._stacks: list[Tree] = []
+        self.clients, self.bytes_up = clients, 0
+
+    def add(self, cohort, mapped) -> None:
+        """Takes the results of a cohort, leaves [k, ...]; keeps no reference to what is averaged."""
+        update, client = mapped.result
+        self.clients = write_rows(self.clients, cohort.ids, client)
+        self.bytes_up += tree.num_bytes(self._method.uploads(update, mapped.buffers))
+        averaged = self._method.averaged(update, cohort)
+        for name, average in averaged.items():
+            self._means.setdefault(name, RunningMean()).add(*average)
+        stacked = {name: part for name, part in update.items() if name not in averaged}
+        self._stacks.append({"update": stacked, "buffers": mapped.buffers})
+
+    def update(self) -> Tree:
+        """The cohort's update, as `RoundBased.server_step` reads it."""
+        means = {name: mean.mean() for name, mean in self._means.items()}
+        return {**tree.concatenate([stack["update"] for stack in self._stacks]), **means}
+
+    def buffers(self) -> Tree:
+        """The buffers that training left, leaves [K, ...]."""
+        return tree.concatenate([stack["buffers"] for stack in self._stacks])
 
 
 # Accounting: totals over all clients, so that a resumed run goes on counting where it stopped.

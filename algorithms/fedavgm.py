@@ -38,9 +38,8 @@ class FedAvgM(RoundBased):
     def init_server(self, task, params):
         return {"velocity": tree.zeros_like(params)}
 
-    def aggregate(self, task, params, server, updates, cohort):
-        beta = self.server_momentum
-        delta = tree.weighted_mean(updates["delta"], cohort.num_examples)
+    def server_step(self, task, params, server, update, cohort):
+        beta, delta = self.server_momentum, update["delta"]
         gain = 1 - beta if self.form == "damped" else 1
         velocity = tree.map(lambda v, d: beta * v + gain * d, server["velocity"], delta)
         step = tree.map(lambda v, d: d + beta * v, velocity, delta) if self.form == "nesterov" else velocity

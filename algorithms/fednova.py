@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from algorithms import tree
-from algorithms.base import RoundBased, average_buffers
+from algorithms.base import Average, RoundBased, average_buffers
 from algorithms.checks import one_of
 from algorithms.local import LocalResult, descend, momentum_steps
 
@@ -38,19 +38,26 @@ class FedNova(RoundBased):
         work = momentum_steps(view.num_steps, momentum)
         return LocalResult({"delta": tree.subtract(trained, view.params), "work": work}, view.client)
 
-    def aggregate(self, task, params, server, updates, cohort):
-        return tree.add(params, self._direction(updates["delta"], updates, cohort)), server
+    def averaged(self, updates, cohort):
+        return {"delta": Average(_normalised(updates["delta"], updates["work"]), cohort.num_examples)}
+
+    def server_step(self, task, params, server, update, cohort):
+        return tree.add(params, tree.scale(update["delta"], _mean_work(update, cohort))), server
 
     def aggregate_buffers(self, buffers, trained, updates, cohort):
         if self.momentum_mode == "corrected":
             return average_buffers(trained, cohort.num_examples)
         moved = tree.map(lambda new, old: (new - old).double(), trained, buffers)
-        direction = self._direction(moved, updates, cohort)
+        mean = tree.weighted_mean(_normalised(moved, updates["work"]), cohort.num_examples)
+        direction = tree.scale(mean, _mean_work(updates, cohort))
         return tree.map(lambda old, d: (old + d).to(old.dtype), buffers, direction)
 
-    def _direction(self, deltas, updates, cohort):
-        """(sum p_i a_i) sum p_i delta_i / a_i, of deltas with leaves [K, ...]."""
-        work = updates["work"]
-        normalised = tree.map(lambda leaf: leaf / work.view(-1, *[1] * (leaf.dim() - 1)), deltas)
-        mean = tree.weighted_mean(normalised, cohort.num_examples)
-        return tree.scale(mean, tree.weighted_mean(work, cohort.num_examples))
+
+def _normalised(deltas, work):
+    """delta_i / a_i, of deltas with leaves [K, ...] and work [K]."""
+    return tree.map(lambda leaf: leaf / work.view(-1, *[1] * (leaf.dim() - 1)), deltas)
+
+
+def _mean_work(updates, cohort):
+    """sum p_i a_i. Scalar."""
+    return tree.weighted_mean(updates["work"], cohort.num_examples)

@@ -23,7 +23,10 @@ class LocalTraining(RoundBased):
         trained = descend(self.local_loss, view.client["params"], data, plan, own).params
         return LocalResult({}, {"params": trained, "buffers": own.model.buffers})
 
-    def aggregate(self, task, params, server, updates, cohort):
+    def averaged(self, updates, cohort):
+        return {}
+
+    def server_step(self, task, params, server, update, cohort):
         return params, server
 
     def local_models(self, state, mapped):

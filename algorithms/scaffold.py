@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from algorithms import tree
-from algorithms.base import RoundBased
+from algorithms.base import Average, RoundBased
 from algorithms.checks import above, one_of
 from algorithms.local import LocalResult, descend, momentum_steps
 
@@ -63,10 +63,12 @@ class Scaffold(RoundBased):
         change = tree.subtract(control, view.client["control"])
         return LocalResult({"delta": delta, "change": change}, {"control": control})
 
-    def aggregate(self, task, params, server, updates, cohort):
+    def averaged(self, updates, cohort):
         equal = cohort.num_examples.new_ones(len(cohort.ids))
         weights = cohort.num_examples if self.weighting == "examples" else equal
-        step = tree.scale(tree.weighted_mean(updates["delta"], weights), self.server_lr)
-        share = len(cohort.ids) / cohort.population
-        change = tree.scale(tree.weighted_mean(updates["change"], equal), share)
+        return {"delta": Average(updates["delta"], weights), "change": Average(updates["change"], equal)}
+
+    def server_step(self, task, params, server, update, cohort):
+        step = tree.scale(update["delta"], self.server_lr)
+        change = tree.scale(update["change"], len(cohort.ids) / cohort.population)
         return tree.add(params, step), {"control": tree.add(server["control"], change)}

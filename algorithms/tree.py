@@ -57,6 +57,11 @@ def stack(trees: list[Tree]) -> Tree:
     return map(lambda *parts: torch.stack(parts), *trees)
 
 
+def concatenate(trees: list[Tree]) -> Tree:
+    """One tree of stacked trees, leaves [k, ...] of any k: their leaves one after another along the leading axis."""
+    return map(lambda *parts: torch.cat(parts), *trees)
+
+
 def row(tree: Tree, index: int | Tensor) -> Tree:
     """Row (or rows) of every leaf along the leading axis."""
     return map(lambda leaf: leaf[index], tree)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 # blocks, one after another: at dir-0.1 with 100 clients 0.75 leaves a sixth of the rows empty, 0.5 a third.
 _LEAST_FILL = 0.75
 
+LARGEST_STACK = 10**9  # bytes of clients' results that the loop holds at once where their means are enough
+
 
 def run_loop(
     task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]

@@ -1,4 +1,4 @@
-"""Models between two averages: what a cohort's clients have trained when a round ends, or after some of its epochs."""
+"""Local models: what a cohort's clients have trained when a round ends, or after some of its epochs."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,14 +30,14 @@ def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | No
 
 
 def trace(task: Any, algorithm: RoundBased, before: dict, after: dict) -> dict[str, list]:
-    """How the models of a cohort get on during a round, on test data with the label shares of their clients.
+    """Accuracy of a cohort's models during a round, on test data with the label shares of their clients.
 
     Args:
         before, after: the states around the round.
 
     Returns:
-        "clients": ids [K]; "accuracies": for each of them, in [0, 1], after every local epoch, then of what it has when
-        the models have been averaged: [K][local_epochs + 1].
+        "clients": ids [K]; "accuracies": for each of them, in [0, 1], after every local epoch, then of the model that it
+        deploys after aggregation: [K][local_epochs + 1].
     """
     curves = []
     for epoch in range(1, task.settings.local_epochs + 1):

@@ -25,7 +25,7 @@ from bench.simulation.retention import FINAL, Final, StateRetention
 
 
 class Run:
-    """Plays one run. Iterate: `while not run.finished: row = run.step()`, then `run.result()`."""
+    """Trains one run. Iterate: `while not run.finished: row = run.step()`, then `run.result()`."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def round(self) -> int:
-        """Rounds played."""
+        """Number of finished rounds."""
         return self.state["round"]
 
     @property
@@ -120,7 +120,7 @@ class Run:
         return self.task.block
 
     def step(self) -> dict[str, Any]:
-        """Plays one round and returns its row; if that fails, the run is as before.
+        """Trains one round and returns its row. If that fails, the run is left as before.
 
         Returns:
             "round" (from 1), accuracies in [0, 1] if the round is evaluated and there is a model, and so far:
@@ -224,7 +224,7 @@ class Run:
             kept = local_models(self.task, self.algorithm, previous)
             self._folder.save(f"local-models-{self.round:04d}.pt", on_host(kept))
         if self._retention.final != "none" and self.finished:
-            whole = self._retention.final == "all" or self.algorithm.deploy_reads_clients
-            kept = self.state if whole else without_clients(self.state)
+            everything = self._retention.final == "all" or self.algorithm.deploy_reads_clients
+            kept = self.state if everything else without_clients(self.state)
             self._folder.save(FINAL, on_host(kept))
             self._kept = "all" if kept is self.state else "deployed"

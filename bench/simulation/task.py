@@ -1,4 +1,4 @@
-"""What an algorithm may ask for: the clients, the model, the settings, and to run something on a cohort."""
+"""What an algorithm gets: the clients, the model, the settings, and a way to run a function on every client of a cohort."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,8 +11,8 @@ from algorithms.tree import Tree
 from bench.models.base import Model, Params
 from bench.participation import cohort_size
 from bench.seeding import generator_for
-from bench.simulation import engines as engine
 from bench.simulation.client import BatchPlan, ClientData, ClientView, Mapped, Settings
+from bench.simulation.engines import ENGINES, LARGEST_STACK
 from datasets.federation import Federation
 
 _BATCH = 500  # images per forward pass without training: large enough for a GPU, small enough for a CPU's cache
@@ -48,6 +48,7 @@ class Task:
         members: client ids of the federation that belong to the task, ascending; None for all.
         initial_model: which of the seed's independent initial models `initial_params` draws; 0 is everybody's.
         block: clients that train at once on the vectorised engine, at most; None for no bound.
+        largest_stack: bytes of a cohort's results that the loop engine holds at once, at most, if their means are enough.
     """
 
     model: Model
@@ -59,6 +60,7 @@ class Task:
     members: Tensor | None = None
     initial_model: int = 0
     block: int | None = None
+    largest_stack: int = LARGEST_STACK
 
     @property
     def population(self) -> int:
@@ -118,6 +120,11 @@ class Task:
         """Examples that a cohort visits in one round, repetitions included."""
         return sum(sum(map(sum, self.settings.passes(size))) for size in self.sizes(cohort.ids))
 
+    def streams(self, num_bytes: int) -> bool:
+        """Whether clients train one after another, and means of their results are added up as they finish, where all results
+        together are that large: only on the loop engine. The vectorised one is bounded by `block`."""
+        return self.engine == "loop" and num_bytes > self.largest_stack
+
     def map_clients(
         self,
         fn: Callable[[ClientData, BatchPlan, ClientView], Tree],
@@ -150,11 +157,11 @@ class Task:
         shared = {"settings": self.settings, "round": round, "server": server or {}}
         start = {"params": params, "buffers": buffers}
         (per_client if own_params else shared).update(start)
-        return engine.ENGINES[self.engine](self, fn, self.global_ids(cohort.ids).tolist(), shared, per_client)
+        return ENGINES[self.engine](self, fn, self.global_ids(cohort.ids).tolist(), shared, per_client)
 
     @torch.no_grad()
     def map_images(self, fn: Callable[[Tensor, int], Tensor], images: Tensor) -> Tensor:
-        """fn of all images as they look in evaluation, batch by batch.
+        """fn of all images, scaled as in evaluation, batch by batch.
 
         Args:
             fn: (inputs [B, C, H, W], index of the first of them) -> [B, ...].

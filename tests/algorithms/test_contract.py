@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import typing
+from dataclasses import replace
 
 import pytest
 import torch
@@ -43,6 +44,11 @@ def test_engines_agree(name, method, participation):
     assert evaluate(tasks[0], method.deploy(tasks[0], looped, everyone(tasks[0]))) == pytest.approx(
         evaluate(tasks[1], method.deploy(tasks[1], vectorised, everyone(tasks[1]))), abs=1e-8
     )
+
+
+def test_a_cohort_that_is_too_large_to_stack_gives_the_same_up_to_rounding(name, method):
+    task = toy_task(participation=0.6, **sizes_for(name))
+    assert_equal(play(method, task), play(method, replace(task, largest_stack=0)), tolerance=1e-8)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import mmap
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -236,6 +237,40 @@ def test_kept_local_models_are_those_that_were_aggregated(digits, tmp_path):
     mean = tree.weighted_mean(locals_["params"], sizes)
     for name, leaf in run.state["params"].items():
         torch.testing.assert_close(mean[name], leaf, rtol=1e-5, atol=1e-6)
+
+
+def summed_up(digits, folder=None, retention=None, **settings):
+    """A run of which no round may stack its clients' results."""
+    flat = {"algorithm": "moon", **DIGITS, **settings}
+    run = Run(resolve(flat), digits, engine="loop", folder=folder and Folder(folder), retention=retention)
+    run.task = replace(run.task, largest_stack=0)
+    return run
+
+
+def test_a_run_of_streamed_rounds_goes_on_from_its_checkpoint_bit_for_bit(digits):
+    uninterrupted, interrupted, resumed = (summed_up(digits) for _ in range(3))
+    while not uninterrupted.finished:
+        uninterrupted.step()
+    interrupted.step()
+    resumed.restore(interrupted.checkpoint())
+    while not resumed.finished:
+        resumed.step()
+    assert without_times(resumed.rows) == without_times(uninterrupted.rows)
+    assert_equal(resumed.state, uninterrupted.state)
+
+
+def test_a_run_of_streamed_rounds_has_the_rows_of_any_other_and_keeps_local_models(digits, tmp_path):
+    run = summed_up(digits, tmp_path, StateRetention(final="deployed", local_models=(3,)))
+    while not run.finished:
+        run.step()
+    for row, stacked in zip(run.rows, play(digits, algorithm="moon", engine="loop").rows, strict=True):
+        assert row["accuracy"] == pytest.approx(stacked["accuracy"], abs=1 / 360)  # one test image may tip
+        assert row["loss"] == pytest.approx(stacked["loss"], rel=1e-4)
+        assert all(row[key] == stacked[key] for key in ("bytes_down", "bytes_up", "examples"))
+    models = torch.load(tmp_path / "local-models-0003.pt", weights_only=True)
+    sizes = torch.tensor(run.task.sizes(models["ids"]))
+    for name, leaf in tree.weighted_mean(models["params"], sizes).items():
+        torch.testing.assert_close(leaf, run.state["params"][name], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,160 @@
+"""Rounds whose clients are added up as they finish: where that happens, that it changes rounding alone, and what it holds."""
+
+import weakref
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+import algorithms
+from algorithms import tree
+from algorithms.base import RoundBased
+from algorithms.fedavg import FedAvg
+from algorithms.fednova import FedNova
+from algorithms.scaffold import Scaffold
+from algorithms.streaming import RunningMean
+from bench.simulation.task import Task
+from tests.support.toy import assert_equal, play, toy_method, toy_task
+
+MEANS = ["fedavg", "fedprox", "moon", "fedrs", "fedlc", "scaffold", "fednova", "fedavgm", "clsprox"]
+ALONE = ["local", "centralized"]  # no mean, or of one client
+WRAPPERS = ["fedconcat", "fedconcat-id", "fedconcat-ib", "dp-fedconcat", "random-clusters", "clsnorm", "ccvr", "oracle"]
+CLUSTERED = ["ifca", "fedsoft", "fesem", "fedconcat-ifca", "fedconcat-fedsoft", "fedconcat-fesem"]
+
+
+@pytest.fixture
+def streamed(monkeypatch) -> list[int]:
+    """Sizes of the cohorts of streamed rounds, as they come."""
+    sizes, stream_round = [], RoundBased.stream_round
+
+    def noted(self, task, state, cohort):
+        sizes.append(len(cohort.ids))
+        return stream_round(self, task, state, cohort)
+
+    monkeypatch.setattr(RoundBased, "stream_round", noted)
+    return sizes
+
+
+def never_stacked(task: Task) -> Task:
+    return replace(task, largest_stack=0)
+
+
+def test_a_running_mean_is_the_weighted_mean():
+    """Values 1, 2 and 5 with weights 1, 2 and 1: (1 + 4 + 5) / 4."""
+    mean = RunningMean()
+    mean.add({"w": torch.tensor([1.0, 2.0])}, torch.tensor([1.0, 2.0]))
+    mean.add({"w": torch.tensor([5.0])}, torch.tensor([1.0]))
+    assert mean.mean()["w"].item() == 2.5
+
+
+def test_a_running_mean_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one tree, but none has been added"):
+        RunningMean().mean()
+
+
+def test_every_method_is_known_to_stream_or_not():
+    assert sorted(MEANS + ALONE + WRAPPERS + CLUSTERED) == sorted(algorithms.REGISTRY)
+
+
+@pytest.mark.parametrize("name", algorithms.REGISTRY)
+def test_methods_that_average_stream_and_others_do_not(name, streamed):
+    task = toy_task(**({"sizes": (56,)} if name == "centralized" else {}))
+    play(toy_method(name), task)
+    assert not streamed, "the toy task is far below the limit"
+    play(toy_method(name), never_stacked(task))
+    assert bool(streamed) == (name not in CLUSTERED)
+
+
+def test_the_vectorised_engine_does_not_stream(streamed):
+    play(FedAvg(), never_stacked(toy_task(engine="vectorised")))
+    assert not streamed
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_a_round_is_streamed_if_its_results_pass_the_limit(name, streamed):
+    method, task = toy_method(name), toy_task()
+    start = method.init(task)
+    cohort = task.sample_cohort(0)
+    num_bytes = tree.num_bytes(method.map_clients(task, method.local_update, cohort, start))
+    if name == "fednova":
+        num_bytes -= 8 * len(cohort.ids)  # the amount of work, one number of each client
+    method.step(replace(task, largest_stack=num_bytes), start)
+    assert not streamed
+    method.step(replace(task, largest_stack=num_bytes - 1), start)
+    assert streamed == [5]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *[toy_method(name) for name in MEANS],
+        Scaffold(weighting="examples", server_lr=0.5),
+        FedNova(momentum_mode="steps"),
+    ],
+    ids=str,
+)
+def test_streaming_changes_rounding_alone_with_running_statistics_too(method):
+    small = {"model": "resnet50", "shape": (3, 8, 8), "local_epochs": 1, "batch_size": 4, "lr": 0.01}
+    task = toy_task(sizes=(4, 8, 6), dtype=torch.float32, **small)
+    task = replace(task, model=replace(task.model, width=1 / 16))
+    stacked, streamed = play(method, task, rounds=1), play(method, never_stacked(task), rounds=1)
+    for key in ("buffers", "clients", "spent"):
+        assert_equal(stacked[key], streamed[key])
+    for key in ("params", "server"):
+        for one, other in zip(tree.leaves(stacked[key]), tree.leaves(streamed[key]), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_a_streamed_round_holds_the_update_of_one_client():
+    alive: list[int] = []
+
+    @dataclass(frozen=True)
+    class Watched(FedAvg):
+        def local_update(self, data, plan, view):
+            alive.append(sum(update() is not None for update in updates))
+            result = super().local_update(data, plan, view)
+            updates.extend(map(weakref.ref, tree.leaves(result.update)))
+            return result
+
+        def averaged(self, updates_, cohort):
+            updates.extend(map(weakref.ref, tree.leaves(updates_)))
+            return super().averaged(updates_, cohort)
+
+    num_leaves = len(toy_task().initial_params())
+    for task, expected in (
+        (toy_task(), [num_leaves * client for client in range(5)]),
+        (never_stacked(toy_task()), [0] * 5),
+    ):
+        alive.clear()
+        updates: list[weakref.ref] = []
+        play(Watched(), task, rounds=1)
+        assert alive == expected
+
+
+def test_a_client_of_a_streamed_round_reads_its_own_state_alone(monkeypatch):
+    sizes, read = [], RoundBased.client_states
+
+    def noted(self, task, cohort, state):
+        sizes.append(len(cohort.ids))
+        return read(self, task, cohort, state)
+
+    monkeypatch.setattr(RoundBased, "client_states", noted)
+    play(toy_method("moon"), never_stacked(toy_task()), rounds=2)
+    assert sizes == [1] * 10
+
+
+def test_a_method_that_aggregates_by_itself_gets_all_updates(streamed):
+    @dataclass(frozen=True)
+    class Median(FedAvg):
+        def aggregate(self, task, params, server, updates, cohort):
+            return tree.add(params, tree.map(lambda leaf: leaf.median(0).values, updates["delta"])), server
+
+    @dataclass(frozen=True)
+    class Listener(FedAvg):
+        def conclude(self, task, state, cohort, mapped):
+            assert len(tree.leaves(mapped.buffers | mapped.result.update)[0]) == len(cohort.ids)
+            return super().conclude(task, state, cohort, mapped)
+
+    for method in (Median(), Listener()):
+        assert_equal(play(method, toy_task()), play(method, never_stacked(toy_task())))
+    assert not streamed
