@@ -55,7 +55,7 @@ def played(asked: Request, store: Store, best: float = 0.9) -> dict[str, dict]:
         while trial := study.propose():
             number += 1
             finish(search, store, dict(trial.params), best - 1 / (1 + number), best, rounds=search.template.rounds)
-            study.close(trial, best, whole=True)
+            study.close(trial, best, complete=True)
     return select.choose(
         searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack(), search_report.write
     )
@@ -93,7 +93,7 @@ def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
     monkeypatch.setattr(
         "bench.tuning.runner.run_search", lambda study, on_message, *, place, **more: places.append(place) or 1
     )
-    monkeypatch.setattr("bench.execution.scheduler.session", lambda *where: nullcontext())
+    monkeypatch.setattr("bench.execution.ray_session.session", lambda *where: nullcontext())
     asked = replace(request(), engine="loop")
     searches = select.searches_of(asked, make_plan(asked, store).selected)
     with pytest.raises(ValueError, match="configurations have failed"):
