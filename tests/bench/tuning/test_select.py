@@ -89,10 +89,14 @@ def test_another_choice_elsewhere_is_named_when_results_are_compared_or_imported
 
 
 def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
-    places = []
-    monkeypatch.setattr(
-        "bench.tuning.runner.run_search", lambda study, on_message, *, place, **more: places.append(place) or 1
-    )
+    opened = []
+
+    def fail(searches, *arguments, **more):
+        opened.extend(searches)
+        for search in searches:
+            search.failed = 1
+
+    monkeypatch.setattr("bench.tuning.runner.run_searches", fail)
     monkeypatch.setattr("bench.execution.ray_session.session", lambda *where: nullcontext())
     asked = replace(request(), engine="loop")
     searches = select.searches_of(asked, make_plan(asked, store).selected)
@@ -100,7 +104,8 @@ def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
         select.choose(
             searches, asked, store, Machines(Resources()), console, lambda line: None, ExitStack(), search_report.write
         )
-    assert {place.engine for place in places} == {"loop"}
+    assert {search.job.engine for search in opened} == {"loop"}
+    assert [search.label for search in opened] == [f"Search {number} " for number in (1, 2, 3, 4)]
 
 
 def test_each_method_searches_its_own_space_in_each_setting_with_as_many_configurations_as_the_others(store):
