@@ -8,10 +8,8 @@ one has fewer configurations left than the machine has slots, the next one begin
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import optuna
 from rich.console import Console
 
 from bench.config.resolve import trained_by
@@ -24,14 +22,14 @@ from bench.experiments.labels import text_of
 from bench.results.artifacts import Folder
 from bench.results.metrics import summarise
 from bench.results.store import Store
-from bench.tuning.search import REDUCTION, Search, stops
+from bench.tuning.early_stopping import PerSearch
+from bench.tuning.proposals import Proposals
+from bench.tuning.search import Search
 from bench.tuning.study import Study
 from bench.tuning.trainable import Configuration, ConfigurationReport, SearchJob, SeedReport
 
 from ray import tune  # isort: skip
 from ray.tune.experiment import Trial  # isort: skip
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler  # isort: skip
-from ray.tune.search import Searcher  # isort: skip
 
 
 @dataclass
@@ -75,86 +73,6 @@ class OpenSearch:
         self._number += 1
         self.failed += failed
         return f"{self.label}[{self._number}/{self.search.wanted}] {text_of(params)}: {outcome}"
-
-
-class _Proposals(Searcher):
-    """Ray's view of studies, which propose their configurations one study after the other.
-
-    What a study proposes depends on its own configurations only.
-    """
-
-    def __init__(self, searches: Mapping[str, OpenSearch]):
-        super().__init__(metric="value", mode="max")
-        self._studies = {name: search.study for name, search in searches.items()}
-        self._unfinished = list(self._studies)
-        self._next: tuple[str, optuna.trial.Trial] | None = None
-        self._running: dict[str, tuple[str, optuna.trial.Trial]] = {}
-
-    def suggest(self, trial_id: str) -> Any:
-        self._next = self._next or self._propose()
-        if self._next is None:
-            return Searcher.FINISHED
-        if self._runs(self._next) & {run for other in self._running.values() for run in self._runs(other)}:
-            return None  # two searches have come to the same run, of which only one worker can write the files
-        (name, proposal), self._next = self._next, None
-        self._running[trial_id] = name, proposal
-        return {"search": name, "params": dict(proposal.params)}
-
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        if result["round"]:
-            self._running[trial_id][1].report(result["value"], result["round"])
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        name, proposal = self._running.pop(trial_id)
-        study, report = self._studies[name], result["report"] if result and not error else None
-        if report is None or report.failed or report.storage_error:
-            study.close(proposal, None, complete=False)
-        else:
-            study.close(proposal, report.value, complete=report.round == study.search.template.rounds)
-
-    def save(self, checkpoint_path: str) -> None:
-        """Nothing: the studies are on disk."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Nothing: Tune never restores here."""
-
-    def _propose(self) -> tuple[str, optuna.trial.Trial] | None:
-        while self._unfinished:
-            name = self._unfinished[0]
-            if proposal := self._studies[name].propose():
-                return name, proposal
-            self._unfinished.pop(0)
-        return None
-
-    def _runs(self, proposed: tuple[str, optuna.trial.Trial]) -> set[str]:
-        name, proposal = proposed
-        return set(self._studies[name].search.runs(proposal.params))
-
-
-class _PerSearch(FIFOScheduler):
-    """Starts configurations in their order, and compares only those of one search with each other."""
-
-    def __init__(self, schedulers: Mapping[str, TrialScheduler]):
-        super().__init__()
-        self._schedulers = schedulers
-
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        self._of(trial).on_trial_add(tune_controller, trial)
-
-    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        return self._of(trial).on_trial_result(tune_controller, trial, result)
-
-    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        self._of(trial).on_trial_complete(tune_controller, trial, result)
-
-    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        self._of(trial).on_trial_error(tune_controller, trial)
-
-    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        self._of(trial).on_trial_remove(tune_controller, trial)
-
-    def _of(self, trial: Trial) -> TrialScheduler:
-        return self._schedulers[trial.config["search"]]
 
 
 class ConfigurationRecorder(TrialRecorder):
@@ -284,11 +202,10 @@ def run_searches(
     if not searches:
         return
     by_name = {search.search.name: search for search in searches}
-    lefts = {name: search.study.left for name, search in by_name.items()}
-    count, resources = sum(lefts.values()), machines.resources
-    bar = RoundsBar(
-        console or Console(quiet=True), count, sum(left * by_name[name].rounds for name, left in lefts.items())
-    )
+    studies = {name: search.study for name, search in by_name.items()}
+    count, resources = sum(study.left for study in studies.values()), machines.resources
+    rounds = sum(search.study.left * search.rounds for search in searches)
+    bar = RoundsBar(console or Console(quiet=True), count, rounds)
     recorder = ConfigurationRecorder(by_name, store, on_message, facts or {}, bar)
     with ray_session.session(store, resources, machines.address, storage, on_message), bar:
         ray_session.fit(
@@ -296,8 +213,8 @@ def run_searches(
             resources,
             recorder,
             tune.TuneConfig(
-                search_alg=_Proposals(by_name),
-                scheduler=_PerSearch({name: _scheduler(search.study) for name, search in by_name.items()}),
+                search_alg=Proposals(studies),
+                scheduler=PerSearch(studies),
                 num_samples=count,
                 max_concurrent_trials=machines.max_concurrent or None,
                 reuse_actors=True,
@@ -305,30 +222,6 @@ def run_searches(
             jobs={name: search.job for name, search in by_name.items()},
             data_dir=data_dir,
         )
-
-
-def _scheduler(study: Study) -> TrialScheduler:
-    return asha(study) if study.search.scheduler == "asha" else FIFOScheduler()
-
-
-def asha(study: Study) -> AsyncHyperBandScheduler:
-    """Stops a configuration that does badly, compared with all that the search has tried, also before a kill."""
-    search = study.search
-    scheduler = AsyncHyperBandScheduler(
-        time_attr="round",
-        metric="value",
-        mode="max",
-        grace_period=stops(search)[0],
-        reduction_factor=REDUCTION,
-        max_t=search.template.rounds,
-    )
-    controller: Any = None  # which this scheduler does not use
-    for trial in study.optuna.get_trials(deepcopy=False):
-        earlier: Any = SimpleNamespace(trial_id=f"earlier-{trial.number}")  # of a trial it uses nothing else
-        scheduler.on_trial_add(controller, earlier)
-        for stop, value in sorted(trial.intermediate_values.items()):
-            scheduler.on_trial_result(controller, earlier, {"round": stop, "value": value})
-    return scheduler
 
 
 def bases_of(search: Search) -> dict[int, RunConfig]:

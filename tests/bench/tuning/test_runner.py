@@ -16,12 +16,12 @@ from bench.execution.worker import WorkerReport
 from bench.results.store import Store
 from bench.simulation.run import Run
 from bench.tuning.outcomes import ValidationRun
-from bench.tuning.runner import ConfigurationRecorder, OpenSearch, _Proposals, asha, bases_of, run_searches
+from bench.tuning.runner import ConfigurationRecorder, OpenSearch, bases_of, run_searches
 from bench.tuning.search import Search
 from bench.tuning.study import Study
 from bench.tuning.trainable import Configuration, ConfigurationReport, SearchJob, SeedReport
 from datasets import load, resized
-from tests.support.searching import make, try_next
+from tests.support.searching import make
 
 
 @pytest.fixture
@@ -112,33 +112,6 @@ def test_messages_of_several_searches_name_theirs(store):
     ]
 
 
-def test_a_search_begins_when_the_one_before_has_nothing_left_to_propose(store):
-    """What each of them proposes is what it proposes by itself."""
-    searches = [make(name, searcher="random", samples=3, space="training") for name in ("fedprox", "fedavg")]
-    alone = [[dict(study.propose().params) for _ in range(3)] for study in (Study(one, store) for one in searches)]
-    for search in searches:
-        (store.folder / "searches" / f"{search.name}.json").unlink()
-    studies = [Study(search, store) for search in searches]
-    opened = {s.search.name: OpenSearch(s, search_job(s.search, store.folder / "runs")) for s in studies}
-    proposals = _Proposals(opened)
-    suggested = [proposals.suggest(f"trial-{number}") for number in range(6)]
-    assert [one["search"] for one in suggested] == [search.name for search in searches for _ in range(3)]
-    assert [one["params"] for one in suggested] == [params for own in alone for params in own]
-    assert proposals.suggest("trial-6") == "FINISHED"
-
-
-def test_a_run_that_two_searches_propose_is_trained_by_one_at_a_time(store):
-    studies = [Study(make(searcher="grid", scheduler=scheduler), store) for scheduler in ("none", "asha")]
-    opened = {s.search.name: OpenSearch(s, search_job(s.search, store.folder / "runs")) for s in studies}
-    proposals = _Proposals(opened)
-    for number in range(4):
-        proposals.suggest(f"trial-{number}")
-    assert proposals.suggest("trial-4") is None, "it waits"
-    report = ConfigurationReport(None, failed=False, round=9, value=0.5, is_last=True)
-    proposals.on_trial_complete("trial-0", {"report": report})
-    assert proposals.suggest("trial-4") == {"search": studies[1].search.name, "params": {"mu": 0.001}}
-
-
 def configuration(search: Search, params: dict, folder, ended=None, **options) -> Configuration:
     """A trial without its scheduler."""
     made = Configuration.__new__(Configuration)
@@ -217,20 +190,6 @@ def test_runs_that_have_ended_are_not_trained_again_and_count_as_they_were_at_ea
     assert not any(result["report"].seed for result in results)
     part = configuration(search, {"mu": 0.1}, tmp_path, ended={first: known[first]})
     assert part.step()["report"].seed.run == second
-
-
-def test_after_a_restart_a_configuration_is_still_compared_with_those_that_were_tried_before(store):
-    search = make(scheduler="asha", searcher="random", samples=5)
-    (study := Study(search, store)).propose()
-    late, bad = SimpleNamespace(trial_id="new"), {"round": 1, "value": 0.1}
-    fresh = asha(study)
-    fresh.on_trial_add(None, late)
-    assert fresh.on_trial_result(None, late, bad) == "CONTINUE"
-    for score in (0.5, 0.6, 0.7):
-        try_next(study, store, score, score)
-    again = asha(Study(search, store))
-    again.on_trial_add(None, late)
-    assert again.on_trial_result(None, late, bad) == "STOP"
 
 
 def test_a_seed_that_fails_ends_its_configuration(tmp_path, monkeypatch):
