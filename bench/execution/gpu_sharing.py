@@ -1,7 +1,7 @@
-"""How much of a GPU a trial gets: from a short profile of its kind, and from what did not fit before.
+"""How much of a GPU a trial gets: from a short profile of its kind, and from the trials that ran out of memory.
 
 Trials of one kind (the same model, images, method, cohort and batch) need the same, so each kind is profiled once, and what
-was found is remembered in the results directory.
+was measured is stored in the results directory.
 """
 
 import json
@@ -11,28 +11,30 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.config.schema import RunConfig
+from bench.execution.job import Job
 from bench.execution.resources import Resources
 from bench.files import write_file
 from bench.results.json_files import Damaged, parse, read_bytes
 from bench.results.shapes import is_integer, is_number, mismatch
 
-MEMORY_SHARE = 0.85  # of a GPU's memory that is given away; fragments and libraries need the rest
+MEMORY_SHARE = 0.85  # of a GPU's memory that trials get; fragments and libraries need the rest
 BUSY_SHARE = 0.95  # of a GPU's time: more trials than that would only wait for each other
 _STEPS = 40  # local steps of a profiled round, at most
-_SECONDS = 3.0  # how long a profile watches the GPU
-_REMEMBERED = {  # of the GPUs of one name: kind of trial -> what was found
+_SECONDS = 3.0  # how long a profile measures the GPU
+_MEASURED = {  # for the GPUs of one name: kind of trial -> what was measured
     str: {
         "profile?": {"used_mb": is_number, "total_mb": is_number, "busy": is_number},
         "at_least?": is_number,
         "block?": (is_integer, None),
     }
 }
-_CONTEXT_MB = 600  # what a process holds of a GPU before it computes anything
+_CONTEXT_MB = 600  # memory of a GPU that a process takes before it computes anything
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What one trial does to a GPU that it has for itself.
+    """What one trial needs of a GPU that it has for itself.
 
     Attributes:
         used_mb, total_mb: memory, 10^6 bytes.
@@ -44,8 +46,8 @@ class Profile:
     busy: float
 
 
-def kind_of(job: Any) -> str:
-    """The kind of a run: runs of one kind need the same of a GPU."""
+def kind_of(job: Job) -> str:
+    """The kind of a job: jobs of one kind need the same of a GPU."""
     config = job.config
     model = config.model + (f" x{config.model_width:g}" if config.model_width != 1 else "")
     method = json.dumps(_shape(config.algorithm), sort_keys=True)
@@ -76,14 +78,15 @@ def trials_per_gpu(profile: Profile, by_cores: int) -> tuple[int, str]:
         "its time": int(BUSY_SHARE / max(profile.busy, 0.01)),
         "the cores": by_cores,
     }
-    by = min(bounds, key=bounds.get)
+    by = min(bounds, key=lambda name: bounds[name])
     return max(1, bounds[by]), by
 
 
 class GpuAllocator:
-    """Which resources a job gets, by its kind, as far as anything is known about it.
+    """Decides which resources a job gets, by its kind.
 
-    A profile sees a run's first rounds. Where a later stage needs more, trials run out of memory, and make room.
+    A profile measures a run's first rounds. If a later stage needs more, trials run out of memory, and fewer of them share a
+    GPU from then on.
     """
 
     def __init__(
@@ -93,18 +96,17 @@ class GpuAllocator:
         *,
         hardware: str,
         trials_by_cores: int,
-        profile: Callable[[Any, int | None], Profile],
+        profile: Callable[[Job, int | None], Profile],
         on_message: Callable[[str], None],
     ):
         """
         Args:
-            path: JSON file of what was found.
-            resources: of jobs that nothing else is known about.
-            hardware: name of the GPUs; what is found holds for them only.
+            path: JSON file of what was measured.
+            resources: of jobs of whose kind nothing is known.
+            hardware: name of the GPUs; measurements hold for them only.
             trials_by_cores: trials that the cores of a GPU's machine can serve.
             profile: job and bound on its clients at once -> its profile; called once per kind, if `resources.auto`.
-            on_message: is told what was chosen, and why.
-
+            on_message: gets a line for each choice, with its reason.
         """
         self._path, self._resources, self._hardware = path, resources, hardware
         self._by_cores, self._profile, self._on_message = trials_by_cores, profile, on_message
@@ -112,35 +114,35 @@ class GpuAllocator:
         self._chosen: dict[str, float] = {}
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        """What is remembered; nothing if the file is damaged, since all of it can be measured again."""
+        """What is stored; nothing if the file is damaged, since all of it can be measured again."""
         try:
             known = parse(self._path, read_bytes(self._path) or b"{}")
-            if found := mismatch(known, {str: _REMEMBERED}):
+            if found := mismatch(known, {str: _MEASURED}):
                 raise Damaged(self._path, f"does not hold what it should: {found}")
         except Damaged as error:
             self._on_message(f"{error}; what trials need of a GPU is measured again.")
             return {}
         return known
 
-    def of(self, job: Any) -> Resources:
-        """What a job gets."""
+    def of(self, job: Job) -> Resources:
+        """The resources of a job."""
         if not self._resources.gpus:
             return self._resources
-        if getattr(job, "base", ""):  # it trains nothing but a classifier, for seconds: not worth a profile
+        if job.base:  # it trains nothing but a classifier, for seconds: not worth a profile
             return replace(self._resources, gpus=1.0 if self._resources.auto else self._resources.gpus, auto=False)
         gpus = self._choose(job) if self._resources.auto else self._resources.gpus
         return replace(self._resources, gpus=max(gpus, self._of_kind(job).get("at_least", 0)), auto=False)
 
-    def block_of(self, job: Any) -> int | None:
+    def block_of(self, job: Job) -> int | None:
         """Clients that a job may train at once; None for no bound."""
         return self._of_kind(job).get("block")
 
-    def reduce_block(self, job: Any, block: int) -> None:
-        """Remembers that only so many clients at once fit."""
+    def reduce_block(self, job: Job, block: int) -> None:
+        """Stores that at most `block` clients fit at once."""
         self._remember(job, block=min(block, self.block_of(job) or block))
 
-    def out_of_memory(self, job: Any, had: Resources) -> bool:
-        """Remembers that a job did not fit beside its neighbours; False if it had none."""
+    def out_of_memory(self, job: Job, had: Resources) -> bool:
+        """Stores that a job did not fit beside its neighbours; returns False if it had none."""
         if had.gpus >= 1:
             return False
         more = min(1.0, 2 * had.gpus)
@@ -150,18 +152,18 @@ class GpuAllocator:
         )
         return True
 
-    def _choose(self, job: Any) -> float:
+    def _choose(self, job: Job) -> float:
         kind = kind_of(job)
         if kind not in self._chosen:
             self._chosen[kind] = 1 / self._trials(job, kind)
         return self._chosen[kind]
 
-    def _trials(self, job: Any, kind: str) -> int:
+    def _trials(self, job: Job, kind: str) -> int:
         known = self._of_kind(job)
         try:
             profile = Profile(**known["profile"]) if "profile" in known else self._profile(job, self.block_of(job))
-        except Unprofiled as error:  # the run itself will say more, and may be one of those that fail
-            self._on_message(f"{kind}: could not be tried ({error}), so it gets a whole GPU")
+        except Unprofiled as error:  # the record of the run says more, and only this one may fail
+            self._on_message(f"{kind}: could not be profiled ({error}), so it gets a whole GPU")
             return 1
         self._remember(job, profile=asdict(profile))
         trials, by = trials_per_gpu(profile, self._by_cores)
@@ -171,21 +173,21 @@ class GpuAllocator:
         )
         return trials
 
-    def _of_kind(self, job: Any) -> dict:
+    def _of_kind(self, job: Job) -> dict[str, Any]:
         return self._known.get(self._hardware, {}).get(kind_of(job), {})
 
-    def _remember(self, job: Any, **found: Any) -> None:
+    def _remember(self, job: Job, **found: Any) -> None:
         kind, kinds = kind_of(job), self._known.setdefault(self._hardware, {})
         kinds[kind] = kinds.get(kind, {}) | found
         write_file(self._path, json.dumps(self._known, indent=1) + "\n")
 
 
 class Unprofiled(RuntimeError):
-    """A kind of trial could not be tried; says why."""
+    """A kind of trial could not be profiled; says why."""
 
 
-def measure(config: Any, data_dir: Path | None, block: int | None = None, engine: str = "auto") -> Profile:
-    """Plays short rounds on this process's GPU: the first loads and tunes kernels, the others are watched.
+def measure(config: RunConfig, data_dir: Path | None, block: int | None = None, engine: str = "auto") -> Profile:
+    """Trains short rounds on this process's GPU: the first loads and tunes kernels, the others are measured.
 
     Args:
         block: clients that train at once, at most; None for no bound.

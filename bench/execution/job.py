@@ -1,4 +1,4 @@
-"""A run to do, as a worker gets it."""
+"""A run to train, as a worker gets it."""
 
 from dataclasses import dataclass
 
@@ -10,17 +10,18 @@ BASE_PREFIX = "lent-"  # begins the names of folders of finished runs in a stora
 
 @dataclass(frozen=True)
 class Job:
-    """One run to do.
+    """One run to train.
 
     Attributes:
         id: its run id.
         folder: where its worker writes checkpoints and states: an absolute path, or a URI that fsspec knows.
-        retention: which states.
+        retention: which states are kept.
         checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
         engine: "loop", "vectorised", or "auto" for the faster one.
         block: clients that train at once on the vectorised engine, at most; None for no bound.
         base: of a method that is `post_hoc`, where the finished run of its base left its state; "" if it has to be trained.
-        marker: a file of the driver at the place where folders are made, a path or a URI; "" if that need not be looked for.
+        marker: a file that the driver has written beside the folders of runs, a path or a URI: a worker that does not see it
+            does not share the storage; "" if that need not be checked.
     """
 
     id: str

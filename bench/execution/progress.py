@@ -1,7 +1,8 @@
-"""What a person sees while a grid runs: a bar on a terminal, plain lines elsewhere."""
+"""Progress on the console: a bar on a terminal, plain lines elsewhere."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -19,7 +20,7 @@ class Display:
     def __init__(self, console: Console, jobs: dict[str, tuple[str, int]]):
         """
         Args:
-            jobs: run id -> (what to call it, examples it trains on); the time left is measured in examples.
+            jobs: run id -> (name, examples it trains on); progress is measured in examples.
         """
         self._console, self._jobs = console, jobs
         self._running: dict[str, float] = {}
@@ -29,7 +30,7 @@ class Display:
 
     @contextmanager
     def shown(self) -> Iterator["Display"]:
-        """The bar is on the screen meanwhile."""
+        """A context in which the bar is on the screen."""
         self._update()
         with self._bar:
             yield self
@@ -43,7 +44,7 @@ class Display:
         self._update()
 
     def on_start(self, job: Job) -> None:
-        self._advance(job, 0.0)  # a run that is tried again reports all its rounds once more
+        self._advance(job, 0.0)  # a run that starts again reports all its rounds once more
         self._update()
 
     def on_note(self, job: Job, note: str) -> None:
@@ -52,7 +53,7 @@ class Display:
     def on_progress(self, job: Job, rounds: int) -> None:
         self._advance(job, min(1.0, rounds / job.config.rounds))
 
-    def on_end(self, job: Job, record: dict) -> None:
+    def on_end(self, job: Job, record: dict[str, Any]) -> None:
         self._advance(job, 1.0)
         self._running.pop(job.id, None)
         self.ended_by[record["status"]] += 1
@@ -74,27 +75,28 @@ class Display:
 
 
 class RoundsBar:
-    """How far the configurations of a search are; a context in which it is on the screen."""
+    """Rounds that the configurations of searches have trained; a context in which the bar is on the screen."""
 
-    def __init__(self, console: Console, rounds: int, count: int):
+    def __init__(self, console: Console, configurations: int, rounds: int):
         """
         Args:
-            rounds: of one configuration, all seeds together.
-            count: configurations to try, at most.
+            configurations: to try, at most.
+            rounds: of all of them and all their seeds together.
         """
-        self._bar, self._rounds, self._played = _bar(console), rounds, {}
-        self._task = self._bar.add_task(f"{count} configurations", total=rounds * count)
+        self._bar = _bar(console)
+        self._trained: dict[str, int] = {}
+        self._task = self._bar.add_task(f"{configurations} configurations", total=rounds)
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._bar.start()
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
-    def advance(self, configuration: str, rounds: int | None) -> None:
-        """A configuration has played so many rounds, None if it has ended."""
-        self._played[configuration] = self._rounds if rounds is None else rounds
-        self._bar.update(self._task, completed=sum(self._played.values()))
+    def update(self, configuration: str, rounds: int) -> None:
+        """Sets the rounds of a configuration that are trained, or that it does not need any more."""
+        self._trained[configuration] = rounds
+        self._bar.update(self._task, completed=sum(self._trained.values()))
 
 
 def _bar(console: Console) -> Progress:
@@ -108,7 +110,7 @@ def _bar(console: Console) -> Progress:
     )
 
 
-def outcome(record: dict) -> str:
+def outcome(record: Mapping[str, Any]) -> str:
     """How a run ended, in a few words."""
     if record["status"] != "done":
         return f"{record['status']}: {record['reason']}"

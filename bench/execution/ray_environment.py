@@ -1,8 +1,22 @@
-"""The environment that Ray reads: every module that imports Ray imports this one before it."""
+"""The environment of Ray and of its workers: every module that imports Ray imports this one before it.
+
+Ray reads some variables when it is imported, some when it starts, and its workers inherit the rest.
+"""
 
 import functools
 import os
 import secrets
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    "algorithms",
+    "bench",
+    "datasets",
+    "reports",
+    "search_spaces",
+)  # that a cluster's workers get from the driver
 
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -16,11 +30,39 @@ for _name, _value in _QUIET.items():
     os.environ.setdefault(_name, _value)
 
 
-def keep_strangers_out() -> None:
-    """Makes Ray, once it is started here, refuse whoever lacks this process's token: its servers listen on all network
-    addresses, and whoever may join runs what they like. Workers inherit the token; it is written nowhere.
+def prepare_local(threads: int) -> None:
+    """Sets the environment that a local session of Ray, and its workers, inherit from this process.
 
-    A mode of the user's changes nothing: "token" is the strictest, but with a token that others know.
+    Args:
+        threads: of each worker, whatever library starts them.
+    """
+    os.environ |= {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
+    require_own_token()
+
+
+def cluster_runtime_env(threads: int) -> dict[str, Any]:
+    """Ray's `runtime_env` for workers of a cluster: they get the code of this project; torch and images must be there.
+
+    Args:
+        threads: as in `prepare_local`.
+    """
+    return {
+        "py_modules": [str(ROOT / name) for name in PACKAGES],
+        "excludes": ["__pycache__"],
+        "env_vars": {"OMP_NUM_THREADS": str(threads)},
+    }
+
+
+def python_path(inherited: str | None) -> str:
+    """Where workers find this code, before what they inherit; an empty part would be their working directory."""
+    return os.pathsep.join(filter(None, [str(ROOT), inherited]))
+
+
+def require_own_token() -> None:
+    """Makes a local session of Ray refuse whoever lacks this process's token: its servers listen on all network addresses, and
+    whoever may join can run programs. Workers inherit the token; it is written nowhere.
+
+    A mode that the user has set changes nothing: "token" is the strictest, but with a token that others know.
     """
     for name in ("RAY_AUTH_MODE", "RAY_ENABLE_K8S_TOKEN_AUTH"):
         # Unset, the mode becomes "token" in `ray.init`; set now, it would be too late, as Ray has read it when imported.
@@ -28,8 +70,8 @@ def keep_strangers_out() -> None:
     os.environ["RAY_AUTH_TOKEN"] = _token()
 
 
-def asks_for_token() -> bool:
-    """Whether Ray does in this process, a driver that is connected or a worker."""
+def requires_token() -> bool:
+    """Whether Ray requires a token in this process, a driver that is connected or a worker."""
     return os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
 
 

@@ -1,20 +1,28 @@
-"""Writes what workers report of their runs into the store."""
+"""Writes what workers report into the store: run by run, and for the trials of Ray Tune."""
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from bench.errors import StoreError
 from bench.execution import ray_environment  # noqa: F401
+from bench.execution.worker import storage_trouble
 from bench.results.artifacts import Folder
 from bench.results.schema import SCHEMA
-from bench.results.store import UNFINISHED, Store
+from bench.results.store import RAY_LOG, UNFINISHED, Store
 from bench.results.tensorboard import write_events
 
 import ray  # isort: skip
+from ray import tune  # isort: skip
+from ray.tune.experiment import Trial  # isort: skip
+
+_DIED = "the worker process died"
 
 
 class RunRecorder:
-    """The runs that are being played.
+    """Keeps the rounds of the runs in progress, and writes them and their records.
 
     Attributes:
         rows: run id -> its rounds so far.
@@ -26,8 +34,8 @@ class RunRecorder:
             facts: go into every record.
         """
         self._store, self._facts = store, facts
-        self.rows: dict[str, list[dict]] = {}
-        self._configs: dict[str, dict] = {}
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+        self._configs: dict[str, dict[str, Any]] = {}
         self._started: dict[str, str] = {}
 
     def has_started(self, run_id: str) -> bool:
@@ -35,31 +43,38 @@ class RunRecorder:
         return run_id in self._started
 
     def start(self, run_id: str, config: Mapping[str, Any]) -> None:
-        """A run begins, or begins once more; the time that counts is the first."""
+        """A run begins, or begins once more; its record has the time of the first start."""
         self.rows[run_id], self._configs[run_id] = [], dict(config)
         self._started.setdefault(run_id, _now())
         self._store.start(run_id, self._configs[run_id])
 
-    def take(self, run_id: str, first: int, rows: list[dict]) -> None:
-        """Rounds of a run, of which the first so many stand; nothing is written yet."""
-        self.rows[run_id][first:] = rows
+    def update(self, run_id: str, start: int, rows: list[dict[str, Any]]) -> None:
+        """Replaces the rounds of a run after the first `start` ones; nothing is written yet."""
+        self.rows[run_id][start:] = rows
 
-    def write(self, run_id: str, rows: list[dict]) -> None:
-        """Appends rounds to the file of a run that goes on."""
+    def append(self, run_id: str, rows: list[dict[str, Any]]) -> None:
+        """Writes rounds at the end of the file of an unfinished run."""
         self._store.append(run_id, rows)
 
     def end(self, run_id: str, result: Mapping[str, Any], folder: str = "") -> dict[str, Any]:
         """A run has ended: its rounds and its record are written.
 
         Args:
-            result: what goes into the record.
+            result: goes into the record.
             folder: where its worker wrote states, if that is not the store.
 
         Returns:
             The record.
         """
         rows = self.rows.pop(run_id, [])
-        record = {"id": run_id, "schema": SCHEMA, "status": "failed", "reason": "", "summary": {}, **result}
+        record: dict[str, Any] = {
+            "id": run_id,
+            "schema": SCHEMA,
+            "status": "failed",
+            "reason": "",
+            "summary": {},
+            **result,
+        }
         record["rounds"] = len(rows)
         record["versions"] = record.get("versions", {}) | {"ray": ray.__version__}
         record |= {**self._facts, "started": self._started.get(run_id), "finished": _now()}
@@ -73,6 +88,96 @@ class RunRecorder:
         if elsewhere and record["status"] not in UNFINISHED:
             elsewhere.remove()
         return record
+
+
+class TrialRecorder(tune.Callback):
+    """Writes what the trials of one `Tuner` report into the store; subclasses know which runs a trial trains.
+
+    Ray may keep an error of a callback to itself, so the first one is remembered: see `check`.
+    """
+
+    def __init__(self, store: Store, facts: Mapping[str, Any]):
+        self.store, self.runs = store, RunRecorder(store, facts)
+        self._error: Exception | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles its callbacks in order to restore them, which this project never does
+
+    def start(self, trial: Trial) -> None:
+        """A trial begins, or begins again after its worker has died."""
+        raise NotImplementedError
+
+    def record(self, trial: Trial, report: Any) -> None:
+        """A trial has reported (see `bench.execution.trainable.Report`)."""
+        raise NotImplementedError
+
+    def complete(self, trial: Trial) -> None:
+        """A trial has ended by itself, or was stopped early."""
+
+    def fail(self, trial: Trial, text: str, deaths: int) -> None:
+        """Tune has given a trial up.
+
+        Args:
+            text: what Ray wrote of its errors.
+            deaths: how often its worker died.
+        """
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raises StoreError if something could not be written."""
+        if self._error:
+            raise StoreError(storage_trouble(self._error, self.store.folder) or str(self._error)) from self._error
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._remember_errors(self.start, trial)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        self._remember_errors(self._record, trial, result["report"])
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._remember_errors(self.complete, trial)
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        text = Path(trial.error_file).read_text() if trial.error_file else ""
+        self._remember_errors(self.fail, trial, text, max(1, text.count("Failure # ")))
+
+    def _record(self, trial: Trial, report: Any) -> None:
+        if report.storage_error:
+            raise StoreError(report.storage_error)
+        self.record(trial, report)
+
+    def _remember_errors(self, write: Callable[..., None], *arguments: Any) -> None:
+        try:
+            write(*arguments)
+        except (StoreError, OSError) as error:
+            self._error = self._error or error
+            raise
+
+
+def given_up(text: str, deaths: int, store: Store, subject: str) -> dict[str, str]:
+    """The content of the record of a run that was given up, with the traceback of its error. If it had none, and its worker
+    was killed, what Ray wrote goes to the results' log.
+
+    Args:
+        text: what Ray wrote of it.
+        deaths: how often its worker died.
+        subject: of the text, for the log.
+    """
+    reason = reason_of(text)
+    if reason != _DIED:
+        return {"reason": reason, "traceback": text}
+    store.log(f"{subject}\n{text}")
+    times = f"{deaths} time{'s' * (deaths > 1)}"
+    return {"reason": f"{_DIED} {times} (killed, or out of memory); see {RAY_LOG} in the results directory"}
+
+
+def reason_of(text: str) -> str:
+    """The error at the end of a traceback, in one line; without any, the process was killed from outside."""
+    has_traceback = re.search(r'^ +File "', text, re.MULTILINE)
+    errors = re.findall(r"^(?:\w+\.)*(\w+: .+)$", text, re.MULTILINE) if has_traceback else []
+    return errors[-1] if errors else _DIED
 
 
 def _now() -> str:

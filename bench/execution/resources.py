@@ -1,4 +1,4 @@
-"""How much of the machine a trial asks for."""
+"""How much of a machine a trial gets."""
 
 import math
 import os
@@ -13,7 +13,7 @@ class Resources:
         cpus: cores; also the number of torch threads (at least 1).
         gpus: share of one GPU, or a whole number of them; 0 trains on the CPU.
         device: where torch trains, "cpu" or "cuda".
-        auto: whether the share is to be found out (see `bench.execution.gpu_sharing`).
+        auto: whether the share of a GPU is to be measured (see `bench.execution.gpu_sharing`).
     """
 
     cpus: float = 1.0
@@ -28,10 +28,10 @@ class Resources:
 
 @dataclass(frozen=True)
 class Machines:
-    """Where trials are played.
+    """Where trials run.
 
     Attributes:
-        resources: of each of them.
+        resources: of each trial.
         max_concurrent: bound on the trials at once, 0 for none.
         address: a running Ray cluster; None for this machine alone.
     """
@@ -42,7 +42,7 @@ class Machines:
 
     @property
     def at_once(self) -> int:
-        """Trials that this machine plays at once; of a cluster, which is not asked, the bound on them, or 1."""
+        """Trials that this machine runs at once; of a cluster, which is not inspected, the bound on them, or 1."""
         bound, share = self.max_concurrent, self.resources
         if self.address:
             return bound or 1
@@ -55,14 +55,14 @@ class Machines:
 
 
 def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = None) -> Resources:
-    """Checks what was asked for against this machine; a cluster at an address is not asked.
+    """Checks the options of a trial's resources against this machine; a cluster at an address is not inspected.
 
     Args:
         cpus_per_trial: cores of a trial.
-        gpus_per_trial: a number, or `auto`: found out by a short profile of every kind of trial; 0 where there is no GPU.
+        gpus_per_trial: a number, or `auto`: measured by a short profile of every kind of trial; 0 where there is no GPU.
 
     Raises:
-        ValueError: if it is not a number, out of range, or more than there is, or the address is a Ray Client's.
+        ValueError: if one of them is no number, out of range, or more than this machine has, or the address is a Ray Client's.
     """
     if address and "://" in address:
         raise ValueError(

@@ -1,7 +1,7 @@
-"""Rounds to Weights & Biases or MLflow while runs play, through Ray's own callbacks.
+"""Sends rounds to Weights & Biases or MLflow while runs train, through Ray's own callbacks.
 
 Ray's callbacks take a trial and one result at a time. A trial here is a position in a list of jobs, and reports the rounds of
-about a second together; so they are given a stand-in that is named and configured as the run, and every round by itself.
+about a second together; so they get an object that has the name and config of the run, and every round by itself.
 """
 
 import functools
@@ -18,7 +18,7 @@ PROJECT = "skewbench"
 
 
 def check(kind: str) -> None:
-    """Raises ValueError if runs cannot be tracked so."""
+    """Raises ValueError if there is no such tracking service, or its package is not installed."""
     if kind not in KINDS:
         raise ValueError(unknown("value of --track", kind, KINDS))
     try:
@@ -50,20 +50,20 @@ class Tracked:
 
 
 class Tracker:
-    """Tells a tracking service what runs report. Where the service fails, it says so once and is silent from then on: the runs
-    go on, and their results are in the store."""
+    """Sends what runs report to a tracking service. If the service fails, it says so once and sends nothing any more: the runs
+    continue, and their results are in the store."""
 
     def __init__(self, kind: str, grid: str, names: Mapping[str, str], folder: Path, on_message: Callable[[str], None]):
         """
         Args:
             kind: of KINDS; see `check`.
             grid: what the runs belong to, `<grid>@<budget>`.
-            names: run id -> what to call the run.
+            names: run id -> name of the run.
             folder: for files of the tracker; made if it is not there.
-            on_message: is told of trouble.
+            on_message: gets a line if the service fails.
 
         Raises:
-            ValueError: if the service cannot be reached, or does not know who asks.
+            ValueError: if the service cannot be reached, or refuses the user.
         """
         self._kind, self._grid, self._names, self._folder, self._on_message = kind, grid, names, folder, on_message
         self._open: dict[str, Tracked] = {}  # runs that have begun and not ended
@@ -83,7 +83,7 @@ class Tracker:
             self._try(lambda ray_callback: ray_callback.log_trial_start(run))
 
     def reported(self, run_id: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Rounds of a run; those that were told before are not told again."""
+        """Rounds of a run; those that were sent before are not sent again."""
         run = self._open[run_id]
         for row in rows:
             number = row["round"]
@@ -99,16 +99,16 @@ class Tracker:
             self._try(lambda ray_callback: ray_callback.log_trial_end(run, failed=failed))
 
     def finish(self) -> None:
-        """No run plays any more: ends those that were stopped, and waits for what is still on its way."""
+        """Ends the runs that were stopped, and waits for what is still being sent."""
         for run_id in list(self._open):
             self.ended(run_id, failed=True)
         self._try(lambda ray_callback: ray_callback.on_experiment_end(trials=[]))
 
-    def _try(self, tell: Callable[[Any], None]) -> None:
+    def _try(self, send: Callable[[Any], None]) -> None:
         if self._broken:
             return
         try:
-            tell(self._callback)
+            send(self._callback)
         except Exception as error:  # of a library, a network, a server: whatever it is, runs do not depend on it
             self._broken = True
             self._on_message(
@@ -121,12 +121,13 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
 
 
-def _log_round(run: Tracked, result: dict, ray_callback) -> None:
+def _log_round(run: Tracked, result: dict[str, Any], ray_callback: Any) -> None:
     ray_callback.log_trial_result(result["training_iteration"], run, result)
 
 
-def _callback(kind: str, grid: str):
-    """Ray's callback, set up; the services' own environment variables say where they are and who is there."""
+def _callback(kind: str, grid: str) -> Any:
+    """Ray's callback, set up; the services' own environment variables say where they are and who the user is."""
+    callback: Any
     if kind == "wandb":
         from ray.air.integrations.wandb import WANDB_PROJECT_ENV_VAR, WandbLoggerCallback
 
@@ -140,7 +141,7 @@ def _callback(kind: str, grid: str):
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in config.items():
         found |= _flat(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found

@@ -1,10 +1,12 @@
-"""A worker: plays one run after another, from its checkpoint where there is one, and says how it goes. Needs no scheduler."""
+"""A worker: trains one run after another, each from its checkpoint if there is one, and reports. Needs no scheduler."""
 
 import errno
 import os
 import platform
 import time
 import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,36 @@ REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are 
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
 
-class Worker:
-    """Plays the job that it was given last, about a second per step.
+@dataclass(frozen=True)
+class WorkerReport:
+    """What a worker has done in one step. At most one of `result`, `out_of_memory` and `storage_error` is set.
 
     Attributes:
-        round: of the job at which it is.
+        start: number of rounds before `rows`; what was reported for rounds after these is replaced.
+        rows: new rounds.
+        note: what a person should know, or "".
+        result: content of the record if the run has ended, else None.
+        block: the bound on clients at once that was found to be needed, or None.
+        out_of_memory: whether the run does not fit beside its neighbours on the GPU.
+        storage_error: why nothing can be written any more, or "".
     """
+
+    start: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    note: str = ""
+    result: Mapping[str, Any] | None = None
+    block: int | None = None
+    out_of_memory: bool = False
+    storage_error: str = ""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the worker can do no more for its job."""
+        return bool(self.result or self.out_of_memory or self.storage_error)
+
+
+class Worker:
+    """Trains the job that it was assigned last, about a second per step."""
 
     def __init__(self, data_dir: Path | None, device: str):
         self._data_dir, self._device = data_dir, device
@@ -38,104 +64,141 @@ class Worker:
 
     @property
     def round(self) -> int:
+        """Rounds of the job that are trained."""
         return self._run.round if self._run else 0
 
-    def take(self, job: Job) -> None:
-        """Another job, instead of the one before."""
-        self._job, self._run = job, None
-        self._reported, self._notes = 0, []
+    def assign(self, job: Job) -> None:
+        """Replaces the job."""
+        self._job = job
+        self._run: Run | None = None
+        self._num_reported = 0  # rounds
+        self._notes: list[str] = []
 
-    def step(self, until_round: int | None = None) -> dict[str, Any]:
-        """Plays on for a while, but not beyond a round.
-
-        Returns:
-            "rows" of new rounds, and "first", the number of rounds before them (those reported from there on are replaced);
-            "ended": the record's content if the run has ended, else None; "note": what a person should know, or "";
-            "block": the bound on clients at once that was found to be needed, or None; "out_of_memory": whether the run does
-            not fit beside its neighbours on the GPU; "broken": why nothing can be written any more, or "".
+    def step(self, until_round: int | None = None) -> WorkerReport:
+        """Trains for about a second, at least one round, but not beyond a round.
 
         Raises:
             RuntimeError: of CUDA; only another process gets a working GPU again.
         """
-        until = time.monotonic() + REPORT_SECONDS
-        report = {"ended": None, "block": None, "out_of_memory": False, "broken": ""}
-        try:
-            run = self._run = self._run or self._begin()
-            while not run.finished and (until_round is None or run.round < until_round):
-                run.step()
-                if self._checkpoints.due and not run.finished:
-                    self._checkpoints.save(run.checkpoint())
-                if time.monotonic() >= until:
-                    break
-            report["ended"] = run.result() if run.finished else None
-        except Exception as error:
-            short = is_out_of_memory(error)
-            if not short and "CUDA error" in str(error):
-                raise
-            broken = "" if short else storage_trouble(error, self._job.folder)
-            if not short:
-                report |= {"broken": broken} if broken else {"ended": failure(error)}
-        else:
-            short = False
-        if short:  # here, because until now the error has held what did not fit
-            report |= self._with_less_memory()
-        rows, first = self._run.rows[self._reported :] if self._run else [], self._reported
-        note, self._notes, self._reported = "; ".join(self._notes), [], first + len(rows)
-        if report["ended"] or report["broken"] or report["out_of_memory"]:
+        report = self._try_to_train(until_round)
+        if report.out_of_memory:  # only here, because the error held what did not fit
+            report = self._reduce_memory()
+        report = self._with_news(report)
+        if report.is_last:
             self._run = None
-        return {"first": first, "rows": rows, "note": note, **report}
+        return report
+
+    def _try_to_train(self, until_round: int | None) -> WorkerReport:
+        """Trains, and reports how that ended, without the rounds."""
+        try:
+            self._run = self._run or self._begin()
+            self._train(self._run, until_round)
+            return WorkerReport(result=self._run.result() if self._run.finished else None)
+        except Exception as error:
+            return self._report_of(error)
+
+    def _train(self, run: Run, until_round: int | None) -> None:
+        end = time.monotonic() + REPORT_SECONDS
+        while not run.finished and (until_round is None or run.round < until_round):
+            run.step()
+            if self._checkpoints.due and not run.finished:
+                self._checkpoints.save(run.checkpoint())
+            if time.monotonic() >= end:
+                break
+
+    def _report_of(self, error: Exception) -> WorkerReport:
+        """What an error means for the run; raises it if this process cannot continue."""
+        if is_out_of_memory(error):
+            return WorkerReport(out_of_memory=True)
+        if "CUDA error" in str(error):
+            raise error
+        storage_error = storage_trouble(error, self._job.folder)
+        return WorkerReport(storage_error=storage_error) if storage_error else WorkerReport(result=failure(error))
+
+    def _reduce_memory(self) -> WorkerReport:
+        """After a GPU has run out of memory: half as many clients train at once, or the run needs fewer neighbours."""
+        block = self._run.halve_block() if self._run else None
+        if block is None:
+            self._run = None
+        torch.cuda.empty_cache()
+        if block is None:
+            return WorkerReport(out_of_memory=True)
+        self._notes.append(f"out of GPU memory, continues with {block} clients at once")
+        return WorkerReport(block=block)
+
+    def _with_news(self, report: WorkerReport) -> WorkerReport:
+        """The report with the rounds and notes since the one before."""
+        start, notes = self._num_reported, self._notes
+        rows = self._run.rows[start:] if self._run else []
+        self._num_reported, self._notes = start + len(rows), []
+        return replace(report, start=start, rows=rows, note="; ".join(notes))
 
     def _begin(self) -> Run:
-        """The run, from its checkpoint if there is one; rounds are reported from the first one on."""
-        job, self._reported = self._job, 0
+        """Builds the run, and continues from its checkpoint if there is one; its rounds are reported from the first on."""
+        job, config, folder = self._job, self._job.config, Folder(self._job.folder)
+        self._num_reported = 0
         require_shared(job.marker)
-        config, folder = job.config, Folder(job.folder)
         dataset = resized.load(config.dataset, config.transform, self._data_dir, config.image_size)
-        how = {"engine": job.engine, "retention": job.retention, "block": job.block}
-        run = Run(config, dataset, device=self._device, folder=folder, **how)
+        run = Run(
+            config,
+            dataset,
+            device=self._device,
+            engine=job.engine,
+            folder=folder,
+            retention=job.retention,
+            block=job.block,
+        )
         if job.base:
             run.take_over(_last_state(job.base))
-        of = {"run": job.id, "images": dataset.digest, "engine": run.task.engine, "code": code_version(config)}
-        of |= {
-            "torch": str(torch.__version__),
-            "device": device_name(run.task.device),
-            "threads": torch.get_num_threads(),
-        }
-        self._checkpoints = Checkpoints(folder / "checkpoint", of, job.checkpoint_seconds)
+        self._checkpoints = Checkpoints(
+            folder / "checkpoint", _checkpoint_key(job, run, dataset.digest), job.checkpoint_seconds
+        )
+        self._restore(run)
+        return run
+
+    def _restore(self, run: Run) -> None:
         try:
             checkpoint = self._checkpoints.load(run.task.device)
             if checkpoint:
                 run.restore(checkpoint)
-                self._notes.append(f"goes on after round {run.round}")
+                self._notes.append(f"continues after round {run.round}")
         except UnusableCheckpoint as error:
             self._notes.append(f"starts over: {error}")
-        return run
 
-    def _with_less_memory(self) -> dict[str, Any]:
-        """What to do after a GPU has run out of memory: train half as many clients at once, or have fewer neighbours."""
-        run = self._run
-        block = run.halve_block() if run else None
-        if block is None:
-            self._run = run = None
-        torch.cuda.empty_cache()
-        if block is None:
-            return {"out_of_memory": True}
-        self._notes.append(f"out of GPU memory, goes on with {block} clients at once")
-        return {"block": block}
+
+def _checkpoint_key(job: Job, run: Run, digest: str) -> dict[str, Any]:
+    """What a checkpoint must agree in with the run that continues from it.
+
+    Args:
+        digest: of the images.
+    """
+    return {
+        "run": job.id,
+        "images": digest,
+        "engine": run.task.engine,
+        "code": code_version(job.config),
+        "torch": str(torch.__version__),
+        "device": device_name(run.task.device),
+        "threads": torch.get_num_threads(),
+    }
 
 
 def _last_state(base: str) -> dict[str, Any]:
-    """With which the run of a base ended."""
-    place = Folder(base)
-    if FINAL not in place.names():
+    """The last state of the run of a base.
+
+    Raises:
+        RuntimeError: if that run has left none.
+    """
+    folder = Folder(base)
+    if FINAL not in folder.names():
         raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(BASE_PREFIX)}) has failed")
-    return place.load(FINAL, torch.device("cpu"))
+    return folder.load(FINAL, torch.device("cpu"))
 
 
 def require_shared(marker: str) -> None:
     """Raises StoreError if this machine does not see a file of the driver: what it writes would be lost."""
-    place, _, name = marker.rpartition("/")
-    if marker and name not in Folder(place).names():
+    folder, _, name = marker.rpartition("/")
+    if marker and name not in Folder(folder).names():
         raise StoreError(
             f"The machine {platform.node()} does not see {marker}, which the driver has written: results and checkpoints need "
             "a place that all machines of the cluster see; name it by --storage."
@@ -151,7 +214,7 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def make_deterministic() -> None:
-    """Asks torch for kernels that give the same numbers in every run; before this process touches a GPU."""
+    """Makes torch use kernels that give the same numbers in every run; to be called before this process uses a GPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False

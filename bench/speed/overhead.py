@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench.config.resolve import resolve
 from bench.config.schema import run_id
-from bench.execution import resources, scheduler
+from bench.execution import ray_environment, resources, scheduler
 from bench.execution.job import Job
 from bench.experiments import expansion
 from bench.experiments.cells import Cell, to_json
@@ -102,7 +102,7 @@ def report_seconds(num_seeds: int = 100) -> tuple[int, float]:
     with tempfile.TemporaryDirectory() as folder:
         count = write_store(Path(folder), num_seeds)
         command = [sys.executable, "-m", "bench", "report", "--format", "md", "--results-dir", folder]
-        paths = {"PYTHONPATH": scheduler.python_path(os.environ.get("PYTHONPATH"))}
+        paths = {"PYTHONPATH": ray_environment.python_path(os.environ.get("PYTHONPATH"))}
         begin = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | paths)
         return count, time.perf_counter() - begin

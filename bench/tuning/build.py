@@ -1,8 +1,8 @@
-"""From cells of a table to the searches that choose their hyper-parameters, checked before anything runs."""
+"""From cells of a grid to the searches that choose their hyper-parameters, checked before anything runs."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import algorithms
 import search_spaces
@@ -16,6 +16,9 @@ from bench.results.metrics import METRICS
 from bench.tuning.search import Search, stops_of
 from search_spaces import Parameter, Space
 
+if TYPE_CHECKING:
+    from algorithms.base import Algorithm
+
 # What a search may change: how clients train, but not the problem, nor the number of rounds.
 _TRAINING = ("lr", "momentum", "weight_decay", "batch_size", "local_epochs", "local_steps", "last_batch")
 _STAGES = ("encoder_rounds", "classifier_rounds")
@@ -24,15 +27,15 @@ _STAGES = ("encoder_rounds", "classifier_rounds")
 def make_searches(
     cells: Iterable[Cell], layout: Mapping[str, Any], tuning: TuningOptions, fixed: Collection[str] = ()
 ) -> dict[str, Search]:
-    """A search for each place of a table whose method has something to search.
+    """A search for each table cell whose method has something to search.
 
     Args:
-        cells: of the split "test", a cell per place and seed.
-        layout: of the report, which tells places apart.
-        fixed: settings and options that are not searched, because the table shows them or somebody has given them.
+        cells: of the split "test", one for each table cell and seed.
+        layout: of the report, which says what belongs to one table cell.
+        fixed: settings and options that are not searched, because the table shows them or the user has set them.
 
     Returns:
-        Key of a place (see `bench.experiments.cells.cell_key`) -> search.
+        Key of a table cell (see `bench.experiments.cells.cell_key`) -> search.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -55,14 +58,14 @@ def make_searches(
 
 
 def on_validation(config: RunConfig, share: float) -> RunConfig:
-    """A run as it is searched: without test examples."""
+    """The config of a run on validation data, without test examples."""
     settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
     return resolve(settings | {"split": VALIDATION, "validation_share": share, "test_examples": None}, facts=None)
 
 
 def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str]) -> Space:
-    """Where the hyper-parameters of a cell's method are searched; "own" are those of the method that is played, and where a
-    table shows it as a wrapper around another one, those of this one, too."""
+    """Where the hyper-parameters of a cell's method are searched. "own" are those of its method; where a table shows the method
+    as a wrapper around another one, those of the other one, too."""
     method = cell.config.algorithm
     name = method["name"]
     if name == "centralized":
@@ -73,10 +76,11 @@ def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str]) -> Spac
             ]
         )
     own = [method["base"]["name"], name] if cell.is_wrapped else [name]
-    wanted = [part for asked in map(str.strip, tuning.space.split(",")) for part in (own if asked == OWN else [asked])]
-    space = search_spaces.merged(wanted)
-    inside = method.get("base") if isinstance(method.get("base"), Mapping) else {}
-    options = [key for key in method | inside if key not in ("name", "base", *_STAGES)]
+    names = [part for space in tuning.space.split(",") for part in (own if space.strip() == OWN else [space.strip()])]
+    space = search_spaces.merged(names)
+    base = method.get("base")
+    inside = base if isinstance(base, Mapping) else {}
+    options = [key for key in {**method, **inside} if key not in ("name", "base", *_STAGES)]
     search_spaces.check(space, [*_TRAINING, *options], name)
     return {key: parameter for key, parameter in space.items() if key not in fixed}
 
@@ -90,10 +94,10 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
     mistakes = []
     if tuning.searcher == "grid" and tuning.samples is not None and tuning.samples < points:
         mistakes.append(
-            f"The grid has {points} points, more than --samples {tuning.samples}, and is tried whole; leave --samples out, or "
-            "take --searcher random."
+            f"The grid has {points} points, more than --samples {tuning.samples}, all of which are tried; leave --samples out, "
+            "or take --searcher random."
         )
-    method = algorithms.load(name)
+    method: type[Algorithm] = algorithms.load(name)
     usual = "local_accuracy" if method.personal else "accuracy"
     mistakes += [
         *_validate_space(template, space, tuning.searcher),
@@ -107,7 +111,7 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
 
 
 def _validate_space(template: RunConfig, space: Space, searcher: str) -> list[str]:
-    """Why ends and values of a space are none for the method."""
+    """Why the method cannot have the ends or values of a space."""
     mistakes = []
     for key, parameter in space.items():
         for value in _values(parameter, searcher):
@@ -121,13 +125,13 @@ def _validate_space(template: RunConfig, space: Space, searcher: str) -> list[st
     return mistakes
 
 
-def _values(parameter: Parameter, searcher: str) -> list:
-    """All of a grid, the ends of a range."""
+def _values(parameter: Parameter, searcher: str) -> list[Any]:
+    """All values of a grid, or the ends of a range."""
     return parameter.grid if searcher == "grid" or parameter.low is None else [parameter.low, parameter.high]
 
 
-def _wrong_metric(metric: str | None, method: type, name: str) -> list[str]:
-    """Why no run of a method would report a metric."""
+def _wrong_metric(metric: str | None, method: "type[Algorithm]", name: str) -> list[str]:
+    """Why no run of a method reports a metric."""
     known = [f"{VALIDATION}_{own}" for own in METRICS]
     if metric is None:
         return []
@@ -142,7 +146,7 @@ def _wrong_metric(metric: str | None, method: type, name: str) -> list[str]:
 
 def _too_early(scheduler: str, config: RunConfig) -> list[str]:
     """Why runs have no accuracy at the rounds at which a scheduler compares them."""
-    method = algorithms.load(config.algorithm["name"])
+    method: type[Algorithm] = algorithms.load(config.algorithm["name"])
     only_at_end = (method.personal or method.post_hoc) and not config.evaluate_every
     stages = hasattr(method, "encoder_rounds")
     name, every = config.algorithm["name"], config.evaluate_every or 1
@@ -153,5 +157,5 @@ def _too_early(scheduler: str, config: RunConfig) -> list[str]:
         late = f"asha compares runs after round {first}, but they are evaluated every {every} rounds; lower evaluate_every."
         return [late] if every > first else []
     return [
-        f"asha compares runs on their way, but {name} has no accuracy before its last rounds; use --scheduler none."
+        f"asha compares runs before they end, but {name} has no accuracy before its last rounds; use --scheduler none."
     ]

@@ -1,4 +1,4 @@
-"""What validation runs of the store have reached, and configurations by them."""
+"""What the validation runs in the store have reached, and the configurations they belong to."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,41 +18,41 @@ class Outcome(NamedTuple):
         params: hyper-parameter -> value.
         runs: their ids, a run per seed.
         scores: of the runs in their last round, in [0, 1], 0 for one that diverged; of stopped ones in the last that all have.
-        rounds: that all of them have played, the rest of those that diverged included.
-        whole: whether they were trained to the end.
-        diverged: number of runs that did.
-        found: whether other searches have played it.
+        rounds: that all of them have trained, the rest of those that diverged included.
+        complete: whether all runs were trained to the end.
+        diverged: number of runs that diverged.
+        from_others: whether other searches have trained it.
     """
 
     params: dict[str, Any]
     runs: tuple[str, ...]
     scores: tuple[float, ...]
     rounds: int
-    whole: bool
+    complete: bool
     diverged: int = 0
-    found: bool = False
+    from_others: bool = False
 
     @property
     def mean(self) -> float:
         return sum(self.scores) / len(self.scores)
 
     def is_like(self, other: "Outcome") -> bool:
-        """Whether its mean prints like that of another one."""
-        return self.whole and other.whole and f"{self.mean:.3f}" == f"{other.mean:.3f}"
+        """Whether its mean is printed like that of another one."""
+        return self.complete and other.complete and f"{self.mean:.3f}" == f"{other.mean:.3f}"
 
     @property
     def is_choice(self) -> bool:
-        """Whether it can be chosen: it was trained to the end, and not all of it diverged."""
-        return self.whole and self.diverged < len(self.runs)
+        """Whether it can be chosen: it was trained to the end, and not all runs diverged."""
+        return self.complete and self.diverged < len(self.runs)
 
 
-class Played(NamedTuple):
-    """A validation run of the store that has not failed.
+class ValidationRun(NamedTuple):
+    """A validation run of the store that has ended, and not failed.
 
     Attributes:
         curve: round -> metric, of the rounds in which it was evaluated.
         status: of its record.
-        rounds: that it has played.
+        rounds: that it has trained.
     """
 
     curve: dict[int, float]
@@ -60,12 +60,12 @@ class Played(NamedTuple):
     rounds: int
 
     @property
-    def whole(self) -> bool:
-        """Whether it need not be trained any further."""
+    def complete(self) -> bool:
+        """Whether it was trained to its end."""
         return self.status != "stopped"
 
     def at(self, stop: int) -> float:
-        """What it is worth after a round: its last metric by then; 0 before the first, and once it has diverged."""
+        """Its value after a round: the last metric by then; 0 before the first, and once it has diverged."""
         if self.status == "diverged" and stop >= self.rounds:
             return 0.0
         return latest(self.curve, stop)
@@ -82,12 +82,12 @@ def is_score(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-Listed = dict[tuple, dict[str, int]]  # what no search changes -> run id -> seed
+Problem = tuple[str, ...]  # dataset, partition and method, which no search changes
+Listed = dict[Problem, dict[str, int]]  # run id -> seed, by problem
 
 
 def list_runs(store: Store) -> Listed:
-    """The validation runs of a store that have ended, by what no search changes of them: all searches of a grid are looked up
-    in one list, which thousands of files are read for."""
+    """The validation runs of a store that have ended. It reads thousands of files, so all searches of a grid share one list."""
     found: Listed = {}
     for run in store.records():
         config = store.config(run) or {}
@@ -97,22 +97,22 @@ def list_runs(store: Store) -> Listed:
 
 
 def listed_for(search: Search, listed: Listed) -> list[str]:
-    """Runs of a search's setting, method and seeds."""
+    """Ids of the runs of a search's setting, method and seeds."""
     of_problem = listed.get(_problem(search.template.canonical()), {})
     return [run for run, seed in of_problem.items() if seed in search.configs]
 
 
-def played_of(search: Search, store: Store, runs: Iterable[str]) -> dict[str, Played]:
-    """Run id -> what is known of it, of those that have ended and not failed."""
-    found = {}
+def validation_runs(search: Search, store: Store, runs: Iterable[str]) -> dict[str, ValidationRun]:
+    """Run id -> validation run, of those that have ended and not failed."""
+    found: dict[str, ValidationRun] = {}
     for run in runs:
         record = store.record(run)
         if record and record["status"] in _STATUS:
             rows = store.rows(run)
             curve = {row["round"]: row[search.metric] for row in rows if is_score(row.get(search.metric))}
-            found[run] = Played(curve, record["status"], record.get("rounds", len(rows)))
+            found[run] = ValidationRun(curve, record["status"], record.get("rounds", len(rows)))
     return found
 
 
-def _problem(config: Mapping) -> tuple:
+def _problem(config: Mapping[str, Any]) -> Problem:
     return config["dataset"], config["partition"], config["algorithm"]["name"]

@@ -1,269 +1,234 @@
-"""Plays a search with Ray Tune: one trial is one configuration, with a run for each seed in lock step.
+"""Runs searches with Ray Tune: one trial is one configuration, with a run for each seed in lock step.
 
 A trial reports the mean over seeds, so that searcher and scheduler see one number for a configuration. Runs are those of the
-store on the split "validation": what one search has finished is not played again by another.
+store on the split "validation": what one search has finished is not trained again by another. Searches run side by side: where
+one has fewer configurations left than the machine has slots, the next one begins.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from rich.console import Console
 
-import algorithms
-from bench.config.resolve import base_of
+from bench.config.resolve import trained_by
 from bench.config.schema import RunConfig, run_id
-from bench.errors import StoreError
-from bench.execution import ray_environment  # noqa: F401
-from bench.execution import scheduler as scheduling
+from bench.execution import ray_environment, ray_session  # noqa: F401
 from bench.execution.progress import RoundsBar
-from bench.execution.recorder import RunRecorder
+from bench.execution.recorder import TrialRecorder, given_up
 from bench.execution.resources import Machines
 from bench.experiments.labels import text_of
 from bench.results.artifacts import Folder
 from bench.results.metrics import summarise
-from bench.tuning.search import REDUCTION, Search, stops
+from bench.results.store import Store
+from bench.tuning.early_stopping import PerSearch
+from bench.tuning.proposals import Proposals
+from bench.tuning.search import Search
 from bench.tuning.study import Study
-from bench.tuning.trainable import Configuration, Place
+from bench.tuning.trainable import Configuration, ConfigurationReport, SearchJob, SeedReport
 
 from ray import tune  # isort: skip
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler  # isort: skip
-from ray.tune.search import Searcher  # isort: skip
+from ray.tune.experiment import Trial  # isort: skip
 
 
-class _Proposals(Searcher):
-    """Ray's view of a study."""
-
-    def __init__(self, study: Study):
-        super().__init__(metric="value", mode="max")
-        self._study, self._open = study, {}
-
-    def suggest(self, trial_id):
-        trial = self._study.propose()
-        if trial is None:
-            return Searcher.FINISHED
-        self._open[trial_id] = trial
-        return dict(trial.params)
-
-    def on_trial_result(self, trial_id, result):
-        if result["round"]:
-            self._open[trial_id].report(result["value"], result["round"])
-
-    def on_trial_complete(self, trial_id, result=None, error=False):
-        failed = error or result is None or result["failed"] or result["broken"]
-        whole = bool(result) and result["round"] == self._study.search.template.rounds
-        self._study.close(self._open.pop(trial_id), None if failed else result["value"], whole)
-
-    def save(self, checkpoint_path):
-        """Nothing: the study is on disk."""
-
-    def restore(self, checkpoint_path):
-        """Nothing: Tune never restores here."""
-
-
-class _Recorder(tune.Callback):
-    """Writes what configurations report into the store.
+@dataclass
+class OpenSearch:
+    """A search that has configurations left.
 
     Attributes:
-        failed: number of configurations that have.
-        trouble: an error in writing, which Ray would keep to itself.
+        study: proposes them.
+        job: the search as workers get it.
+        label: begins each message about the search, where there are several: "Search 2 ".
+        title: is printed when its first configuration starts; "" for nothing.
+        failed: number of configurations that have failed.
     """
 
-    def __init__(self, study: Study, place: Place, on_message: Callable[[str], None], facts: Mapping, bar: RoundsBar):
-        self._study, self._place, self._on_message, self._bar = study, place, on_message, bar
-        self._search, self._store = study.search, study.store
-        self._bases = {seed: run_id(config) for seed, config in bases_of(self._search).items()}
-        self._runs = RunRecorder(self._store, facts)
-        self._ended = set(study.ended_runs)
-        self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds played, of runs that have not ended
-        self._number, self.failed = self._search.wanted - study.left, 0
-        self.trouble: Exception | None = None
+    study: Study
+    job: SearchJob
+    label: str = ""
+    title: str = ""
+    failed: int = field(default=0, init=False)
 
-    def __getstate__(self):
-        return {}  # Tune pickles its callbacks in order to restore them, which this project never does
+    def __post_init__(self) -> None:
+        self._number = self.search.wanted - self.study.left  # of configurations that have ended
+        self.ended = set(self.job.ended)
+        self.base_ids = {seed: run_id(config) for seed, config in bases_of(self.search).items()}
 
-    def on_trial_start(self, iteration, trials, trial, **info):
-        self._keeping_trouble(self._start, trial)
+    @property
+    def search(self) -> Search:
+        return self.study.search
 
-    def on_trial_result(self, iteration, trials, trial, result, **info):
-        if result["broken"]:
-            self.trouble = StoreError(result["broken"])
-            raise self.trouble
-        self._keeping_trouble(self._take, trial, result)
+    @property
+    def rounds(self) -> int:
+        """Of one configuration, all seeds together."""
+        return len(self.search.configs) * self.search.template.rounds
 
-    def on_trial_complete(self, iteration, trials, trial, **info):
-        self._keeping_trouble(self._close, trial)
+    def name_of(self, params: Mapping[str, Any]) -> str:
+        """A configuration for people."""
+        return f"{self.label}{text_of(params)}"
 
-    def on_trial_error(self, iteration, trials, trial, **info):
-        self._keeping_trouble(self._fail, trial)
-
-    def _keeping_trouble(self, write: Callable, *arguments) -> None:
-        try:
-            write(*arguments)
-        except (StoreError, OSError) as error:
-            self.trouble = error
-            raise
-
-    def _start(self, trial) -> None:
-        runs = {run: config for run, config in self._search.runs(trial.config).items() if run not in self._ended}
-        for run, config in runs.items():
-            self._runs.start(run, config.canonical())
-        self._open[trial.trial_id] = dict.fromkeys(runs, 0)
-        self._bar.advance(trial.trial_id, 0)
-
-    def _take(self, trial, result) -> None:
-        playing = self._open[trial.trial_id]
-        for report in result["runs"]:
-            run = report["id"]
-            if run in self._ended:  # a worker has died, and another one plays the configuration again
-                self._forget(run, report)
-                continue
-            name = f"{text_of(trial.config)}, seed {report['config']['seed']}"
-            self._runs.take(run, report["first"], report["rows"])
-            playing[run] = report["until"]
-            if report["note"]:
-                self._on_message(f"{name}: {report['note']}")
-            if report["ended"]:
-                end = report["ended"] | self._base_of(report["config"]["seed"])
-                self._runs.end(run, end, self._folder_of(run))
-                del playing[run]
-                if report["ended"]["status"] != "failed":
-                    self._ended.add(run)
-                if report["ended"]["status"] != "done":
-                    self._on_message(f"{name}: {report['ended']['status']}: {report['ended']['reason']}")
-            else:
-                self._runs.write(run, report["rows"])
-        ended = len(self._search.configs) - len(playing)
-        self._bar.advance(trial.trial_id, ended * self._search.template.rounds + sum(playing.values()))
-
-    def _forget(self, run: str, report: Mapping) -> None:
-        """A run that is in the store: it ends as it did, and nothing of it is left where workers write."""
-        if report["ended"]:
-            (Folder(self._place.folder) / run / "checkpoint").remove()
-
-    def _folder_of(self, run: str) -> str:
-        """Where its worker has written, if that is not the store."""
-        return f"{self._place.folder}/{run}" if self._place.is_elsewhere else ""
-
-    def _close(self, trial) -> None:
-        last, stopped = trial.last_result, self._open.pop(trial.trial_id, {})
-        self._bar.advance(trial.trial_id, None)
-        for run, rounds in stopped.items():
-            reason = f"the search stopped it after round {rounds} of {self._search.template.rounds}"
-            if last["failed"]:
-                reason = f"another seed of its configuration has failed when it was at round {rounds}"
-            end = {"status": "stopped", "reason": reason, "summary": summarise(self._runs.rows[run])}
-            self._runs.end(run, end, self._folder_of(run))
+    def count(self, params: Mapping[str, Any], outcome: str, failed: bool) -> str:
+        """Counts a configuration that has ended; returns the line that says so."""
         self._number += 1
-        reached = f"validation {self._search.metric.replace('_', ' ')} {100 * last['value']:.1f} %"
-        if last["failed"]:
-            self.failed, reached = self.failed + 1, "failed"
+        self.failed += failed
+        return f"{self.label}[{self._number}/{self.search.wanted}] {text_of(params)}: {outcome}"
+
+
+class ConfigurationRecorder(TrialRecorder):
+    """Writes what configurations report into the store."""
+
+    def __init__(
+        self,
+        searches: Mapping[str, OpenSearch],
+        store: Store,
+        on_message: Callable[[str], None],
+        facts: Mapping[str, Any],
+        bar: RoundsBar,
+    ):
+        super().__init__(store, facts)
+        self._searches, self._on_message, self._bar = searches, on_message, bar
+        self._announced: set[str] = set()
+        self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds trained, of runs that have not ended
+
+    def start(self, trial: Trial) -> None:
+        name = trial.config["search"]
+        search = self._searches[name]
+        if search.title and name not in self._announced:
+            self._on_message(search.title)
+        self._announced.add(name)
+        configs = search.search.runs(trial.config["params"])
+        left = {run: config for run, config in configs.items() if run not in search.ended}
+        for run, config in left.items():
+            self.runs.start(run, config.canonical())
+        self._open[trial.trial_id] = dict.fromkeys(left, 0)
+        self._bar.update(trial.trial_id, 0)
+
+    def record(self, trial: Trial, report: ConfigurationReport) -> None:
+        search, left = self._search(trial), self._open[trial.trial_id]
+        if report.seed:
+            self._record_seed(search, trial, report.seed)
+        ended = len(search.search.configs) - len(left)
+        self._bar.update(trial.trial_id, ended * search.search.template.rounds + sum(left.values()))
+
+    def complete(self, trial: Trial) -> None:
+        search, report = self._search(trial), trial.last_result["report"]
+        stopped = self._open.pop(trial.trial_id, {})
+        self._bar.update(trial.trial_id, search.rounds)
+        for run, rounds in stopped.items():
+            reason = f"the search stopped it after round {rounds} of {search.search.template.rounds}"
+            if report.failed:
+                reason = f"another seed of its configuration failed when it was at round {rounds}"
+            result = {"status": "stopped", "reason": reason, "summary": summarise(self.runs.rows[run])}
+            self.runs.end(run, result, self._folder_of(search, run))
+        outcome = f"validation {search.search.metric.replace('_', ' ')} {100 * report.value:.1f} %"
+        if report.failed:
+            outcome = "failed"
         elif stopped:
-            reached += f", stopped after round {last['round']}"
-        self._on_message(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: {reached}")
+            outcome += f", stopped after round {report.round}"
+        self._on_message(search.count(trial.config["params"], outcome, report.failed))
 
-    def _fail(self, trial) -> None:
-        """Its process has died, again and again."""
-        text = Path(trial.error_file).read_text() if trial.error_file else ""
-        about = f"configuration {text_of(trial.config)}"
-        end = scheduling.given_up(text, max(1, text.count("Failure # ")), self._store, about)
+    def fail(self, trial: Trial, text: str, deaths: int) -> None:
+        search, params = self._search(trial), trial.config["params"]
+        result = given_up(text, deaths, self.store, f"configuration {search.name_of(params)}")
         if trial.trial_id not in self._open:  # its worker died before it could begin
-            self._start(trial)
-        self._bar.advance(trial.trial_id, None)
+            self.start(trial)
+        self._bar.update(trial.trial_id, search.rounds)
         for run in self._open.pop(trial.trial_id):
-            self._runs.end(run, end)
-        self._number, self.failed = self._number + 1, self.failed + 1
-        self._on_message(f"[{self._number}/{self._search.wanted}] {text_of(trial.config)}: failed: {end['reason']}")
+            self.runs.end(run, result)
+        self._on_message(search.count(params, f"failed: {result['reason']}", failed=True))
 
-    def _base_of(self, seed: int) -> dict[str, Any]:
-        base = self._bases.get(seed)
-        return {"base_summary": (self._store.record(base) or {}).get("summary")} if base else {}
+    def _record_seed(self, search: OpenSearch, trial: Trial, seed: SeedReport) -> None:
+        run, report, left = seed.run, seed.worker, self._open[trial.trial_id]
+        if run in search.ended:  # a worker has died, and another one trains the configuration again
+            self._discard(search, seed)
+            return
+        name = f"{search.name_of(trial.config['params'])}, seed {seed.config.seed}"
+        self.runs.update(run, report.start, report.rows)
+        left[run] = seed.round
+        if report.note:
+            self._on_message(f"{name}: {report.note}")
+        if not report.result:
+            self.runs.append(run, report.rows)
+            return
+        status = report.result["status"]
+        result = {**report.result, **self._base_summary(search, seed.config.seed)}
+        self.runs.end(run, result, self._folder_of(search, run))
+        del left[run]
+        if status != "failed":
+            search.ended.add(run)
+        if status != "done":
+            self._on_message(f"{name}: {status}: {report.result['reason']}")
+
+    def _discard(self, search: OpenSearch, seed: SeedReport) -> None:
+        """A run that has its record already keeps it; the checkpoint of its repetition is removed."""
+        if seed.worker.result:
+            (Folder(search.job.folder) / seed.run / "checkpoint").remove()
+
+    def _search(self, trial: Trial) -> OpenSearch:
+        return self._searches[trial.config["search"]]
+
+    def _folder_of(self, search: OpenSearch, run: str) -> str:
+        """Where the worker of a run has written, if that is not the store."""
+        return f"{search.job.folder}/{run}" if search.job.in_storage else ""
+
+    def _base_summary(self, search: OpenSearch, seed: int) -> dict[str, Any]:
+        base = search.base_ids.get(seed)
+        return {"base_summary": (self.store.record(base) or {}).get("summary")} if base else {}
 
 
-def run_search(
-    study: Study,
+def run_searches(
+    searches: Sequence[OpenSearch],
+    store: Store,
     on_message: Callable[[str], None],
     *,
-    place: Place,
     data_dir: Path | None,
     machines: Machines,
     storage: str | None = None,
     facts: Mapping[str, Any] | None = None,
     console: Console | None = None,
-) -> int:
-    """Tries what is left of a search; its store must be locked, and the last states of the runs of `bases_of` be where `place`
-    says.
+) -> None:
+    """Tries the configurations that are left of searches, side by side; the store must be locked, and the last states of the
+    runs of `bases_of` must be where the searches' jobs say.
 
     Args:
-        on_message: is told of each configuration.
-        console: where a bar shows how far it is; None for none.
+        on_message: gets a line for each configuration.
+        console: where a bar shows the progress; None for none.
         data_dir, machines, storage, facts: as in `bench.execution.scheduler.run_jobs`.
 
-    Returns:
-        How many configurations have failed now; the same search tries these again.
-
     Raises:
-        KeyboardInterrupt, ValueError, StoreError: as `bench.execution.scheduler.run_jobs`.
+        KeyboardInterrupt, ValueError, StoreError: as `bench.execution.ray_session.session`.
     """
-    search, store, count = study.search, study.store, study.left
-    if not count:
-        return 0
-    resources = machines.resources
-    of_one = len(search.configs) * search.template.rounds
-    bar = RoundsBar(console or Console(quiet=True), of_one, count)
-    recorder = _Recorder(study, place, on_message, facts or {}, bar)
-    with scheduling.session(store, resources, machines.address, storage, on_message), bar:
-        trainable = tune.with_parameters(
+    if not searches:
+        return
+    by_name = {search.search.name: search for search in searches}
+    studies = {name: search.study for name, search in by_name.items()}
+    count, resources = sum(study.left for study in studies.values()), machines.resources
+    rounds = sum(search.study.left * search.rounds for search in searches)
+    bar = RoundsBar(console or Console(quiet=True), count, rounds)
+    recorder = ConfigurationRecorder(by_name, store, on_message, facts or {}, bar)
+    with ray_session.session(store, resources, machines.address, storage, on_message), bar:
+        ray_session.fit(
             Configuration,
-            search=search,
-            place=place,
-            data_dir=data_dir,
-            resources=resources,
-            ended=study.ended_runs,
-        )
-        tuner = tune.Tuner(
-            tune.with_resources(trainable, {"cpu": resources.cpus, "gpu": resources.gpus}),
-            tune_config=tune.TuneConfig(
-                search_alg=_Proposals(study),
-                scheduler=asha(study) if search.scheduler == "asha" else FIFOScheduler(),
+            resources,
+            recorder,
+            tune.TuneConfig(
+                search_alg=Proposals(studies),
+                scheduler=PerSearch(studies),
                 num_samples=count,
                 max_concurrent_trials=machines.max_concurrent or None,
                 reuse_actors=True,
             ),
-            run_config=scheduling.run_config(store, [recorder]),
+            jobs={name: search.job for name, search in by_name.items()},
+            data_dir=data_dir,
         )
-        tuner.fit()
-    if recorder.trouble:
-        raise StoreError(str(recorder.trouble)) from recorder.trouble
-    return recorder.failed
-
-
-def asha(study: Study) -> AsyncHyperBandScheduler:
-    """Stops early what does badly, compared with all that the search has tried, before a kill as well."""
-    search = study.search
-    scheduler = AsyncHyperBandScheduler(
-        time_attr="round",
-        metric="value",
-        mode="max",
-        grace_period=stops(search)[0],
-        reduction_factor=REDUCTION,
-        max_t=search.template.rounds,
-    )
-    for trial in study.optuna.get_trials(deepcopy=False):
-        earlier = SimpleNamespace(trial_id=f"earlier-{trial.number}")
-        scheduler.on_trial_add(None, earlier)
-        for stop, value in sorted(trial.intermediate_values.items()):
-            scheduler.on_trial_result(None, earlier, {"round": stop, "value": value})
-    return scheduler
 
 
 def bases_of(search: Search) -> dict[int, RunConfig]:
     """Seed -> the run whose last state a configuration starts from, of a method that only changes what another one deploys;
-    empty for others, and where the search is about that other one, too."""
+    empty for others, and for a search that has hyper-parameters of that other one, too."""
     template = search.template
     own = template.algorithm.keys() - {"base"}
-    post_hoc = algorithms.load(template.algorithm["name"]).post_hoc and template.evaluate_every is None
-    if not post_hoc or not own >= search.space.keys():
+    if trained_by(template) is None or not own >= search.space.keys():
         return {}
-    return {seed: base_of(config) for seed, config in search.configs.items()}
+    return {seed: base for seed, config in search.configs.items() if (base := trained_by(config))}

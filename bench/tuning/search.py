@@ -1,4 +1,4 @@
-"""What a search is: where it looks, how, and for which runs."""
+"""What a search is: its space, searcher and scheduler, and its runs."""
 
 import itertools
 import math
@@ -11,11 +11,11 @@ from bench.config.schema import RunConfig, run_id
 from bench.files import file_name
 from search_spaces import Space
 
-REDUCTION = 3  # one configuration in so many goes on from a rung, and the next rung is after so many times more rounds
+REDUCTION = 3  # one configuration of three continues after a rung, and the next rung is at three times as many rounds
 _RUNGS = 2  # before the last round
 
 
-def value_in(config: Mapping, key: str) -> Any:
+def value_in(config: Mapping[str, Any], key: str) -> Any:
     """A setting, or an option of the method or of one inside; None if there is none of that name."""
     if key in config:
         return config[key]
@@ -29,16 +29,17 @@ def value_in(config: Mapping, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, and how.
+    """One search: what is searched, and how.
 
     Attributes:
         configs: for each seed, the config on the split "validation", with the method's usual hyper-parameters.
         space: where they are searched.
         searcher: "grid", "random" or "optuna" (TPE).
-        scheduler: "none", or "asha", which stops what does badly.
-        metric: the validation accuracy that counts.
-        samples: configurations that are tried, at most; None for all of a grid.
-        warm_start: whether the searcher "optuna" learns from configurations that other searches have finished, and these count.
+        scheduler: "none", or "asha", which stops configurations that do badly.
+        metric: the validation accuracy that is maximised.
+        samples: number of configurations to try, at most; None for all of a grid.
+        warm_start: whether the searcher "optuna" learns from configurations that other searches have finished; then these
+            can be chosen, too.
     """
 
     configs: Mapping[int, RunConfig]
@@ -56,7 +57,7 @@ class Search:
 
     @property
     def name(self) -> str:
-        """Of its files: another one for whatever makes its numbers not comparable; more samples continue a search."""
+        """Name of its files. Searches whose numbers are not comparable have different names; more samples continue a search."""
         config = self.template
         parts = [config.algorithm["name"], config.dataset, config.partition, run_id(self._key())[:8]]
         return file_name("-".join(parts))
@@ -68,22 +69,22 @@ class Search:
 
     @property
     def usual(self) -> dict[str, Any]:
-        """What the method has without a search."""
+        """The hyper-parameters that the method has without a search."""
         config = self.template.canonical()
         return {key: value_in(config, key) for key in self.space}
 
     @property
     def wanted(self) -> int:
-        """Configurations to try, at most: a space may have fewer than are asked for."""
+        """Configurations to try, at most: a space may have fewer than `samples`."""
         return int(self.size if self.samples is None else min(self.samples, self.size))
 
     @property
     def size(self) -> float:
-        """Of the space: number of configurations that there are, infinite for real numbers."""
+        """Number of configurations of the space, infinite for real numbers."""
         return math.prod(parameter.size(self.searcher) for parameter in self.space.values())
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Of the grid, in its order."""
+        """The configurations of the grid, in its order."""
         for values in itertools.product(*(parameter.grid for parameter in self.space.values())):
             yield dict(zip(self.space, values, strict=True))
 
@@ -95,14 +96,14 @@ class Search:
         return {"configs": configs, "space": space, **how}
 
     def _key(self) -> dict[str, Any]:
-        """What makes numbers comparable: not the values that are replaced, nor the words about them."""
+        """What makes numbers comparable: neither the values that the search replaces, nor the sources of the space."""
         described = self.describe()
         space = {
             key: {part: value for part, value in where.items() if part != "source"}
             for key, where in described["space"].items()
         }
         first = {key: parameter.grid[0] for key, parameter in self.space.items()}
-        start = {} if self.searcher == "grid" else {"start": self.usual}  # which is tried first
+        start = {} if self.searcher == "grid" else {"start": self.usual}  # the first configuration
         return {
             "runs": [*self.runs(first)],
             "space": space,
@@ -112,7 +113,7 @@ class Search:
 
 
 def stops(search: Search) -> list[int]:
-    """Rounds after which configurations are compared; the first is the least that each gets, the last the end."""
+    """Rounds after which configurations are compared; each gets at least the first number of rounds, the last is the end."""
     return stops_of(search.template.rounds, search.scheduler)
 
 
@@ -120,4 +121,7 @@ def stops_of(rounds: int, scheduler: str) -> list[int]:
     """`stops` of runs with so many rounds; without a scheduler only the end."""
     first = max(1, rounds // REDUCTION**_RUNGS)
     rungs = (first * REDUCTION**rung for rung in range(_RUNGS + 1)) if scheduler != "none" else ()
-    return [*(stop for stop in rungs if 2 * stop <= rounds), rounds]  # shortly before the end nothing would be saved
+    return [
+        *(stop for stop in rungs if 2 * stop <= rounds),
+        rounds,
+    ]  # stopping shortly before the end saves next to nothing

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.config.schema import run_id
+from bench.config.schema import RunConfig, run_id
 from bench.errors import ConfigError
 from bench.execution.job import Job
 from bench.execution.resources import Machines
@@ -95,17 +95,16 @@ def choose(
     listed = list_runs(store)
     studies = {search.name: Study(search, store, listed) for search in searches.values()}  # places may share one
     found, troubles = {}, []
+    failures: dict[str, int] = {}
     if any(study.left for study in studies.values()):
-        from bench.execution import scheduler  # Ray takes seconds to import
+        from bench.execution import ray_session  # Ray takes seconds to import
 
         session.enter_context(
-            scheduler.session(store, machines.resources, machines.address, options.storage, on_message)
+            ray_session.session(store, machines.resources, machines.address, options.storage, on_message)
         )
-    for number, (name, study) in enumerate(studies.items(), start=1):
-        if len(studies) > 1 and study.left:
-            on_message(f"Search {number} of {len(studies)}: {title_of(study.search)}")
-        failed = _run_search(study, options, machines, store, console, on_message) if study.left else 0
-        outcomes = study.outcomes()
+        failures = _run_searches(studies, options, machines, store, console, on_message)
+    for name, study in studies.items():
+        failed, outcomes = failures.get(name, 0), study.outcomes()
         saved = save(study, outcomes, not tuning.compares)
         if not tuning.compares:
             on_message(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
@@ -152,51 +151,83 @@ def _check_data(searches: Iterable[Search], data_dir: Path | None) -> None:
             divide(config, resized.load(config.dataset, config.transform, data_dir, config.image_size))
 
 
-def _run_search(
-    study: Study,
+def _run_searches(
+    studies: Mapping[str, Study],
     options: ExecutionOptions,
     machines: Machines,
     store: Store,
     console: Console,
     on_message: Callable[[str], None],
-) -> int:
-    """Does what is left of one search, and returns how many of its configurations have failed."""
+) -> dict[str, int]:
+    """Runs what is left of searches, side by side; those whose runs start from the states of other runs come after all others,
+    which may train the same runs.
+
+    Returns:
+        Name of a search -> how many of its configurations have failed.
+    """
     from bench.execution import scheduler
     from bench.tuning import runner
 
-    bases = runner.bases_of(study.search)
     workspace = Workspace(store, options.storage)
-    _train_bases(bases, workspace, options, machines, console)
-    folders = {seed: workspace.base_folder(run_id(config)) for seed, config in bases.items()}
-    with workspace.marker(machines.address) as marker, scheduler.shared_bases(folders.values(), store):
-        return runner.run_search(
-            study,
-            on_message,
-            place=runner.Place(
-                workspace.root,
-                options.storage is not None,
-                marker,
-                folders,
-                options.checkpoint_seconds,
-                options.engine,
-            ),
-            data_dir=options.data_dir,
-            machines=machines,
-            storage=options.storage,
-            facts={"commit": commit()},
-            console=console,
-        )
+    left = [name for name, study in studies.items() if study.left]
+    bases = {name: runner.bases_of(studies[name].search) for name in left}
+    failed: dict[str, int] = {}
+    for stage in ([name for name in left if not bases[name]], [name for name in left if bases[name]]):
+        _train_bases([base for name in stage for base in bases[name].values()], workspace, options, machines, console)
+        folders = {
+            name: {seed: workspace.base_folder(run_id(config)) for seed, config in bases[name].items()}
+            for name in stage
+        }
+        shared = dict.fromkeys(folder for own in folders.values() for folder in own.values())
+        with workspace.marker(machines.address) as marker, scheduler.shared_bases(shared, store):
+            searches = [
+                runner.OpenSearch(
+                    studies[name],
+                    runner.SearchJob(
+                        studies[name].search,
+                        workspace.root,
+                        options.storage is not None,
+                        folders[name],
+                        studies[name].ended_runs,
+                        marker,
+                        options.checkpoint_seconds,
+                        options.engine,
+                    ),
+                    *_label_and_title(name, studies),
+                )
+                for name in stage
+            ]
+            runner.run_searches(
+                searches,
+                store,
+                on_message,
+                data_dir=options.data_dir,
+                machines=machines,
+                storage=options.storage,
+                facts={"commit": commit()},
+                console=console,
+            )
+        failed |= {search.search.name: search.failed for search in searches}
+    return failed
+
+
+def _label_and_title(name: str, studies: Mapping[str, Study]) -> tuple[str, str]:
+    """How messages call one of several searches, and the line that explains it; "" for a single search."""
+    if len(studies) == 1:
+        return "", ""
+    number = list(studies).index(name) + 1
+    return f"Search {number} ", f"Search {number} of {len(studies)}: {title_of(studies[name].search)}"
 
 
 def _train_bases(
-    bases: Mapping, workspace: Workspace, options: ExecutionOptions, machines: Machines, console: Console
+    bases: Iterable[RunConfig], workspace: Workspace, options: ExecutionOptions, machines: Machines, console: Console
 ) -> None:
     """Runs from whose last states the configurations start, those that are not in the store; see
     `bench.tuning.runner.bases_of`."""
     from bench.execution import scheduler
     from bench.execution.progress import Display
 
-    wanted = {run_id(config): config for config in bases.values()}
+    wanted = {run_id(config): config for config in bases}
     lacking = {run: config for run, config in wanted.items() if not has_last_state(workspace.store, run)}
     if not lacking:
         return

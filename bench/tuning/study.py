@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 
 from bench.results.store import Store
 from bench.seeding import seed_for
-from bench.tuning.outcomes import Listed, Outcome, Played, list_runs, listed_for, played_of
+from bench.tuning.outcomes import Listed, Outcome, ValidationRun, list_runs, listed_for, validation_runs
 from bench.tuning.search import Search, stops, value_in
 from search_spaces import Parameter
 
@@ -27,21 +27,21 @@ _MOST_DRAWS = 100  # for a configuration that was not tried yet
 class Study:
     """What a search has tried, and what it tries next.
 
-    The store and the list of what was proposed are the truth; the journal is made of them anew whenever the search is opened,
-    so that no kill can leave it at odds with the runs.
+    The store and the list of proposals decide; the journal is written anew from them whenever the search is opened, so that a
+    kill cannot make it contradict the runs.
 
     Attributes:
-        search, store: what is searched, and where its runs are.
+        search, store: what is searched, and where its runs are stored.
         optuna: `optuna.Study`, for its searchers, its figures and its dashboard.
     """
 
     def __init__(self, search: Search, store: Store, listed: Listed | None = None):
-        """Opens it, or begins; what was being tried when a driver was killed, or has failed, is tried again first.
+        """Opens the search, or begins it; configurations that a killed driver has left, or that failed, are tried again first.
 
         The store must be locked.
 
         Args:
-            listed: of `list_runs`, if several searches look at one store.
+            listed: of `list_runs`, where several searches share it.
 
         Raises:
             StoreError: if its file cannot be written.
@@ -52,11 +52,11 @@ class Study:
         self._proposed = self._read_proposed()
         self._distributions = {key: _distribution(parameter, search) for key, parameter in search.space.items()}
         listed = list_runs(store) if listed is None else listed
-        self._runs = played_of(search, store, listed_for(search, listed))
+        self._runs = validation_runs(search, store, listed_for(search, listed))
         self._tried = {self._key(params) for params in self._proposed}
-        if search.searcher == "grid":  # points whose runs other searches have finished need no scheduler
+        if search.searcher == "grid":  # points whose runs other searches have finished need no trial
             for params in search.points():
-                if self._key(params) not in self._tried and self._is_whole(params):
+                if self._key(params) not in self._tried and self._is_complete(params):
                     self._remember(params)
         self.optuna = self._new_journal()
         counting = self._proposed[: search.wanted]  # a longer search may have proposed more
@@ -73,9 +73,9 @@ class Study:
         return len(self._waiting) + int(max(min(self.search.wanted - len(self._proposed), unknown), 0))
 
     @property
-    def ended_runs(self) -> dict[str, Played]:
-        """The validation runs in the store, by their ids, that need not be played."""
-        return {run: played for run, played in self._runs.items() if played.whole}
+    def ended_runs(self) -> dict[str, ValidationRun]:
+        """The validation runs in the store, by their ids, that need not be trained."""
+        return {run: ended for run, ended in self._runs.items() if ended.complete}
 
     def propose(self) -> optuna.trial.Trial | None:
         """The next configuration; None if there is no other one. What is proposed is on disk before it is tried."""
@@ -84,8 +84,8 @@ class Study:
         if len(self._proposed) >= self.search.wanted:
             return None
         if self.search.searcher == "grid":
-            found = next((params for params in self.search.points() if self._key(params) not in self._tried), None)
-            trial = found and self._ask(found)
+            point = next((params for params in self.search.points() if self._key(params) not in self._tried), None)
+            trial = None if point is None else self._ask(point)
         else:
             trial = self._ask_for_a_new_one()
         if trial:
@@ -93,42 +93,42 @@ class Study:
             self._write()
         return trial
 
-    def close(self, trial: optuna.trial.Trial, value: float | None, whole: bool) -> None:
+    def close(self, trial: optuna.trial.Trial, value: float | None, complete: bool) -> None:
         """A configuration has ended.
 
         Args:
             value: mean over seeds; None if it failed.
-            whole: whether it was trained to the end.
+            complete: whether it was trained to the end.
         """
-        state = TrialState.FAIL if value is None else TrialState.COMPLETE if whole else TrialState.PRUNED
+        state = TrialState.FAIL if value is None else TrialState.COMPLETE if complete else TrialState.PRUNED
         self.optuna.tell(trial, value if state == TrialState.COMPLETE else None, state=state)
 
     def outcomes(self) -> list[Outcome]:
-        """Every configuration that counts, and has not failed: the best first, of equal ones that which was proposed first;
-        those that were stopped come last. Those count that this search has proposed, as many as are wanted; and where it learns
-        from other searches, what these have found."""
+        """Every configuration that counts, and has not failed: the best first, of equal ones the earliest proposal; those that
+        were stopped come last. A search counts its own proposals, as many as it may try; if it learns from other searches, also
+        those that they have finished."""
         counting = [*self._proposed[: self.search.wanted], *self._elsewhere]
         own = {run for params in counting for run in self.search.runs(params)}
-        before = {run: played for run, played in self._runs.items() if run not in own}
-        self._runs = before | played_of(self.search, self.store, own)
+        others = {run: ended for run, ended in self._runs.items() if run not in own}
+        self._runs = others | validation_runs(self.search, self.store, own)
         found = {}
         for params in counting:
             runs = tuple(self.search.runs(params))
             if all(run in self._runs for run in runs):
-                played = [self._runs[run] for run in runs]
-                whole = all(one.whole for one in played)
+                ended = [self._runs[run] for run in runs]
+                complete = all(one.complete for one in ended)
                 last = self.search.template.rounds
-                rounds = last if whole else min(one.rounds for one in played if not one.whole)
-                diverged = sum(one.status == "diverged" for one in played)
-                scores = tuple(one.at(rounds) for one in played)
-                found[runs] = Outcome(params, runs, scores, rounds, whole, diverged, params in self._elsewhere)
+                rounds = last if complete else min(one.rounds for one in ended if not one.complete)
+                diverged = sum(one.status == "diverged" for one in ended)
+                scores = tuple(one.at(rounds) for one in ended)
+                found[runs] = Outcome(params, runs, scores, rounds, complete, diverged, params in self._elsewhere)
         return sorted(
             found.values(),
-            key=lambda one: (not one.whole, -one.rounds * (not one.whole), -one.mean),
+            key=lambda one: (not one.complete, -one.rounds * (not one.complete), -one.mean),
         )
 
     def _read_proposed(self) -> list[dict]:
-        """What the search has proposed; nothing if its file is damaged: it then proposes anew, and finished runs count."""
+        """What the search has proposed; nothing if its file is damaged: then it starts over, and finished runs count."""
         found = self.store.search(self.search.name)
         if not found:
             return []
@@ -152,55 +152,58 @@ class Study:
         study.set_user_attr("seeds", [*self.search.configs])
         return study
 
-    def _is_whole(self, params: dict) -> bool:
+    def _is_complete(self, params: dict) -> bool:
         """Whether all runs of a configuration are in the store, trained to the end."""
-        return all((played := self._runs.get(run)) and played.whole for run in self.search.runs(params))
+        return all(run in self._runs and self._runs[run].complete for run in self.search.runs(params))
 
     def _add(self, params: dict, found: bool = False) -> bool:
         """Tells Optuna what a configuration has reached; False if its runs have not all ended."""
-        runs = [self._runs.get(run) for run in self.search.runs(params)]
-        rungs = stops(self.search)
-        if not all(runs) or not all(one.whole or one.rounds in rungs[:-1] for one in runs):
-            return False  # or another search has stopped them elsewhere
-        whole = self._is_whole(params)
-        last = rungs[-1] if whole else min(one.rounds for one in runs if not one.whole)
+        ids = self.search.runs(params)
+        if not all(run in self._runs for run in ids):
+            return False
+        runs, rungs = [self._runs[run] for run in ids], stops(self.search)
+        if not all(one.complete or one.rounds in rungs[:-1] for one in runs):
+            return False  # another search has stopped one at another round
+        complete = self._is_complete(params)
+        last = rungs[-1] if complete else min(one.rounds for one in runs if not one.complete)
         reached = {stop: sum(one.at(stop) for one in runs) / len(runs) for stop in rungs if stop <= last}
         self.optuna.add_trial(
             optuna.trial.create_trial(
                 params=params,
                 distributions=self._distributions,
-                value=reached[last] if whole else None,
-                state=TrialState.COMPLETE if whole else TrialState.PRUNED,
+                value=reached[last] if complete else None,
+                state=TrialState.COMPLETE if complete else TrialState.PRUNED,
                 intermediate_values=reached,
-                user_attrs={"runs": [*self.search.runs(params)], "found": found},
+                user_attrs={"runs": [*ids], "found": found},
             )
         )
         return True
 
     def _found_elsewhere(self) -> list[dict]:
-        """What this search learns from others: points of the space that it has not proposed, and all of whose runs others have
-        finished. Only a searcher that models what it sees has a use for them."""
+        """What this search learns from others: configurations of its space that it has not proposed, and whose runs others have
+        all finished. Only a searcher with a model of the space can use them."""
         if not (self.search.warm_start and self.search.searcher == "optuna"):
             return []
         candidates: dict[str, dict] = {}
         for run in self._runs:
-            params = {key: value_in(self.store.config(run), key) for key in self.search.space}
-            if all(map(_holds, self.search.space.values(), params.values())):
+            config = self.store.config(run)
+            params = {key: value_in(config, key) for key in self.search.space} if config else {}
+            if config and all(map(_holds, self.search.space.values(), params.values())):
                 candidates.setdefault(self._key(params), params)
-        return [params for key, params in candidates.items() if key not in self._tried and self._is_whole(params)]
+        return [params for key, params in candidates.items() if key not in self._tried and self._is_complete(params)]
 
     def _ask(self, params: dict) -> optuna.trial.Trial:
         self.optuna.enqueue_trial(params)
         return self._with_runs(self.optuna.ask(self._distributions))
 
     def _ask_for_a_new_one(self) -> optuna.trial.Trial | None:
-        """What the searcher proposes, unless it is known; None where it finds nothing new any more."""
+        """What the searcher draws, until it is a new one; None if it draws nothing new any more."""
         known = self._tried | {self._key(params) for params in self._elsewhere}
-        usual = self.search.usual  # the best must be at least as good
+        usual = self.search.usual  # so the best one is at least as good
         if not self._proposed and all(map(_holds, self.search.space.values(), usual.values())):
             return self._ask(usual)
         for draw in range(_MOST_DRAWS):
-            # Each proposal has draws of its own, so that it does not depend on where a driver was killed.
+            # Each proposal has a seed of its own, so that it does not depend on where a driver was killed.
             self.optuna.sampler = _sampler(self.search, len(self._proposed), draw)
             trial = self.optuna.ask(self._distributions)
             if self._key(trial.params) not in known:
@@ -226,25 +229,25 @@ class Study:
 
 def _holds(parameter: Parameter, value: Any) -> bool:
     """Whether a searcher could have proposed the value."""
-    if parameter.low is None:
+    if parameter.low is None or parameter.high is None:
         return value in parameter.grid
     return isinstance(value, int | float) and parameter.low <= value <= parameter.high
 
 
 def _distribution(parameter: Parameter, search: Search) -> BaseDistribution:
-    if search.searcher == "grid" or parameter.low is None:
+    if search.searcher == "grid" or parameter.low is None or parameter.high is None:
         return CategoricalDistribution(parameter.grid)
     if parameter.is_whole:
-        return IntDistribution(parameter.low, parameter.high, log=parameter.log)
+        return IntDistribution(int(parameter.low), int(parameter.high), log=parameter.log)
     return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
 
 
 def _sampler(search: Search, proposed: int, draw: int) -> BaseSampler:
-    """Of one draw.
+    """The sampler of one draw.
 
     Args:
-        proposed: configurations before.
-        draw: draws for this one that gave one that was known.
+        proposed: number of configurations before this one.
+        draw: number of draws for this one that gave a known configuration.
     """
     seed = seed_for(min(search.configs), "search", search.name, proposed, draw) % 2**32
     if search.searcher != "optuna":

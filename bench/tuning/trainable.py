@@ -1,104 +1,163 @@
 """A configuration of a search as a trial of Ray Tune: a run for each seed, in lock step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-import torch
-
+from bench.config.schema import RunConfig
 from bench.execution import ray_environment  # noqa: F401
 from bench.execution.job import Job
-from bench.execution.worker import Worker
+from bench.execution.resources import Resources
+from bench.execution.trainable import WorkerTrainable
+from bench.execution.worker import Worker, WorkerReport
 from bench.simulation.retention import StateRetention
-from bench.tuning.outcomes import latest
-from bench.tuning.search import stops
-
-from ray import tune  # isort: skip
+from bench.tuning.outcomes import ValidationRun, latest
+from bench.tuning.search import Search, stops
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the workers of a search write.
+class SearchJob:
+    """A search as its workers get it.
 
     Attributes:
-        folder: has one for each run; an absolute path, or a URI that fsspec knows.
-        is_elsewhere: whether that is not the folder of the store's own runs.
-        marker: as in `bench.execution.job.Job`.
-        bases: seed -> where the last state lies from which the runs of that seed start; see `bases_of`.
-        checkpoint_seconds: least time between checkpoints of an unfinished run.
-        engine: as in `bench.execution.job.Job`.
+        search: what is searched.
+        folder: has a folder for each of its runs; an absolute path, or a URI that fsspec knows.
+        in_storage: whether that is a storage, instead of the store's own folder.
+        bases: seed -> where the last state lies from which the runs of that seed start; see `bench.tuning.runner.bases_of`.
+        ended: run id -> what is known of a validation run that need not be trained.
+        marker, checkpoint_seconds, engine: as in `bench.execution.job.Job`.
     """
 
+    search: Search
     folder: str
-    is_elsewhere: bool
-    marker: str
+    in_storage: bool
     bases: Mapping[int, str]
+    ended: Mapping[str, ValidationRun]
+    marker: str = ""
     checkpoint_seconds: float = 60.0
     engine: str = "auto"
 
+    def job(self, run: str, config: RunConfig) -> Job:
+        """One of its runs, which keeps no states."""
+        return Job(
+            run,
+            config,
+            f"{self.folder}/{run}",
+            StateRetention(final="none"),
+            self.checkpoint_seconds,
+            self.engine,
+            base=self.bases.get(config.seed, ""),
+            marker=self.marker,
+        )
 
-class Configuration(tune.Trainable):
-    """Workers that play the runs of one configuration, a worker per seed; all of them share its part of a machine."""
 
-    def setup(self, config, search, place, data_dir, resources, ended):
-        torch.set_num_threads(resources.threads)
-        self._search, self._place, self._ended = search, place, ended
-        self._data_dir, self._device = data_dir, resources.device
-        self.reset_config(config)
+@dataclass(frozen=True)
+class SeedReport:
+    """What the worker of one seed has reported.
 
-    def reset_config(self, new_config):
-        self._runs, self._failed = self._search.runs(new_config), False
-        self._curves = {run: {} for run in self._runs}  # round -> metric
-        self._workers = {run: self._worker(run) for run in self._runs if run not in self._ended}
-        self._stops = stops(self._search)
-        return True
+    Attributes:
+        run: its run id.
+        round: that it has reached.
+    """
 
-    def step(self):
-        """Plays one seed on for about a second, but not beyond the next round at which configurations are compared.
+    run: str
+    config: RunConfig
+    round: int
+    worker: WorkerReport
 
-        Returns:
-            "runs": what the seed has reported (see `_step_run`), nothing if all have ended; "failed", whether one of them has
-            failed; "broken", why nothing can be written any more, or ""; and when all of them have come to that round, "round",
-            and "value", the mean over seeds there; until then round is 0.
+
+@dataclass(frozen=True)
+class ConfigurationReport:
+    """What a configuration has done in one step.
+
+    Attributes:
+        seed: the report of the seed that was trained; None if all of them have ended.
+        failed: whether a seed has failed.
+        round: the round at which all seeds have arrived, if configurations are compared there; else 0.
+        value: then the mean of the metric over seeds; else 0.
+        is_last: whether the configuration has ended.
+    """
+
+    seed: SeedReport | None
+    failed: bool
+    round: int
+    value: float
+    is_last: bool
+
+    @property
+    def storage_error(self) -> str:
+        return self.seed.worker.storage_error if self.seed else ""
+
+
+class Configuration(WorkerTrainable):
+    """A trial that trains the runs of one configuration, a worker per seed; all of them share its part of a machine."""
+
+    def setup(  # type: ignore[override]  # Tune passes what `with_parameters` got, by name
+        self,
+        config: dict[str, Any],
+        data_dir: Path | None,
+        resources: Resources,
+        jobs: Mapping[str, SearchJob],
+    ) -> None:
         """
-        stop, reports, broken = self._stops[0], [], ""
-        behind = [run for run, worker in self._workers.items() if worker.round < stop]
-        if behind:
-            reports = [self._step_run(behind[0], stop)]
-            broken = reports[0]["broken"]
-            behind = [run for run in behind if run in self._workers and self._workers[run].round < stop]
-        over = self._failed or bool(broken)  # then it is worth nothing, and nobody is compared with it
-        report = {"runs": reports, "failed": self._failed, "broken": broken, "value": 0.0, "round": 0, "done": over}
-        if behind or over:
+        Args:
+            config: "search", the name of a search, and "params", the hyper-parameters.
+            jobs: by the names of their searches.
+        """
+        self._jobs = jobs
+        super().setup(config, data_dir, resources)
+
+    def begin(self, config: dict[str, Any]) -> None:
+        job = self._jobs[config["search"]]
+        self._search, self._ended, self._failed = job.search, job.ended, False
+        self._configs = self._search.runs(config["params"])
+        self._curves: dict[str, dict[int, float]] = {run: {} for run in self._configs}  # round -> metric
+        self._workers: dict[str, Worker] = {
+            run: self.new_worker(job.job(run, config))
+            for run, config in self._configs.items()
+            if run not in self._ended
+        }
+        self._stops = stops(self._search)
+
+    def step(self) -> dict[str, Any]:
+        """As every trial, with the keys that searchers and schedulers of Tune read."""
+        result = super().step()
+        return result | {"round": result["report"].round, "value": result["report"].value}
+
+    def train_step(self) -> ConfigurationReport:
+        """Trains one seed for about a second, but not beyond the next round at which configurations are compared."""
+        stop, seed = self._stops[0], None
+        if behind := self._behind(stop):
+            seed = self._train_seed(behind[0], stop)
+        # After an error the configuration is worth nothing, and none is compared with it.
+        report = ConfigurationReport(seed, self._failed, round=0, value=0.0, is_last=self._failed)
+        if report.storage_error:
+            return replace(report, is_last=True)
+        if self._failed or self._behind(stop):
             return report
         self._stops.pop(0)
-        value = sum(self._at(run, stop) for run in self._runs) / len(self._runs)
-        return report | {"value": value, "round": stop, "done": not self._stops}
+        value = sum(self._metric_at(run, stop) for run in self._configs) / len(self._configs)
+        return replace(report, round=stop, value=value, is_last=not self._stops)
 
-    def _at(self, run: str, stop: int) -> float:
+    def _behind(self, stop: int) -> list[str]:
+        """The runs that have not reached a round."""
+        return [run for run, worker in self._workers.items() if worker.round < stop]
+
+    def _metric_at(self, run: str, stop: int) -> float:
         return self._ended[run].at(stop) if run in self._ended else latest(self._curves[run], stop)
 
-    def _worker(self, run: str) -> Worker:
-        config, worker = self._runs[run], Worker(self._data_dir, self._device)
-        place, folder = self._place, f"{self._place.folder}/{run}"
-        base = place.bases.get(config.seed, "")
-        retention, seconds = StateRetention(final="none"), place.checkpoint_seconds
-        worker.take(Job(run, config, folder, retention, seconds, place.engine, base=base, marker=place.marker))
-        return worker
-
-    def _step_run(self, run: str, stop: int) -> dict[str, Any]:
-        """Plays a run on, and tells what `Worker.step` says about it, with its id, its config and the round at which it is."""
+    def _train_seed(self, run: str, stop: int) -> SeedReport:
         worker = self._workers[run]
-        report = worker.step(stop)
-        until = worker.round
-        if report["out_of_memory"]:
-            report["ended"] = {"status": "failed", "reason": "out of GPU memory: ask for a larger --gpus-per-trial"}
-        self._curves[run] |= {
-            row["round"]: row[self._search.metric] for row in report["rows"] if self._search.metric in row
-        }
-        if report["ended"]:
+        report, reached = worker.step(stop), worker.round
+        if report.out_of_memory:
+            reason = "out of GPU memory: set a larger --gpus-per-trial"
+            report = replace(report, out_of_memory=False, result={"status": "failed", "reason": reason})
+        metric = self._search.metric
+        self._curves[run] |= {row["round"]: row[metric] for row in report.rows if metric in row}
+        if report.result:
             del self._workers[run]
-            self._failed |= report["ended"]["status"] == "failed"
-            if report["ended"]["status"] == "diverged":
+            self._failed |= report.result["status"] == "failed"
+            if report.result["status"] == "diverged":
                 self._curves[run] = {0: 0.0}
-        return report | {"id": run, "config": self._runs[run].canonical(), "until": until}
+        return SeedReport(run, self._configs[run], reached, report)

@@ -47,9 +47,9 @@ def configurations(study: Study, outcomes: list[Outcome]) -> pd.DataFrame:
             "mean": scores.mean(),
             "std": std,
             "rounds": one.rounds,
-            "whole": one.whole,
+            "whole": one.complete,
             "diverged": one.diverged,
-            "found": one.found,
+            "found": one.from_others,
         }
         lines.append({**one.params, **numbers, "run_ids": " ".join(one.runs)})
     return pd.DataFrame(

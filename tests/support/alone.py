@@ -48,10 +48,11 @@ def run_job_alone(job: Job, recorder: RunRecorder, more: dict | None = None) -> 
     Args:
         more: goes into the record.
     """
-    worker, report = Worker(None, "cpu"), {"ended": None}
-    worker.take(job)
+    worker, result = Worker(None, "cpu"), None
+    worker.assign(job)
     recorder.start(job.id, job.config.canonical())
-    while not report["ended"]:
+    while not result:
         report = worker.step()
-        recorder.take(job.id, report["first"], report["rows"])
-    return recorder.end(job.id, report["ended"] | (more or {}))
+        recorder.update(job.id, report.start, report.rows)
+        result = report.result
+    return recorder.end(job.id, result | (more or {}))

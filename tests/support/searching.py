@@ -39,5 +39,5 @@ def try_next(study: Study, store: Store, *scores: float, **how) -> dict | None:
     params = dict(trial.params)
     if scores:
         finish(study.search, store, params, *scores, **how)
-        study.close(trial, sum(scores) / len(scores), whole=how.get("status", "done") != "stopped")
+        study.close(trial, sum(scores) / len(scores), complete=how.get("status", "done") != "stopped")
     return params

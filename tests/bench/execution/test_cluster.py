@@ -66,7 +66,7 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
     kill_a_node()
     output = driver.ended()
     assert driver.returncode == 0, output
-    assert "goes on after round" in output, "one run was on the node that died"
+    assert "continues after round" in output, "one run was on the node that died"
     assert output.count(f"The Ray cluster at {address} has no authentication") == 1
     assert metrics(results) == metrics(play_alone(grid, tmp_path / "alone"))
     for run_id_, record in records(results).items():

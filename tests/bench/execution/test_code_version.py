@@ -10,7 +10,7 @@ import pytest
 from bench.config.resolve import resolve
 from bench.execution import code_version
 from bench.execution.code_version import files_of
-from bench.execution.scheduler import PACKAGES, ROOT
+from bench.execution.ray_environment import PACKAGES, ROOT
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 4, "local_epochs": 1}
 OF_EVERY_RUN = {
@@ -117,8 +117,8 @@ from bench.simulation.retention import StateRetention
 bench.execution.worker.REPORT_SECONDS = 0
 worker = bench.execution.worker.Worker(None, "cpu")
 settings = {"algorithm": "scaffold", "dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 9, "local_epochs": 1}
-worker.take(bench.execution.job.Job("a1", resolve(settings), sys.argv[1], StateRetention(), checkpoint_seconds=0))
-print(worker.step()["note"], flush=True)
+worker.assign(bench.execution.job.Job("a1", resolve(settings), sys.argv[1], StateRetention(), checkpoint_seconds=0))
+print(worker.step().note, flush=True)
 print(worker.round, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -149,7 +149,7 @@ def test_another_method_leaves_a_checkpoint_usable_and_a_change_of_its_own_metho
     with (methods / "fedprox.py").open("a") as other, (tmp_path / "bench" / "cli.py").open("a") as command_line:
         other.write("\nCHANGED = True\n")
         command_line.write("\nCHANGED = True\n")
-    assert play_a_round_and_die() == ("goes on after round 1", 2)
+    assert play_a_round_and_die() == ("continues after round 1", 2)
     with (methods / "scaffold.py").open("a") as own:
         own.write("\nCHANGED = True\n")
     note, played = play_a_round_and_die()

@@ -13,7 +13,7 @@ AUTO = Resources(1, 1.0, "cuda", auto=True)
 
 def job(engine="auto", **settings):
     flat = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "label-2"}
-    return SimpleNamespace(config=resolve(flat | settings), engine=engine)
+    return SimpleNamespace(config=resolve(flat | settings), engine=engine, base="")
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_runs_of_a_kind_are_profiled_once_and_what_was_found_is_remembered(alloc
 def test_a_kind_that_cannot_be_tried_gets_a_whole_gpu(allocator):
     found = allocator(fails=True)
     assert found.of(job()).gpus == 1.0
-    assert found.said[0].endswith("could not be tried (no split found), so it gets a whole GPU")
+    assert found.said[0].endswith("could not be profiled (no split found), so it gets a whole GPU")
 
 
 @pytest.mark.parametrize(

@@ -142,24 +142,24 @@ def test_however_a_grid_is_interrupted_it_goes_on_and_nothing_is_repeated_or_los
         time.sleep(moments.uniform(0, 1))
         assert driver.poll() is None, "there must be something left to kill: " + driver.printed()
         os.kill(driver.pid, signal.SIGKILL)
-        continued += driver.ended().count("goes on after round")
+        continued += driver.ended().count("continues after round")
         before = unchanged(before, results)
 
     driver = Driver(*command)
     wait_for_rounds(results, 5, driver, runs=2)
-    noted = driver.printed().count("goes on after round")
+    noted = driver.printed().count("continues after round")
     os.kill(workers_of(driver)[0], signal.SIGKILL)
-    wait_until(lambda: driver.printed().count("goes on after round") > noted, driver)
+    wait_until(lambda: driver.printed().count("continues after round") > noted, driver)
     os.killpg(driver.pid, signal.SIGINT)
     stopped = driver.ended()
     assert driver.returncode == 130
     assert "the same command continues with the rest" in stopped and "Traceback" not in stopped
     assert "Worker exit" not in stopped, "what Ray says of the dead worker is not for the terminal"
-    continued += stopped.count("goes on after round")
+    continued += stopped.count("continues after round")
     before = unchanged(before, results)
 
     driver = Driver(*command)
-    continued += driver.ended().count("goes on after round")
+    continued += driver.ended().count("continues after round")
     assert driver.returncode == 0, driver.printed()
     assert continued >= kills + 2
     unchanged(before, results)

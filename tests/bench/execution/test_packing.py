@@ -8,10 +8,11 @@ import pytest
 
 from bench.config.resolve import resolve
 from bench.config.schema import run_id
-from bench.execution import ray_environment, scheduler
+from bench.execution import gpu_sharing, ray_environment, ray_session, scheduler
 from bench.execution.gpu_sharing import Profile
 from bench.execution.job import Job
 from bench.execution.resources import Machines, Resources
+from bench.execution.worker import WorkerReport
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 
@@ -31,26 +32,26 @@ class PretendedWorker:
     def __init__(self, share: Resources):
         self._share = share
 
-    def take(self, job: Job) -> None:
+    def assign(self, job: Job) -> None:
         self._job = job
 
-    def step(self) -> dict:
-        said = {"first": 0, "rows": [], "note": "", "ended": None, "block": None, "out_of_memory": False, "broken": ""}
+    def step(self) -> WorkerReport:
         if self._share.gpus < FITS:
-            return said | {"out_of_memory": True}
+            return WorkerReport(out_of_memory=True)
         begin, own = time.time(), Path(self._job.folder)
         (own / "begun").touch()
         while len(list(own.parent.glob("*/begun"))) < 2 and time.time() < begin + 120:
             time.sleep(0.1)  # whoever comes first waits for its neighbour
         seen = {"begin": begin, "end": time.time(), "share": self._share.gpus, "gpus": ray.get_gpu_ids()}
         (own / "seen.json").write_text(json.dumps(seen))
-        return said | {"ended": {"status": "done", "summary": dict.fromkeys(("last", "best", "last10"), {})}}
+        return WorkerReport(result={"status": "done", "summary": dict.fromkeys(("last", "best", "last10"), {})})
 
 
-class PretendedTrial(scheduler.Trial):
-    def setup(self, config, jobs, data_dir, resources):
-        self._jobs, self._worker = jobs, PretendedWorker(resources)
-        self.reset_config(config)
+class PretendedTrial(scheduler.JobTrainable):
+    def new_worker(self, job):
+        worker = PretendedWorker(self._resources)
+        worker.assign(job)
+        return worker
 
 
 class RunCallback:
@@ -69,15 +70,15 @@ class RunCallback:
 
 def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_more_room(tmp_path, monkeypatch):
     def start_ray(address, resources):
-        ray_environment.keep_strangers_out()
+        ray_environment.require_own_token()
         ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, object_store_memory=2**27, log_to_driver=False)
 
-    monkeypatch.setenv("PYTHONPATH", scheduler.python_path(None))
+    monkeypatch.setenv("PYTHONPATH", ray_environment.python_path(None))
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # Ray sets them; as they were, afterwards
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(scheduler, "_start_ray", start_ray)
-    monkeypatch.setattr(scheduler, "Trial", PretendedTrial)
-    monkeypatch.setattr(scheduler.gpu_sharing, "measure", pretended_profile)
+    monkeypatch.setattr(ray_session, "_start", start_ray)
+    monkeypatch.setattr(scheduler, "JobTrainable", PretendedTrial)
+    monkeypatch.setattr(gpu_sharing, "measure", pretended_profile)
     flat = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}
     configs = [resolve(flat | {"seed": seed}) for seed in range(3)]
     callback = RunCallback()

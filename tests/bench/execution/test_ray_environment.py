@@ -8,19 +8,20 @@ import sys
 
 import pytest
 
+from bench.execution import ray_environment
 from tests.support.processes import ROOT
 
 ASKED = """
 import json, os
 from bench.execution import ray_environment
 import ray
-ray_environment.keep_strangers_out()
-ray_environment.keep_strangers_out()
+ray_environment.require_own_token()
+ray_environment.require_own_token()
 from ray._private.authentication import authentication_token_setup as at_start
 at_start.enable_token_auth_by_default()
 at_start.ensure_token_if_auth_enabled()
 mode, loader = at_start.get_authentication_mode(), at_start.AuthenticationTokenLoader.instance()
-print(json.dumps([mode == at_start.AuthenticationMode.TOKEN, ray_environment.asks_for_token(), loader.get_raw_token()]))
+print(json.dumps([mode == at_start.AuthenticationMode.TOKEN, ray_environment.requires_token(), loader.get_raw_token()]))
 """
 
 
@@ -59,6 +60,12 @@ def test_modules_that_import_ray_set_its_environment_before():
         if found := importing.search(text):
             assert "ray_environment" in text[: found.start()], path
             checked.append(f"{path.parent.name}/{path.name}")
-    assert {"execution/recorder.py", "execution/scheduler.py", "tuning/runner.py", "tuning/trainable.py"} <= set(
+    assert {"execution/ray_session.py", "execution/scheduler.py", "execution/trainable.py", "tuning/runner.py"} <= set(
         checked
     )
+
+
+@pytest.mark.parametrize("inherited", [None, ""])
+def test_the_path_of_workers_has_no_empty_part(inherited):
+    assert "" not in ray_environment.python_path(inherited).split(os.pathsep)
+    assert ray_environment.python_path("/more").endswith(f"{os.pathsep}/more")

@@ -11,8 +11,9 @@ from bench.config.resolve import resolve
 from bench.execution import tracking
 from bench.execution.job import Job
 from bench.execution.resources import Resources
-from bench.execution.scheduler import _Recorder
+from bench.execution.scheduler import JobRecorder
 from bench.execution.tracking import Tracker
+from bench.execution.worker import WorkerReport
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 
@@ -159,15 +160,14 @@ def test_the_scheduler_tells_the_tracker_what_workers_report(mlflow, tracker, tm
 
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
     trial = SimpleNamespace(config={"job": 0})
-    one, nothing = tracker(), {"broken": "", "note": "", "block": None, "out_of_memory": False}
+    one = tracker()
+    rounds = [WorkerReport(0, ROWS[:1]), WorkerReport(1, ROWS[1:], result={"status": "done"})]
     with Store(tmp_path / "results").locked() as store:
-        recorder = _Recorder(store, RunCallback(), {}, allocator=None, tracker=one)
-        recorder.begin([Job("a1", config, str(store.playing_folder("a1")), StateRetention())], Resources())
+        recorder = JobRecorder(store, RunCallback(), {}, allocator=None, tracker=one)
+        recorder.assign([Job("a1", config, str(store.playing_folder("a1")), StateRetention())], Resources())
         recorder.on_trial_start(0, [trial], trial)
-        recorder.on_trial_result(0, [trial], trial, nothing | {"first": 0, "rows": ROWS[:1], "ended": None})
-        recorder.on_trial_result(
-            0, [trial], trial, nothing | {"first": 1, "rows": ROWS[1:], "ended": {"status": "done"}}
-        )
+        for report in rounds:
+            recorder.on_trial_result(0, [trial], trial, {"report": report})
         assert len(list(store.run_folder("a1").glob("events.out.tfevents.*"))) == 1
     assert [line[3:] for line in mlflow.told if line[2:3] == ("loss",)] == [(2.0, 1), (1.0, 2)]
     assert mlflow.told[-1][0] == "end" and ("param", mlflow.told[-1][1], "partition", "iid") in mlflow.told

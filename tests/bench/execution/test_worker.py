@@ -16,8 +16,8 @@ import bench.simulation.run
 from bench.config.resolve import resolve
 from bench.execution import worker as workers
 from bench.execution.job import Job
-from bench.execution.scheduler import PACKAGES, ROOT
-from bench.execution.worker import Worker, storage_trouble
+from bench.execution.ray_environment import PACKAGES, ROOT
+from bench.execution.worker import Worker, WorkerReport, storage_trouble
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 
@@ -30,22 +30,22 @@ def job(tmp_path):
     return Job("a1", config, str(tmp_path), StateRetention(final="none"), checkpoint_seconds=0)
 
 
-def play(job: Job, steps: int = 50) -> list[dict]:
-    """What a new worker says until the job ends."""
+def play(job: Job, steps: int = 50) -> list[WorkerReport]:
+    """What a new worker reports until the job ends."""
     worker, said = Worker(None, "cpu"), []
-    worker.take(job)
+    worker.assign(job)
     while len(said) < steps:
         said.append(worker.step())
-        if said[-1]["ended"] or said[-1]["broken"] or said[-1]["out_of_memory"]:
+        if said[-1].is_last:
             break
     return said
 
 
-def rows(said: list[dict]) -> list[dict]:
+def rows(said: list[WorkerReport]) -> list[dict]:
     """Rounds as a driver puts them together, without times."""
     known = []
     for report in said:
-        known[report["first"] :] = report["rows"]
+        known[report.start :] = report.rows
     return [{key: value for key, value in row.items() if "second" not in key} for row in known]
 
 
@@ -53,10 +53,10 @@ def test_rounds_are_reported_once_and_in_order_whatever_the_rhythm(job, monkeypa
     together = play(replace(job, checkpoint_seconds=60))
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
     one_by_one = play(job)
-    assert [len(report["rows"]) for report in one_by_one] == [1] * 6
-    assert [report["first"] for report in one_by_one] == list(range(6))
+    assert [len(report.rows) for report in one_by_one] == [1] * 6
+    assert [report.start for report in one_by_one] == list(range(6))
     assert rows(one_by_one) == rows(together)
-    assert one_by_one[-1]["ended"]["status"] == "done"
+    assert one_by_one[-1].result["status"] == "done"
 
 
 def test_another_worker_goes_on_from_the_checkpoint_and_reports_everything(job, monkeypatch):
@@ -64,8 +64,8 @@ def test_another_worker_goes_on_from_the_checkpoint_and_reports_everything(job, 
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
     play(job, steps=4)
     later = play(job)
-    assert later[0]["note"] == "goes on after round 4"
-    assert (later[0]["first"], len(later[0]["rows"])) == (0, 5)
+    assert later[0].note == "continues after round 4"
+    assert (later[0].start, len(later[0].rows)) == (0, 5)
     assert rows(later) == rows(whole)
 
 
@@ -74,21 +74,21 @@ def test_a_checkpoint_of_another_run_is_ignored_with_a_sentence(job, monkeypatch
     play(job, steps=2)
     other = Job("b2", job.config, job.folder, job.retention)
     (first, *_) = play(other, steps=1)
-    assert first["note"] == "starts over: its checkpoint was written with run 'a1' instead of 'b2'"
-    assert play(job, steps=1)[0]["note"] == "goes on after round 2", "and left alone until there is another"
-    assert len(first["rows"]) == 1
+    assert first.note == "starts over: its checkpoint was written with run 'a1' instead of 'b2'"
+    assert play(job, steps=1)[0].note == "continues after round 2", "and left alone until there is another"
+    assert len(first.rows) == 1
 
 
 @pytest.mark.parametrize(("engine", "used"), [("loop", "loop"), ("vectorised", "vectorised"), ("auto", "vectorised")])
 def test_a_run_is_played_on_the_engine_that_was_asked_for_and_its_record_says_so(job, engine, used):
-    assert play(replace(job, engine=engine))[-1]["ended"]["engine"] == used
+    assert play(replace(job, engine=engine))[-1].result["engine"] == used
 
 
 def test_a_checkpoint_of_another_engine_is_not_gone_on_from(job, monkeypatch):
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
     play(replace(job, engine="loop"), steps=2)
     (first,) = play(replace(job, engine="vectorised"), steps=1)
-    assert first["note"] == "starts over: its checkpoint was written with engine 'loop' instead of 'vectorised'"
+    assert first.note == "starts over: its checkpoint was written with engine 'loop' instead of 'vectorised'"
 
 
 def test_images_of_several_sizes_are_resized_and_the_record_says_so(job, tmp_path, monkeypatch):
@@ -103,7 +103,7 @@ def test_images_of_several_sizes_are_resized_and_the_record_says_so(job, tmp_pat
     ended = {}
     for size in (None, 16, [16, 20]):
         (*_, last) = play(replace(job, config=resolve(mine | {"image_size": size})))
-        ended[str(size)] = last["ended"]
+        ended[str(size)] = last.result
     assert ended["None"]["status"] == "failed" and "must have one size" in ended["None"]["reason"]
     square, other = ended["16"]["data"], ended["[16, 20]"]["data"]
     assert square["kind"] == "image folders, resized to 16x16 pixels"
@@ -125,11 +125,11 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
     fitting = 3
     said = play(job)
     assert dict.fromkeys(blocks) == {None: None, 5: None, 2: None}
-    assert [report["block"] for report in said[:3]] == [5, 2, None]
-    assert said[0]["note"] == "out of GPU memory, goes on with 5 clients at once"
-    assert said[-1]["ended"]["status"] == "done" and len(rows(said)) == 6
+    assert [report.block for report in said[:3]] == [5, 2, None]
+    assert said[0].note == "out of GPU memory, continues with 5 clients at once"
+    assert said[-1].result["status"] == "done" and len(rows(said)) == 6
     fitting, error = 0, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
-    assert play(replace(job, checkpoint_seconds=60))[-1]["out_of_memory"]
+    assert play(replace(job, checkpoint_seconds=60))[-1].out_of_memory
 
 
 def test_a_round_that_fails_leaves_the_run_as_before(job, monkeypatch):
@@ -166,9 +166,9 @@ def test_a_gpu_that_needs_another_process_ends_this_one(job, monkeypatch):
 
 def test_a_machine_that_does_not_see_what_the_driver_has_written_is_told(job, tmp_path):
     (tmp_path / "driver.pt").touch()
-    assert play(replace(job, marker=str(tmp_path / "driver.pt")))[-1]["ended"]["status"] == "done"
+    assert play(replace(job, marker=str(tmp_path / "driver.pt")))[-1].result["status"] == "done"
     (said,) = play(replace(job, marker=str(tmp_path / "elsewhere" / "driver.pt")))
-    assert said["broken"].endswith(
+    assert said.storage_error.endswith(
         "elsewhere/driver.pt, which the driver has written: results and checkpoints need a place that all machines of the "
         "cluster see; name it by --storage."
     )
@@ -177,7 +177,7 @@ def test_a_machine_that_does_not_see_what_the_driver_has_written_is_told(job, tm
 def test_a_calibration_whose_base_has_failed_says_so(job, tmp_path):
     config = resolve({"algorithm": "ccvr", **DIGITS})
     (said,) = play(replace(job, config=config, base=str(tmp_path / "runs" / "b2")))
-    assert said["ended"]["reason"] == "RuntimeError: the run of its base (b2) has failed"
+    assert said.result["reason"] == "RuntimeError: the run of its base (b2) has failed"
 
 
 SCRIPT = """
@@ -189,10 +189,10 @@ import bench.simulation.retention
 settings = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 1}
 config = bench.config.resolve.resolve(settings)
 worker = bench.execution.worker.Worker(None, "cpu")
-worker.take(bench.execution.job.Job("a1", config, sys.argv[1], bench.simulation.retention.StateRetention()))
+worker.assign(bench.execution.job.Job("a1", config, sys.argv[1], bench.simulation.retention.StateRetention()))
 ended = None
 while not ended:
-    ended = worker.step()["ended"]
+    ended = worker.step().result
 print(ended["status"], bench.execution.worker.code_version(config), bench.execution.worker.__file__)
 """
 
@@ -219,12 +219,12 @@ def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monk
     monkeypatch.setattr(Run, "step", fail)
     error = KeyError("wrong")
     (said,) = play(job)
-    assert (said["ended"]["status"], said["ended"]["reason"], said["broken"]) == ("failed", "KeyError: 'wrong'", "")
-    assert "in fail" in said["ended"]["traceback"]
+    assert (said.result["status"], said.result["reason"], said.storage_error) == ("failed", "KeyError: 'wrong'", "")
+    assert "in fail" in said.result["traceback"]
     error = OSError(errno.ENOSPC, "No space left on device")
     (said,) = play(job)
-    assert said["ended"] is None
-    assert said["broken"] == (
+    assert said.result is None
+    assert said.storage_error == (
         f"Cannot use {job.folder}: No space left on device. What was finished is kept; mend this, and the same "
         "command goes on."
     )

@@ -93,13 +93,13 @@ def played_with(folder, digits, algorithm: str, keep: str):
             retention = request.retention(cell, store, is_base=cell.id in plan.bases.values())
             base = plan.bases.get(cell.id)
             worker, ended, rows = Worker(None, "cpu"), None, []
-            worker.take(
+            worker.assign(
                 Job(cell.id, cell.config, str(place), retention, base=str(store.run_folder(base)) if base else "")
             )
             store.start(cell.id, cell.config.canonical())
             while not ended:
-                said = worker.step()
-                rows[said["first"] :], ended = said["rows"], said["ended"]
+                report = worker.step()
+                rows[report.start :], ended = report.rows, report.result
             store.finish(cell.id, rows, ended | {"id": cell.id, "rounds": len(rows)})
         measure(plan.cells, figures(request), store, None, print)
         assert request.plan(store).todo == []

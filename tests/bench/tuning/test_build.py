@@ -68,7 +68,7 @@ def test_a_space_of_ones_own_needs_no_source(tmp_path):
     [
         ({"searcher": "gird"}, "Unknown searcher 'gird'. Did you mean 'grid'?"),
         ({"scheduler": "ahsa"}, "Unknown scheduler 'ahsa'. Did you mean 'asha'?"),
-        ({"samples": 3}, "The grid has 4 points, more than --samples 3, and is tried whole"),
+        ({"samples": 3}, "The grid has 4 points, more than --samples 3, all of which are tried"),
         ({"searcher": "optuna"}, "--searcher optuna needs --samples"),
         (
             {"overrides": {"evaluate_every": 3}, "scheduler": "asha"},

@@ -1,23 +1,27 @@
-"""Configurations in lock step, and what is written of them. Nothing here starts Ray."""
+"""Configurations in lock step, what is written of them, and searches side by side."""
 
 import dataclasses
-import json
+import os
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from rich.console import Console
 
+from bench.errors import StoreError
+from bench.execution import ray_session
 from bench.execution.progress import RoundsBar
-from bench.execution.resources import Resources
+from bench.execution.resources import Machines, Resources
+from bench.execution.worker import WorkerReport
 from bench.results.store import Store
 from bench.simulation.run import Run
-from bench.tuning.outcomes import Played
-from bench.tuning.runner import _Recorder, asha, bases_of
+from bench.tuning.outcomes import ValidationRun
+from bench.tuning.runner import ConfigurationRecorder, OpenSearch, bases_of, run_searches
 from bench.tuning.search import Search
 from bench.tuning.study import Study
-from bench.tuning.trainable import Configuration, Place
+from bench.tuning.trainable import Configuration, ConfigurationReport, SearchJob, SeedReport
 from datasets import load, resized
-from tests.support.searching import make, try_next
+from tests.support.searching import make
 
 
 @pytest.fixture
@@ -26,140 +30,173 @@ def store(tmp_path):
         yield store
 
 
+def search_job(search: Search, folder, ended=None, **options) -> SearchJob:
+    return SearchJob(search, str(folder), False, {}, ended or {}, checkpoint_seconds=0.0, **options)
+
+
+def recorder_of(study: Study, store: Store, said: list[str], **words: str) -> ConfigurationRecorder:
+    search = OpenSearch(study, search_job(study.search, store.folder / "runs", study.ended_runs), **words)
+    bar = RoundsBar(Console(quiet=True), 4, 72)
+    return ConfigurationRecorder({study.search.name: search}, store, said.append, {}, bar)
+
+
+def trial_of(study: Study, **more) -> SimpleNamespace:
+    """What the study proposes, as a trial of Ray."""
+    config = {"search": study.search.name, "params": dict(study.propose().params)}
+    return SimpleNamespace(trial_id="t", config=config, **more)
+
+
 def test_a_worker_that_dies_leaves_what_had_ended_as_it_is(store):
     search = make()
     study = Study(search, store)
-    trial = SimpleNamespace(trial_id="t", config=dict(study.propose().params))
-    said = []
-    place = Place(str(store.folder / "runs"), False, "", {}, 0.0)
-    recorder = _Recorder(study, place, said.append, {}, RoundsBar(Console(quiet=True), 18, 4))
-    first, second = search.runs(trial.config)
+    trial, recorder = trial_of(study), recorder_of(study, store, [])
+    configs = search.runs(trial.config["params"])
+    first, second = configs
 
-    def tell(run: str, accuracy: float) -> None:
+    def report(run: str, accuracy: float) -> None:
         rows = [{"round": number, "accuracy": accuracy} for number in range(1, 10)]
-        summary = {"last": {"accuracy": accuracy}}
-        ended = {"status": "done", "reason": "", "summary": summary}
-        told = {"id": run, "config": search.runs(trial.config)[run].canonical(), "first": 0, "rows": rows, "until": 9}
-        recorder.on_trial_result(0, [], trial, {"runs": [told | {"note": "", "ended": ended}], "broken": ""})
+        result = {"status": "done", "reason": "", "summary": {"last": {"accuracy": accuracy}}}
+        seed = SeedReport(run, configs[run], 9, WorkerReport(rows=rows, result=result))
+        told = ConfigurationReport(seed, failed=False, round=0, value=0.0, is_last=False)
+        recorder.on_trial_result(0, [], trial, {"report": told})
 
     recorder.on_trial_start(0, [], trial)
-    tell(first, 0.5)
-    recorder.on_trial_start(0, [], trial)  # Ray starts it again, and all seeds are played again
-    tell(first, 0.6)
-    tell(second, 0.7)
+    report(first, 0.5)
+    recorder.on_trial_start(0, [], trial)  # Ray starts it again, and all seeds are trained again
+    report(first, 0.6)
+    report(second, 0.7)
     assert [store.rows(run)[-1]["accuracy"] for run in (first, second)] == [0.5, 0.7]
     assert not list(store.folder.glob("superseded/*")) and not list(store.folder.glob("repeating/*"))
 
 
 def test_a_configuration_whose_worker_is_killed_is_given_up_in_one_sentence(store, tmp_path):
     search = make()
-    study = Study(search, store)
+    study, said = Study(search, store), []
     killed = "".join(f"Failure # {number}\nThe actor died unexpectedly: see the logs.\n" for number in (1, 2, 3))
     (tmp_path / "error.txt").write_text(killed)
-    params = dict(study.propose().params)
-    trial = SimpleNamespace(trial_id="t", config=params, error_file=str(tmp_path / "error.txt"))
-    said = []
-    place = Place(str(store.folder / "runs"), False, "", {}, 0.0)
-    recorder = _Recorder(study, place, said.append, {}, RoundsBar(Console(quiet=True), 18, 4))
+    trial = trial_of(study, error_file=str(tmp_path / "error.txt"))
+    recorder = recorder_of(study, store, said)
     recorder.on_trial_start(0, [], trial)
     recorder.on_trial_error(0, [], trial)
     reason = "the worker process died 3 times (killed, or out of memory); see ray.log in the results directory"
-    records = [store.record(run) for run in search.runs(params)]
+    records = [store.record(run) for run in search.runs(trial.config["params"])]
     assert [record["reason"] for record in records] == [reason, reason] and "traceback" not in records[0]
     assert len(said) == 1 and said[0].endswith(f"failed: {reason}")
     assert (store.folder / "ray.log").read_text().count("The actor died unexpectedly") == 3, "once, for both seeds"
 
 
-def configuration(search: Search, params: dict, folder, ended=None) -> Configuration:
+def test_an_error_in_writing_is_remembered_where_ray_keeps_it_to_itself(store, tmp_path):
+    study = Study(make(), store)
+    trial, recorder = trial_of(study), recorder_of(study, store, [])
+    broken = SeedReport("a1", study.search.template, 0, WorkerReport(storage_error="No space left."))
+    recorder.check()
+    with pytest.raises(StoreError):
+        report = ConfigurationReport(broken, failed=False, round=0, value=0.0, is_last=True)
+        recorder.on_trial_result(0, [], trial, {"report": report})
+    with pytest.raises(StoreError, match="No space left."):
+        recorder.check()
+
+
+def test_messages_of_several_searches_name_theirs(store):
+    study, said = Study(make(), store), []
+    recorder = recorder_of(study, store, said, label="Search 2 ", title="Search 2 of 3: digits label-2 fedprox")
+    trial = trial_of(study)
+    recorder.on_trial_start(0, [], trial)
+    trial.last_result = {"report": ConfigurationReport(None, failed=False, round=9, value=0.5, is_last=True)}
+    recorder.on_trial_complete(0, [], trial)
+    trial = trial_of(study)
+    recorder.on_trial_start(0, [], trial)
+    assert said == [
+        "Search 2 of 3: digits label-2 fedprox",
+        "Search 2 [1/4] mu=0.001: validation accuracy 50.0 %, stopped after round 9",
+    ]
+
+
+def configuration(search: Search, params: dict, folder, ended=None, **options) -> Configuration:
     """A trial without its scheduler."""
     made = Configuration.__new__(Configuration)
-    made.setup(params, search, Place(str(folder), False, "", {}, 0.0), None, Resources(1.0), ended or {})
+    jobs = {search.name: search_job(search, folder, ended, **options)}
+    made.setup({"search": search.name, "params": params}, None, Resources(1.0), jobs)
     return made
 
 
 def test_the_runs_of_a_search_are_played_on_the_engine_that_was_asked_for(tmp_path):
-    trial = Configuration.__new__(Configuration)
-    trial.setup({"mu": 0.1}, make(), Place(str(tmp_path), False, "", {}, engine="loop"), None, Resources(1.0), {})
-    told = next_comparison(trial)["runs"]
-    assert [one["ended"]["engine"] for one in told if one["ended"]] == ["loop", "loop"]
+    seeds, _ = next_comparison(configuration(make(), {"mu": 0.1}, tmp_path, engine="loop"))
+    assert [seed.worker.result["engine"] for seed in seeds if seed.worker.result] == ["loop", "loop"]
 
 
-def next_comparison(trial: Configuration) -> dict:
-    """Steps until all seeds have come to a round at which configurations are compared; "runs" are those of all steps."""
-    runs = []
+def next_comparison(trial: Configuration) -> tuple[list[SeedReport], dict]:
+    """Steps until all seeds have come to a round at which configurations are compared; the reports of the seeds until then, and
+    the last result."""
+    seeds = []
     while True:
-        told = trial.step()
-        runs += told["runs"]
-        if told["round"] or told["done"]:
-            return told | {"runs": runs}
+        result = trial.step()
+        if result["report"].seed:
+            seeds.append(result["report"].seed)
+        if result["round"] or result["done"]:
+            return seeds, result
 
 
-def test_seeds_are_played_in_lock_step_and_the_mean_is_reported(tmp_path):
+def test_seeds_are_trained_in_lock_step_and_the_mean_is_reported(tmp_path):
     search = make(scheduler="asha")
     trial = configuration(search, {"mu": 0.1}, tmp_path)
     found = [next_comparison(trial) for _ in range(3)]
-    assert [told["round"] for told in found] == [1, 3, 9] and [told["done"] for told in found] == [False, False, True]
-    first, second = search.runs({"mu": 0.1})
-    for before, told in zip([0, 1, 3], found, strict=True):
-        rows = {
-            run: [row for one in told["runs"] if one["id"] == run for row in one["rows"]] for run in (first, second)
-        }
-        assert all([row["round"] for row in own] == list(range(before + 1, told["round"] + 1)) for own in rows.values())
+    assert [(result["round"], result["done"]) for _, result in found] == [(1, False), (3, False), (9, True)]
+    configs = search.runs({"mu": 0.1})
+    for before, (seeds, result) in zip([0, 1, 3], found, strict=True):
+        rows = {run: [row for one in seeds if one.run == run for row in one.worker.rows] for run in configs}
+        assert all([row["round"] for row in own] == [*range(before + 1, result["round"] + 1)] for own in rows.values())
         at = [own[-1]["accuracy"] for own in rows.values()]
-        assert told["value"] == pytest.approx(sum(at) / 2) and at[0] != at[1]
-    assert {json.dumps(told["config"]) for told in found[0]["runs"]} == {
-        json.dumps(config.canonical()) for config in search.runs({"mu": 0.1}).values()
-    }
+        assert result["value"] == pytest.approx(sum(at) / 2) and at[0] != at[1]
+    assert {seed.run: seed.config for seed in found[0][0]} == configs
 
 
-def test_a_seed_tells_its_rounds_while_others_wait_and_counts_for_nothing_yet(tmp_path):
-    trial = configuration(make(), {"mu": 0.1}, tmp_path)
-    told = trial.step()
-    assert told["runs"][0]["rows"] and (told["round"], told["value"], told["done"]) == (0, 0.0, False)
+def test_a_seed_reports_its_rounds_while_others_wait_and_has_no_value_yet(tmp_path):
+    result = configuration(make(), {"mu": 0.1}, tmp_path).step()
+    assert result["report"].seed.worker.rows
+    assert (result["round"], result["value"], result["done"]) == (0, 0.0, False)
 
 
-def test_a_configuration_that_goes_on_from_a_checkpoint_is_compared_at_the_same_rounds(tmp_path):
+def test_one_process_trains_configurations_of_one_search_after_another(tmp_path):
+    searches = [make("fedprox"), make("fedavg", space="training")]
+    jobs = {search.name: search_job(search, tmp_path) for search in searches}
+    trial = Configuration.__new__(Configuration)
+    trial.setup({"search": searches[0].name, "params": {"mu": 0.1}}, None, Resources(1.0), jobs)
+    trial.step()
+    assert trial.reset_config({"search": searches[1].name, "params": {"lr": 0.1}})
+    assert trial.step()["report"].seed.config.algorithm["name"] == "fedavg"
+
+
+def test_a_configuration_that_continues_from_a_checkpoint_is_compared_at_the_same_rounds(tmp_path):
     search = make(scheduler="asha")
     first = configuration(search, {"mu": 0.1}, tmp_path)
-    values = [next_comparison(first)["value"] for _ in range(2)]
+    values = [next_comparison(first)[1]["value"] for _ in range(2)]
     again = configuration(search, {"mu": 0.1}, tmp_path)
-    told = next_comparison(again)
-    assert told["round"] == 1 and told["value"] == pytest.approx(values[0])
-    assert all("goes on after round 3" in run["note"] for run in told["runs"])
-    assert next_comparison(again)["value"] == pytest.approx(values[1])
+    seeds, result = next_comparison(again)
+    assert result["round"] == 1 and result["value"] == pytest.approx(values[0])
+    assert all("continues after round 3" in seed.worker.note for seed in seeds)
+    assert next_comparison(again)[1]["value"] == pytest.approx(values[1])
 
 
-def test_runs_that_have_ended_are_not_played_again_and_count_as_they_were_at_each_round(tmp_path):
+def test_runs_that_have_ended_are_not_trained_again_and_count_as_they_were_at_each_round(tmp_path):
     search = make(scheduler="asha")
     first, second = search.runs({"mu": 0.1})
     curves = {first: {1: 0.1, 3: 0.2, 9: 0.25}, second: {1: 0.3, 3: 0.4, 9: 0.75}}
-    known = {run: Played(curve, "done", 9) for run, curve in curves.items()}
+    known = {run: ValidationRun(curve, "done", 9) for run, curve in curves.items()}
     trial = configuration(search, {"mu": 0.1}, tmp_path, ended=known)
-    values = [trial.step() for _ in range(3)]
-    assert [value["value"] for value in values] == pytest.approx([0.2, 0.3, 0.5])
-    assert [value["done"] for value in values] == [False, False, True] and not any(value["runs"] for value in values)
+    results = [trial.step() for _ in range(3)]
+    assert [result["value"] for result in results] == pytest.approx([0.2, 0.3, 0.5])
+    assert [result["done"] for result in results] == [False, False, True]
+    assert not any(result["report"].seed for result in results)
     part = configuration(search, {"mu": 0.1}, tmp_path, ended={first: known[first]})
-    assert [told["id"] for told in part.step()["runs"]] == [second]
-
-
-def test_after_a_restart_a_configuration_is_still_compared_with_those_that_were_tried_before(store):
-    search = make(scheduler="asha", searcher="random", samples=5)
-    (study := Study(search, store)).propose()
-    late, bad = SimpleNamespace(trial_id="new"), {"round": 1, "value": 0.1}
-    fresh = asha(study)
-    fresh.on_trial_add(None, late)
-    assert fresh.on_trial_result(None, late, bad) == "CONTINUE"
-    for score in (0.5, 0.6, 0.7):
-        try_next(study, store, score, score)
-    again = asha(Study(search, store))
-    again.on_trial_add(None, late)
-    assert again.on_trial_result(None, late, bad) == "STOP"
+    assert part.step()["report"].seed.run == second
 
 
 def test_a_seed_that_fails_ends_its_configuration(tmp_path, monkeypatch):
     monkeypatch.setattr(Run, "step", lambda self: 1 / 0)
-    told = configuration(make(), {"mu": 0.1}, tmp_path).step()
-    assert told["failed"] and told["done"] and told["runs"][0]["ended"]["reason"].startswith("ZeroDivisionError")
+    result = configuration(make(), {"mu": 0.1}, tmp_path).step()
+    report = result["report"]
+    assert report.failed and result["done"] and report.seed.worker.result["reason"].startswith("ZeroDivisionError")
 
 
 def test_no_test_image_is_read_while_a_configuration_is_played(tmp_path, monkeypatch):
@@ -169,10 +206,10 @@ def test_no_test_image_is_read_while_a_configuration_is_played(tmp_path, monkeyp
 
     poisoned = dataclasses.replace(load("digits", None), test=Poison())
     monkeypatch.setattr(resized, "load", lambda *arguments: poisoned)
-    told = next_comparison(configuration(make(), {"mu": 0.1}, tmp_path))
-    assert told["done"] and not told["failed"] and told["value"] > 0
-    finals = next_comparison(configuration(make(), {"split": "test", "validation_share": None}, tmp_path))
-    assert finals["failed"] and "the test split was read" in finals["runs"][0]["ended"]["reason"]
+    _, result = next_comparison(configuration(make(), {"mu": 0.1}, tmp_path))
+    assert result["done"] and not result["report"].failed and result["value"] > 0
+    seeds, result = next_comparison(configuration(make(), {"split": "test", "validation_share": None}, tmp_path))
+    assert result["report"].failed and "the test split was read" in seeds[0].worker.result["reason"]
 
 
 def test_a_method_that_only_changes_what_is_deployed_starts_from_one_run_of_its_base():
@@ -183,3 +220,40 @@ def test_a_method_that_only_changes_what_is_deployed_starts_from_one_run_of_its_
     }
     assert {config.split for config in bases_of(search).values()} == {"validation"}
     assert bases_of(make()) == {} == bases_of(make("ccvr", space="ccvr,training"))
+
+
+@pytest.mark.slow
+def test_searches_run_side_by_side_and_reach_what_they_reach_one_after_another(tmp_path):
+    searches = [make("fedprox", searcher="random", samples=3), make("fedavg", searcher="random", samples=2)]
+    said: list[str] = []
+    machines = Machines(Resources(0.5), max_concurrent=2)
+
+    def run(store: Store, chosen: list[Search]) -> None:
+        studies = [Study(search, store) for search in chosen]
+        opened = [
+            OpenSearch(s, search_job(s.search, store.folder / "runs"), f"{s.search.name} ", f"{s.search.name} begins")
+            for s in studies
+        ]
+        run_searches(opened, store, said.append, data_dir=None, machines=machines)
+        assert [search.failed for search in opened] == [0] * len(opened)
+
+    def reached(store: Store) -> list:
+        """What the configurations of each search have reached, and their rounds, without times."""
+        found = [Study(search, store).outcomes() for search in searches]
+        runs = [run for outcomes in found for outcome in outcomes for run in outcome.runs]
+        return [found, [[(row["round"], row.get("accuracy")) for row in store.rows(run)] for run in runs]]
+
+    with (
+        mock.patch.dict(os.environ),
+        Store(tmp_path / "together").locked() as together,
+        Store(tmp_path / "alone").locked() as alone,
+        ray_session.session(together, machines.resources, None, None, said.append),
+    ):
+        run(together, searches)
+        first, second = (f"{search.name} " for search in searches)
+        ends = [number for number, line in enumerate(said) if line.startswith(f"{first}[")]
+        assert len(ends) == 3 and said.index(f"{second}begins") < ends[-1], said
+        for search in searches:
+            run(alone, [search])
+        assert reached(together) == reached(alone)
+        assert [len(outcomes) for outcomes in reached(alone)[0]] == [3, 2]

@@ -55,7 +55,7 @@ def played(asked: Experiment, store: Store, best: float = 0.9) -> dict[str, dict
         while trial := study.propose():
             number += 1
             finish(search, store, dict(trial.params), best - 1 / (1 + number), best, rounds=search.template.rounds)
-            study.close(trial, best, whole=True)
+            study.close(trial, best, complete=True)
     return choose(searches, asked, store)
 
 
@@ -94,16 +94,21 @@ def test_another_choice_elsewhere_is_named_when_results_are_compared_or_imported
 
 
 def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
-    places = []
-    monkeypatch.setattr(
-        "bench.tuning.runner.run_search", lambda study, on_message, *, place, **more: places.append(place) or 1
-    )
-    monkeypatch.setattr("bench.execution.scheduler.session", lambda *where: nullcontext())
+    opened = []
+
+    def fail(searches, *arguments, **more):
+        opened.extend(searches)
+        for search in searches:
+            search.failed = 1
+
+    monkeypatch.setattr("bench.tuning.runner.run_searches", fail)
+    monkeypatch.setattr("bench.execution.ray_session.session", lambda *where: nullcontext())
     asked = request().but(engine="loop")
     searches = select.searches_of(asked.spec, asked.plan(store).selected)
     with pytest.raises(ValueError, match="configurations have failed"):
         choose(searches, asked, store)
-    assert {place.engine for place in places} == {"loop"}
+    assert {search.job.engine for search in opened} == {"loop"}
+    assert [search.label for search in opened] == [f"Search {number} " for number in (1, 2, 3, 4)]
 
 
 def test_each_method_searches_its_own_space_in_each_setting_with_as_many_configurations_as_the_others(store):

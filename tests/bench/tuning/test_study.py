@@ -63,7 +63,7 @@ def test_what_is_proposed_does_not_depend_on_where_a_driver_was_killed(tmp_path,
                         assert dict((trial := study.propose()).params) == params
                     score = 1 / (1 + abs(math.log(params["mu"] / 0.02)))
                     finish(search, own, params, score, score)
-                    study.close(trial, score, whole=True)
+                    study.close(trial, score, complete=True)
             return [one.params for one in study.outcomes()]
 
     whole = found("whole", ())
@@ -112,7 +112,7 @@ def test_a_configuration_that_diverged_with_every_seed_is_no_choice(store):
     study = Study(make(), store)
     try_next(study, store, 0.9, 0.9, status="diverged", rounds=4)
     (outcome,) = study.outcomes()
-    assert outcome.mean == 0 and outcome.whole and not outcome.is_choice
+    assert outcome.mean == 0 and outcome.complete and not outcome.is_choice
 
 
 def test_random_search_goes_on_with_other_points_after_a_restart(store):
@@ -134,7 +134,7 @@ def test_a_configuration_that_failed_is_no_choice_and_is_tried_again(store):
     study = Study(search, store)
     trial = study.propose()
     finish(search, store, trial.params, 0.9, 0.9, status="failed")
-    study.close(trial, None, whole=False)
+    study.close(trial, None, complete=False)
     assert study.outcomes() == []
     assert try_next(Study(search, store), store, 0.5, 0.5) == trial.params
 
@@ -181,7 +181,7 @@ def test_the_winner_is_the_best_mean_among_what_was_trained_to_the_end(store):
         try_next(study, store, *scores, status=status, rounds=rounds)
     found = study.outcomes()
     assert [one.params["mu"] for one in found] == [0.1, 0.001, 1, 0.01]
-    assert [one.whole for one in found] == [True, True, True, False]
+    assert [one.complete for one in found] == [True, True, True, False]
     assert found[2].mean == 0, "a run that diverged counts as nothing"
     paths = search_report.write(study, found)
     text = next(path for path in paths if path.suffix == ".md").read_text()

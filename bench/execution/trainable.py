@@ -1,0 +1,64 @@
+"""What every trial of Ray Tune is here: workers in a process of Ray's, which is reused for one trial after another."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from bench.execution import ray_environment  # noqa: F401
+from bench.execution.job import Job
+from bench.execution.resources import Resources
+from bench.execution.worker import Worker
+
+from ray import tune  # isort: skip
+
+
+class Report(Protocol):
+    """What a trial has done in one step.
+
+    Attributes:
+        is_last: whether the trial has ended.
+        storage_error: why nothing can be written any more, or "".
+    """
+
+    @property
+    def is_last(self) -> bool: ...
+    @property
+    def storage_error(self) -> str: ...
+
+
+class WorkerTrainable(tune.Trainable):
+    """A trial that reports what its workers do. Subclasses say which jobs a config of Tune stands for."""
+
+    def setup(  # type: ignore[override]  # Tune passes what `with_parameters` got, by name
+        self, config: dict[str, Any], data_dir: Path | None, resources: Resources
+    ) -> None:
+        """
+        Args:
+            data_dir: where the datasets are.
+            resources: of one trial.
+        """
+        torch.set_num_threads(resources.threads)
+        self._data_dir, self._resources = data_dir, resources
+        self.begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.begin(new_config)
+        return True  # so Tune keeps the process
+
+    def step(self) -> dict[str, Any]:
+        report = self.train_step()
+        return {"report": report, "done": report.is_last}
+
+    def begin(self, config: dict[str, Any]) -> None:
+        """Makes the workers of another trial, in place of those before."""
+        raise NotImplementedError
+
+    def train_step(self) -> Report:
+        """Trains for about a second."""
+        raise NotImplementedError
+
+    def new_worker(self, job: Job) -> Worker:
+        worker = Worker(self._data_dir, self._resources.device)
+        worker.assign(job)
+        return worker

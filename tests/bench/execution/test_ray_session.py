@@ -1,0 +1,66 @@
+"""Sessions of Ray, without starting any."""
+
+import signal
+
+import pytest
+
+from bench.execution import ray_session
+from bench.execution.resources import Resources
+from bench.results.store import Store
+
+import ray  # isort: skip
+
+
+def test_the_handler_of_sigterm_is_restored_afterwards(tmp_path, monkeypatch):
+    during = []
+
+    def stop(*arguments, **options):
+        during.append(signal.getsignal(signal.SIGTERM))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ray_session, "_start", lambda address, resources: None)
+    monkeypatch.setattr(ray_session, "_check_machines", stop)
+    before = signal.getsignal(signal.SIGTERM)
+    with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
+        with ray_session.session(store, Resources(), None, None, print):
+            pass
+    assert during == [signal.default_int_handler]
+    assert signal.getsignal(signal.SIGTERM) == before != during[0]
+
+
+def test_what_ray_says_of_dead_processes_goes_to_the_log_and_not_to_the_terminal(tmp_path, capsys):
+    def say(text):
+        data = {"lines": [text], "pid": "raylet", "is_err": False}
+        ray._private.worker.print_to_stdstream(data, ignore_prefix=False)
+
+    store = Store(tmp_path)
+    with ray_session._logged(store):
+        say("A worker died.")
+        say("Another worker died.")
+    said = [line.partition(" ")[2] for line in (tmp_path / "ray.log").read_text().splitlines()]
+    assert said == ["A worker died.", "Another worker died."] and capsys.readouterr().out == ""
+    say("This is Ray's own way.")
+    assert "This is Ray's own way." in capsys.readouterr().out
+
+
+def refused(*, how: str) -> Exception:
+    """What Ray raises where a cluster asks for a token, and this machine has none or another one."""
+    if how == "none":
+        return ray.exceptions.AuthenticationError("Token authentication is enabled but no token was found")
+    error = ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379")
+    error.__cause__ = RuntimeError(
+        "Last connection error: ... InvalidAuthToken: Authentication token is missing or incorrect"
+    )
+    return error
+
+
+@pytest.mark.parametrize("how", ["none", "another"])
+def test_a_cluster_that_asks_for_its_token_is_told_from_one_that_does_not_answer(how, monkeypatch):
+    def init(**options):
+        raise refused(how=how)
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(
+        ValueError, match="at --address 10.0.0.1:6379 asks for its token, which this machine does not give"
+    ):
+        ray_session._start("10.0.0.1:6379", Resources())
