@@ -10,23 +10,14 @@ import pytest
 from bench.results.store import Store
 from tests.support.processes import Driver, in_this_process, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 SETTING = ["--algorithm", "fedprox", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1"]
 SMALL = ["--set", "clients=12,rounds=9,local_epochs=2,model=mlp,lr=0.1", "--checkpoint-seconds", "0"]
 
 
 @pytest.fixture
 def results(tmp_path):
-    yield tmp_path / "results"
-    for driver in Driver.running:
-        if driver.poll() is None:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-    Driver.running.clear()
-
-
-def tune(results) -> Driver:
-    return Driver(*SETTING, *SMALL, "--results-dir", results, command="tune")
+    return tmp_path / "results"
 
 
 def of_split(store: Store, split: str) -> dict[str, dict]:
@@ -34,14 +25,15 @@ def of_split(store: Store, split: str) -> dict[str, dict]:
 
 
 def test_a_search_that_is_killed_goes_on_and_its_winner_is_trained_on_all_data(results):
-    driver = tune(results)
+    command = (*SETTING, *SMALL, "--results-dir", results)
+    driver = Driver(*command, command="tune")
     store = Store(results)
     wait_until(lambda: len(of_split(store, "validation")) >= 2, driver)
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
     before = {run: store.rows(run) for run in of_split(store, "validation")}
-    text = (again := tune(results)).ended()
-    assert again.returncode == 0, text
+    code, text = in_this_process(*command, command="tune")
+    assert code == 0, text
     validation, test = of_split(store, "validation"), of_split(store, "test")
     assert len(validation) == 8 and len(test) == 2, "four configurations, two seeds; the best one once more"
     assert all(store.rows(run) == rows for run, rows in before.items()), "what was finished was not played again"
@@ -53,7 +45,7 @@ def test_a_search_that_is_killed_goes_on_and_its_winner_is_trained_on_all_data(r
         in text
     )
     assert f"| mu={best}" in text
-    code, text = in_this_process(*SETTING, *SMALL, "--results-dir", results, command="tune")
+    code, text = in_this_process(*command, command="tune")
     assert code == 0 and "2 finished, 0 to run" in text and "[1/" not in text
 
 
