@@ -10,6 +10,8 @@ import pytest
 from bench.results.store import Store
 from tests.support.processes import Driver, in_this_process, wait_until
 
+# One worker at a time, where it does not matter how many: each imports torch and Ray, which takes longer than these runs.
+ALONE = ("--max-concurrent", 1)
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 SETTING = ["--algorithm", "fedprox", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1"]
 SMALL = ["--set", "clients=12,rounds=9,local_epochs=2,model=mlp,lr=0.1", "--checkpoint-seconds", "0"]
@@ -32,7 +34,7 @@ def test_a_search_that_is_killed_goes_on_and_its_winner_is_trained_on_all_data(r
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
     before = {run: store.rows(run) for run in of_split(store, "validation")}
-    code, text = in_this_process(*command, command="tune")
+    code, text = in_this_process(*command, *ALONE, command="tune")
     assert code == 0, text
     validation, test = of_split(store, "validation"), of_split(store, "test")
     assert len(validation) == 8 and len(test) == 2, "four configurations, two seeds; the best one once more"
@@ -56,7 +58,7 @@ def mean(store: Store, runs: dict[str, dict], mu: float) -> float:
 
 
 def test_asha_stops_early_what_does_badly_and_says_so(results):
-    search = ("--searcher", "optuna", "--scheduler", "asha", "--samples", 6, "--max-concurrent", 1)
+    search = ("--searcher", "optuna", "--scheduler", "asha", "--samples", 6, *ALONE)
     code, text = in_this_process(*SETTING, *SMALL, "--results-dir", results, *search, command="tune")
     assert code == 0, text
     records = [json.loads(path.read_text()) for path in results.glob("runs/*/record.json")]
@@ -68,7 +70,7 @@ def test_asha_stops_early_what_does_badly_and_says_so(results):
 
 def test_a_calibration_is_searched_on_one_training_and_tested_on_another(results):
     ccvr = ["--algorithm", "ccvr", *SETTING[2:], *SMALL, "--searcher", "random", "--samples", 2]
-    code, text = in_this_process(*ccvr, "--results-dir", results, command="tune")
+    code, text = in_this_process(*ccvr, *ALONE, "--results-dir", results, command="tune")
     assert code == 0, text
     store = Store(results)
     ended = [config for _, config, _ in store.ended()]

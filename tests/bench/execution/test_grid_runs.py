@@ -56,7 +56,9 @@ def test_failing_and_diverging_runs_are_recorded_and_the_others_go_on(tmp_path):
     lasting = GRID["settings"] | {"local_epochs": 2}  # until not even the params are finite
     grid = write_grid(tmp_path, axes=axes | {"lr": [0.1, 1e30]}, settings=lasting, report={"rows": ["partition", "lr"]})
     results = tmp_path / "results"
-    code, output = in_this_process("--grid", grid, "--results-dir", results, "--set", "clients=100,rounds=2")
+    code, output = in_this_process(
+        "--grid", grid, "--results-dir", results, "--set", "clients=100,rounds=2", "--max-concurrent", 1
+    )
     assert code == 1
     assert "1 done, 1 diverged, 2 failed." in output
     assert re.search(
@@ -102,7 +104,7 @@ def calibrated(ray_session, tmp_path_factory) -> tuple[Path, tuple, str]:
     report = {"rows": ["dataset", "partition"], "columns": "virtual_per_class"}
     grid = write_grid(folder, axes=axes, settings=GRID["settings"] | {"model": "mlp"}, report=report)
     where = ("--grid", grid, "--results-dir", folder / "results", "--data-dir", folder, "--storage", folder / "shared")
-    code, output = in_this_process(*where, "--substitute", "svhn=digits")
+    code, output = in_this_process(*where, "--substitute", "svhn=digits", "--max-concurrent", 1)
     assert code == 0, output
     return folder, where, output
 
