@@ -56,13 +56,13 @@ def toy_task(
     return Task(network, replace(SETTINGS, **settings), federation, seed, engine, dtype)
 
 
-_SMALL = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2, "inference_images": 200}
+SMALL = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2, "inference_images": 200}
 
 
 def toy_method(name: str, **options):
     """A method with its defaults, but for those that are made for more clients and rounds than a toy task has."""
     cls = algorithms.load(name)
-    small = {field.name: _SMALL[field.name] for field in fields(cls) if field.name in _SMALL}
+    small = {field.name: SMALL[field.name] for field in fields(cls) if field.name in SMALL}
     return cls(**small | options)
 
 
