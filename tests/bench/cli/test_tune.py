@@ -88,7 +88,7 @@ def test_a_grid_is_tuned_on_validation_data_with_as_many_configurations_for_each
         "axes: {dataset: [digits], partition: [label-2], algorithm: [fedavg, fedconcat], seed: [0, 1]}\n"
         "settings: {clients: 12, rounds: 3, local_epochs: 1, model: mlp, lr: 0.1, encoder_rounds: 1, classifier_rounds: 2}\n"
     )
-    tuned = ("--grid", grid, "--tuned", "validation", "--samples", 2, "--results-dir", results)
+    tuned = ("--grid", grid, "--tuned", "validation", "--samples", 2, *ALONE, "--results-dir", results)
     code, text = in_this_process(*tuned)
     assert code == 0, text
     assert (
