@@ -17,7 +17,8 @@ setup: .venv/ready
 quickstart: setup
 	$(BIN)/python -m bench run --grid quickstart
 
-# Fast tests first: those marked slow start Ray, train on real images, or measure.
+# Fast tests first: those marked slow start Ray, train on real images, or measure. Two workers each; slow tests of one file stay
+# together, because they share a session of Ray.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -25,7 +26,7 @@ test: setup
 	$(BIN)/mypy
 	$(MKDOCS)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
-	$(BIN)/python -m pytest -m "slow and not torture"
+	$(BIN)/python -m pytest -m "slow and not torture" -n 2 --dist loadfile
 
 # The manual as a site, site/index.html. The variable silences an advertisement.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

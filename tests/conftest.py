@@ -7,7 +7,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # tensors of tests are tiny: a second threa
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -56,3 +58,23 @@ def _absent(reason: str):
     if os.environ.get("CI") == "true":
         pytest.fail(f"CI needs the real images, but {reason}.")
     pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def ray_session(tmp_path_factory) -> Iterator[None]:
+    """Ray, started once as commands start it: those that the tests of a module run in this process find it there.
+
+    A test that needs a session of its own starts a process, or is in a module that does not ask for this one.
+    """
+    from bench.execution import scheduler  # Ray takes seconds to import
+    from bench.execution.resources import Resources
+    from bench.results.store import Store
+
+    folder = tmp_path_factory.mktemp("ray")
+    with (
+        mock.patch.dict(os.environ),  # a session sets what its workers inherit
+        mock.patch.object(tempfile, "tempdir", str(folder)),  # where each command leaves files of the scheduler's
+        Store(folder / "results").locked() as store,
+        scheduler.session(store, Resources(1.0), None, None, on_message=print),
+    ):
+        yield

@@ -1,4 +1,8 @@
-"""What every method must do, on every engine. A new method is tested by being in the registry."""
+"""What every method must do, on every engine. A new method is tested by being in the registry.
+
+Every method costs every run of these tests some CPU-seconds: tests share what is trained (see `toy.history`), and train no
+longer than what they assert needs.
+"""
 
 import dataclasses
 import itertools
@@ -9,12 +13,12 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import tree
+from algorithms import calibration, tree
 from algorithms.fedprox import FedProx
 from algorithms.rows import without_clients
 from bench.results.artifacts import Folder, on_host
 from bench.simulation.evaluation import evaluate
-from tests.support.toy import assert_equal, play, toy_method, toy_task
+from tests.support.toy import SMALL, assert_equal, history, play, toy_method, toy_task
 
 METHODS = list(algorithms.REGISTRY)
 
@@ -24,9 +28,17 @@ def sizes_for(name: str) -> dict:
     return {"sizes": (56,)} if name == "centralized" else {}
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(scope="module", params=METHODS)  # so that all tests of a method come one after another, and share
 def name(request):
     return request.param
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_calibrations():
+    """Classifiers are trained again for 20 steps instead of 1,000, where epochs do not ask for more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "_LEAST_STEPS", 20)
+        yield
 
 
 @pytest.fixture
@@ -36,13 +48,12 @@ def method(name):
 
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 def test_engines_agree(name, method, participation):
-    tasks = [
-        toy_task(engine=engine, participation=participation, **sizes_for(name)) for engine in ("loop", "vectorised")
-    ]
-    looped, vectorised = (play(method, task) for task in tasks)
+    task, (*_, looped) = history(method, participation=participation, **sizes_for(name))
+    other = replace(task, engine="vectorised")
+    vectorised = play(method, other)
     assert_equal(looped, vectorised, tolerance=1e-8)
-    assert evaluate(tasks[0], method.deploy(tasks[0], looped, everyone(tasks[0]))) == pytest.approx(
-        evaluate(tasks[1], method.deploy(tasks[1], vectorised, everyone(tasks[1]))), abs=1e-8
+    assert evaluate(task, method.deploy(task, looped, everyone(task))) == pytest.approx(
+        evaluate(other, method.deploy(other, vectorised, everyone(other))), abs=1e-8
     )
 
 
@@ -55,18 +66,15 @@ def test_a_cohort_that_is_too_large_to_stack_gives_the_same_up_to_rounding(name,
     "model, shape, dataset", [("simple-cnn", (3, 16, 16), "cifar10"), ("moon-cnn", (1, 16, 16), "mnist")]
 )
 def test_engines_agree_on_augmented_images_and_convolutions(name, method, model, shape, dataset):
-    how = {"model": model, "shape": shape, "dataset": dataset, "transform": "fedconcat", "rounds": 2, **sizes_for(name)}
-    looped, vectorised = (play(method, toy_task(engine=engine, **how)) for engine in ("loop", "vectorised"))
+    short = {"rounds": 2, "local_epochs": 1, **sizes_for(name)}
+    task = toy_task(model=model, shape=shape, dataset=dataset, transform="fedconcat", **short)
+    looped, vectorised = (play(method, replace(task, engine=engine)) for engine in ("loop", "vectorised"))
     assert_equal(looped, vectorised, tolerance=1e-8)
 
 
 def test_what_is_deployed_is_the_same_without_the_client_states_that_it_does_not_read(name, method):
-    task = toy_task(participation=0.6, **sizes_for(name))
-    for rounds in (
-        1,
-        method.num_rounds(task.settings),
-    ):  # after one of them some methods have not yet anything to deploy
-        state = play(method, task, rounds)
+    task, states = history(method, participation=0.6, **sizes_for(name))
+    for state in (states[1], states[-1]):  # after one round some methods have not yet anything to deploy
         left = state if method.deploy_reads_clients else without_clients(state)
         assert_equal(method.watched(state), method.watched(left))
         assert method.diagnostics(state) == method.diagnostics(left)
@@ -76,9 +84,10 @@ def test_what_is_deployed_is_the_same_without_the_client_states_that_it_does_not
 
 
 def test_outlines_are_as_large_as_the_states_of_each_stage(name, method):
-    task = toy_task(model="moon-cnn", shape=(1, 16, 16), dataset="mnist", **sizes_for(name))
+    short = {"local_epochs": 1, **sizes_for(name)}
+    task, states = history(method, model="moon-cnn", shape=(1, 16, 16), dataset="mnist", **short)
     for outline in method.outlines(task):
-        state = play(method, task, outline["round"])
+        state = states[outline["round"]]
         shared, whole = without_clients(state), without_clients(outline)
         assert numbers(whole) == pytest.approx(numbers(shared), rel=0.05)
         assert outline["round"] == state["round"]
@@ -93,39 +102,34 @@ def numbers(state) -> int:
 
 
 def test_saved_and_resumed_equals_uninterrupted(name, method, tmp_path):
-    task = toy_task(participation=0.6, rounds=4, **sizes_for(name))
-    for interrupted in (1, 2, 3):
-        Folder(tmp_path).save("state.pt", on_host(play(method, task, interrupted)))
-        state = torch.load(tmp_path / "state.pt", weights_only=True)
-        for _ in range(method.num_rounds(task.settings) - interrupted):
-            state = method.step(task, state)
-        assert_equal(state, play(method, task))
+    """After every round: the next one leads from the stored state to where it led from the one in memory."""
+    task, states = history(method, participation=0.6, **sizes_for(name))
+    for before, after in itertools.pairwise(states[1:]):
+        Folder(tmp_path).save("state.pt", on_host(before))
+        assert_equal(method.step(task, torch.load(tmp_path / "state.pt", weights_only=True)), after)
 
 
 def test_inputs_are_left_as_they_are(name, method):
     task = toy_task(**sizes_for(name))
-    for rounds in (1, method.num_rounds(task.settings) - 1):
-        before = play(method, task, rounds)
-        copy = clone(before)
-        method.deploy(task, method.step(task, before), everyone(task))
+    state = method.init(task)  # no `history`: whoever changes what it was given has changed that before
+    for _ in range(method.num_rounds(task.settings)):
+        before, copy = state, clone(state)
+        state = method.step(task, before)
+        method.deploy(task, state, everyone(task))
         assert_equal(before, copy)
 
 
 def test_every_round_changes_what_is_deployed(name, method):
-    task = toy_task(**sizes_for(name))
-    state, seen = method.init(task), []
-    for _ in range(method.num_rounds(task.settings)):
-        state = method.step(task, state)
-        deployed = method.deploy(task, state, everyone(task))
-        if deployed:
-            seen.append(deployed.params["classifier.weight"])
+    task, states = history(method, **sizes_for(name))
+    deployed = [method.deploy(task, state, everyone(task)) for state in states[1:]]
+    seen = [one.params["classifier.weight"] for one in deployed if one]
     assert len(seen) >= 2
     assert all(not torch.equal(a, b) for a, b in itertools.pairwise(seen))
 
 
 def test_clients_deploy_one_model_each_exactly_if_the_method_is_personal(name, method):
-    task = toy_task(**sizes_for(name))
-    deployed = method.deploy(task, play(method, task), everyone(task))
+    task, states = history(method, **sizes_for(name))
+    deployed = method.deploy(task, states[-1], everyone(task))
     assert deployed.per_client == method.personal
     expected = {(task.population,)} if method.personal else {()}
     shapes = {key: leaf.shape for key, leaf in deployed.model.init(torch.Generator()).items()}
@@ -155,7 +159,7 @@ def examples_beyond_cohorts(name: str, task) -> int:
 
 
 def test_another_seed_gives_another_model(name, method):
-    a, b = (deployed_weight(method, toy_task(seed=seed, **sizes_for(name))) for seed in (0, 1))
+    a, b = (deployed_weight(method, local_epochs=1, seed=seed, **sizes_for(name)) for seed in (0, 1))
     assert not torch.equal(a, b)
 
 
@@ -181,23 +185,24 @@ TESTED_ELSEWHERE = {
 
 def test_every_option_has_an_effect(name):
     """Each field, changed alone, changes what is deployed at the end."""
-    cls, task = algorithms.load(name), toy_task(**sizes_for(name))
-    default = deployed_weight(toy_method(name), task)
+    cls, short = algorithms.load(name), {"local_epochs": 1, **sizes_for(name)}
+    default = deployed_weight(toy_method(name), **short)
     for field in dataclasses.fields(cls):
         if field.name not in TESTED_ELSEWHERE:
             changed = toy_method(name, **{field.name: other_value(cls, field)})
-            assert not torch.equal(deployed_weight(changed, task), default), field.name
+            assert not torch.equal(deployed_weight(changed, **short), default), field.name
 
 
-def deployed_weight(method, task) -> torch.Tensor:
-    return method.deploy(task, play(method, task), everyone(task)).params["classifier.weight"]
+def deployed_weight(method, **settings) -> torch.Tensor:
+    task, states = history(method, **settings)
+    return method.deploy(task, states[-1], everyone(task)).params["classifier.weight"]
 
 
 def other_value(cls, field):
-    """A valid value of a field beside its default: another choice of a Literal, another method, or a number nearby."""
+    """A valid value of a field beside that of a toy method: another choice of a Literal, another method, or a number nearby."""
     choices = typing.get_args(typing.get_type_hints(cls)[field.name])
-    if field.name == "num_clusters":
-        return 3
+    if field.name in SMALL:
+        return SMALL[field.name] + 1
     if choices and isinstance(field.default, str):
         return next(choice for choice in choices if choice != field.default)
     if dataclasses.is_dataclass(field.default):

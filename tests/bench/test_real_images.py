@@ -1,9 +1,5 @@
 """From a command to a table on real images."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -13,17 +9,14 @@ from algorithms import tree
 from bench.config.resolve import resolve
 from bench.simulation.run import Run
 from datasets import transforms
-
-ROOT = Path(__file__).parents[2]
+from tests.support.processes import in_this_process
 
 
 @pytest.mark.slow
 def test_table_1_at_its_smallest_budget_on_real_cifar10(real_data, tmp_path):
-    command = [sys.executable, "-m", "bench", "run", "--grid", "paper_table1", "--budget", "smoke"]
-    where = ["--data-dir", str(real_data), "--results-dir", str(tmp_path)]
-    cells = ["--only", "dataset=cifar10|fmnist,partition=label-2|none"]
-    done = subprocess.run([*command, *cells, *where], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    cells = ("--grid", "paper_table1", "--budget", "smoke", "--only", "dataset=cifar10|fmnist,partition=label-2|none")
+    code, text = in_this_process(*cells, "--data-dir", real_data, "--results-dir", tmp_path)
+    assert code == 0, text
     table = (tmp_path / "reports" / "paper_table1@smoke.md").read_text()
     cifar10, fmnist = (
         next(line for line in table.splitlines() if f"| {name} " in line) for name in ("cifar10", "fmnist")

@@ -144,7 +144,7 @@ def _check_pytest(arguments: list[str]) -> None:
     for value in values:
         if value == "-m":
             assert set(next(values).split()) <= known
-        elif value == "-k":
+        elif value in ("-k", "-n", "--dist"):
             assert next(values)
         else:
             assert (ROOT / value).exists(), value

@@ -57,8 +57,10 @@ def in_this_process(*arguments: object, command: str = "run") -> tuple[int, str]
     """Exit code and output of a command that nothing interrupts; what it needs has been imported before."""
     from bench.cli.app import app
 
-    with mock.patch.dict(os.environ):  # it sets what its workers inherit
-        result = CliRunner().invoke(app, [command, *map(str, arguments)], env={"COLUMNS": "200"})
+    words = [command, *map(str, arguments)]
+    argv = mock.patch.object(sys, "argv", ["bench", *words])  # which it prints as what to do next
+    with argv, mock.patch.dict(os.environ):  # it sets what its workers inherit
+        result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output

@@ -1,5 +1,6 @@
 """A federation small enough to reason about: 5 clients of unequal size, one smaller than a batch, one missing a label."""
 
+import functools
 from dataclasses import fields, replace
 
 import numpy as np
@@ -55,13 +56,13 @@ def toy_task(
     return Task(network, replace(SETTINGS, **settings), federation, seed, engine, dtype)
 
 
-_SMALL = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2, "inference_images": 200}
+SMALL = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2, "inference_images": 200}
 
 
 def toy_method(name: str, **options):
     """A method with its defaults, but for those that are made for more clients and rounds than a toy task has."""
     cls = algorithms.load(name)
-    small = {field.name: _SMALL[field.name] for field in fields(cls) if field.name in _SMALL}
+    small = {field.name: SMALL[field.name] for field in fields(cls) if field.name in SMALL}
     return cls(**small | options)
 
 
@@ -71,6 +72,19 @@ def play(algorithm, task, rounds: int | None = None):
     for _ in range(algorithm.num_rounds(task.settings) if rounds is None else rounds):
         state = algorithm.step(task, state)
     return state
+
+
+@functools.lru_cache(maxsize=16)
+def history(algorithm, **settings) -> tuple[Task, tuple]:
+    """A toy task, and the states before the first round and after each: trained once, for all tests that ask for the same.
+
+    Nobody may change them.
+    """
+    task = toy_task(**settings)
+    states = [algorithm.init(task)]
+    for _ in range(algorithm.num_rounds(task.settings)):
+        states.append(algorithm.step(task, states[-1]))
+    return task, tuple(states)
 
 
 def assert_equal(a, b, tolerance: float = 0.0):

@@ -10,23 +10,16 @@ import pytest
 from bench.results.store import Store
 from tests.support.processes import Driver, in_this_process, wait_until
 
-pytestmark = pytest.mark.slow
+# One worker at a time, where it does not matter how many: each imports torch and Ray, which takes longer than these runs.
+ALONE = ("--max-concurrent", 1)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 SETTING = ["--algorithm", "fedprox", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1"]
 SMALL = ["--set", "clients=12,rounds=9,local_epochs=2,model=mlp,lr=0.1", "--checkpoint-seconds", "0"]
 
 
 @pytest.fixture
 def results(tmp_path):
-    yield tmp_path / "results"
-    for driver in Driver.running:
-        if driver.poll() is None:
-            os.killpg(driver.pid, signal.SIGKILL)
-            driver.wait()
-    Driver.running.clear()
-
-
-def tune(results) -> Driver:
-    return Driver(*SETTING, *SMALL, "--results-dir", results, command="tune")
+    return tmp_path / "results"
 
 
 def of_split(store: Store, split: str) -> dict[str, dict]:
@@ -34,14 +27,15 @@ def of_split(store: Store, split: str) -> dict[str, dict]:
 
 
 def test_a_search_that_is_killed_goes_on_and_its_winner_is_trained_on_all_data(results):
-    driver = tune(results)
+    command = (*SETTING, *SMALL, "--results-dir", results)
+    driver = Driver(*command, command="tune")
     store = Store(results)
     wait_until(lambda: len(of_split(store, "validation")) >= 2, driver)
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
     before = {run: store.rows(run) for run in of_split(store, "validation")}
-    text = (again := tune(results)).ended()
-    assert again.returncode == 0, text
+    code, text = in_this_process(*command, *ALONE, command="tune")
+    assert code == 0, text
     validation, test = of_split(store, "validation"), of_split(store, "test")
     assert len(validation) == 8 and len(test) == 2, "four configurations, two seeds; the best one once more"
     assert all(store.rows(run) == rows for run, rows in before.items()), "what was finished was not played again"
@@ -53,7 +47,7 @@ def test_a_search_that_is_killed_goes_on_and_its_winner_is_trained_on_all_data(r
         in text
     )
     assert f"| mu={best}" in text
-    code, text = in_this_process(*SETTING, *SMALL, "--results-dir", results, command="tune")
+    code, text = in_this_process(*command, command="tune")
     assert code == 0 and "2 finished, 0 to run" in text and "[1/" not in text
 
 
@@ -64,7 +58,7 @@ def mean(store: Store, runs: dict[str, dict], mu: float) -> float:
 
 
 def test_asha_stops_early_what_does_badly_and_says_so(results):
-    search = ("--searcher", "optuna", "--scheduler", "asha", "--samples", 6, "--max-concurrent", 1)
+    search = ("--searcher", "optuna", "--scheduler", "asha", "--samples", 6, *ALONE)
     code, text = in_this_process(*SETTING, *SMALL, "--results-dir", results, *search, command="tune")
     assert code == 0, text
     records = [json.loads(path.read_text()) for path in results.glob("runs/*/record.json")]
@@ -76,7 +70,7 @@ def test_asha_stops_early_what_does_badly_and_says_so(results):
 
 def test_a_calibration_is_searched_on_one_training_and_tested_on_another(results):
     ccvr = ["--algorithm", "ccvr", *SETTING[2:], *SMALL, "--searcher", "random", "--samples", 2]
-    code, text = in_this_process(*ccvr, "--results-dir", results, command="tune")
+    code, text = in_this_process(*ccvr, *ALONE, "--results-dir", results, command="tune")
     assert code == 0, text
     store = Store(results)
     ended = [config for _, config, _ in store.ended()]
@@ -94,7 +88,7 @@ def test_a_grid_is_tuned_on_validation_data_with_as_many_configurations_for_each
         "axes: {dataset: [digits], partition: [label-2], algorithm: [fedavg, fedconcat], seed: [0, 1]}\n"
         "settings: {clients: 12, rounds: 3, local_epochs: 1, model: mlp, lr: 0.1, encoder_rounds: 1, classifier_rounds: 2}\n"
     )
-    tuned = ("--grid", grid, "--tuned", "validation", "--samples", 2, "--results-dir", results)
+    tuned = ("--grid", grid, "--tuned", "validation", "--samples", 2, *ALONE, "--results-dir", results)
     code, text = in_this_process(*tuned)
     assert code == 0, text
     assert (

@@ -6,29 +6,18 @@ import sys
 
 import pytest
 
-from tests.bench.execution.test_grid_runs import (  # noqa: F401
-    GRID,
-    LONG,
-    ROOT,
-    metrics,
-    no_driver_outlives_its_test,
-    records,
-    wait_for_rounds,
-    write_grid,
-)
 from tests.support.alone import play_alone
-from tests.support.processes import (
-    Driver,  # noqa: F401
-    in_this_process,
-)
+from tests.support.grid_runs import GRID, LONG, metrics, records, wait_for_rounds, write_grid
+from tests.support.processes import ROOT, Driver, in_this_process
 
 pytestmark = pytest.mark.slow
 TWO_RUNS = {"axes": GRID["axes"] | {"seed": [0]}, "settings": GRID["settings"] | LONG}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster():
-    """A running cluster of two nodes with a core each: (address, function that kills the node without the driver)."""
+    """A running cluster of two nodes with a core each: (address, function that kills the node without the driver, for the
+    last test)."""
     environment = os.environ | {"RAY_AUTH_MODE": "disabled", "RAY_raylet_start_wait_time_s": "120"}
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.ray_cluster", "2"],
@@ -54,27 +43,6 @@ def cluster():
     process.wait(timeout=60)
 
 
-def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(cluster, tmp_path, monkeypatch):
-    address, kill_a_node = cluster
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    results, shared = tmp_path / "results", tmp_path / "shared"
-    options = ("--address", address, "--storage", shared, "--checkpoint-seconds", 0)
-    grid = write_grid(tmp_path, **TWO_RUNS)
-    driver = Driver("--grid", grid, "--results-dir", results, *options)
-    wait_for_rounds(results, 5, driver, runs=2)
-    assert list(shared.glob("*/*/checkpoint/checkpoint.pt")) and not list(results.glob("runs/*/checkpoint"))
-    kill_a_node()
-    output = driver.ended()
-    assert driver.returncode == 0, output
-    assert "continues after round" in output, "one run was on the node that died"
-    assert output.count(f"The Ray cluster at {address} has no authentication") == 1
-    assert metrics(results) == metrics(play_alone(grid, tmp_path / "alone"))
-    for run_id_, record in records(results).items():
-        assert record["status"] == "done"
-        assert (results / "runs" / run_id_ / "final.pt").exists(), "states came back"
-    assert not list(shared.glob("*/*")), "nothing is left in the storage"
-
-
 def test_a_search_on_a_cluster_ends_as_on_one_machine(cluster, tmp_path, monkeypatch):
     """Its configurations start from the states of finished runs, which lie in the storage meanwhile."""
     address, _ = cluster
@@ -95,4 +63,25 @@ def test_a_search_on_a_cluster_ends_as_on_one_machine(cluster, tmp_path, monkeyp
     code, output = in_this_process(*setting, *small, "--results-dir", local, command="tune")
     assert code == 0, output
     assert metrics(remote) == metrics(local) and len(metrics(local)) == 10, "six of the search, four after it"
+    assert not list(shared.glob("*/*")), "nothing is left in the storage"
+
+
+def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(cluster, tmp_path, monkeypatch):
+    address, kill_a_node = cluster
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    results, shared = tmp_path / "results", tmp_path / "shared"
+    options = ("--address", address, "--storage", shared, "--checkpoint-seconds", 0)
+    grid = write_grid(tmp_path, **TWO_RUNS)
+    driver = Driver("--grid", grid, "--results-dir", results, *options)
+    wait_for_rounds(results, 5, driver, runs=2)
+    assert list(shared.glob("*/*/checkpoint/checkpoint.pt")) and not list(results.glob("runs/*/checkpoint"))
+    kill_a_node()
+    output = driver.ended()
+    assert driver.returncode == 0, output
+    assert "continues after round" in output, "one run was on the node that died"
+    assert output.count(f"The Ray cluster at {address} has no authentication") == 1
+    assert metrics(results) == metrics(play_alone(grid, tmp_path / "alone"))
+    for run_id_, record in records(results).items():
+        assert record["status"] == "done"
+        assert (results / "runs" / run_id_ / "final.pt").exists(), "states came back"
     assert not list(shared.glob("*/*")), "nothing is left in the storage"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.execution.test_grid_runs import no_driver_outlives_its_test  # noqa: F401
 from tests.support.processes import ROOT, Driver, wait_until
 
 pytestmark = pytest.mark.slow
@@ -18,7 +17,9 @@ LONG = ("--set", "clients=10,rounds=5000,local_epochs=1", "--max-concurrent", 1)
 
 
 @pytest.mark.parametrize(
-    ("command", "users_mode"), [("run", "disabled"), ("tune", None)], ids=["run-of-a-careless-user", "tune"]
+    ("command", "users_mode"),
+    [("run", "disabled"), pytest.param("tune", None, marks=pytest.mark.torture)],  # both start Ray by the same function
+    ids=["run-of-a-careless-user", "tune"],
 )
 def test_strangers_are_refused_while_a_command_runs(command, users_mode, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -1,0 +1,115 @@
+"""What is on somebody's disk since commit c6a6f82 is read, reported and continued as if it had been written today."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.config.schema import run_id
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from bench.results.store import Store
+from tests.support.processes import in_this_process
+
+FIXTURE = Path(__file__).with_name("store_c6a6f82")  # its README says how it was written
+INTERRUPTED = FIXTURE / "interrupted.yaml"
+RENAMED = {"like_best": "not_significant", r"like\_best": r"not\_significant"}  # words in reports: then -> now
+TIMES = ("seconds", "examples_per_second")
+
+
+@pytest.fixture
+def results(tmp_path) -> Path:
+    """A copy of the store."""
+    return Path(shutil.copytree(FIXTURE / "results", tmp_path / "results"))
+
+
+def test_every_file_is_read_and_none_is_called_damaged(results):
+    store = Store(results)
+    store.look_through()
+    assert store.damaged == {}
+    records = store.records()
+    assert [record["status"] for record in records.values()] == ["done"] * 24
+    for run, record in records.items():
+        assert len(store.rows(run)) == record["rounds"]
+        assert record["caveats"] == [] and "diagnostics" in record, "by the names of today"
+    assert store.damaged == {}
+
+
+@pytest.mark.parametrize(
+    ("grid", "only", "count"),
+    [("quickstart", "label-2", 24), (str(INTERRUPTED), "label-2", 2)],
+    ids=["done", "interrupted"],
+)
+def test_runs_have_the_ids_that_they_had(results, grid, only, count):
+    grid = load_grid(grid)
+    cells = [cell for cell in expand(grid, "paper") if cell.setting("partition") == only]
+    stored = {cell["run"]: cell["config"] for cell in Store(results).grid(f"{grid.name}@paper")["cells"]}
+    assert {cell.id: cell.config.canonical() for cell in cells} == stored and len(stored) == count
+    assert all(run_id(cell.config) == cell.id for cell in cells)
+    for run, config in stored.items():
+        assert json.loads((results / "runs" / run / "config.json").read_text()) == config
+
+
+def test_reports_are_the_same_to_the_byte_but_for_renamed_words(results, tmp_path):
+    code, text = in_this_process(
+        "--grid", "quickstart", "--results-dir", results, "--to", tmp_path, "--format", "md,tex,csv", command="report"
+    )
+    assert code == 0 and "amaged" not in text, text
+    for then in (results / "reports").iterdir():
+        expected = then.read_text()
+        for word, now in RENAMED.items():
+            expected = expected.replace(word, now)
+        assert (tmp_path / then.name).read_text() == expected
+
+
+def measured(rows: list[dict]) -> list[dict]:
+    """What a run has measured that is not a time."""
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+
+
+def assert_same(found: list[dict], stored: list[dict], machine: dict) -> None:
+    """Rounds with equal numbers: to the bit where torch uses the same kernels, else as nearly as sums are rounded alike."""
+    same_kernels = machine == this_machine()
+    assert [row.keys() for row in found] == [row.keys() for row in stored]
+    for row, then in zip(found, stored, strict=True):
+        expected = (
+            then
+            if same_kernels
+            else {
+                key: pytest.approx(value, rel=1e-3, abs=2 / 360 if key == "accuracy" else 0)  # two of the test images
+                for key, value in then.items()
+            }
+        )
+        assert row == expected
+
+
+def this_machine() -> dict[str, str]:
+    """What decides which kernels torch uses."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    vendor = next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
+    return {"vendor": vendor, "capability": torch.backends.cpu.get_cpu_capability(), "torch": str(torch.__version__)}
+
+
+@pytest.mark.slow
+def test_interrupted_runs_are_continued_by_the_same_command_and_end_as_if_nothing_had_been(results, ray_session):
+    """Code that the runs use has changed since, so they start over, and say so."""
+    expected = json.loads((FIXTURE / "uninterrupted.json").read_text())
+    before = {run: read_rows(results, run) for run in expected["rounds"]}
+    assert all(0 < len(rows) < 12 for rows in before.values())
+    same = ("--grid", INTERRUPTED, "--results-dir", results, "--keep-state", "none", "--checkpoint-seconds", 0)
+    code, text = in_this_process(*same)
+    assert code == 0 and "0 finished, 2 to run" in text and "amaged" not in text, text
+    assert text.count("starts over: its checkpoint was written with code ") == 2, text
+    for run, rows in expected["rounds"].items():
+        found = measured(Store(results).rows(run))
+        assert_same(found, rows, expected["machine"])
+        assert_same(found[: len(before[run])], measured(before[run]), expected["machine"])
+        assert Store(results).record(run)["status"] == "done"
+        assert not (results / "runs" / run / "checkpoint").exists()
+
+
+def read_rows(results: Path, run: str) -> list[dict]:
+    """Rounds of a run that has not ended."""
+    return [json.loads(line) for line in (results / "runs" / run / "rounds.jsonl").read_text().splitlines()]
