@@ -153,7 +153,7 @@ def chosen(cells: Iterable[Cell]) -> int:
 def _counts(cells: list[Cell], store: Store, examples_to_train, counted: set[str]) -> list[str]:
     from bench.experiments.planning import training_of
 
-    done = len({cell.id for cell in cells if (store.record(cell.id) or {}).get("status") in ("done", "diverged")})
+    done = len({cell.id for cell in cells if store.status(cell.id) in ("done", "diverged")})
     trained = {cell.id: cell.config for cell in (training_of(cell) or cell for cell in cells) if cell.id not in counted}
     counted |= trained.keys()
     examples = sum(map(examples_to_train, trained.values()))

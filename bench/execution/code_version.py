@@ -13,7 +13,7 @@ import datasets
 from bench import models
 
 _FOLDERS = {  # they need not lie side by side: a cluster unpacks each package in a folder of its own
-    package.__name__: Path(package.__file__).parent for package in (algorithms, bench, datasets)
+    package.__name__: Path(package.__path__[0]) for package in (algorithms, bench, datasets)
 }
 _LEFT_OUT = {
     *("algorithms", "bench", "bench.models", "datasets"),  # they name what there is; the one that is used counts
@@ -21,6 +21,7 @@ _LEFT_OUT = {
         "bench.results.checkpoints",
         "bench.results.artifacts",
         "bench.results.store",
+        "bench.results.records",
         "bench.results.schema",
     ),  # files of results; checkpoints have a format of their own
     *(
@@ -46,7 +47,7 @@ def code_version(config: Any) -> str:
 def files_of(config: Any) -> list[Path]:
     """The files that `code_version` covers: those of the run, its method with all that this wraps, and its model, with
     what these import of this project, at their top or inside functions."""
-    return [_path(name) for name in sorted(_reached(frozenset(_starts(config))))]
+    return [path for name in sorted(_reached(frozenset(_starts(config)))) if (path := _path(name))]
 
 
 def _starts(config: Any) -> Iterator[str]:
@@ -87,7 +88,8 @@ def _reached(starts: frozenset[str]) -> set[str]:
 @functools.cache
 def _imported(module: str) -> set[str]:
     """What a module imports of this project, and the packages in which that lies; names that are no modules are among them."""
-    inside = module if _path(module).name == "__init__.py" else module.rpartition(".")[0]
+    path = _path(module)
+    inside = module if path and path.name == "__init__.py" else module.rpartition(".")[0]
     names = set()
     for node in ast.walk(ast.parse(_source(module))):
         if isinstance(node, ast.Import):
@@ -101,7 +103,8 @@ def _imported(module: str) -> set[str]:
 
 @functools.cache
 def _source(module: str) -> bytes:
-    return _path(module).read_bytes()
+    path = _path(module)
+    return path.read_bytes() if path else b""
 
 
 @functools.cache

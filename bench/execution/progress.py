@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bench.execution.job import Job
+from bench.results.records import RunRecord
 
 
 class Display:
@@ -53,7 +54,7 @@ class Display:
     def on_progress(self, job: Job, rounds: int) -> None:
         self._advance(job, min(1.0, rounds / job.config.rounds))
 
-    def on_end(self, job: Job, record: dict[str, Any]) -> None:
+    def on_end(self, job: Job, record: RunRecord) -> None:
         self._advance(job, 1.0)
         self._running.pop(job.id, None)
         self.ended_by[record["status"]] += 1

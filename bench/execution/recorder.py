@@ -4,12 +4,13 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bench.errors import StoreError
 from bench.execution import ray_environment  # noqa: F401
 from bench.execution.worker import storage_trouble
 from bench.results.artifacts import Folder
+from bench.results.records import RoundRow, RunRecord
 from bench.results.schema import SCHEMA
 from bench.results.store import RAY_LOG, UNFINISHED, Store
 from bench.results.tensorboard import write_events
@@ -34,7 +35,7 @@ class RunRecorder:
             facts: go into every record.
         """
         self._store, self._facts = store, facts
-        self.rows: dict[str, list[dict[str, Any]]] = {}
+        self.rows: dict[str, list[RoundRow]] = {}
         self._configs: dict[str, dict[str, Any]] = {}
         self._started: dict[str, str] = {}
 
@@ -48,15 +49,15 @@ class RunRecorder:
         self._started.setdefault(run_id, _now())
         self._store.start(run_id, self._configs[run_id])
 
-    def update(self, run_id: str, start: int, rows: list[dict[str, Any]]) -> None:
+    def update(self, run_id: str, start: int, rows: list[RoundRow]) -> None:
         """Replaces the rounds of a run after the first `start` ones; nothing is written yet."""
         self.rows[run_id][start:] = rows
 
-    def append(self, run_id: str, rows: list[dict[str, Any]]) -> None:
+    def append(self, run_id: str, rows: list[RoundRow]) -> None:
         """Writes rounds at the end of the file of an unfinished run."""
         self._store.append(run_id, rows)
 
-    def end(self, run_id: str, result: Mapping[str, Any], folder: str = "") -> dict[str, Any]:
+    def end(self, run_id: str, result: Mapping[str, Any], folder: str = "") -> RunRecord:
         """A run has ended: its rounds and its record are written.
 
         Args:
@@ -67,23 +68,17 @@ class RunRecorder:
             The record.
         """
         rows = self.rows.pop(run_id, [])
-        record: dict[str, Any] = {
-            "id": run_id,
-            "schema": SCHEMA,
-            "status": "failed",
-            "reason": "",
-            "summary": {},
-            **result,
-        }
-        record["rounds"] = len(rows)
-        record["versions"] = record.get("versions", {}) | {"ray": ray.__version__}
-        record |= {**self._facts, "started": self._started.get(run_id), "finished": _now()}
+        usual = {"id": run_id, "schema": SCHEMA, "status": "failed", "reason": "", "summary": {}}
+        versions = {**result.get("versions", {}), "ray": ray.__version__}
+        times = {"started": self._started.get(run_id), "finished": _now()}
+        content = {**usual, **result, "rounds": len(rows), "versions": versions, **self._facts, **times}
+        record = cast(RunRecord, content)  # `Store` checks records when it reads them
         own = self._store.playing_folder(run_id)
         elsewhere = None if folder in ("", str(own)) else Folder(folder)
         if elsewhere:
             elsewhere.copy_to(own)
         if rows:
-            write_events(own, self._configs[run_id], rows, record["started"])
+            write_events(own, self._configs[run_id], rows, times["started"])
         self._store.finish(run_id, rows, record)
         if elsewhere and record["status"] not in UNFINISHED:
             elsewhere.remove()

@@ -20,6 +20,7 @@ from bench.execution.tracking import Tracker
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import WorkerReport
 from bench.results.artifacts import Folder
+from bench.results.records import RunRecord
 from bench.results.store import Store
 from bench.simulation.retention import FINAL
 
@@ -36,7 +37,7 @@ class RunCallback(Protocol):
     def on_postponed(self, job: Job) -> None: ...
     def on_note(self, job: Job, note: str) -> None: ...
     def on_progress(self, job: Job, rounds: int) -> None: ...
-    def on_end(self, job: Job, record: dict[str, Any]) -> None: ...
+    def on_end(self, job: Job, record: RunRecord) -> None: ...
 
 
 class JobTrainable(WorkerTrainable):
@@ -129,7 +130,7 @@ class JobRecorder(TrialRecorder):
 
     def _end(self, job: Job, result: Mapping[str, Any]) -> None:
         if job.base:
-            result = {**result, "base_summary": (self.store.record(_run_of(job.base)) or {}).get("summary")}
+            result = {**result, "base_summary": self.store.summary(_run_of(job.base))}
         record = self.runs.end(job.id, result, job.folder)
         self._callback.on_end(job, record)
         if self._tracker:

@@ -18,6 +18,7 @@ from bench.execution.job import BASE_PREFIX, Job
 from bench.profiling import device_name
 from bench.results.artifacts import GO_ON, DamagedState, Folder
 from bench.results.checkpoints import Checkpoints, UnusableCheckpoint
+from bench.results.records import RoundRow
 from bench.simulation.retention import FINAL
 from bench.simulation.run import Run
 from datasets import resized
@@ -41,7 +42,7 @@ class WorkerReport:
     """
 
     start: int = 0
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[RoundRow] = field(default_factory=list)
     note: str = ""
     result: Mapping[str, Any] | None = None
     block: int | None = None

@@ -134,7 +134,7 @@ def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> None:
     """Stores the expanded grid: the cells of this experiment, merged with those of earlier ones on the same grid."""
 
     def ended(run_id: str) -> bool:
-        return (store.record(run_id) or {}).get("status") in ("done", "diverged")
+        return store.status(run_id) in ("done", "diverged")
 
     described = grid_cells.to_json(spec.grid, spec.budget, spec.overrides, plan.selected)
     described |= {"budget": spec.budget_label, "chosen_on": "validation" if spec.tuning else "test"}
@@ -186,8 +186,8 @@ def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store:
     if options.rerun:
         return "--rerun; its earlier results will be in superseded/"
     if base := training_of(cell):
-        before, now = record.get("base_summary"), (store.record(base.id) or {}).get("summary")
-        if before and now and before != now:
+        started_from, now = record.get("base_summary"), store.summary(base.id)
+        if started_from and now and started_from != now:
             return "its base was trained again, with other numbers"
     before = record.get("data_note", "")
     if before and before != note:

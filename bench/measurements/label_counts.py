@@ -43,7 +43,7 @@ def measure(cells: Iterable, store: Store, data_dir: Path | None, on_message: Ca
             alike.setdefault(partition_of(cell.config.canonical()), []).append(cell)
     for found in alike.values():
         if not any((store.probe(cell.id, NAME) or {}).get("version") == VERSION for cell in found):
-            done = (cell for cell in found if (store.record(cell.id) or {}).get("status") == "done")
+            done = (cell for cell in found if store.status(cell.id) == "done")
             if first := next(done, None):
                 try:
                     _count(first, store, data_dir)

@@ -24,7 +24,7 @@ def measure(
     for cell in cells:
         wanted = dict.fromkeys(probe for figure in figures for probe in probes_of(figure, cell.config.rounds))
         # Most grids want none, and then no record is read.
-        if not wanted or cell.missing or (store.record(cell.id) or {}).get("status") != "done":
+        if not wanted or cell.missing or store.status(cell.id) != "done":
             continue
         for probe in wanted:
             if needed_state(probe, cell.config) and result_of(store, cell.id, probe) is None:

@@ -44,7 +44,16 @@ from bench.files import write_file
 from bench.results import schema
 from bench.results.ids import is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
-from bench.results.records import Config, RoundRow, RunRecord, StoredGrid, StoredProbe, StoredSearch
+from bench.results.records import (
+    Config,
+    RoundRow,
+    RunRecord,
+    Status,
+    StoredGrid,
+    StoredProbe,
+    StoredSearch,
+    Summary,
+)
 from bench.results.run_files import RUN_FILES, read_rows, read_run
 
 T = TypeVar("T")
@@ -149,6 +158,16 @@ class Store:
     def record(self, run_id: str) -> RunRecord | None:
         """How a run ended; None if it has not ended or is damaged."""
         return self._record_in(self.run_folder(run_id)) if is_run_id(run_id) else None
+
+    def status(self, run_id: str) -> Status | None:
+        """How a run ended, in one word; None as for `record`."""
+        record = self.record(run_id)
+        return record["status"] if record else None
+
+    def summary(self, run_id: str) -> Summary | None:
+        """The accuracies of a run; None as for `record`."""
+        record = self.record(run_id)
+        return record["summary"] if record else None
 
     def is_damaged(self, run_id: str) -> bool:
         """Whether the folder of a run holds something that cannot be used."""

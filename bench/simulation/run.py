@@ -17,6 +17,7 @@ from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, uniq
 from bench.results.artifacts import Folder, on_device, on_host
 from bench.results.checkpoints import UnusableCheckpoint
 from bench.results.metrics import summarise
+from bench.results.records import RoundRow
 from bench.simulation.build import build_algorithm, build_task
 from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import evaluate
@@ -64,7 +65,7 @@ class Run:
         warm_up(self.task.engine)
         self.state = self.algorithm.init(self.task)
         self.num_rounds = self.algorithm.num_rounds(self.task.settings)
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[RoundRow] = []
         self._evaluate_every = config.evaluate_every or (
             self.num_rounds if self.algorithm.personal or self.algorithm.post_hoc else 1
         )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from bench.experiments.spec import VALIDATION
 from bench.results.store import Store
@@ -77,7 +77,7 @@ def latest(curve: Mapping[int, float], stop: int) -> float:
     return curve[max(rounds)] if rounds else 0.0
 
 
-def is_score(value: Any) -> bool:
+def is_score(value: Any) -> TypeGuard[float]:
     """Whether a round has a metric that can be compared."""
     return isinstance(value, int | float) and math.isfinite(value)
 
@@ -109,7 +109,7 @@ def validation_runs(search: Search, store: Store, runs: Iterable[str]) -> dict[s
         record = store.record(run)
         if record and record["status"] in _STATUS:
             rows = store.rows(run)
-            curve = {row["round"]: row[search.metric] for row in rows if is_score(row.get(search.metric))}
+            curve = {row["round"]: score for row in rows if is_score(score := row.get(search.metric))}
             found[run] = ValidationRun(curve, record["status"], record.get("rounds", len(rows)))
     return found
 

@@ -174,7 +174,7 @@ class ConfigurationRecorder(TrialRecorder):
 
     def _base_summary(self, search: OpenSearch, seed: int) -> dict[str, Any]:
         base = search.base_ids.get(seed)
-        return {"base_summary": (self.store.record(base) or {}).get("summary")} if base else {}
+        return {"base_summary": self.store.summary(base)} if base else {}
 
 
 def run_searches(

@@ -89,7 +89,7 @@ class Search:
             yield dict(zip(self.space, values, strict=True))
 
     def describe(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The search as JSON values, without what it has proposed."""
         space = {key: parameter.model_dump() for key, parameter in self.space.items()}
         how = {key: getattr(self, key) for key in ("searcher", "scheduler", "metric", "samples", "warm_start")}
         configs = {str(seed): config.canonical() for seed, config in self.configs.items()}

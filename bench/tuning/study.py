@@ -6,7 +6,7 @@ searches/<name>.json       what is searched: settings, space, seeds, metric; and
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
@@ -15,6 +15,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from bench.results.records import StoredSearch
 from bench.results.store import Store
 from bench.seeding import seed_for
 from bench.tuning.outcomes import Listed, Outcome, ValidationRun, list_runs, listed_for, validation_runs
@@ -224,7 +225,8 @@ class Study:
         return " ".join(self.search.runs(params))
 
     def _write(self) -> None:
-        self.store.write_search(self.search.name, self.search.describe() | {"proposed": self._proposed})
+        content = {**self.search.describe(), "proposed": self._proposed}
+        self.store.write_search(self.search.name, cast(StoredSearch, content))
 
 
 def _holds(parameter: Parameter, value: Any) -> bool:
