@@ -12,7 +12,7 @@ from bench.execution.resources import Resources
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import Worker, WorkerReport
 from bench.simulation.retention import StateRetention
-from bench.tuning.outcomes import ValidationRun, latest
+from bench.tuning.outcomes import ValidationRun, is_score, latest
 from bench.tuning.search import Search, stops
 
 
@@ -154,7 +154,7 @@ class Configuration(WorkerTrainable):
             reason = "out of GPU memory: set a larger --gpus-per-trial"
             report = replace(report, out_of_memory=False, result={"status": "failed", "reason": reason})
         metric = self._search.metric
-        self._curves[run] |= {row["round"]: row[metric] for row in report.rows if metric in row}
+        self._curves[run] |= {row["round"]: score for row in report.rows if is_score(score := row.get(metric))}
         if report.result:
             del self._workers[run]
             self._failed |= report.result["status"] == "failed"
