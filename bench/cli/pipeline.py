@@ -51,8 +51,7 @@ def run_request(request, results_dir, dry_run, cpus_per_trial, gpus_per_trial, m
                 for sentence in disk.shortages(plan, request, store, machines):
                     warn(sentence)
                 ended = driver.run_plan(request, plan, store, console, machines)
-            figures = [figure.model_dump() for figure in request.grid.report.figures]
-            measurements.measure(plan.selected, figures, store, request.data_dir, warn)
+            measurements.measure(plan.selected, request.grid.report.needs, store, request.data_dir, warn)
             label_counts.measure(plan.selected, store, request.data_dir, warn)
         except KeyboardInterrupt:
             _stopped()

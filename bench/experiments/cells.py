@@ -101,7 +101,7 @@ def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: li
         "mirrors": grid.mirrors.model_dump() if grid.mirrors else None,
         "std": layout.std,
         "verdict": layout.verdict,
-        "report": layout.model_dump(exclude={"std", "verdict"}),
+        "report": layout.model_dump(exclude={"std", "verdict"}, exclude_none=True),
     }
     return ordered(described, [cell.to_json() for cell in cells])
 

@@ -129,7 +129,7 @@ def retention_of(request: Request, cell: Cell, store: Store, is_base: bool = Fal
         is_base: whether other runs start from its last state.
     """
     grid, stored, last = request.grid, " ".join(store.states(cell.id)), cell.config.rounds
-    probes = [probe for figure in grid.report.figures for probe in probes_of(figure.model_dump(), last)]
+    probes = [probe for part in grid.report.needs for probe in probes_of(part, last)]
     needed = {probe.round: needed_state(probe, cell.config) for probe in probes}
     least: Final = "deployed" if is_base or FINAL in needed.values() else "none"
     if training_of(cell):  # it starts from the end of another run, and so has neither clients nor states on the way

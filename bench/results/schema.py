@@ -305,6 +305,13 @@ _FIGURES = {
     "weight-norms": {"rounds": [(whole, _one_of("last"))]},
     "embedding": {"points": whole},
     "separability": {"relative": bool},
+    "encoder-features": {
+        "encoders": [text],
+        "rounds": [(whole, _one_of("last"))],
+        "view": _one_of("pca", "tsne"),
+        "points": whole,
+    },
+    "encoder-heads": {"examples": _one_of("exchange", "pooled"), "decoder_width": whole},
 }
 
 
@@ -357,6 +364,7 @@ _LAYOUT = {
     "columns": text,
     "metric": text,
     "value?": text,
+    "measured?": _figure,
     "figures?": [_figure],
     "standings?": bool,
     "gains_over?": _plain_mapping,
@@ -389,6 +397,18 @@ _PROBES = {  # by the beginning of the name
     "cka": {"clients": [whole], "cohort": whole, "layers": {str: _MATRIX}},
     "weight-norms": {"clients": [whole], "label_counts": [[whole]], "norms": _MATRIX},
     "embedding": {"points": _MATRIX, "labels": [whole], "before": [whole], "after": [whole]},
+    "encoder-features": {
+        "panels": {str: {"points": _MATRIX, "axes": [text]}},
+        "labels": [whole],
+        "owners": [whole],
+    },
+    "encoder-heads": {
+        "values": {str: {str: (number, None)}},
+        "clients": [whole],
+        "label_counts": [[whole]],
+        "classes": [text],
+    },
+    "dataset-sizes": {"values": {str: {str: whole}}},
 }
 
 

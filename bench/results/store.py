@@ -46,7 +46,7 @@ from bench.results.schema import Damaged, is_name, is_run_id
 
 RAY_LOG = "ray.log"
 _PARTS = ("grids", "runs", "reports")
-_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "analyses")
+_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing")
 UNFINISHED = ("failed", "stopped")  # status of runs that are played on from their checkpoint when they are asked for
 
 

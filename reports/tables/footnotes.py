@@ -36,8 +36,13 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
         yield f"In brackets: gain over {over}, in points: mean, and std if there is one, of the differences of the same seeds."
     yield from tuning_notes.footnotes(grid, cells)
     yield from grid["report"].get("notes", ())
-    yield from _published(grid, cells, value)
+    yield from published_beside(grid, cells, value)
     yield from agreement.footnotes(grid, cells)
+    yield from about_runs(grid, records, cells)
+
+
+def about_runs(grid: dict, records: dict[str, dict], cells: pd.DataFrame) -> Iterable[str]:
+    """What is not as it should be, and what runs have needed and used; arguments as in `footnotes`."""
     if (cells["partition"] == "none").any() and (cells["partition"] != "none").any():
         names = _join(cells.loc[cells["partition"] == "none", "algorithm"])
         yield f"{names}: trained once per dataset on pooled data; stands in its first row and is not ranked."
@@ -68,12 +73,17 @@ def _numbers(grid: dict, value: str) -> str:
     )
 
 
-def _published(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
+def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ", in points") -> Iterable[str]:
+    """What the published numbers beside the measured ones are; arguments as in `footnotes`.
+
+    Args:
+        unit: of differences, as the sentence ends.
+    """
     compared = cells[cells["published"].notna()]
     if compared.empty:
         return
     source = f"{grid['mirrors']['paper']}, Table {grid['mirrors']['table']}"
-    yield f"In parentheses: published value ({source}) and difference, measured minus published, in points."
+    yield f"In parentheses: published value ({source}) and difference, measured minus published{unit}."
     compared = compared[compared["done"] > 0]
     if compared.empty:
         return
