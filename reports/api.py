@@ -38,7 +38,7 @@ def write(
         results: the result store, or its directory.
         grid: name of a grid that was run there.
         budget: `paper`, `small`, `smoke` or the grid's own.
-        value: `last`, `best` or `last10` (rounds); None is the grid's own.
+        value: `last`, `best` or `last10` (rounds); None is the grid's own. Tables of measurements have one value.
         formats: which of FORMATS and STANDALONE to write.
         to: the folder of the files, created if only the folder itself is missing; None is `reports/` of the store.
 
@@ -146,10 +146,13 @@ _ENDINGS = {STANDALONE: "-standalone.tex", _STANDINGS: "-standings.csv"}
 
 def _build(results: "Store | Path", grid: str, budget: str, value: str | None) -> tuple:
     """The report of a grid, and its sources: expanded grid, records, store."""
-    from reports.tables import report
+    from reports.tables import measured, report
 
     store, expanded = _open(results, grid, budget)
     records = _records(store, expanded)
+    if what := expanded["report"].get("measured"):
+        found = _measured(what, expanded, records, store)
+        return measured.build(expanded, records, found), expanded, records, store
     return report.build(expanded, records, value), expanded, records, store
 
 
@@ -182,6 +185,15 @@ def _records(store, expanded: dict) -> dict[str, dict]:
     """Run id -> record of the runs of an expanded grid that have ended."""
     records = {run_id: store.record(run_id) for run_id in {cell["run"] for cell in expanded["cells"]} - {None}}
     return {run_id: record for run_id, record in records.items() if record}
+
+
+def _measured(what: dict, expanded: dict, records: dict[str, dict], store) -> dict[str, dict]:
+    """Run id -> what a measured table shows of it, for the runs of which it is stored."""
+    from bench.measurements.specs import probes_of, result_of
+
+    done = [cell for cell in expanded["cells"] if records.get(cell["run"], {}).get("status") == "done"]
+    found = {cell["run"]: result_of(store, cell["run"], *probes_of(what, cell["config"]["rounds"])) for cell in done}
+    return {run: result for run, result in found.items() if result}
 
 
 def _text(format: str, report, grid: dict, records: dict[str, dict], store) -> str:

@@ -10,9 +10,6 @@ import typer
 from bench.cli import options as given
 from bench.cli.console import console, explained, name_damaged
 from bench.cli.data import app as data_commands
-from bench.cli.encoders import GRIDS as ANALYSES
-from bench.cli.encoders import encoders
-from bench.cli.encoders import run_grid as run_analysis
 from bench.cli.exchange import compare, export, import_
 from bench.cli.listing import KINDS, listing_table
 from bench.cli.options import RESULTS
@@ -31,7 +28,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data_commands, name="data")
-app.command()(encoders)
 app.command()(tune)
 app.command()(export)
 app.command(name="import")(import_)
@@ -92,34 +88,6 @@ def run(
 
     with explained():
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
-        if grid in ANALYSES:
-            unread = {
-                "--only": only,
-                "--rerun": rerun,
-                "--dry-run": dry_run,
-                "--address": address,
-                "--engine": engine != "auto",
-                "--keep-state": keep_state != "deployed",
-                "--checkpoint-seconds": checkpoint_seconds != 60,
-                "--storage": storage,
-                "--track": track,
-                "--cpus-per-trial": cpus_per_trial != 1,
-                "--gpus-per-trial": gpus_per_trial != "0",
-                "--max-concurrent": max_concurrent,
-                "--tuned": tuned != "test",
-                "--samples": samples,
-                "--searcher": searcher,
-                "--space": space,
-                "--validation-share": validation_share,
-                "--algorithm": algorithm,
-                "--dataset": dataset,
-                "--partition": partition,
-            }
-            if any(unread.values()):
-                options = " or ".join(key for key, value in unread.items() if value)
-                raise ValueError(f"{grid} is an analysis, not a grid of runs; it takes no {options}.")
-            overrides = given.read_set(set_)
-            return run_analysis(grid, budget, overrides, given.read_seeds(seeds), substitute, data_dir, results_dir)
         given.check_engine(engine)
         if keep_state not in get_args(Final):
             raise ValueError(unknown("value of --keep-state", keep_state, get_args(Final)))
@@ -182,10 +150,6 @@ def report(
     from reports import api
 
     with explained():
-        if grid in ANALYSES:
-            raise ValueError(
-                f"{grid} is an analysis, not a grid of runs; `run --grid {grid}` prints it again from what is finished."
-            )
         figures, formats = given.read_figures(figure), given.read_formats(format)
         if value not in (None, *figure_names.VALUES):
             raise ValueError(unknown("value", value, figure_names.VALUES))
@@ -260,8 +224,6 @@ def describe(
 
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
     with explained():
-        if grid in ANALYSES:
-            raise ValueError(f"{grid} is an analysis, not a grid of trials; `run --grid {grid}` makes it.")
         spec = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds)
         overrides, chosen_seeds = given.read_set(set_), given.read_seeds(seeds)
         cells = grids.expand(spec, budget, overrides=overrides, seeds=chosen_seeds)

@@ -22,11 +22,9 @@ def listing(what: str) -> list[tuple[str, str]]:
 
 
 def _grids() -> list[tuple[str, str]]:
-    from bench.cli.encoders import GRIDS
     from bench.experiments import grid_files
 
-    grids = [(name, grid_files.read(name).get("title", "")) for name in grid_files.names()]
-    return sorted([*grids, *((name, title) for name, (_, title) in GRIDS.items())])
+    return [(name, grid_files.read(name).get("title", "")) for name in grid_files.names()]
 
 
 def _algorithms() -> list[tuple[str, str]]:

@@ -102,8 +102,7 @@ def _run(
         for sentence in disk.shortages(plan, options.storage, machines, store):
             warn(sentence)
         ended = driver.run_plan(plan, spec, options, machines, store, console)
-    figures = [figure.model_dump() for figure in spec.grid.report.figures]
-    measurements.measure(plan.selected, figures, store, options.data_dir, warn)
+    measurements.measure(plan.selected, spec.grid.report.needs, store, options.data_dir, warn)
     label_counts.measure(plan.selected, store, options.data_dir, warn)
     return ended
 

@@ -117,7 +117,7 @@ def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: Se
         "mirrors": cast(StoredMirrors, grid.mirrors.model_dump()) if grid.mirrors else None,
         "std": layout.std,
         "verdict": layout.verdict,
-        "report": cast(StoredLayout, layout.model_dump(exclude={"std", "verdict"})),
+        "report": cast(StoredLayout, layout.model_dump(exclude={"std", "verdict"}, exclude_none=True)),
     }
     return ordered(described, [cell.to_json() for cell in cells])
 

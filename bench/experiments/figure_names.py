@@ -1,9 +1,13 @@
-"""The kinds of figures, and what they are called in the names of their files."""
+"""The kinds of figures and measured tables, and what they are called in the names of their files."""
 
 from bench.errors import unknown
 
 VALUES = ("last", "best", "last10")
-FIGURES = ("curves", "by-setting", "distributions", "local-models", "cka", "weight-norms", "embedding", "separability")
+FIGURES = (
+    *("curves", "by-setting", "distributions", "local-models", "cka", "weight-norms", "embedding", "separability"),
+    "encoder-features",
+)
+TABLES = ("encoder-heads", "dataset-sizes")
 CURVES = ("rounds", "communication", "time", "examples")
 
 
@@ -19,6 +23,8 @@ def figure_name(figure: dict) -> str:
         case "cka":
             of_round = "" if figure["round"] == "last" else f"-round-{figure['round']}"
             return f"cka-{figure['estimator']}-{figure['show']}{of_round}"
+        case "encoder-features":
+            return f"encoder-features-{figure['view']}"
         case "separability":
             return "separability" + "-relative" * figure["relative"]
         case kind if kind in FIGURES:

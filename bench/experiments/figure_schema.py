@@ -1,4 +1,4 @@
-"""The figures that a grid file may list, checked."""
+"""The figures and the measured table that a grid file may list, checked."""
 
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, get_args
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from bench.errors import unknown
-from bench.experiments.figure_names import CURVES, FIGURES
+from bench.experiments.figure_names import CURVES, FIGURES, TABLES
 
 
 def _round(value: Any) -> int | str:
@@ -131,6 +131,42 @@ class Separability(Part):
     relative: bool = False
 
 
+class EncoderFeatures(Part):
+    """Features of the training images of two clients in the plane, under encoders that these have trained.
+
+    Attributes:
+        encoders: those of either client ("fe1", "fe2"), their average ("favg") and both side by side ("fe").
+        rounds: whose local training the encoders have just ended.
+        view: "pca" keeps distances, "tsne" neighbourhoods (see `bench.measurements.encoders.project`).
+        points: images of each client, at most.
+    """
+
+    kind: Literal["encoder-features"]
+    encoders: Annotated[list[Literal["fe1", "fe2", "favg", "fe"]], Field(min_length=1)] = ["fe1", "fe2", "fe"]
+    rounds: Annotated[list[Round], Field(min_length=1)] = ["last"]
+    view: Literal["pca", "tsne"] = "pca"
+    points: int = Field(1000, gt=1)
+
+
+class EncoderHeads(Part):
+    """Table of the losses of heads on the frozen encoders of two clients (see `bench.measurements.encoders`).
+
+    Attributes:
+        examples: on which heads are trained: "exchange" for those of either client, "pooled" for those of both.
+        decoder_width: hidden units of the decoder; 0 is a linear one.
+    """
+
+    kind: Literal["encoder-heads"]
+    examples: Literal["exchange", "pooled"]
+    decoder_width: int = Field(256, ge=0)
+
+
+class DatasetSizes(Part):
+    """Table of the sizes of datasets."""
+
+    kind: Literal["dataset-sizes"]
+
+
 def _all_layers() -> list[str]:
     """Names of the layers of all models."""
     from bench import models  # imports torch
@@ -139,16 +175,23 @@ def _all_layers() -> list[str]:
     return [*dict.fromkeys(["features", *(layer for layers in of_each for layer in layers)])]
 
 
-def _has_known_kind(figure: Any) -> Any:
-    if isinstance(figure, dict) and figure.get("kind") not in FIGURES:
-        if "kind" not in figure:
-            raise ValueError(f"The kind of a figure is missing. Known: {', '.join(FIGURES)}.")
-        raise ValueError(unknown("kind of figure", figure["kind"], FIGURES))
-    return figure
+def _of_kind(what: str, known: Collection[str]) -> BeforeValidator:
+    def check(part: Any) -> Any:
+        if isinstance(part, dict) and part.get("kind") not in known:
+            if "kind" not in part:
+                raise ValueError(f"The kind of a {what} is missing. Known: {', '.join(known)}.")
+            raise ValueError(unknown(f"kind of {what}", part["kind"], known))
+        return part
+
+    return BeforeValidator(check)
 
 
-_AnyFigure = Curves | BySetting | Distributions | LocalModels | Cka | WeightNorms | Embedding | Separability
-Figure = Annotated[_AnyFigure, Field(discriminator="kind"), BeforeValidator(_has_known_kind)]
+_AnyFigure = (
+    Curves | BySetting | Distributions | LocalModels | Cka | WeightNorms | Embedding | Separability | EncoderFeatures
+)
+_AnyMeasured = EncoderHeads | DatasetSizes
+Figure = Annotated[_AnyFigure, Field(discriminator="kind"), _of_kind("figure", FIGURES)]
+Measured = Annotated[_AnyMeasured, Field(discriminator="kind"), _of_kind("measured table", TABLES)]
 KINDS: Mapping[str, type[Part]] = {
-    get_args(kind.model_fields["kind"].annotation)[0]: kind for kind in get_args(_AnyFigure)
+    get_args(kind.model_fields["kind"].annotation)[0]: kind for kind in (*get_args(_AnyFigure), *get_args(_AnyMeasured))
 }

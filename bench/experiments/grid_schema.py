@@ -14,7 +14,7 @@ from bench.config.methods import defaults_of, is_method
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
 from bench.experiments.figure_names import VALUES, figure_name
-from bench.experiments.figure_schema import BySetting, Figure, Part, Round, one_of
+from bench.experiments.figure_schema import BySetting, Figure, Measured, Part, Round, one_of
 from bench.results.metrics import METRICS
 from datasets import DatasetInfo
 from reports.published.lookup import papers
@@ -158,6 +158,7 @@ class Layout(Part):
     figures it draws.
 
     Attributes:
+        measured: what the table shows instead of accuracies; None for accuracies.
         standings: whether the report shows mean ranks and wins of the columns below the table.
         gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
         notes: sentences of the grid's author beneath the table.
@@ -169,10 +170,16 @@ class Layout(Part):
     value: Annotated[str, one_of("value", VALUES)] = "last"
     std: Literal["population", "sample"] = "population"
     verdict: Annotated[str, one_of("verdict rule", RULES)] | None = None
+    measured: Measured | None = None
     figures: list[Figure] = []
     standings: bool = False
     gains_over: dict[str, Any] = {}
     notes: list[str] = []
+
+    @property
+    def needs(self) -> list[dict]:
+        """Figures and measured table as they are stored: what is measured on runs that are done is for these."""
+        return [part.model_dump() for part in (*self.figures, self.measured) if part]
 
     @field_validator("rows", "columns")
     @classmethod

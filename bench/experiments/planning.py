@@ -99,7 +99,7 @@ def retention_of(
         is_base: whether other runs start from its last state.
     """
     stored, last = " ".join(store.states(cell.id)), cell.config.rounds
-    probes = [probe for figure in grid.report.figures for probe in probes_of(figure.model_dump(), last)]
+    probes = [probe for part in grid.report.needs for probe in probes_of(part, last)]
     needed = {probe.round: needed_state(probe, cell.config) for probe in probes}
     least: Final = "deployed" if is_base or FINAL in needed.values() else "none"
     if training_of(cell):  # it starts from the end of another run, so it has neither client states nor rounds before

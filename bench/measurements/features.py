@@ -97,6 +97,16 @@ def embedding(task: Any, algorithm: Algorithm, state: dict, kept: dict, points: 
     }
 
 
+def sizes(dataset: Any) -> dict[str, Any]:
+    """How large a dataset is, counted in the images that are there, whatever part of them a run uses.
+
+    Returns:
+        "values": "" -> "n_train" and "n_test" in examples, "n_classes".
+    """
+    counts = (len(dataset.train.labels), len(dataset.test.labels), dataset.num_classes)
+    return {"values": {"": dict(zip(("n_train", "n_test", "n_classes"), counts, strict=True))}}
+
+
 def _subset(task, count: int) -> tuple[Tensor, Tensor]:
     """Test images and labels: so many of them, stratified by class, the same for all runs; all if there are not more."""
     federation = task.federation

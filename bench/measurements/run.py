@@ -1,23 +1,23 @@
-"""Measures what figures need on states that finished runs have kept, and stores it."""
+"""Measures what tables and figures need on states that finished runs have kept, and stores it."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from bench.measurements.specs import VERSION, Probe, needed_state, probes_of, result_of
+from bench.measurements.specs import VERSION, Probe, is_measurable, needed_state, probes_of, result_of
 from bench.results.store import Store
 
 
 def measure(
     cells: Iterable, figures: Iterable[Mapping], store: Store, data_dir: Path | None, on_message: Callable[[str], None]
 ) -> None:
-    """Measures what figures need of finished runs and is not stored; the store must be locked.
+    """Measures what tables and figures need of finished runs and is not stored; the store must be locked.
 
-    A measurement that fails costs its figure, and nothing else.
+    A measurement that fails costs its figure or table, and nothing else.
 
     Args:
         cells: `bench.experiments.cells.Cell`s.
-        figures: as their grid lists them.
+        figures: figures and measured tables, as their grid lists them.
         on_message: is told of each measurement, and of each that could not be made.
     """
     figures = list(figures)
@@ -27,7 +27,7 @@ def measure(
         if not wanted or cell.missing or store.status(cell.id) != "done":
             continue
         for probe in wanted:
-            if needed_state(probe, cell.config) and result_of(store, cell.id, probe) is None:
+            if is_measurable(probe, cell.config) and result_of(store, cell.id, probe) is None:
                 begin = time.perf_counter()
                 try:
                     _measure(probe, cell, store, data_dir)
@@ -44,7 +44,7 @@ def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
 
     from bench.config.resolve import trained_by
     from bench.config.schema import run_id
-    from bench.measurements import features
+    from bench.measurements import encoders, features
     from bench.provenance import commit
     from bench.results.artifacts import Folder
     from bench.simulation.build import build_algorithm, build_task
@@ -65,15 +65,24 @@ def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
             raise ValueError(f"{store.run_folder(run_id)} has no {name}; run it with --rerun.")
         return folder.load(name, torch.device("cpu"))
 
-    trained = trained_by(cell.config)
-    state = load(run_id(trained) if trained else cell.id, needed_state(probe, cell.config))
-    task, algorithm = build_task(cell.config, dataset), build_algorithm(cell.config.algorithm)
-    if probe.kind == "embedding":
-        result = features.embedding(task, algorithm, state, load(cell.id, FINAL), probe.option)
-    elif probe.kind == "cka":
-        result = features.cka(task, state, probe.option)
+    if probe.kind == "dataset-sizes":
+        result = features.sizes(dataset)
     else:
-        result = features.weight_norms(task, state)
+        trained = trained_by(config)
+        state = load(run_id(trained) if trained else cell.id, needed_state(probe, config))
+        task, algorithm = build_task(config, dataset), build_algorithm(config.algorithm)
+        match probe.kind:
+            case "embedding":
+                result = features.embedding(task, algorithm, state, load(cell.id, FINAL), probe.option)
+            case "cka":
+                result = features.cka(task, state, probe.option)
+            case "encoder-heads":
+                result = encoders.head_losses(task, state, *probe.option)
+            case "encoder-features":
+                view, *names, points = probe.option
+                result = encoders.plane(task, state, names, view, points)
+            case _:
+                result = features.weight_norms(task, state)
     made = {"commit": commit(), "torch": str(torch.__version__), "images": dataset.digest}
     content = {"version": VERSION, **made, "result": {"classes": list(dataset.classes), **result}}
     store.write_probe(cell.id, probe.name, content)

@@ -79,6 +79,13 @@ _FIGURES = {
     "weight-norms": {"rounds": [(is_integer, one_of("last"))]},
     "embedding": {"points": is_integer},
     "separability": {"relative": bool},
+    "encoder-features": {
+        "encoders": [is_text],
+        "rounds": [(is_integer, one_of("last"))],
+        "view": one_of("pca", "tsne"),
+        "points": is_integer,
+    },
+    "encoder-heads": {"examples": one_of("exchange", "pooled"), "decoder_width": is_integer},
 }
 
 
@@ -129,6 +136,7 @@ _LAYOUT = {
     "columns": is_text,
     "metric": is_text,
     "value?": is_text,
+    "measured?": _is_figure,
     "figures?": [_is_figure],
     "standings?": bool,
     "gains_over?": is_printable_mapping,
@@ -161,6 +169,18 @@ _PROBES = {  # by the beginning of the name
     "cka": {"clients": [is_integer], "cohort": is_integer, "layers": {str: _MATRIX}},
     "weight-norms": {"clients": [is_integer], "label_counts": [[is_integer]], "norms": _MATRIX},
     "embedding": {"points": _MATRIX, "labels": [is_integer], "before": [is_integer], "after": [is_integer]},
+    "encoder-features": {
+        "panels": {str: {"points": _MATRIX, "axes": [is_text]}},
+        "labels": [is_integer],
+        "owners": [is_integer],
+    },
+    "encoder-heads": {
+        "values": {str: {str: (is_number, None)}},
+        "clients": [is_integer],
+        "label_counts": [[is_integer]],
+        "classes": [is_text],
+    },
+    "dataset-sizes": {"values": {str: {str: is_integer}}},
 }
 
 

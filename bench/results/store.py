@@ -59,7 +59,7 @@ from bench.results.run_files import RUN_FILES, read_rows, read_run
 T = TypeVar("T")
 RAY_LOG = "ray.log"
 _PARTS = ("grids", "runs", "reports")
-_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "analyses")
+_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing")
 UNFINISHED = ("failed", "stopped")  # status of runs that continue from their checkpoint when they are requested again
 
 

@@ -18,7 +18,7 @@ METHODS = ("fedavg", "fedprox", "fedrs", "fedlc", "scaffold", "fednova", "fedavg
 PARTITIONS = ("label-2", "dir-0.1", "iid")
 MODELS = ("simple-cnn", "mlp", "moon-cnn", "simple-cnn-wide")
 LARGE_MODELS = ("vgg9", "resnet50")  # minutes per round on a CPU
-ROUND = 1  # which round is played: not the first, in which MOON has no contrastive term
+ROUND = 1  # which round is measured: not the first, in which MOON has no contrastive term
 _YARDSTICK, _PLAIN = "yardstick", "yardstick, without augmentation"
 
 
@@ -26,12 +26,12 @@ def methods(setting: Setting) -> list[Row]:
     """Methods on the faster engine against the yardstick."""
     task, plain = _task(setting, engine="auto"), _task(setting, transform="none")
     tasks = {f"{task.engine}, {name}": task for name in METHODS}
-    plays = {
+    rounds = {
         _PLAIN: lambda: yardstick_round(plain, augment=False),
         _YARDSTICK: lambda: yardstick_round(task, augment=True),
         **{f"{task.engine}, {name}": method_round(task, name) for name in METHODS},
     }
-    return _rows(setting, tasks, plays)
+    return _rows(setting, tasks, rounds)
 
 
 def engines(setting: Setting) -> list[Row]:
@@ -40,8 +40,8 @@ def engines(setting: Setting) -> list[Row]:
     for partition in PARTITIONS:
         tasks |= _on_both_engines(setting, f"{{}}, {partition}", partition=partition)
     reference = tasks[f"loop, {PARTITIONS[0]}"]
-    plays = {_YARDSTICK: lambda: yardstick_round(reference, augment=True)}
-    return _rows(setting, tasks, plays | {case: method_round(task, "fedavg") for case, task in tasks.items()})
+    rounds = {_YARDSTICK: lambda: yardstick_round(reference, augment=True)}
+    return _rows(setting, tasks, rounds | {case: method_round(task, "fedavg") for case, task in tasks.items()})
 
 
 def models(setting: Setting) -> list[Row]:
@@ -56,7 +56,7 @@ def yardstick_round(task: Task, augment: bool) -> int:
     """One round of the bare loop on the clients that a method would train; the examples trained on."""
     clients = task.sample_cohort(ROUND).ids.tolist()
     model = reference_loop.SimpleCnn().to(task.device)
-    return reference_loop.play_round(model, task.federation, clients, task.settings, augment)
+    return reference_loop.train_round(model, task.federation, clients, task.settings, augment)
 
 
 def method_round(task: Task, name: str) -> Callable[[], int]:
@@ -64,16 +64,16 @@ def method_round(task: Task, name: str) -> Callable[[], int]:
     method = load(name)()
     start = {**method.init(task), "round": ROUND}
 
-    def play() -> int:
+    def run() -> int:
         state = method.step(task, start)
         evaluate(task, method.deploy(task, state, torch.arange(task.population)))
         return state["spent"]["examples"]
 
-    return play
+    return run
 
 
 def padding_of(task: Task) -> float | None:
-    """Share of padded batch rows in the round that is played; None on the loop engine, which pads nothing."""
+    """Share of padded batch rows in the round that is measured; None on the loop engine, which pads nothing."""
     if task.engine == "loop":
         return None
     sizes = task.sizes(task.sample_cohort(ROUND).ids)
@@ -91,13 +91,12 @@ def _on_both_engines(setting: Setting, name: str, **changes) -> dict[str, Task]:
     return {name.format(engine): replace(task, engine=engine) for engine in engines}
 
 
-def _rows(setting: Setting, tasks: dict[str, Task], plays: dict[str, Callable[[], int]]) -> list[Row]:
-    """A row per play; the cases that have a task are also given as a ratio to the yardstick, if it is played."""
-    paces = take_turns(plays, setting.repeats, setting.device, setting.gpu)
-    reference = paces.get(_YARDSTICK)
-    rows = []
-    for case, pace in paces.items():
-        task = tasks.get(case)
-        note = f"{pace.rate / reference.rate:.2f} of the yardstick" if task and reference else ""
-        rows.append(pace.row(case, note, padding_of(task) if task else None))
-    return rows
+def _rows(setting: Setting, tasks: dict[str, Task], rounds: dict[str, Callable[[], int]]) -> list[Row]:
+    """A row per case; those that have a task are also given as a ratio to the yardstick, if it is measured."""
+    rows = take_turns(rounds, setting.repeats, setting.device, setting.gpu)
+    if reference := rows.get(_YARDSTICK):
+        notes = {case: f"{rows[case].value / reference.value:.2f} of the yardstick" for case in tasks}
+    else:
+        notes = dict.fromkeys(tasks, "")
+    rows |= {case: replace(rows[case], note=notes[case], padding=padding_of(task)) for case, task in tasks.items()}
+    return list(rows.values())

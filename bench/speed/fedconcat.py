@@ -1,9 +1,6 @@
 """What FedConcat costs beside FedAvg, and its inference of labels and clusters alone; needs neither Ray nor pydantic."""
 
-import functools
-import statistics
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +15,7 @@ from algorithms.label_inference import IMAGES_PER_BATCH, answers_to_noise
 from bench.models.base import BoundModel
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task
+from bench.speed.clock import median_seconds
 from bench.speed.rows import Row, not_measured
 from bench.speed.workload import Setting, task_on
 
@@ -27,33 +25,14 @@ _INFERRED_CLIENTS, _IMAGES = 4, 10_000
 
 def fedconcat(setting: Setting) -> list[Row]:
     """FedConcat against FedAvg, one thread of the CPU."""
-    changes = {"participation": setting.share}
-    mnist = functools.partial(task_on, setting.data_dir, dataset="mnist", **changes)
-    return cases(task_on(setting.folder, **changes), mnist, setting.repeats)
-
-
-def cases(task: Task, mnist: Callable[[], Task], repeats: int) -> list[Row]:
-    """Rows of all figures.
-
-    Args:
-        task: the workload on CIFAR-10, one local epoch.
-        mnist: the same on MNIST; raises MissingData if it is not there.
-        repeats: measurements of each case; the median counts.
-    """
-    return [
-        _trial("FedConcat trial of Table 1 on CIFAR-10", task, repeats),
-        _cached_trial(mnist, repeats),
-        *_inference(task, repeats),
-        _clusters(repeats),
-    ]
-
-
-def _cached_trial(mnist: Callable[[], Task], repeats: int) -> Row:
+    task, repeats = task_on(setting.folder, participation=setting.share), setting.repeats
+    rows = [_trial("FedConcat trial of Table 1 on CIFAR-10", task, repeats)]
     case = "FedConcat trial of Table 1 on MNIST (features cached)"
     try:
-        return _trial(case, mnist(), repeats)
+        rows.append(_trial(case, task_on(setting.data_dir, dataset="mnist", participation=setting.share), repeats))
     except datasets.MissingData:
-        return not_measured(case, "no MNIST here")
+        rows.append(not_measured(case, "no MNIST here"))
+    return [*rows, *_inference(task, repeats), _clusters(repeats)]
 
 
 def _trial(case: str, task: Task, repeats: int) -> Row:
@@ -70,9 +49,11 @@ def _trial(case: str, task: Task, repeats: int) -> Row:
     evaluate(task, first.deploy(task, after, everyone))
     once = time.perf_counter() - begin  # with the features of the test images, and of all images where they are cached
     seconds = {
-        "epoch": _seconds(lambda: fedavg.step(task, state), repeats),
-        "test": _seconds(lambda: evaluate(task, fedavg.deploy(task, trained, everyone)), repeats),
-        "classifier": _seconds(lambda: evaluate(task, first.deploy(task, first.step(task, after), everyone)), repeats),
+        "epoch": median_seconds(lambda: fedavg.step(task, state), repeats),
+        "test": median_seconds(lambda: evaluate(task, fedavg.deploy(task, trained, everyone)), repeats),
+        "classifier": median_seconds(
+            lambda: evaluate(task, first.deploy(task, first.step(task, after), everyone)), repeats
+        ),
     }
     of_fedavg = _FEDAVG_ROUNDS * (_LOCAL_EPOCHS * seconds["epoch"] + seconds["test"])
     encoders = concat.encoder_rounds * _LOCAL_EPOCHS * seconds["epoch"]
@@ -93,8 +74,8 @@ def _inference(task: Task, repeats: int) -> list[Row]:
         for _ in range(_INFERRED_CLIENTS * _IMAGES // IMAGES_PER_BATCH):
             bound(params, x)
 
-    answering = _seconds(lambda: answers_to_noise(few, models, _IMAGES), repeats)
-    alone = _seconds(passes, repeats)
+    answering = median_seconds(lambda: answers_to_noise(few, models, _IMAGES), repeats)
+    alone = median_seconds(passes, repeats)
     scale = task.population / _INFERRED_CLIENTS
     case = "FedConcat-ID's inference of 40 clients"
     return [
@@ -106,16 +87,6 @@ def _inference(task: Task, repeats: int) -> list[Row]:
 def _clusters(repeats: int) -> Row:
     points = np.random.default_rng(0).dirichlet([0.1] * 100, 200)
     k_means(points, 2, 0)  # imports scikit-learn
-    plain = _seconds(lambda: k_means(points, 5, 0), repeats)
-    balanced = _seconds(lambda: balanced_k_means(points, 2, 0), repeats)
+    plain = median_seconds(lambda: k_means(points, 5, 0), repeats)
+    balanced = median_seconds(lambda: balanced_k_means(points, 2, 0), repeats)
     return Row("clusters of 200 clients, 100 classes", plain, "s", f"balanced: {balanced:.2f} s")
-
-
-def _seconds(play: Callable[[], object], repeats: int) -> float:
-    """Median of several measurements."""
-    measured = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        play()
-        measured.append(time.perf_counter() - begin)
-    return statistics.median(measured)

@@ -69,9 +69,9 @@ def measure(
         setting = Setting(folder, data_dir, gpu, **options)
         rows = [Row("images", None, note=source)]
         for name in cases:
-            case = _load(name)
-            on_message(case.__doc__.splitlines()[0])
             try:
+                case = _load(name)
+                on_message(case.__doc__.splitlines()[0])
                 rows += case(setting)
             except (ModuleNotFoundError, datasets.MissingData) as error:
                 rows.append(not_measured(name, str(error).rstrip(".")))
@@ -94,7 +94,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--cases", help=f"NAME,... of {', '.join(CASES)}; all but {' and '.join(LONG)} if left out.")
     add("--share", type=float, default=0.5, help="Part of the 40 clients that trains in a round; in W1 all do.")
     add("--repeats", type=int, default=3, help="Measurements of each case; the median counts.")
-    add("--processes", type=int, default=min(2, os.cpu_count() or 1), help="Plain processes that play W1 side by side.")
+    add("--processes", type=int, default=min(2, os.cpu_count() or 1), help="Plain processes that run W1 side by side.")
     add("--json", type=Path, help="Also write the rows to this file.")
     add("--compare", type=Path, help="Set an earlier --json file's values beside the rows.")
     return parser

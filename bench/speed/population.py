@@ -24,7 +24,7 @@ TARGET = "target: 0.8 to 1.2"
 
 
 @dataclass(frozen=True)
-class Played:
+class Measured:
     """One run on a population.
 
     Attributes:
@@ -50,7 +50,7 @@ def population(setting: Setting, rounds: int = 20, populations: tuple[int, int] 
     datasets.load("mnist", data_dir)  # decoded now, or missing
     rows = []
     for method in METHODS:
-        small, large = (apart(1, play, data_dir, method, size, rounds)[0] for size in populations)
+        small, large = (apart(1, measure, data_dir, method, size, rounds)[0] for size in populations)
         few, many = (f"{method}, {size:,} clients" for size in populations)
         for what, unit, key in (
             ("round", "s", "round_seconds"),
@@ -66,7 +66,7 @@ def population(setting: Setting, rounds: int = 20, populations: tuple[int, int] 
     return rows
 
 
-def play(data_dir: Path, method: str, size: int, rounds: int) -> Played:
+def measure(data_dir: Path, method: str, size: int, rounds: int) -> Measured:
     """Rounds on so many clients of MNIST; to be called in a fresh process."""
     torch.set_num_threads(1)
     mnist = datasets.load("mnist", data_dir)
@@ -94,7 +94,7 @@ def play(data_dir: Path, method: str, size: int, rounds: int) -> Played:
     both = list(zip(rows, rows[1:], strict=False))
     states = run.state["clients"]["rows"]
     trained = {client for round in range(rounds) for client in run.task.sample_cohort(round).ids.tolist()}
-    return Played(
+    return Measured(
         statistics.median(after["seconds"] - before["seconds"] for before, after in both),
         statistics.median(
             (after["examples"] - before["examples"]) / after["examples_per_second"] for before, after in both

@@ -23,7 +23,7 @@ class SimpleCnn(nn.Module):
         return self.classifier(F.relu(self.linear2(F.relu(self.linear1(x)))))
 
 
-def play_round(model: nn.Module, federation, clients: list[int], settings, augment: bool) -> int:
+def train_round(model: nn.Module, federation, clients: list[int], settings, augment: bool) -> int:
     """One round of FedAvg on some clients, then the accuracy on the test set.
 
     Returns:

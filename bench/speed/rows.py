@@ -9,6 +9,8 @@ from typing import Any
 
 from bench.files import write_file
 
+EXAMPLES = "examples per second"
+
 
 @dataclass(frozen=True)
 class Row:

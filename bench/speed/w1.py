@@ -10,17 +10,16 @@ import torch
 import datasets
 from bench.profiling import GpuUse, peak_memory_mb
 from bench.simulation.run import Run
-from bench.speed.clock import EXAMPLES
 from bench.speed.engines import padding_of
-from bench.speed.rows import Row
+from bench.speed.rows import EXAMPLES, Row
 from bench.speed.workload import Setting, apart, config
 
 _START_SECONDS = 600  # after which a process that has not begun is given up
-_barrier = None  # of a process that plays beside others
+_barrier = None  # of a process that runs beside others
 
 
 @dataclass(frozen=True)
-class Played:
+class Measured:
     """One run of W1.
 
     Attributes:
@@ -48,7 +47,7 @@ class Played:
 def w1(setting: Setting, **changes) -> list[Row]:
     """W1: one trial in this process, and several plain processes at once."""
     device = setting.device.type
-    one = play(setting.folder, device, time.perf_counter(), changes)
+    one = measure(setting.folder, device, time.perf_counter(), changes)
     case = "W1, one trial"
     rows = [
         Row(f"{case}: start to first round", one.ready - one.launched, "s", "in this process, images decoded before"),
@@ -56,7 +55,7 @@ def w1(setting: Setting, **changes) -> list[Row]:
     ]
     count, case = setting.processes, f"W1, {setting.processes} processes at once"
     start_together = {"initializer": _set_barrier, "initargs": (get_context("spawn").Barrier(count),)}
-    together = apart(count, play, setting.folder, device, time.perf_counter(), changes, **start_together)
+    together = apart(count, measure, setting.folder, device, time.perf_counter(), changes, **start_together)
     pace = _pace(case, together, setting.gpu)
     slowest = max(trial.ready - trial.launched for trial in together)
     alone = one.examples / (one.end - one.begin)
@@ -67,8 +66,8 @@ def w1(setting: Setting, **changes) -> list[Row]:
     ]
 
 
-def play(folder: Path, device: str, launched: float, changes: dict) -> Played:
-    """Plays W1 with changes; in a process of `apart`, together with those beside it."""
+def measure(folder: Path, device: str, launched: float, changes: dict) -> Measured:
+    """Runs W1 with changes; in a process of `apart`, together with those beside it."""
     torch.set_num_threads(1)
     try:
         wanted = config(**changes)
@@ -85,7 +84,7 @@ def play(folder: Path, device: str, launched: float, changes: dict) -> Played:
     (examples, seconds), (all_examples, all_seconds) = ((row["examples"], row["seconds"]) for row in rows[-2:])
     last_rate = (all_examples - examples) / (all_seconds - seconds)
     peak = peak_memory_mb(torch.device(device))
-    return Played(launched, ready, begin, end, cpu, all_examples, last_rate, peak, padding_of(run.task))
+    return Measured(launched, ready, begin, end, cpu, all_examples, last_rate, peak, padding_of(run.task))
 
 
 def _set_barrier(barrier) -> None:
@@ -93,7 +92,7 @@ def _set_barrier(barrier) -> None:
     _barrier = barrier
 
 
-def _pace(case: str, trials: list[Played], gpu: GpuUse, note: str = "") -> Row:
+def _pace(case: str, trials: list[Measured], gpu: GpuUse, note: str = "") -> Row:
     """Examples of all trials in the time from the first beginning to the last end."""
     begin, end = min(trial.begin for trial in trials), max(trial.end for trial in trials)
     examples = sum(trial.examples for trial in trials)

@@ -1,4 +1,4 @@
-"""What the speed benchmark plays: the workload W1 and its variants, on one thread, on CIFAR-10 or on images like it.
+"""What the speed benchmark runs: the workload W1 and its variants, on one thread, on CIFAR-10 or on images like it.
 
 W1: CIFAR-10, 40 clients, label-2, simple CNN, batch 64, SGD 0.01 / 0.9, two rounds of one local epoch, the global test
 after each round. Configs are plain namespaces, so that neither Ray nor pydantic need be there.
@@ -63,7 +63,7 @@ class Setting:
         gpu: samples the use of the GPU.
         share: part of the 40 clients that trains in a round, in (0, 1], except in W1 itself.
         repeats: measurements of each case.
-        processes: how many plain processes play W1 side by side.
+        processes: how many plain processes run W1 side by side.
     """
 
     folder: Path

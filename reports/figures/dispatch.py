@@ -1,13 +1,14 @@
 """Draws a figure that a grid lists, with the module of its kind."""
 
 from bench.results.store import Store
-from reports.figures import embedding, heatmaps, lines, series
+from reports.figures import embedding, encoder_scatter, heatmaps, lines, series
 
 
 def draw(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict:
     """The drawings of a figure as metric -> `matplotlib.figure.Figure`; arguments as in `reports.figures.series.collect`."""
     modules = {
         "embedding": embedding,
+        "encoder-features": encoder_scatter,
         "weight-norms": heatmaps,
         "cka": heatmaps if figure.get("show") == "clients" else None,
     }

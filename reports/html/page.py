@@ -13,7 +13,7 @@ from markupsafe import Markup
 from bench.results.metrics import METRICS
 from bench.results.store import Store
 from reports.html import bubbles, curves, runs, vega
-from reports.tables.aggregate import current_cells
+from reports.tables.aggregate import cell_keys, current_cells
 from reports.tables.report import Report
 
 _FOLDER = Path(__file__).parent
@@ -33,6 +33,8 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
     details = runs.collect(grid, records)
     panels = curves.collect(report, grid, records, store)
     partitions = bubbles.collect(grid, store)
+    value = report.cells["value"].iloc[0]
+    accuracies = [table.metric for table in report.tables if table.metric in METRICS] or [grid["report"]["metric"]]
     data = {
         "themes": curves.themes(report, panels),
         "curves": {"panels": panels, "axes": curves.AXES, "specs": curves.specs(report, panels)},
@@ -46,9 +48,11 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
         .render(
             report=report,
             metrics=METRICS,
-            value=report.cells["value"].iloc[0],
+            value=value,
+            accuracies=accuracies,
+            axes=cell_keys(grid),
             details=details,
-            lines=runs.lines(report, grid, records),
+            lines=runs.lines(accuracies, value, grid, records),
             data=data,
             style=_part("page.css"),
             vega=Markup(vega.script()) if panels or partitions else "",

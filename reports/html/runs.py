@@ -1,11 +1,10 @@
 """Config, versions and outcome of every run of the page; values that all runs share are listed once."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from reports.tables.aggregate import cell_keys, choice_of, label, short
-from reports.tables.report import Report
 
 _LEFT_OUT = ("id", "schema", "status", "reason", "diagnostics")  # of a record: shown elsewhere, or not readable
 _MOST_VALUES = 12  # that are listed for a setting
@@ -69,9 +68,14 @@ def collect(grid: dict, records: dict[str, dict]) -> RunDetails:
     return RunDetails(runs, shared, _differing(configs, shared["config"]))
 
 
-def lines(report: Report, grid: dict, records: dict[str, dict]) -> Iterator[Line]:
-    """All runs in the grid's order."""
-    value = report.cells["value"].iloc[0]
+def lines(metrics: Sequence[str], value: str, grid: dict, records: dict[str, dict]) -> Iterator[Line]:
+    """All runs in the grid's order.
+
+    Args:
+        metrics: accuracies that are shown of each run.
+        value: at which rounds: `last`, `best` or `last10`.
+        grid, records: as in `collect`.
+    """
     for cell in grid["cells"]:
         if cell["run"]:
             record = records.get(cell["run"], {})
@@ -82,7 +86,7 @@ def lines(report: Report, grid: dict, records: dict[str, dict]) -> Iterator[Line
                 choice=short(choice_of(cell)),
                 seed=cell["seed"],
                 status=status_of(cell["run"], records),
-                scores=tuple(100 * scores[t.metric] if t.metric in scores else None for t in report.tables),
+                scores=tuple(100 * scores[metric] if metric in scores else None for metric in metrics),
                 rounds=record.get("rounds"),
                 seconds=record.get("seconds"),
                 reason=record.get("reason") or "",

@@ -34,8 +34,13 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     yield from gains.footnotes(cells, grid)
     yield from tuning_notes.footnotes(grid, cells)
     yield from grid["report"].get("notes", ())
-    yield from _published(grid, cells, value)
+    yield from published_beside(grid, cells, value)
     yield from agreement.footnotes(grid, cells)
+    yield from about_runs(grid, records, cells)
+
+
+def about_runs(grid: dict, records: dict[str, dict], cells: pd.DataFrame) -> Iterable[str]:
+    """Runs that are missing, failed or special, and what runs have used; arguments as in `footnotes`."""
     yield from _pooled(cells)
     yield from _data(cells)
     yield from _unfinished(cells)
@@ -82,12 +87,17 @@ def _numbers(grid: dict, value: str) -> str:
     )
 
 
-def _published(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
+def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ", in points") -> Iterable[str]:
+    """What the published numbers beside the measured ones are; arguments as in `footnotes`.
+
+    Args:
+        unit: of differences, as the sentence ends.
+    """
     compared = cells[cells["published"].notna()]
     if compared.empty:
         return
     source = f"{grid['mirrors']['paper']}, Table {grid['mirrors']['table']}"
-    yield f"In parentheses: published value ({source}) and difference, measured minus published, in points."
+    yield f"In parentheses: published value ({source}) and difference, measured minus published{unit}."
     compared = compared[compared["done"] > 0]
     if compared.empty:
         return

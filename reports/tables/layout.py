@@ -112,7 +112,7 @@ def _show(cell) -> Cell:
             published += (_signed(cell.difference), *filter(None, [cell.verdict]))
     return Cell(
         measured=f"{percent(cell.mean)}{_spread(cell.std)}" if cell.done else "",
-        caveats=tuple(_caveats(cell)),
+        caveats=tuple(caveats_of(cell)),
         published=published,
         best=cell.best,
         not_significant=cell.not_significant,
@@ -130,7 +130,8 @@ def _signed(points: float) -> str:
     return f"{round(points, 1) + 0.0:+.1f}"  # no "-0.0"
 
 
-def _caveats(cell) -> Iterable[str]:
+def caveats_of(cell) -> Iterable[str]:
+    """What a reader must know about the number of a cell."""
     if cell.missing:
         yield cell.missing
         return

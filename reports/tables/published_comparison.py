@@ -46,7 +46,7 @@ def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.Data
 def _counterpart(cell: dict, grid: dict, metric: str) -> Published | None:
     if not grid["mirrors"] or cell["substitute"] or cell["data_note"]:
         return None
-    for published_metric in _PUBLISHED_METRICS.get(metric, ()):
+    for published_metric in _PUBLISHED_METRICS.get(metric, (metric,)):
         found = find(
             paper=grid["mirrors"]["paper"],
             table=str(grid["mirrors"]["table"]),

@@ -84,20 +84,10 @@ def test_a_dry_run_of_a_tuned_grid_names_its_searches(bench):
     assert code == 0 and "digits label-2 fedavg: weight_decay, lr; 5 configurations, seeds 0" in text
 
 
-def test_an_analysis_takes_no_options_of_searches(bench):
-    code, text = bench("run", "--grid", "paper_table6", "--samples", "3")
-    assert code == 2 and "it takes no --samples" in text
-
-
 @pytest.mark.parametrize("command", ["run", "tune"])
 def test_an_engine_that_there_is_not_is_told(bench, command):
     code, text = bench(command, *ALGORITHM, "--engine", "vectorized")
     assert code == 2 and "Unknown value of --engine 'vectorized'. Did you mean 'vectorised'?" in " ".join(text.split())
-
-
-def test_an_analysis_takes_no_engine(bench):
-    code, text = bench("run", "--grid", "paper_table6", "--engine", "loop")
-    assert code == 2 and "it takes no --engine" in text
 
 
 def test_list_names_everything_with_a_line_each(bench):
@@ -226,12 +216,6 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
             ["run", "--grid", "quickstart", "--storage", "foo://x"],
             "name a folder that can be written, or a URI as s3://",
         ),
-        (
-            ["run", "--grid", "paper_table6", "--dry-run"],
-            "paper_table6 is an analysis, not a grid of runs; it takes no --dry-",
-        ),
-        (["report", "--grid", "paper_table6"], "`run --grid paper_table6` prints it again from what is finished."),
-        (["describe", "--grid", "paper_table8"], "paper_table8 is an analysis, not a grid of trials"),
         (["data", "show", "digits", "lable-2"], "Did you mean 'label-k'?"),
         (["data", "show", "digits", "iid", "--image-size", "big"], "image_size must be a number of pixels"),
         (["data", "check", "digits", "--image-size", "0"], "from 1 to 1024, or height and width as 24x32"),

@@ -15,10 +15,10 @@ import torch
 import datasets
 from bench.config.schema import RunConfig
 from bench.profiling import GpuUse
-from bench.speed import engines, fedconcat, overhead, population, scheduler, w1
+from bench.speed import engines, fedconcat, population, scheduler, w1
 from bench.speed import main as speed
-from bench.speed.clock import Pace, take_turns
-from bench.speed.rows import Row, markdown, read_json, write_json
+from bench.speed.clock import take_turns
+from bench.speed.rows import EXAMPLES, Row, markdown, read_json, write_json
 from bench.speed.workload import W1, Setting, apart, images, task_on, write_random_cifar10
 from tests.datasets.test_loaders import idx_bytes
 
@@ -82,7 +82,7 @@ def test_the_yardstick_is_fedavg(small):
     task = task_on(small, transform="none")
     module = reference_loop.SimpleCnn()
     module.load_state_dict(task.initial_params())
-    reference_loop.play_round(module, task.federation, list(range(40)), task.settings, augment=False)
+    reference_loop.train_round(module, task.federation, list(range(40)), task.settings, augment=False)
     params = FedAvg().step(task, FedAvg().init(task))["params"]
     for name, leaf in module.state_dict().items():
         torch.testing.assert_close(params[name], leaf, rtol=1e-4, atol=1e-6)
@@ -106,7 +106,10 @@ def test_cases_take_turns_and_the_median_counts(clock):
     order = []
     cases = {name: lambda name=name: order.append(name) or 8 for name in "ab"}
     paces = take_turns(cases, 3, CPU, GpuUse())
-    assert {case: (pace.rate, pace.per_core) for case, pace in paces.items()} == {"a": (8.0, 4.0), "b": (8.0, 4.0)}
+    assert {case: (pace.value, pace.per_core_second) for case, pace in paces.items()} == {
+        "a": (8.0, 4.0),
+        "b": (8.0, 4.0),
+    }
     assert all(pace.peak_mb > 0 and pace.gpu_use is None for pace in paces.values())
     assert order == ["a", "b"] * 3
 
@@ -136,8 +139,8 @@ def test_without_a_gpu_its_use_is_unknown(monkeypatch):
 
 
 def test_the_table_names_cases_values_and_notes_and_leaves_empty_columns_out():
-    pace = Pace(rate=8000.4, per_core=7900, peak_mb=512, gpu_use=0.375)
-    table = markdown([Row("images", None, note="random"), pace.row("loop, fedavg", "0.95 of the yardstick")])
+    pace = Row("loop, fedavg", 8000.4, EXAMPLES, "0.95 of the yardstick", 7900, peak_mb=512, gpu_use=0.375)
+    table = markdown([Row("images", None, note="random"), pace])
     assert "| case | value | unit | per core-second | peak MB | GPU use | note |" in table
     assert "| loop, fedavg | 8,000 | examples per second | 7,900 | 512 | 38 % | 0.95 of the yardstick |" in table
     assert "padding" not in table and "| images |  |  |  |  |  | random |" in table
@@ -304,21 +307,21 @@ def test_fedconcat_is_measured_where_mnist_is_missing(setting, monkeypatch):
 
 
 def test_w1_counts_the_examples_of_whole_runs(small):
-    played = w1.play(small, "cpu", 0.0, {"participation": 0.5})
+    found = w1.measure(small, "cpu", 0.0, {"participation": 0.5})
     task = task_on(small, participation=0.5)
-    assert played.examples == sum(task.num_trained(task.sample_cohort(round)) for round in range(2))
-    assert 0 < played.ready <= played.begin < played.end and played.last_rate > 0
+    assert found.examples == sum(task.num_trained(task.sample_cohort(round)) for round in range(2))
+    assert 0 < found.ready <= found.begin < found.end and found.last_rate > 0
 
 
 def test_trials_side_by_side_count_from_the_first_beginning_to_the_last_end():
-    one = w1.Played(0, 1, 2, 6, cpu=3, examples=100, last_rate=1, peak_mb=5)
+    one = w1.Measured(0, 1, 2, 6, cpu=3, examples=100, last_rate=1, peak_mb=5)
     other = replace(one, begin=3, end=7, cpu=5, peak_mb=6)
     row = w1._pace("two", [one, other], GpuUse())
     assert (row.value, row.per_core_second, row.peak_mb) == (40, 25, 6)
 
 
 @pytest.mark.slow
-def test_w1_is_played_alone_and_by_processes_at_once(setting):
+def test_w1_runs_alone_and_by_processes_at_once(setting):
     rows = w1.w1(setting)
     assert [row.case for row in rows] == [
         "W1, one trial: start to first round",
@@ -347,8 +350,8 @@ def test_a_population_leaves_states_of_those_that_took_part_only(tmp_path, monke
     threads = torch.get_num_threads()
     rows = {r.case: r for r in population.population(Setting(tmp_path, tmp_path, GpuUse()), 2, (20, 60))}
     torch.set_num_threads(threads)
-    played = rows["client states, scaffold, 60 clients"].note.split()
-    assert played[0] == played[2] and 10 < int(played[0]) <= 20  # 2 rounds of 10 clients
+    found = rows["client states, scaffold, 60 clients"].note.split()
+    assert found[0] == found[2] and 10 < int(found[0]) <= 20  # 2 rounds of 10 clients
     assert "client states, moon, 60 clients" in rows and "client states, fedavg, 60 clients" not in rows
     ratio = rows["round, fedavg, 60 clients"].value / rows["round, fedavg, 20 clients"].value
     assert rows["round, fedavg, 60 clients"].note.startswith(f"{ratio:.2f} of 20 clients")
@@ -361,27 +364,27 @@ def test_a_population_leaves_states_of_those_that_took_part_only(tmp_path, monke
 def test_growth_of_the_driver_is_counted_between_two_trials(monkeypatch):
     memory = iter([100.0, 107.0])  # MB
 
-    def play(settings, count, *, read, look):
+    def run(settings, count, *, read, look):
         for number in range(1, count + 1):
             look(number)
-        return overhead._Played([(0.0, {"status": "done"})] * count, [])
+        return [(0.0, {"status": "done"})] * count, []
 
-    monkeypatch.setattr(overhead, "_play", play)
-    monkeypatch.setattr(overhead, "unique_memory_mb", lambda: next(memory))
-    assert overhead.memory_per_trial(10, 80) == pytest.approx(100_000)
+    monkeypatch.setattr(scheduler, "_run", run)
+    monkeypatch.setattr(scheduler, "unique_memory_mb", lambda: next(memory))
+    assert scheduler.memory_per_trial(10, 80) == pytest.approx(100_000)
 
 
 def test_failing_runs_are_not_timed(monkeypatch):
-    failed = overhead._Played([(0.0, {"status": "failed", "reason": "boom"})], [])
-    monkeypatch.setattr(overhead, "_play", lambda *given, **options: failed)
+    failed = [(0.0, {"status": "failed", "reason": "boom"})], []
+    monkeypatch.setattr(scheduler, "_run", lambda *given, **options: failed)
     with pytest.raises(RuntimeError, match="1 of 1 runs were not done; the first: boom"):
-        overhead.wall_of_many(1)
+        scheduler.wall_of_many(1)
 
 
 def test_the_store_that_a_report_is_timed_on_is_a_full_table(tmp_path):
     from reports import api
 
-    assert overhead.write_store(tmp_path, 2, rounds=3) == 50
+    assert scheduler.write_store(tmp_path, 2, rounds=3) == 50
     table = api.render(tmp_path, "many", "paper")
     assert "dir-0.1" in table and "fedlc" in table and "2 seeds (0, 1)" in table
     assert "missing" not in table and "/2" not in table  # seeds that are not there
@@ -389,7 +392,7 @@ def test_the_store_that_a_report_is_timed_on_is_a_full_table(tmp_path):
 
 @pytest.mark.slow
 def test_the_scheduler_is_measured_on_few_runs(setting, monkeypatch):
-    monkeypatch.setattr(overhead, "seconds_per_trial", lambda: 0.03)
+    monkeypatch.setattr(scheduler, "seconds_per_trial", lambda: 0.03)
     rows = scheduler.scheduler(setting, count=4, growth=(2, 5), seeds=1)
     assert [row.case for row in rows] == [
         "scheduler overhead, warm workers",

@@ -391,7 +391,13 @@ def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, pla
     played("cifar10 label-2", "fedconcat", [0.5], diagnostics=shares(0), traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
     wanted = [*map(curves, figure_names.CURVES), {"kind": "by-setting", "setting": "clients"}]
     wanted += [{"kind": "distributions", "client": 0}, {"kind": "local-models"}]
-    of_features = {"cka", "weight-norms", "embedding", "separability"}  # see test_feature_figures.py
+    of_features = {
+        "cka",
+        "weight-norms",
+        "embedding",
+        "separability",
+        "encoder-features",
+    }  # see test_feature_figures.py
     assert {figure["kind"] for figure in wanted} | of_features == set(figure_names.FIGURES)
     for figure in wanted:
         found = numbers(store, figure)

@@ -1,0 +1,181 @@
+"""What frozen encoders of two clients know: Tables 6 and 7, Figures 5 and 6 of FedConcat (Diao et al., AAAI 2024).
+
+The first two clients of a cohort have trained one model each from a common start. Their encoders ("fe1", "fe2"), the average
+of them ("favg") and both side by side ("fe") are frozen; a linear classifier and a decoder are trained on the features of
+the clients' training images (`bench.measurements.heads`). Images are as they are, never augmented.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from algorithms import tree
+from algorithms.base import average_buffers
+from bench.measurements import heads
+from bench.models.base import BoundModel
+from bench.seeding import generator_for
+
+_BATCH = 500  # images per forward pass
+_BOTH = 2  # as the examples of a head: those of both clients
+# Row of a table -> encoder, and the client on whose examples its heads are trained.
+_HEADS = {
+    "exchange": {
+        "fe1-own": ("fe1", 0),
+        "fe1-exchange": ("fe1", 1),
+        "fe2-own": ("fe2", 1),
+        "fe2-exchange": ("fe2", 0),
+    },
+    "pooled": {name: (name, _BOTH) for name in ("fe1", "fe2", "favg", "fe")},
+}
+
+
+class Encoders:
+    """Frozen encoders of two clients.
+
+    Attributes:
+        ids: of the clients.
+        rows: of their training examples, a tensor each.
+    """
+
+    def __init__(self, task: Any, models: dict):
+        """
+        Args:
+            task: the run's task.
+            models: of `bench.simulation.local_models.local_models`.
+
+        Raises:
+            ValueError: if there are fewer than two clients, or images with noise.
+        """
+        if task.federation.noise_levels is not None:
+            raise ValueError("encoders are compared on clean images, but the partition adds noise to them")
+        if len(models["ids"]) < 2:
+            raise ValueError(f"encoders of two clients are compared, but the cohort has {len(models['ids'])}")
+        self.ids = models["ids"][:2].tolist()
+        self.rows = [task.federation.clients[client] for client in self.ids]
+        self._task = task
+        self._models = {part: tree.map(lambda leaf: leaf[:2], models[part]) for part in ("params", "buffers")}
+        self.features = functools.cache(self._features)
+
+    def about(self) -> dict[str, Any]:
+        """Which clients they are of: ids, and training examples of each class."""
+        counts = self._task.federation.label_counts[self.ids]
+        return {"clients": self.ids, "label_counts": counts.long().tolist()}
+
+    def _features(self, encoder: str) -> Tensor:
+        """Features of both clients' training images, the first client's first: [n_0 + n_1, feature_dim]."""
+        if encoder == "fe":
+            return torch.cat([self.features("fe1"), self.features("fe2")], 1)
+        params, buffers = self._model(encoder)
+        bound, federation = BoundModel(self._task.model, buffers), self._task.federation
+        with torch.no_grad():
+            batches = [
+                bound.features(params, federation.transform.scale(federation.images[rows], self._task.dtype))
+                for rows in torch.cat(self.rows).split(_BATCH)
+            ]
+        return torch.cat(batches)
+
+    def _model(self, encoder: str) -> tuple[dict, dict]:
+        """Params and buffers of one client's model, or of the average weighted by examples."""
+        params, buffers = self._models["params"], self._models["buffers"]
+        if encoder == "favg":
+            sizes = torch.tensor([len(rows) for rows in self.rows])
+            return tree.weighted_mean(params, sizes), average_buffers(buffers, sizes)
+        client = ("fe1", "fe2").index(encoder)
+        return tree.row(params, client), tree.row(buffers, client)
+
+
+def head_losses(task: Any, models: dict, examples: str, decoder_width: int) -> dict[str, Any]:
+    """Losses of heads on frozen features after their training, which is that of the encoders: as many epochs, the same SGD.
+
+    Args:
+        task, models: as in `Encoders`.
+        examples: "exchange" for those of either client, "pooled" for those of both.
+        decoder_width: hidden units of the decoder; 0 is a linear one.
+
+    Returns:
+        "values": row -> "cls_loss", cross-entropy in nats, and "rec_loss", squared error per pixel; None if not finite.
+        "clients", "label_counts": see `Encoders.about`.
+    """
+    encoders, federation = Encoders(task, models), task.federation
+    first, rows = len(encoders.rows[0]), torch.cat(encoders.rows)
+    parts = {0: slice(first), 1: slice(first, None), _BOTH: slice(None)}
+    values = {}
+    for name, (encoder, owner) in _HEADS[examples].items():
+        features, chosen = encoders.features(encoder)[parts[owner]], rows[parts[owner]]
+        pixels = federation.images[chosen].flatten(1).to(features.dtype) / 255
+        known = heads.Examples(features, federation.labels[chosen])
+        seen = heads.Examples(features, pixels)
+        values[name] = {
+            "cls_loss": heads.classification_loss(known, federation.num_classes, task.settings, task.seed, owner),
+            "rec_loss": heads.reconstruction_loss(seen, decoder_width, task.settings, task.seed, owner),
+        }
+    finite = {
+        name: {metric: loss if math.isfinite(loss) else None for metric, loss in losses.items()}
+        for name, losses in values.items()
+    }
+    return {"values": finite, **encoders.about()}
+
+
+def plane(task: Any, models: dict, names: Sequence[str], view: str, points: int) -> dict[str, Any]:
+    """Features of training images of both clients in the plane.
+
+    Args:
+        task, models: as in `Encoders`.
+        names: of the encoders.
+        view: as in `project`.
+        points: images of each client, at most; the same for all encoders and rounds.
+
+    Returns:
+        "panels": encoder -> "points" [n][2] and "axes", what to write at them. "labels", "owners" (ids): [n].
+
+    Raises:
+        ValueError: if features are not finite.
+    """
+    encoders = Encoders(task, models)
+    shown = []
+    for client, rows in enumerate(encoders.rows):
+        order = torch.randperm(len(rows), generator=generator_for(task.seed, "points", client))
+        shown.append(order[:points].sort().values + client * len(encoders.rows[0]))
+    chosen, panels = torch.cat(shown), {}
+    for name in names:
+        features = encoders.features(name)[chosen].numpy()
+        if not np.isfinite(features).all():
+            raise ValueError("features are not finite")
+        found, axes = project(features, view, task.seed)
+        panels[name] = {"points": found.astype(float).round(6).tolist(), "axes": list(axes)}
+    labels = task.federation.labels[torch.cat(encoders.rows)[chosen]].tolist()
+    owners = np.repeat(encoders.ids, [len(part) for part in shown]).tolist()
+    return {"panels": panels, "labels": labels, "owners": owners}
+
+
+def project(features: np.ndarray, view: str, seed: int) -> tuple[np.ndarray, tuple[str, str]]:
+    """Features in the plane.
+
+    Args:
+        features: [n, feature_dim], n >= 2.
+        view: "pca" keeps distances as far as two directions can; "tsne" keeps neighbourhoods only.
+        seed: of the start of t-SNE.
+
+    Returns:
+        [n, 2], and what to write at the axes.
+    """
+    if view == "pca":
+        from sklearn.decomposition import PCA
+
+        pca = PCA(2, svd_solver="full")
+        with np.errstate(invalid="ignore"):  # features that are all alike have no variance to share
+            points = pca.fit_transform(features)
+        return points, tuple(
+            f"component {number} ({share:.0%} of variance)"
+            for number, share in enumerate(np.nan_to_num(pca.explained_variance_ratio_), start=1)
+        )
+    from sklearn.manifold import TSNE
+
+    perplexity = min(30.0, (len(features) - 1) / 3)  # scikit-learn's default, where there are enough points
+    points = TSNE(2, perplexity=perplexity, init="pca", random_state=seed % 2**32).fit_transform(features)
+    return points, ("t-SNE dimension 1", "t-SNE dimension 2")

@@ -1,0 +1,145 @@
+"""Tables of what was measured on runs instead of their accuracies: losses on frozen encoders, sizes of datasets."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from reports.tables.aggregate import cell_keys, collect_runs, current_cells, row_keys, summarise
+from reports.tables.footnotes import about_runs, published_beside
+from reports.tables.layout import Cell, Row, Table, caveats_of
+from reports.tables.published_comparison import compare, own_value
+from reports.tables.report import Report
+from reports.tables.significance import contenders
+
+# Of each kind of table: metric -> title of its column, and how numbers are printed.
+_METRICS = {
+    "encoder-heads": {"cls_loss": ("Classification loss", ".4f"), "rec_loss": ("Reconstruction loss", ".4f")},
+    "dataset-sizes": {"n_train": ("#Training", ",.0f"), "n_test": ("#Test", ",.0f"), "n_classes": ("#Classes", ",.0f")},
+}
+# What one run has several rows of: name of the row's values, which is that of its published numbers -> labels.
+_HEADS = {
+    "exchange": {
+        "fe1-own": {"encoder": "f_e1", "exchange": "no"},
+        "fe1-exchange": {"encoder": "f_e1", "exchange": "yes"},
+        "fe2-own": {"encoder": "f_e2", "exchange": "no"},
+        "fe2-exchange": {"encoder": "f_e2", "exchange": "yes"},
+    },
+    "pooled": {
+        "fe1": {"encoder": "f_e1"},
+        "fe2": {"encoder": "f_e2"},
+        "favg": {"encoder": "f_avg"},
+        "fe": {"encoder": "f_e"},
+    },
+}
+_PUBLISHED_AS = {"favg": "fedavg", "fe": "fedconcat", "": ""}  # the other rows are those of local models
+
+
+def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Report:
+    """The report of a grid whose layout names a measured table.
+
+    Args:
+        grid: expanded grid, as stored by `run`.
+        records: run id -> record of the runs that have ended.
+        found: run id -> what was measured.
+
+    Raises:
+        ValueError: if cells cannot be told apart.
+    """
+    grid = grid | {"cells": current_cells(grid, records)}
+    kind, value = grid["report"]["measured"]["kind"], own_value(grid)
+    runs = collect_runs(grid, records, grid["report"]["metric"], value)
+    *_, column = cell_keys(grid)
+    own = [*next(iter(_rows_of_a_run(grid).values()))]
+    keys = [*row_keys(grid), *([column] if runs[column].nunique() > 1 else []), *own]
+    cells = _cells(grid, runs, found, keys, value)
+    best = _smallest(cells, [*keys[:-1], "metric"]) if own else False
+    empty = {"gain": math.nan, "gain_std": math.nan, "p_value": math.nan, "not_significant": False, "chosen_on": ""}
+    cells = cells.assign(value=value, best=best, **empty)
+    notes = [*grid["report"].get("notes", ()), *_clients(grid, found)]
+    if cells["best"].any():
+        notes.append("Bold: the smaller loss, as in the paper.")
+    notes += [*published_beside(grid, cells, value, unit=""), *about_runs(grid, records, cells)]
+    name = f"{grid['grid']}@{grid['budget']}"
+    return Report(name, grid["title"] or grid["grid"], (_arrange(cells, keys, kind),), tuple(notes), cells)
+
+
+def _rows_of_a_run(grid: dict) -> dict[str, dict[str, str]]:
+    """Name of a row's values -> its labels, for each row that the table has of one run."""
+    measured = grid["report"]["measured"]
+    return _HEADS[measured["examples"]] if measured["kind"] == "encoder-heads" else {"": {}}
+
+
+def _cells(grid: dict, runs: pd.DataFrame, found: dict[str, dict], keys: list[str], value: str) -> pd.DataFrame:
+    """One line per cell and metric, compared with what is published."""
+    frames, measured = [], grid["report"]["measured"]["kind"]
+    for name, labels in _rows_of_a_run(grid).items():
+        for metric in _METRICS[measured]:
+            scores = {run: result["values"][name][metric] for run, result in found.items()}
+            score = runs["run"].map(scores).astype(float)
+            lines = runs.assign(
+                **labels,
+                variant=name,
+                published_as=_PUBLISHED_AS.get(name, "local"),
+                score=score,
+                done=score.notna(),
+                diverged=runs["diverged"] | (runs["run"].isin(scores) & score.isna()),
+            )
+            cells = summarise(lines, keys, grid["std"])
+            # Two clients are compared, however many there are; how many images are missing is what sizes show.
+            about = {"data_note": ""} if measured == "dataset-sizes" else {"clients": "2"}
+            compared = compare(cells.assign(**about), grid, metric, value)
+            frames.append(compared.assign(metric=metric, clients=cells["clients"]))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _clients(grid: dict, found: dict[str, dict]) -> Iterator[str]:
+    """Whose encoders were compared: clients, their examples and classes."""
+    for cell in grid["cells"]:
+        if about := found.get(cell["run"], {}).get("label_counts"):
+            result, config = found[cell["run"]], cell["config"]
+            clients = "; ".join(
+                f"client {client}: {sum(counts):,} examples "
+                f"({', '.join(name for name, count in zip(result['classes'], counts, strict=True) if count)})"
+                for client, counts in zip(result["clients"], about, strict=True)
+            )
+            yield f"{config['dataset']}, {config['partition']} of {config['clients']} clients, seed {cell['seed']}: {clients}."
+
+
+def _smallest(cells: pd.DataFrame, rivals: list[str]) -> pd.Series:
+    """True for the smallest mean among the complete cells that have these columns in common, as printed."""
+    candidates = contenders(cells)
+    means = candidates["mean"].round(4)
+    least = means.groupby([candidates[key] for key in rivals]).transform("min")
+    return (means == least).reindex(cells.index, fill_value=False)
+
+
+def _arrange(cells: pd.DataFrame, keys: list[str], kind: str) -> Table:
+    metrics = _METRICS[kind]
+    shown = {
+        (tuple(getattr(cell, key) for key in keys), cell.metric): _show(cell, metrics[cell.metric][1])
+        for cell in cells.itertuples()
+    }
+    rows = tuple(
+        Row(labels, tuple(shown[labels, metric] for metric in metrics))
+        for labels in dict.fromkeys(labels for labels, _ in shown)
+    )
+    return Table(kind.replace("-", "_"), tuple(keys), tuple(title for title, _ in metrics.values()), rows)
+
+
+def _show(cell: Any, digits: str) -> Cell:
+    published = ()
+    if cell.published:
+        published = (f"{float(cell.published.mean):{digits}}",)
+        if cell.done:
+            published += (f"{cell.difference:+{digits}}",)
+    spread = "" if math.isnan(cell.std) else f"±{cell.std:{digits}}"
+    return Cell(
+        measured=f"{cell.mean:{digits}}{spread}" if cell.done else "",
+        caveats=tuple(caveats_of(cell)),
+        published=published,
+        best=cell.best,
+        mean=cell.mean if cell.done else None,
+        runs=tuple(cell.run_ids.split()),
+    )

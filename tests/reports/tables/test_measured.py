@@ -1,0 +1,158 @@
+"""Tables 6, 7 and 8 of FedConcat: measured values in the paper's layout beside the published ones."""
+
+import json
+
+import pytest
+
+from reports import api
+
+EXCHANGE = {"kind": "encoder-heads", "examples": "exchange", "decoder_width": 256}
+POOLED = EXCHANGE | {"examples": "pooled"}
+SIX = {
+    "fe1-own": (0.0235, 0.07),
+    "fe1-exchange": (0.2, 0.06),
+    "fe2-own": (0.0007, 0.0796),
+    "fe2-exchange": (0.03, 0.09),
+}
+SEVEN = {"fe1": (0.1, 0.08), "fe2": (0.2, 0.09), "favg": (0.3, 0.08), "fe": (0.05, 0.1)}
+COUNTS = {"n_train": 50_000, "n_test": 9_000, "n_classes": 10}
+
+
+@pytest.fixture
+def heads(store):
+    """Adds a run of two clients with the losses of its heads, None for those without any; returns the store."""
+
+    def add(table: int, *losses, row="fmnist label-2", status=0.5, **options):
+        store.mirrors, store.verdict = {"paper": "fedconcat", "table": table}, None
+        measured = EXCHANGE if table == 6 else POOLED
+        store.report = {"rows": ["dataset", "partition"], "columns": "algorithm", "metric": "local_accuracy"}
+        store.report |= {"measured": measured, "notes": ["A note."]}
+        first = len(store.cells)
+        store.add(row, "local", [status] * len(losses), personal=True, **options)
+        for cell, of_run in zip(store.cells[first:], losses, strict=True):
+            if of_run and cell["run"]:
+                values = {name: dict(zip(("cls_loss", "rec_loss"), both, strict=True)) for name, both in of_run.items()}
+                result = {
+                    "values": values,
+                    "clients": [0, 1],
+                    "classes": ["coat", "bag"],
+                    "label_counts": [[3, 0], [1, 4]],
+                }
+                probe(store, cell, f"encoder-heads-{measured['examples']}-256-0004", result)
+        return store
+
+    return add
+
+
+def probe(store, cell: dict, name: str, result: dict) -> None:
+    path = store.folder / "runs" / cell["run"] / f"probe-{name}.json"
+    path.write_text(json.dumps({"version": 1, "result": {"classes": ["coat"], **result}}))
+
+
+def lines(store, format: str = "md") -> list[list[str]]:
+    """Cells of the Markdown table, row by row."""
+    text = api.render(store.save(), "small_table", store.budget, format=format)
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def text_of(store, format: str = "md") -> str:
+    return api.render(store.save(), "small_table", store.budget, format=format)
+
+
+def test_table_6_shows_each_loss_beside_the_published_one_and_the_smaller_one_of_an_encoder_in_bold(heads):
+    head, _, *rows = lines(heads(6, SIX))
+    assert head == ["dataset", "partition", "encoder", "exchange", "Classification loss", "Reconstruction loss"]
+    assert [row[2:] for row in rows] == [
+        ["f_e1", "no", "**0.0235** (0.0235, +0.0000)", "0.0700 (0.0646, +0.0054)"],
+        ["f_e1", "yes", "0.2000 (0.2345, -0.0345)", "**0.0600** (0.0657, -0.0057)"],
+        ["f_e2", "no", "**0.0007** (0.0007, +0.0000)", "**0.0796** (0.0796, +0.0000)"],
+        ["f_e2", "yes", "0.0300 (0.0292, +0.0008)", "0.0900 (0.0816, +0.0084)"],
+    ]
+
+
+def test_table_7_compares_the_four_encoders(heads):
+    store = heads(7, SEVEN)
+    head, _, *rows = lines(store)
+    assert head[2:] == ["encoder", "Classification loss", "Reconstruction loss"]
+    assert [row[2:] for row in rows] == [
+        ["f_e1", "0.1000 (0.0810, +0.0190)", "**0.0800** (0.0817, -0.0017)"],
+        ["f_e2", "0.2000 (0.2456, -0.0456)", "0.0900 (0.0823, +0.0077)"],
+        ["f_avg", "0.3000 (0.1072, +0.1928)", "**0.0800** (0.0850, -0.0050)"],
+        ["f_e", "**0.0500** (0.0493, +0.0007)", "0.1000 (0.0819, +0.0181)"],
+    ]
+    text = text_of(store)
+    assert (
+        "- A note.\n- fmnist, label-2 of 40 clients, seed 0: client 0: 3 examples (coat); client 1: 5 examples (coat, bag)."
+        in text
+    )
+    assert (
+        "- Bold: the smaller loss, as in the paper.\n- In parentheses: published value (fedconcat, Table 7) and" in text
+    )
+
+
+@pytest.mark.parametrize("change", [{"substitute": "mnist"}, {"data_note": "half of it"}, {"row": "mnist label-2"}])
+def test_what_was_measured_on_something_else_has_no_published_counterpart(heads, change):
+    text = text_of(heads(6, SIX, **change))
+    assert "0.2345" not in text and "In parentheses" not in text
+
+
+def test_a_stand_in_is_named_in_every_cell_and_nothing_is_best(heads):
+    store = heads(6, SIX, substitute="mnist")
+    assert lines(store)[2][2:] == ["f_e1", "no", "0.0235, on mnist", "0.0700, on mnist"]
+    assert "**" not in text_of(store)
+
+
+def test_a_head_that_diverged_has_no_number(heads):
+    store = heads(6, SIX | {"fe1-own": (None, 0.07)})
+    assert lines(store)[2][4] == "diverged (0.0235)"
+    assert lines(store)[3][4].startswith("**0.2000**")
+    assert "nan" not in text_of(store) and "nan" not in text_of(store, "tex")
+
+
+@pytest.mark.parametrize(
+    ("options", "losses", "shown"),
+    [
+        ({"status": "diverged"}, None, "diverged (0.0235)"),
+        ({"missing": "no data: fmnist"}, None, "no data: fmnist (0.0235)"),
+        ({}, None, "0/1 seeds (0.0235)"),
+    ],
+)
+def test_a_run_that_has_no_losses_says_why(heads, options, losses, shown):
+    store = heads(6, losses, **options)
+    assert lines(store)[2][4] == shown
+    for format in ("csv", "html"):
+        text_of(store, format)
+
+
+def test_several_seeds_are_averaged(heads):
+    store = heads(7, SEVEN, SEVEN | {"fe": (0.07, 0.1)})
+    assert lines(store)[5][3] == "**0.0600±0.0100** (0.0493, +0.0107)"
+
+
+def test_the_page_lists_the_runs_with_the_axes_of_the_grid(heads):
+    page = text_of(heads(7, SEVEN), "html")
+    assert "Classification loss" in page and "local_accuracy (last)" in page
+
+
+def test_the_csv_has_a_line_per_row_and_metric(heads):
+    head, *rows = (line.split(",") for line in text_of(heads(6, SIX), "csv").splitlines())
+    found = [dict(zip(head, row, strict=True)) for row in rows]
+    assert len(found) == 8
+    (one,) = (
+        line for line in found if (line["encoder"], line["exchange"], line["metric"]) == ("f_e1", "yes", "cls_loss")
+    )
+    assert (one["mean"], one["published_mean"], one["difference"]) == ("0.2", "0.2345", "-0.0345")
+
+
+def test_table_8_counts_what_is_here_beside_what_is_published(store):
+    store.mirrors, store.verdict = {"paper": "fedconcat", "table": 8}, None
+    store.report = {"rows": ["dataset"], "columns": "algorithm", "metric": "accuracy"}
+    store.report |= {"measured": {"kind": "dataset-sizes"}}
+    store.add("cifar10 none", "centralized", [0.1], data_note="9,000 test images")
+    store.add("svhn none", "centralized", [None], missing="no data: svhn")
+    probe(store, store.cells[0], "dataset-sizes", {"values": {"": COUNTS}})
+    assert lines(store)[2:] == [
+        ["cifar10", "50,000 (50,000, +0)", "9,000 (10,000, -1,000)", "10 (10, +0)"],
+        ["svhn", *(f"no data: svhn ({count})" for count in ("73,257", "26,032", "10"))],
+    ]
