@@ -6,8 +6,7 @@ import torch
 
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.planning import make_plan, retention_of
-from bench.experiments.spec import Request
+from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.measurements import heads
 from bench.measurements.encoders import Encoders, head_losses, plane, project
 from bench.measurements.run import measure
@@ -17,6 +16,7 @@ from bench.results.store import Store
 from bench.simulation.build import build_task
 from bench.simulation.run import Run
 from datasets import load
+from tests.support.planning import Experiment
 
 DIGITS = {"dataset": "digits", "model": "mlp"}
 LABELS = np.repeat([0, 2, 1], 20)
@@ -40,14 +40,14 @@ def trained(tmp_path_factory):
     """A store in which the runs of Tables 6 and 7 and of Figures 5 and 6 are done, on digits at the budget smoke."""
     with Store(tmp_path_factory.mktemp("encoders")).locked() as store:
         for name in ("paper_table6", "paper_figure6"):
-            train(store, Request(load_grid(name), "smoke", {}, DIGITS, None, {}, None), load("digits", None))
+            train(store, Experiment(ExperimentSpec(load_grid(name), "smoke", overrides=DIGITS)), load("digits", None))
         yield store
 
 
 def train(store, request, dataset) -> None:
     """What is not finished of a grid, in this process."""
-    for cell in make_plan(request, store).todo:
-        kept = retention_of(request, cell, store)
+    for cell in request.plan(store).todo:
+        kept = request.retention(cell, store)
         run = Run(cell.config, dataset, folder=Folder(store.run_folder(cell.id)), retention=kept)
         store.start(cell.id, cell.config.canonical())
         while not run.finished:
@@ -143,12 +143,14 @@ def test_figures_show_the_same_images_under_every_encoder(trained):
 @pytest.mark.slow
 def test_on_real_handwriting_concatenation_tells_more_about_classes_than_averaging(real_data, tmp_path):
     """The claim of Table 7."""
-    request = Request(load_grid("paper_table7"), "small", {}, {"dataset": "mnist"}, None, {}, real_data)
+    request = Experiment(
+        ExperimentSpec(load_grid("paper_table7"), "small", overrides={"dataset": "mnist"}), ExecutionOptions(real_data)
+    )
     with Store(tmp_path).locked() as store:
         train(store, request, load("mnist", real_data))
-        (cell,) = make_plan(request, store).cells
-        measure([cell], request.grid.report.needs, store, real_data, print)
-        (probe,) = probes_of(request.grid.report.needs[0], 1)
+        (cell,) = request.plan(store).cells
+        measure([cell], request.spec.grid.report.needs, store, real_data, print)
+        (probe,) = probes_of(request.spec.grid.report.needs[0], 1)
         losses = {name: of["cls_loss"] for name, of in result_of(store, cell.id, probe)["values"].items()}
     assert losses["fe"] < min(losses["fe1"], losses["fe2"], losses["favg"])
 
