@@ -311,8 +311,9 @@ def test_the_tables_of_the_parts_of_a_grid_have_every_key():
     parts = {"mirrors": Mirrors, "conditions": Condition, "tuning": Tuning, "budgets": Budget, "report": Layout}
     for key, part in parts.items():
         assert set(codes(rows[key])) >= part.model_fields.keys(), key
-    figures = {codes(row[0])[0]: set(codes(row[1])) for row in manual.table(EXTENDING, "kind of figure")}
-    assert figures == {kind: set(part.model_fields) - {"kind"} for kind, part in KINDS.items()}
+    rows = [row for kind in ("figure", "measured table") for row in manual.table(EXTENDING, f"kind of {kind}")]
+    shown = {codes(row[0])[0]: set(codes(row[1])) for row in rows}
+    assert shown == {kind: set(part.model_fields) - {"kind"} for kind, part in KINDS.items()}
 
 
 def test_the_search_space_of_the_manual_is_one(files):
