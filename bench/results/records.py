@@ -153,6 +153,7 @@ class StoredLayout(TypedDict):
     columns: str
     metric: str
     value: NotRequired[str]
+    measured: NotRequired[dict[str, Any]]
     figures: NotRequired[list[dict[str, Any]]]
     standings: NotRequired[bool]
     gains_over: NotRequired[dict[str, Any]]
