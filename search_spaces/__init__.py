@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
-from bench import yaml_text
 from bench.errors import ConfigError, sentences, unknown
+from bench.files import parse_yaml
 
 FOLDER = Path(__file__).parent
 
@@ -139,7 +139,7 @@ def _content(name: str) -> dict:
             raise ConfigError([unknown("space", name, ["own", *names(), "FILE.yaml"])])
         raise ConfigError([f"There is no file {name}."])
     try:
-        content = yaml_text.parse(path.read_text())
+        content = parse_yaml(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path} is not valid YAML: {' '.join(str(error).split())}."]) from error
     if not (isinstance(content, dict) and content):

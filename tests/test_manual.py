@@ -26,9 +26,9 @@ from reports import api
 from tests.algorithms import test_contract
 from tests.datasets.test_loaders import random_images, write_folders
 from tests.support import architecture, manual
-from tests.support.alone import play_alone
+from tests.support.alone import train_alone
 from tests.support.manual import PAGES, ROOT, codes
-from tests.support.toy import play, toy_task
+from tests.support.toy import toy_task, train
 
 README = ROOT / "README.md"
 EXTENDING, METHODS, ARCHITECTURE = (ROOT / "docs" / f"{name}.md" for name in ("extending", "methods", "architecture"))
@@ -198,7 +198,7 @@ def test_the_example_method_runs_from_a_config_and_its_options_count(example):
 
 
 def test_the_example_method_agrees_on_both_engines(example):
-    looped, vectorised = (play(example(), toy_task(engine=engine))["params"] for engine in ("loop", "vectorised"))
+    looped, vectorised = (train(example(), toy_task(engine=engine))["params"] for engine in ("loop", "vectorised"))
     for name in looped:
         torch.testing.assert_close(looped[name], vectorised[name], rtol=0, atol=1e-8)
 
@@ -298,7 +298,7 @@ def test_the_grid_of_the_manual_is_played_and_its_report_has_all_it_asks_for(fil
     content["axes"] |= {"seed": small["seeds"]}
     content["conditions"][0]["set"] |= small["conditions"][0]["set"]
     (files / "short.yaml").write_text(yaml.safe_dump(content))
-    results = play_alone(files / "short.yaml", files / "results")
+    results = train_alone(files / "short.yaml", files / "results")
     table = (results / "reports" / "short@paper.md").read_text()
     assert content["title"] in table and content["report"]["notes"][0] in table and "Mean ranks" in table
     drawn, _ = api.write_figures(results, "short", "paper")

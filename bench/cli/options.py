@@ -172,9 +172,9 @@ def scalar(text: str) -> Any:
     """
     import yaml
 
-    from bench import yaml_text
+    from bench.files import parse_yaml
 
     try:
-        return yaml_text.parse(text)
+        return parse_yaml(text)
     except yaml.YAMLError as error:
         raise ValueError(f"{text!r} is not a value that YAML can read; put it into quotes if it is a text.") from error

@@ -1,4 +1,4 @@
-"""Which code a run plays: a checkpoint that other code has written is not gone on from."""
+"""Which code a run executes: no run continues from a checkpoint that other code has written."""
 
 import ast
 import functools

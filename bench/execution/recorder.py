@@ -73,7 +73,7 @@ class RunRecorder:
         times = {"started": self._started.get(run_id), "finished": _now()}
         content = {**usual, **result, "rounds": len(rows), "versions": versions, **self._facts, **times}
         record = cast(RunRecord, content)  # `Store` checks records when it reads them
-        own = self._store.playing_folder(run_id)
+        own = self._store.unfinished_folder(run_id)
         elsewhere = None if folder in ("", str(own)) else Folder(folder)
         if elsewhere:
             elsewhere.copy_to(own)

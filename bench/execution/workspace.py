@@ -37,7 +37,7 @@ class Workspace:
 
     def run_folder(self, run_id: str) -> str:
         """Where the worker of a run writes."""
-        return str(self.store.playing_folder(run_id)) if self.storage is None else f"{self.root}/{run_id}"
+        return str(self.store.unfinished_folder(run_id)) if self.storage is None else f"{self.root}/{run_id}"
 
     def base_folder(self, run_id: str | None) -> str:
         """Where a worker finds the last state of a finished run; "" for None."""
@@ -75,5 +75,5 @@ def tidy(storage: "Folder", store: Store) -> None:
     """Removes the folders of runs that have ended. A driver that is killed between writing a run's record and removing its
     folder leaves the folder behind, and a repetition of the run would take it for its own."""
     for run_id in storage.folders():
-        if not store.playing_folder(run_id).exists():
+        if not store.unfinished_folder(run_id).exists():
             (storage / run_id).remove()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from bench.yaml_text import parse
+from bench.files import parse_yaml
 
 FOLDER = Path(__file__).parents[1] / "grids"
 SHARED = Path(__file__).parents[1] / "budgets.yaml"
@@ -29,11 +29,11 @@ def read(name: str) -> object:
     """
     path = find(name)
     try:
-        return parse(path.read_text())
+        return parse_yaml(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
 
 
 def read_shared() -> dict:
     """Conditions and budgets of all grids."""
-    return parse(SHARED.read_text())
+    return parse_yaml(SHARED.read_text())

@@ -151,7 +151,7 @@ class Store:
         """The folder of everything about a run."""
         return self.folder / "runs" / run_id
 
-    def playing_folder(self, run_id: str) -> Path:
+    def unfinished_folder(self, run_id: str) -> Path:
         """Where a run writes: into its folder, or into another one while that holds earlier results of it."""
         return self.folder / "repeating" / run_id if self._has_ended(run_id) else self.run_folder(run_id)
 
@@ -177,7 +177,7 @@ class Store:
 
     def outcome(self, run_id: str) -> RunRecord | None:
         """How the last attempt at a run ended: if a repetition failed, its record, which is not the one that counts."""
-        return self._record_in(self.playing_folder(run_id)) or self.record(run_id)
+        return self._record_in(self.unfinished_folder(run_id)) or self.record(run_id)
 
     def ended(self) -> Iterator[tuple[str, Config, RunRecord]]:
         """Run id, config and record of every finished run, in the order of their ids."""
@@ -207,11 +207,11 @@ class Store:
         self._write(self.run_folder(run_id) / f"probe-{name}.json", seal(json.dumps(content) + "\n"))
 
     def start(self, run_id: str, config: Config) -> None:
-        """Begins a run in its playing folder: its config, no rounds, no record. What is damaged or foreign there goes to
+        """Begins a run: its folder gets its config, no rounds, no record. What is damaged or foreign there goes to
         `superseded`: through a link the run would write elsewhere."""
         if self.is_damaged(run_id):
             self.set_aside(self.run_folder(run_id))
-        folder = self.playing_folder(run_id)
+        folder = self.unfinished_folder(run_id)
         if os.path.lexists(folder) and not _is_plain(folder):
             self.set_aside(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -222,13 +222,13 @@ class Store:
 
     def append(self, run_id: str, rows: Sequence[RoundRow]) -> None:
         """Adds rounds as they arrive."""
-        with open(self.playing_folder(run_id) / "rounds.jsonl", "a") as file:
+        with open(self.unfinished_folder(run_id) / "rounds.jsonl", "a") as file:
             file.write(_lines(rows))
 
     def finish(self, run_id: str, rows: Sequence[RoundRow], record: RunRecord) -> None:
         """Ends a run: writes all its rounds, then its record, which makes it count. A repeated run then replaces the earlier
         one, unless it failed."""
-        folder = self.playing_folder(run_id)
+        folder = self.unfinished_folder(run_id)
         lines = _lines(rows)
         write_file(folder / "rounds.jsonl", lines)
         # Its id is the hash of the config, so that the seal holds all three together.

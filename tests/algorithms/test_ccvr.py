@@ -33,7 +33,7 @@ from bench.models.calibrated import NormalisedClassifier, tukey, wrap
 from bench.models.mlp import Mlp
 from bench.simulation.client import Batch
 from bench.simulation.evaluation import evaluate
-from tests.support.toy import NUM_CLASSES, play, toy_task
+from tests.support.toy import NUM_CLASSES, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parent / "ccvr_oracle.json").read_text())
 EVERYONE = torch.arange(5)
@@ -189,7 +189,7 @@ def test_what_clients_send_is_accounted():
 
 def deployed(method, task=None):
     task = task or toy_task()
-    return method.deploy(task, play(method, task), EVERYONE)
+    return method.deploy(task, train(method, task), EVERYONE)
 
 
 @pytest.mark.parametrize("method", [CCVR(), Oracle()])
@@ -198,8 +198,8 @@ def test_training_and_the_encoder_stay_as_they_are(method):
     before = deployed(FedAvg(), task).params
     after = deployed(method, task).params
     assert all(torch.equal(before[name], after[name]) == (not name.startswith("classifier")) for name in before)
-    state = play(FedAvg(), task)
-    assert all(torch.equal(leaf, play(method, task)["params"][name]) for name, leaf in state["params"].items())
+    state = train(FedAvg(), task)
+    assert all(torch.equal(leaf, train(method, task)["params"][name]) for name, leaf in state["params"].items())
 
 
 def test_without_virtual_features_or_data_nothing_changes():
@@ -275,7 +275,7 @@ def test_it_calibrates_every_method_with_one_shared_model(base):
 
 def test_features_that_are_not_finite_give_a_classifier_that_is_not():
     task = toy_task()
-    state = play(FedAvg(), task)
+    state = train(FedAvg(), task)
     broken = {**state, "params": {name: leaf * torch.inf for name, leaf in state["params"].items()}}
     found = CCVR().deploy(task, broken, EVERYONE)
     assert not torch.isfinite(found.params["classifier.weight"]).any()
@@ -326,9 +326,9 @@ def test_methods_that_make_no_sense_are_refused_in_one_sentence():
 
 def test_clsnorm_trains_another_classifier_and_composes():
     task = toy_task()
-    plain, normal = play(FedAvg(), task), play(ClsNorm(), task)
+    plain, normal = train(FedAvg(), task), train(ClsNorm(), task)
     assert normal["params"].keys() == plain["params"].keys() - {"classifier.bias"}
-    both = play(ClsNorm(ClsProx(mu=5.0)), task)
+    both = train(ClsNorm(ClsProx(mu=5.0)), task)
     assert not torch.equal(both["params"]["classifier.weight"], normal["params"]["classifier.weight"])
     found = deployed(CCVR(ClsNorm()), task)
     assert "classifier.bias" not in found.params
@@ -360,7 +360,7 @@ def test_separability_is_about_pairs_of_classes_and_its_relative_form_not_about_
 
 def test_what_is_deployed_tells_how_far_apart_classes_are():
     task = toy_task()
-    deployed = CCVR().deploy(task, play(CCVR(), task, rounds=2), EVERYONE)
+    deployed = CCVR().deploy(task, train(CCVR(), task, rounds=2), EVERYONE)
     assert set(deployed.diagnostics) == {"sliced_wasserstein", "relative_sliced_wasserstein"}
     assert all(distance > 0 for distance in deployed.diagnostics.values())
-    assert not Oracle().deploy(task, play(Oracle(), task, rounds=2), EVERYONE).diagnostics
+    assert not Oracle().deploy(task, train(Oracle(), task, rounds=2), EVERYONE).diagnostics

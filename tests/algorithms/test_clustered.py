@@ -16,7 +16,7 @@ from bench.results.artifacts import Folder, on_host
 from bench.simulation.client import ClientView
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Cohort
-from tests.support.toy import assert_equal, play, toy_task
+from tests.support.toy import assert_equal, toy_task, train
 
 METHODS = [IFCA, FedSoft, FeSEM]
 VARIANTS = [
@@ -50,7 +50,7 @@ def everyone(task):
 )
 def test_engines_agree(method, how):
     tasks = [toy_task(engine=engine, **how) for engine in ("loop", "vectorised")]
-    looped, vectorised = (play(method, task) for task in tasks)
+    looped, vectorised = (train(method, task) for task in tasks)
     assert_equal(looped, vectorised, tolerance=1e-8)
     scores = [
         evaluate(task, method.deploy(task, state, everyone(task)))
@@ -62,13 +62,13 @@ def test_engines_agree(method, how):
 @pytest.mark.parametrize("method", VARIANTS, ids=str)
 def test_resumed_equals_uninterrupted_and_leaves_its_inputs_alone(method, tmp_path):
     task = toy_task(participation=0.6, rounds=4)
-    Folder(tmp_path).save("state.pt", on_host(play(method, task, rounds=2)))
+    Folder(tmp_path).save("state.pt", on_host(train(method, task, rounds=2)))
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     method.deploy(task, state, everyone(task))
     method.step(task, state)
     for _ in range(2):
         state = method.step(task, state)
-    assert_equal(state, play(method, task))
+    assert_equal(state, train(method, task))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_resumed_equals_uninterrupted_and_leaves_its_inputs_alone(method, tmp_pa
 )
 def test_options_have_an_effect(one, other):
     task = toy_task()
-    a, b = (method.deploy(task, play(method, task), everyone(task)).params for method in (one, other))
+    a, b = (method.deploy(task, train(method, task), everyone(task)).params for method in (one, other))
     assert not torch.equal(a["classifier.weight"], b["classifier.weight"])
 
 
@@ -104,7 +104,7 @@ def test_options_have_an_effect(one, other):
 def test_with_one_cluster_a_method_is_fedavg(method, participation, engine):
     task = toy_task(engine=engine, participation=participation)
     clustered, fedavg = method(num_clusters=1), FedAvg()
-    state, expected = play(clustered, task), play(fedavg, task)
+    state, expected = train(clustered, task), train(fedavg, task)
     assert_equal(tree.row(state["params"], 0), expected["params"], tolerance=1e-12)
     deployed = clustered.deploy(task, state, everyone(task)).params
     for client in range(task.population):
@@ -153,7 +153,7 @@ def test_clusters_become_means_by_examples_and_membership_and_empty_ones_stay():
 def test_each_client_trains_the_model_of_its_largest_membership():
     task = toy_task(sizes=EQUAL, rounds=1)
     method = FeSEM(3, cluster_init="independent")
-    start, end = method.init(task), play(method, task)
+    start, end = method.init(task), train(method, task)
     clusters = method.clusters(end)
     assert set(clusters.values()) == {0, 1, 2}
     for client, cluster in clusters.items():
@@ -171,7 +171,7 @@ def test_each_client_trains_the_model_of_its_largest_membership():
 @pytest.mark.parametrize("method", [IFCA(3), FedSoft(3), FeSEM(3)], ids=str)
 def test_local_models_average_to_the_clusters(method):
     task = toy_task()
-    before = play(method, task, rounds=1)
+    before = train(method, task, rounds=1)
     cohort = task.sample_cohort(1)
     mapped = method.map_clients(task, method.local_update, cohort, before)
     models = method.local_models(before, mapped)
@@ -189,7 +189,7 @@ def test_local_models_average_to_the_clusters(method):
 @pytest.mark.parametrize("method", [IFCA(3), FedSoft(3), FeSEM(3)], ids=str)
 def test_clients_deploy_the_model_of_their_cluster(method):
     task = toy_task(participation=0.4)
-    state = play(method, task)
+    state = train(method, task)
     models = {tuple(row) for row in state["params"]["classifier.bias"].tolist()}
     deployed = method.deploy(task, state, torch.tensor([4, 1])).params["classifier.bias"].tolist()
     assert len(deployed) == 2 and {tuple(row) for row in deployed} <= models
@@ -199,7 +199,7 @@ def test_diagnostics_name_the_cluster_of_each_client_that_took_part():
     task = toy_task(participation=0.6, rounds=1)
     method = FeSEM(2)
     assert method.diagnostics(method.init(task)) == {"clients": [], "clusters": []}
-    diagnostics = method.diagnostics(play(method, task))
+    diagnostics = method.diagnostics(train(method, task))
     assert diagnostics["clients"] == task.sample_cohort(0).ids.tolist()
     assert sorted(diagnostics["clusters"]) == [0, 0, 1]
 
@@ -211,7 +211,7 @@ def test_diagnostics_name_the_cluster_of_each_client_that_took_part():
 def test_bytes_per_round(method, received):
     task = toy_task(participation=0.6, rounds=2)  # 3 of 5 clients
     model = tree.num_bytes(task.initial_params())
-    spent = play(method, task)["spent"]
+    spent = train(method, task)["spent"]
     assert spent["bytes_down"] == 2 * 3 * received * model
     assert spent["bytes_up"] == 2 * 3 * model
     assert method.traffic(task) == round((spent["bytes_down"] + spent["bytes_up"]) / task.population)
@@ -223,13 +223,13 @@ def test_bytes_per_round(method, received):
 def test_choice_spreads_equal_models_over_clients():
     """All examples fall into batches differently for each model, else everybody would choose the first."""
     task = toy_task(sizes=EQUAL)
-    assert len(set(IFCA().clusters(play(IFCA(), task, rounds=1)).values())) >= 3
+    assert len(set(IFCA().clusters(train(IFCA(), task, rounds=1)).values())) >= 3
 
 
 def test_full_batches_tie_and_ties_go_to_the_first_cluster():
     for engine in ("loop", "vectorised"):
         task = toy_task(sizes=(6, 12, 4), engine=engine)
-        assert IFCA().clusters(play(IFCA(), task, rounds=1)) == {0: 0, 1: 0, 2: 0}
+        assert IFCA().clusters(train(IFCA(), task, rounds=1)) == {0: 0, 1: 0, 2: 0}
 
 
 def test_ifca_chooses_the_model_of_lowest_mean_batch_loss():
@@ -261,7 +261,7 @@ def test_importance_is_the_share_of_examples_that_a_model_fits_best(engine):
 def test_importance_lasts_until_the_next_vote():
     task = toy_task(rounds=5)
     method = FedSoft(3, interval=2)
-    kept = [play(method, task, rounds)["clients"]["rows"][2]["memberships"] for rounds in (1, 2, 3)]
+    kept = [train(method, task, rounds)["clients"]["rows"][2]["memberships"] for rounds in (1, 2, 3)]
     assert torch.equal(kept[0], kept[1]) and not torch.equal(kept[1], kept[2])
 
 
@@ -303,7 +303,7 @@ def test_clients_with_disjoint_labels_come_into_different_clusters(method):
     rows = [torch.full((20,), 2) if client % 2 else torch.arange(20) % 2 for client in range(len(sizes))]
     counts = torch.stack([torch.bincount(labels, minlength=3) for labels in rows]).double()
     task = replace(task, federation=replace(task.federation, labels=torch.cat(rows), label_counts=counts))
-    clusters = list(method.clusters(play(method, task)).values())
+    clusters = list(method.clusters(train(method, task)).values())
     assert clusters in ([0, 1] * 4, [1, 0] * 4)
 
 
@@ -357,7 +357,7 @@ def test_intended_proximal_term_keeps_clients_near_their_cluster():
         end = method.step(task, start)
         distances.append(tree.squared_distance(start["params"], end["params"]).item())
         if mu == 0:
-            assert_equal(end, play(FeSEM(2), task), tolerance=1e-12)
+            assert_equal(end, train(FeSEM(2), task), tolerance=1e-12)
     assert distances[1] < 0.5 * distances[0]
 
 

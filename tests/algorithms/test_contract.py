@@ -18,7 +18,7 @@ from algorithms.fedprox import FedProx
 from algorithms.rows import without_clients
 from bench.results.artifacts import Folder, on_host
 from bench.simulation.evaluation import evaluate
-from tests.support.toy import SMALL, assert_equal, history, play, toy_method, toy_task
+from tests.support.toy import SMALL, assert_equal, history, toy_method, toy_task, train
 
 METHODS = list(algorithms.REGISTRY)
 
@@ -50,7 +50,7 @@ def method(name):
 def test_engines_agree(name, method, participation):
     task, (*_, looped) = history(method, participation=participation, **sizes_for(name))
     other = replace(task, engine="vectorised")
-    vectorised = play(method, other)
+    vectorised = train(method, other)
     assert_equal(looped, vectorised, tolerance=1e-8)
     assert evaluate(task, method.deploy(task, looped, everyone(task))) == pytest.approx(
         evaluate(other, method.deploy(other, vectorised, everyone(other))), abs=1e-8
@@ -59,7 +59,7 @@ def test_engines_agree(name, method, participation):
 
 def test_a_cohort_that_is_too_large_to_stack_gives_the_same_up_to_rounding(name, method):
     task = toy_task(participation=0.6, **sizes_for(name))
-    assert_equal(play(method, task), play(method, replace(task, largest_stack=0)), tolerance=1e-8)
+    assert_equal(train(method, task), train(method, replace(task, largest_stack=0)), tolerance=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_cohort_that_is_too_large_to_stack_gives_the_same_up_to_rounding(name,
 def test_engines_agree_on_augmented_images_and_convolutions(name, method, model, shape, dataset):
     short = {"rounds": 2, "local_epochs": 1, **sizes_for(name)}
     task = toy_task(model=model, shape=shape, dataset=dataset, transform="fedconcat", **short)
-    looped, vectorised = (play(method, replace(task, engine=engine)) for engine in ("loop", "vectorised"))
+    looped, vectorised = (train(method, replace(task, engine=engine)) for engine in ("loop", "vectorised"))
     assert_equal(looped, vectorised, tolerance=1e-8)
 
 
@@ -138,10 +138,10 @@ def test_clients_deploy_one_model_each_exactly_if_the_method_is_personal(name, m
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.6])
-def test_what_a_run_costs_is_known_before_it_is_played(name, method, participation):
+def test_what_a_run_costs_is_known_before_it_is_trained(name, method, participation):
     # Equal clients, so that every cohort costs the same.
     task = toy_task(participation=participation, **(sizes_for(name) or {"sizes": (20,) * 5}))
-    state = play(method, task)
+    state = train(method, task)
     spent = state["spent"]
     deploying = method.deployment(task, method.deploy(task, state, everyone(task)).model)
     exchanged = sum(of[key] for of in (spent, deploying) for key in ("bytes_down", "bytes_up"))
@@ -215,7 +215,7 @@ def test_a_client_with_one_example_is_trained_without_breaking_anything(name, me
         task = toy_task(sizes=(56,))
     else:
         task = toy_task(sizes=(1, 4, 20, 8, 11))
-    assert tree.all_finite(method.deploy(task, play(method, task), everyone(task)).params)
+    assert tree.all_finite(method.deploy(task, train(method, task), everyone(task)).params)
 
 
 def test_description_is_one_sentence(name):

@@ -26,7 +26,7 @@ from bench.models.base import BoundModel, Model
 from bench.models.concat import Concatenated, encoder_part
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task
-from tests.support.toy import play, toy_method, toy_task
+from tests.support.toy import toy_method, toy_task, train
 
 SHORT = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2}
 
@@ -40,7 +40,7 @@ def deploy(method, task, state):
 def test_one_cluster_without_classifier_rounds_is_the_base(base, participation):
     task = toy_task(participation=participation)
     method = FedConcat(1, 3, 0, classifier_init="clusters", base=base)
-    found, expected = deploy(method, task, play(method, task)), play(base, task)["params"]
+    found, expected = deploy(method, task, train(method, task)), train(base, task)["params"]
     x = torch.rand(7, 1, 6, 6, dtype=torch.float64)
     logits = BoundModel(found.model, found.buffers)(found.params, x)
     assert torch.equal(logits, BoundModel(task.model, {})(expected, x))
@@ -49,9 +49,9 @@ def test_one_cluster_without_classifier_rounds_is_the_base(base, participation):
 def test_classifier_from_clusters_gives_the_sum_of_the_cluster_logits():
     task = toy_task()
     method = FedConcat(**SHORT | {"classifier_rounds": 0}, classifier_init="clusters")
-    before = play(method, task, 1)
+    before = train(method, task, 1)
     params, _ = method.first_stage().cluster_models(task, method.first_stage().step(task, before["first"]))
-    found = deploy(method, task, play(method, task))
+    found = deploy(method, task, train(method, task))
     x = torch.rand(7, 1, 6, 6, dtype=torch.float64)
     each = [BoundModel(task.model, {})(tree.row(params, k), x) for k in range(2)]
     torch.testing.assert_close(BoundModel(found.model, {})(found.params, x), each[0] + each[1])
@@ -76,7 +76,7 @@ def test_clusters_train_apart_from_one_initial_model():
 def test_a_classifier_round_takes_three_steps_of_a_client_and_the_plain_mean():
     task = toy_task(sizes=(20, 4), momentum=0.5)
     method = FedConcat(num_clusters=1, encoder_rounds=1, classifier_rounds=1)
-    before = play(method, task, 1)
+    before = train(method, task, 1)
     after = method.step(task, before)
     features = BoundModel(Concatenated((1, 6, 6), 3, task.model, 1), {})
     trained = []
@@ -111,7 +111,7 @@ def test_cached_features_give_the_same_numbers_with_fewer_passes(engine, monkeyp
     results, counts = [], []
     for cache in ("equivalent", "never"):
         task, method = toy_task(engine=engine), FedConcat(2, 2, 5, cache_features=cache)
-        before = play(method, task, 2)
+        before = train(method, task, 2)
         passes.clear()
         for _ in range(5):
             before = method.step(task, before)
@@ -134,7 +134,7 @@ def test_features_are_not_cached_where_that_would_differ_unless_asked_for():
     assert "computed once, as asked for" in FedConcat(**SHORT, cache_features="always").caveats(augmented)[0]
     assert not FedConcat(**SHORT, cache_features="always").caveats(toy_task())
     always, never = (
-        deploy(method, augmented, play(method, augmented)).params["classifier.weight"]
+        deploy(method, augmented, train(method, augmented)).params["classifier.weight"]
         for method in (FedConcat(**SHORT, cache_features=how) for how in ("always", "never"))
     )
     assert not torch.equal(always, never)
@@ -142,7 +142,7 @@ def test_features_are_not_cached_where_that_would_differ_unless_asked_for():
 
 def test_test_features_are_computed_once_and_give_the_same_accuracy():
     task, method = toy_task(), FedConcat(**SHORT)
-    found = deploy(method, task, play(method, task))
+    found = deploy(method, task, train(method, task))
     assert found.test_features.shape == (30, 2 * task.model.feature_dim)
     known, computed = evaluate(task, found), evaluate(task, found._replace(test_features=None))
     assert known == pytest.approx(computed, abs=1e-12)
@@ -157,7 +157,7 @@ def test_running_statistics_move_from_client_to_client_in_training_mode_only():
     task = batch_norm_task()
     name = "encoder0.stem.norm.num_batches_tracked"
     moving, fixed = FedConcat(**SHORT), FedConcat(**SHORT, stage3_encoder_mode="eval")
-    start = play(moving, task, 2)
+    start = train(moving, task, 2)
     assert moving.step(task, start)["buffers"][name] == start["buffers"][name] + 1 + 2  # batches of both clients
     assert torch.equal(fixed.step(task, start)["buffers"][name], start["buffers"][name])
     assert deploy(moving, task, moving.step(task, start)).test_features is None
@@ -168,7 +168,9 @@ def test_running_statistics_move_from_client_to_client_in_training_mode_only():
 
 def test_there_is_no_accuracy_before_the_classifier_rounds():
     task, method = toy_task(), FedConcat(**SHORT)
-    assert [deploy(method, task, play(method, task, rounds)) is None for rounds in range(5)] == [True] * 3 + [False] * 2
+    assert [deploy(method, task, train(method, task, rounds)) is None for rounds in range(5)] == [True] * 3 + [
+        False
+    ] * 2
 
 
 def test_a_cluster_without_a_participant_keeps_its_model():
@@ -186,8 +188,8 @@ def test_a_cluster_without_a_participant_keeps_its_model():
 def test_number_of_clusters_by_rule():
     task = toy_task(sizes=(6,) * 12)
     single, elbow = FedConcat("none", 1, 1), FedConcat("elbow", 1, 1)
-    assert deploy(single, task, play(single, task)).model.count == 12
-    state = play(elbow, task)
+    assert deploy(single, task, train(single, task)).model.count == 12
+    state = train(elbow, task)
     assert deploy(elbow, task, state).model.count == len(state["found"]["clusters"].unique()) < 12
     with pytest.raises(ValueError, match="known only when it has begun"):
         elbow.traffic(task)
@@ -250,7 +252,7 @@ def test_first_round_of_inference_counts_in_the_clusters():
     method = FedConcatID(1, 2, 0, classifier_init="clusters", inference_images=100)
     everybody = replace(task, settings=replace(task.settings, participation=1.0))
     expected = FedAvg().step(task, FedAvg().step(everybody, FedAvg().init(task)))["params"]
-    found = deploy(method, task, play(method, task)).params
+    found = deploy(method, task, train(method, task)).params
     assert torch.equal(found["classifier.weight"], expected["classifier.weight"])
 
 
@@ -262,7 +264,7 @@ def test_bias_answers_by_both_formulas():
     expected = torch.tensor([[0.2 / 0.1, 0, 0], [0, 0.2 / 0.05, 0]], dtype=torch.float64) + start.softmax(0)
     torch.testing.assert_close(bias_answers(task, trained, start, "intended"), expected)
     found = [FedConcatIB(**SHORT, estimate=form) for form in ("released", "intended")]
-    a, b = (play(method, task, 1)["first"]["distributions"] for method in found)
+    a, b = (train(method, task, 1)["first"]["distributions"] for method in found)
     assert not torch.allclose(a, b)
 
 
@@ -307,7 +309,7 @@ def test_options_of_reports_and_inference_reach_them():
         state = toy_method("dp-fedconcat", epsilon=epsilon).init(task)
         assert torch.equal(state["first"]["distributions"], noisy_label_shares(task, epsilon))
     found = [
-        play(toy_method("fedconcat-id", inference_images=images), task, 1)["first"]["distributions"]
+        train(toy_method("fedconcat-id", inference_images=images), task, 1)["first"]["distributions"]
         for images in (200, 700)
     ]
     assert not torch.equal(*found)
@@ -361,7 +363,7 @@ def test_a_base_may_be_given_by_its_name():
         resolve(flat | {"base": "fedporx"})
 
 
-def test_rounds_of_a_config_are_those_that_are_played():
+def test_rounds_of_a_config_are_those_that_are_trained():
     config = resolve({"algorithm": "fedconcat", "dataset": "cifar10", "partition": "label-2", "rounds": 50})
     assert config.rounds == 31 + 200
     assert config == resolve({"algorithm": "fedconcat", "dataset": "cifar10", "partition": "label-2"})
@@ -426,12 +428,12 @@ def test_a_model_without_encoder_is_refused():
 def test_every_variant_records_its_clusters():
     for name in ("fedconcat", "fedconcat-id", "fedconcat-ib", "dp-fedconcat", "random-clusters"):
         method, task = toy_method(name), toy_task()
-        found = method.diagnostics(play(method, task))
+        found = method.diagnostics(train(method, task))
         assert len(found["clusters"]) == 5
         assert ("distributions" in found) == (name != "random-clusters")
         assert algorithms.load(name)().num_clusters == 5
     shares = np.array(
-        toy_method("fedconcat").diagnostics(play(toy_method("fedconcat"), toy_task(), 1))["distributions"]
+        toy_method("fedconcat").diagnostics(train(toy_method("fedconcat"), toy_task(), 1))["distributions"]
     )
     np.testing.assert_allclose(shares, label_shares(toy_task()).numpy(), atol=1e-5)
 

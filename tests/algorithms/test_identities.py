@@ -14,7 +14,7 @@ from algorithms.fedrs import FedRS
 from algorithms.local_training import LocalTraining
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
-from tests.support.toy import play, toy_task
+from tests.support.toy import toy_task, train
 
 NO_SINGLE = (14, 4, 20, 8, 11)  # no batch of one example, which MOON would skip
 
@@ -32,25 +32,25 @@ def assert_same_model(one, other, tolerance=0.0):
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
 def test_at_its_neutral_value_a_method_is_fedavg(method, tolerance, engine):
     task = toy_task(engine=engine, sizes=NO_SINGLE)
-    assert_same_model(play(method, task), play(FedAvg(), task), tolerance)
+    assert_same_model(train(method, task), train(FedAvg(), task), tolerance)
 
 
 @pytest.mark.parametrize("mode", ["corrected", "steps"])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_fednova_with_equal_clients_is_fedavg(mode, momentum):
     task = toy_task(sizes=(12, 12, 12), momentum=momentum)
-    assert_same_model(play(FedNova(momentum_mode=mode), task), play(FedAvg(), task), 1e-12)
+    assert_same_model(train(FedNova(momentum_mode=mode), task), train(FedAvg(), task), 1e-12)
 
 
 def test_fednova_with_unequal_clients_is_not_fedavg():
     task = toy_task()
-    nova, avg = (play(method, task)["params"]["classifier.weight"] for method in (FedNova(), FedAvg()))
+    nova, avg = (train(method, task)["params"]["classifier.weight"] for method in (FedNova(), FedAvg()))
     assert (nova - avg).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("mode", ["outside", "effective-lr", "none"])
 def test_mean_client_control_of_scaffold_is_the_server_control(mode):
-    state = play(Scaffold(momentum_mode=mode), toy_task())
+    state = train(Scaffold(momentum_mode=mode), toy_task())
     controls = tree.stack([row["control"] for row in state["clients"]["rows"].values()])
     means = tree.map(lambda rows: rows.mean(0), controls)
     for mean, control in zip(tree.leaves(means), tree.leaves(state["server"]["control"]), strict=True):
@@ -60,13 +60,13 @@ def test_mean_client_control_of_scaffold_is_the_server_control(mode):
 
 def test_first_round_of_scaffold_is_fedavg_where_clients_are_equal():
     task = toy_task(sizes=(12, 12, 12))
-    assert_same_model(play(Scaffold(), task, rounds=1), play(FedAvg(), task, rounds=1), 1e-12)
+    assert_same_model(train(Scaffold(), task, rounds=1), train(FedAvg(), task, rounds=1), 1e-12)
 
 
 def test_modes_of_scaffold_agree_without_momentum():
     task = toy_task(momentum=0.0)
     outside, effective, none = (
-        play(Scaffold(momentum_mode=mode), task) for mode in ("outside", "effective-lr", "none")
+        train(Scaffold(momentum_mode=mode), task) for mode in ("outside", "effective-lr", "none")
     )
     assert_same_model(outside, effective, 1e-10)
     assert_same_model(outside, none, 1e-10)
@@ -75,20 +75,20 @@ def test_modes_of_scaffold_agree_without_momentum():
 def test_scaffold_stays_bounded_under_momentum_in_both_stable_modes():
     task = toy_task(rounds=30, lr=0.01)
     for mode in ("outside", "effective-lr"):
-        assert tree.squared_distance(play(Scaffold(momentum_mode=mode), task)["params"], task.initial_params()) < 1e4
+        assert tree.squared_distance(train(Scaffold(momentum_mode=mode), task)["params"], task.initial_params()) < 1e4
 
 
 def test_local_training_of_a_single_client_is_fedavg_of_a_single_client():
     task = toy_task(sizes=(20,))
-    own = LocalTraining().deploy(task, play(LocalTraining(), task), torch.tensor([0]))
-    assert_same_model({"params": tree.row(own.params, 0)}, play(FedAvg(), task), 1e-12)
+    own = LocalTraining().deploy(task, train(LocalTraining(), task), torch.tensor([0]))
+    assert_same_model({"params": tree.row(own.params, 0)}, train(FedAvg(), task), 1e-12)
 
 
 def test_clients_of_local_training_do_not_influence_each_other():
     task = toy_task()
-    both = LocalTraining().deploy(task, play(LocalTraining(), task), torch.tensor([2])).params
+    both = LocalTraining().deploy(task, train(LocalTraining(), task), torch.tensor([2])).params
     alone = task.restrict(torch.tensor([2]))
-    single = LocalTraining().deploy(alone, play(LocalTraining(), alone), torch.tensor([0])).params
+    single = LocalTraining().deploy(alone, train(LocalTraining(), alone), torch.tensor([0])).params
     assert_same_model({"params": both}, {"params": single})
 
 
@@ -96,6 +96,6 @@ def test_centralized_keeps_its_momentum_between_rounds():
     one_long = toy_task(sizes=(20,), rounds=1, local_epochs=2, batch_size=20)
     two_short = toy_task(sizes=(20,), rounds=2, local_epochs=1, batch_size=20)
     # Full batches of a plain transform: which pass an example is in makes no difference beyond rounding.
-    assert_same_model(play(Centralized(), one_long), play(Centralized(), two_short), 1e-12)
-    fedavg, centralized = (play(method, two_short)["params"] for method in (FedAvg(), Centralized()))
+    assert_same_model(train(Centralized(), one_long), train(Centralized(), two_short), 1e-12)
+    fedavg, centralized = (train(method, two_short)["params"] for method in (FedAvg(), Centralized()))
     assert not torch.equal(fedavg["classifier.weight"], centralized["classifier.weight"])

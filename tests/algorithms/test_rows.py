@@ -9,7 +9,7 @@ from algorithms import rows, tree
 from algorithms.moon import Moon
 from algorithms.rows import no_rows, read_rows, write_rows
 from bench.results.artifacts import Folder, on_host
-from tests.support.toy import play, toy_task
+from tests.support.toy import toy_task, train
 
 FRESH = {"a": torch.zeros(3), "b": {"c": torch.ones((), dtype=torch.long)}}
 
@@ -58,9 +58,9 @@ def test_large_rows_lie_in_files_that_go_with_them(monkeypatch, tmp_path):
 
 def test_a_run_with_rows_in_files_equals_one_in_memory_and_can_be_saved(monkeypatch, tmp_path):
     task = toy_task(participation=0.6, rounds=4)
-    expected = play(Moon(), task)
+    expected = train(Moon(), task)
     monkeypatch.setattr(rows, "MAPPED_BYTES", 0)
-    Folder(tmp_path).save("state.pt", on_host(play(Moon(), task, rounds=2)))
+    Folder(tmp_path).save("state.pt", on_host(train(Moon(), task, rounds=2)))
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     for _ in range(2):
         state = Moon().step(task, state)

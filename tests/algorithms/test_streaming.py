@@ -14,7 +14,7 @@ from algorithms.fednova import FedNova
 from algorithms.scaffold import Scaffold
 from algorithms.streaming import RunningMean
 from bench.simulation.task import Task
-from tests.support.toy import assert_equal, play, toy_method, toy_task
+from tests.support.toy import assert_equal, toy_method, toy_task, train
 
 MEANS = ["fedavg", "fedprox", "moon", "fedrs", "fedlc", "scaffold", "fednova", "fedavgm", "clsprox"]
 ALONE = ["local", "centralized"]  # no mean, or of one client
@@ -59,14 +59,14 @@ def test_every_method_is_known_to_stream_or_not():
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_methods_that_average_stream_and_others_do_not(name, streamed):
     task = toy_task(**({"sizes": (56,)} if name == "centralized" else {}))
-    play(toy_method(name), task)
+    train(toy_method(name), task)
     assert not streamed, "the toy task is far below the limit"
-    play(toy_method(name), never_stacked(task))
+    train(toy_method(name), never_stacked(task))
     assert bool(streamed) == (name not in CLUSTERED)
 
 
 def test_the_vectorised_engine_does_not_stream(streamed):
-    play(FedAvg(), never_stacked(toy_task(engine="vectorised")))
+    train(FedAvg(), never_stacked(toy_task(engine="vectorised")))
     assert not streamed
 
 
@@ -97,7 +97,7 @@ def test_streaming_changes_rounding_alone_with_running_statistics_too(method):
     small = {"model": "resnet50", "shape": (3, 8, 8), "local_epochs": 1, "batch_size": 4, "lr": 0.01}
     task = toy_task(sizes=(4, 8, 6), dtype=torch.float32, **small)
     task = replace(task, model=replace(task.model, width=1 / 16))
-    stacked, streamed = play(method, task, rounds=1), play(method, never_stacked(task), rounds=1)
+    stacked, streamed = train(method, task, rounds=1), train(method, never_stacked(task), rounds=1)
     for key in ("buffers", "clients", "spent"):
         assert_equal(stacked[key], streamed[key])
     for key in ("params", "server"):
@@ -127,7 +127,7 @@ def test_a_streamed_round_holds_the_update_of_one_client():
     ):
         alive.clear()
         updates: list[weakref.ref] = []
-        play(Watched(), task, rounds=1)
+        train(Watched(), task, rounds=1)
         assert alive == expected
 
 
@@ -139,7 +139,7 @@ def test_a_client_of_a_streamed_round_reads_its_own_state_alone(monkeypatch):
         return read(self, task, cohort, state)
 
     monkeypatch.setattr(RoundBased, "client_states", noted)
-    play(toy_method("moon"), never_stacked(toy_task()), rounds=2)
+    train(toy_method("moon"), never_stacked(toy_task()), rounds=2)
     assert sizes == [1] * 10
 
 
@@ -156,5 +156,5 @@ def test_a_method_that_aggregates_by_itself_gets_all_updates(streamed):
             return super().conclude(task, state, cohort, mapped)
 
     for method in (Median(), Listener()):
-        assert_equal(play(method, toy_task()), play(method, never_stacked(toy_task())))
+        assert_equal(train(method, toy_task()), train(method, never_stacked(toy_task())))
     assert not streamed

@@ -1,4 +1,4 @@
-"""A grid played without a scheduler: what every way to play it must end in."""
+"""A grid trained without a scheduler: what every way to train it must end in."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from bench.simulation.retention import StateRetention
 from reports import api
 
 
-def play_alone(grid_file: Path, results: Path) -> Path:
+def train_alone(grid_file: Path, results: Path) -> Path:
     """Plays the runs of a grid file one after another in this process, and writes its tables; returns the results directory."""
     grid, threads = load_grid(str(grid_file)), torch.get_num_threads()
     torch.set_num_threads(1)  # as workers have: the number of threads changes how sums are rounded
@@ -26,7 +26,9 @@ def play_alone(grid_file: Path, results: Path) -> Path:
             cells, recorder = expand(grid, "paper"), RunRecorder(store, {"commit": commit()})
             store.write_grid(f"{grid.name}@paper", to_json(grid, "paper", {}, cells))
             for cell in cells:
-                run_job_alone(Job(cell.id, cell.config, str(store.playing_folder(cell.id)), StateRetention()), recorder)
+                run_job_alone(
+                    Job(cell.id, cell.config, str(store.unfinished_folder(cell.id)), StateRetention()), recorder
+                )
     finally:
         torch.set_num_threads(threads)
     api.write(results, grid.name, "paper")

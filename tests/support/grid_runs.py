@@ -39,7 +39,7 @@ def metrics(results: Path) -> dict[str, list]:
 
 
 def workers_of(driver: Driver) -> list[int]:
-    """Ids of the processes that play the driver's runs."""
+    """Ids of the processes that train the driver's runs."""
     return [pid for pid, command in family(driver.pid).items() if command.startswith("ray::ResourceTrainable")]
 
 

@@ -1,4 +1,4 @@
-"""Searches for tests, and runs of theirs as if they had been played."""
+"""Searches for tests, and runs of theirs as if they had been trained."""
 
 from bench.experiments import expansion as grids
 from bench.experiments.grid_loading import single
@@ -23,7 +23,7 @@ def make(algorithm="fedprox", overrides=None, **options) -> Search:
 
 
 def finish(search: Search, store: Store, params: dict, *scores: float, status: str = "done", rounds: int = 9) -> None:
-    """Runs of a configuration, as if they had been played."""
+    """Runs of a configuration, as if they had been trained."""
     for (run, config), reached in zip(search.runs(params).items(), scores, strict=True):
         store.start(run, config.canonical())
         rows = [{"round": number + 1, "accuracy": reached} for number in range(rounds)]
@@ -32,7 +32,7 @@ def finish(search: Search, store: Store, params: dict, *scores: float, status: s
 
 
 def try_next(study: Study, store: Store, *scores: float, **how) -> dict | None:
-    """What the study proposes, played with these scores; without any it is left running."""
+    """What the study proposes, trained with these scores; without any it is left running."""
     trial = study.propose()
     if trial is None:
         return None

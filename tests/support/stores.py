@@ -1,4 +1,4 @@
-"""Results directories with a few runs of a grid that were not really played."""
+"""Results directories with a few runs of a grid that were not really trained."""
 
 import functools
 from pathlib import Path
@@ -52,7 +52,7 @@ def finish(store: Store, cell: Cell, score: float | None, status: str = "done", 
     rows = [] if score is None else [_row(1, score - 0.1), _row(2, score)]
     store.append(cell.id, rows)
     if score is not None:
-        (store.playing_folder(cell.id) / "final.pt").write_bytes(cell.id.encode())
+        (store.unfinished_folder(cell.id) / "final.pt").write_bytes(cell.id.encode())
         summary = dict.fromkeys(("last", "best", "last10"), {"accuracy": score}) if status == "done" else {}
         content = {
             "id": cell.id,

@@ -66,7 +66,7 @@ def toy_method(name: str, **options):
     return cls(**small | options)
 
 
-def play(algorithm, task, rounds: int | None = None):
+def train(algorithm, task, rounds: int | None = None):
     """The state after some rounds (default: all of the task's)."""
     state = algorithm.init(task)
     for _ in range(algorithm.num_rounds(task.settings) if rounds is None else rounds):

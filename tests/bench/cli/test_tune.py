@@ -38,7 +38,7 @@ def test_a_search_that_is_killed_goes_on_and_its_winner_is_trained_on_all_data(r
     assert code == 0, text
     validation, test = of_split(store, "validation"), of_split(store, "test")
     assert len(validation) == 8 and len(test) == 2, "four configurations, two seeds; the best one once more"
-    assert all(store.rows(run) == rows for run, rows in before.items()), "what was finished was not played again"
+    assert all(store.rows(run) == rows for run, rows in before.items()), "what was finished was not trained again"
     best = max((0.001, 0.01, 0.1, 1), key=lambda mu: mean(store, validation, mu))
     chosen = {config["algorithm"]["mu"] for run, config, _ in store.ended() if run in test}
     assert chosen == {best}

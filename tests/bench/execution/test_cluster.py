@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support.alone import play_alone
+from tests.support.alone import train_alone
 from tests.support.grid_runs import GRID, LONG, metrics, records, wait_for_rounds, write_grid
 from tests.support.processes import ROOT, Driver, in_this_process
 
@@ -81,7 +81,7 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
     assert driver.returncode == 0, output
     assert "continues after round" in output, "one run was on the node that died"
     assert output.count(f"The Ray cluster at {address} has no authentication") == 1
-    assert metrics(results) == metrics(play_alone(grid, tmp_path / "alone"))
+    assert metrics(results) == metrics(train_alone(grid, tmp_path / "alone"))
     for run_id_, record in records(results).items():
         assert record["status"] == "done"
         assert (results / "runs" / run_id_ / "final.pt").exists(), "states came back"

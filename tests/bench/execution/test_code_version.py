@@ -135,23 +135,23 @@ def test_another_method_leaves_a_checkpoint_usable_and_a_change_of_its_own_metho
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     methods = tmp_path / "algorithms"
 
-    def play_a_round_and_die():
+    def train_a_round_and_die():
         command = [sys.executable, "-c", SCRIPT, str(tmp_path / "run")]
         environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
         told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert told.returncode == -9, told.stderr
-        note, played = told.stdout.splitlines()
-        return note, int(played)
+        note, trained = told.stdout.splitlines()
+        return note, int(trained)
 
-    assert play_a_round_and_die() == ("", 1)
+    assert train_a_round_and_die() == ("", 1)
     (methods / "mine.py").write_text(METHOD)
     with (methods / "__init__.py").open("a") as registry:
         registry.write('\nREGISTRY["mine"] = "mine:Mine"\n')
     with (methods / "fedprox.py").open("a") as other, (tmp_path / "bench" / "cli.py").open("a") as command_line:
         other.write("\nCHANGED = True\n")
         command_line.write("\nCHANGED = True\n")
-    assert play_a_round_and_die() == ("continues after round 1", 2)
+    assert train_a_round_and_die() == ("continues after round 1", 2)
     with (methods / "scaffold.py").open("a") as own:
         own.write("\nCHANGED = True\n")
-    note, played = play_a_round_and_die()
-    assert note.startswith("starts over: its checkpoint was written with code '") and played == 1
+    note, trained = train_a_round_and_die()
+    assert note.startswith("starts over: its checkpoint was written with code '") and trained == 1

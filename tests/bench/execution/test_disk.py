@@ -1,4 +1,4 @@
-"""Disk that runs take: estimates against the files of runs that were played."""
+"""Disk that runs take: estimates against the files of runs that were finished."""
 
 import pytest
 import torch
@@ -80,7 +80,7 @@ def test_what_starts_from_another_run_keeps_a_model(digits, tmp_path):
     assert footprint(config, StateRetention(final="none"), takes_over=True) == (0, 0, 0)
 
 
-def test_large_client_states_are_in_files_while_a_run_is_played(digits, monkeypatch):
+def test_large_client_states_are_in_files_while_a_run_is_trained(digits, monkeypatch):
     config = resolve({**DIGITS, "algorithm": "scaffold", "rounds": 3, "participation": 0.5})
     row = 4 * sum(leaf.numel() for leaf in Run(config, digits).state["params"].values())
     disk._sizes.cache_clear()

@@ -10,7 +10,7 @@ import torch
 
 from algorithms import tree
 from bench.results.store import Store
-from tests.support.alone import play_alone
+from tests.support.alone import train_alone
 from tests.support.grid_runs import GRID, configs, metrics, records, write_grid
 from tests.support.processes import in_this_process
 
@@ -44,7 +44,7 @@ def test_a_grid_ends_with_a_record_and_a_state_for_every_run_and_a_table(uninter
 
 
 def test_several_trials_at_once_give_the_same_numbers_as_one_after_another(uninterrupted, tmp_path):
-    alone = play_alone(write_grid(tmp_path), tmp_path / "alone")
+    alone = train_alone(write_grid(tmp_path), tmp_path / "alone")
     assert metrics(uninterrupted) == metrics(alone)
     for run_id in records(alone):
         states = [torch.load(Store(one).run_folder(run_id) / "final.pt") for one in (alone, uninterrupted)]
@@ -98,7 +98,7 @@ def test_a_finished_run_is_played_again_only_for_a_reason(uninterrupted, tmp_pat
 
 @pytest.fixture(scope="module")
 def calibrated(ray_session, tmp_path_factory) -> tuple[Path, tuple, str]:
-    """Three calibrations of one base on images that stand in for others: folder, where it was played, what was said."""
+    """Three calibrations of one base on images that stand in for others: folder, where it was finished, what was said."""
     folder = tmp_path_factory.mktemp("calibrated")
     axes = GRID["axes"] | {"dataset": ["svhn"], "algorithm": ["ccvr"], "virtual_per_class": [0, 20, 40], "seed": [0]}
     report = {"rows": ["dataset", "partition"], "columns": "virtual_per_class"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.alone import play_alone
+from tests.support.alone import train_alone
 from tests.support.grid_runs import (
     GRID,
     LONG,
@@ -70,7 +70,7 @@ def test_however_a_grid_is_interrupted_it_goes_on_and_nothing_is_repeated_or_los
     assert continued >= kills + 2
     unchanged(before, results)
     assert not list(results.glob("runs/*/checkpoint")), "nothing is left of them"
-    whole = play_alone(grid, tmp_path / "whole")
+    whole = train_alone(grid, tmp_path / "whole")
     assert metrics(results) == metrics(whole)
     for name in ("six@paper.md", "six@paper.csv", "six@paper.tex"):
         assert (results / "reports" / name).read_bytes() == (whole / "reports" / name).read_bytes()
@@ -138,4 +138,4 @@ def test_a_full_disk_stops_the_grid_with_one_sentence_and_nothing_is_lost(tmp_pa
     code, output = in_this_process(*command, "--max-concurrent", 1)
     assert code == 0, output
     assert {run_id: records(results)[run_id] for run_id in before} == before
-    assert metrics(results) == metrics(play_alone(grid, tmp_path / "alone"))
+    assert metrics(results) == metrics(train_alone(grid, tmp_path / "alone"))

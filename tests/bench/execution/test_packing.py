@@ -83,7 +83,7 @@ def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_
     configs = [resolve(flat | {"seed": seed}) for seed in range(3)]
     callback = RunCallback()
     with Store(tmp_path).locked() as store:
-        jobs = [Job(run_id(one), one, str(store.playing_folder(run_id(one))), StateRetention()) for one in configs]
+        jobs = [Job(run_id(one), one, str(store.unfinished_folder(run_id(one))), StateRetention()) for one in configs]
         scheduler.run_jobs(
             jobs, store, callback, data_dir=None, machines=Machines(Resources(0.5, 1.0, "cuda", auto=True), 2)
         )

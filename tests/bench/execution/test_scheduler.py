@@ -77,7 +77,7 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
     trial, run = SimpleNamespace(config={"job": 0}, error_file=str(tmp_path / "error.txt")), run_id(config)
     callback = RunCallback()
     with Store(tmp_path / "results").locked() as store:
-        job = Job(run, config, str(store.playing_folder(run)), StateRetention())
+        job = Job(run, config, str(store.unfinished_folder(run)), StateRetention())
         recorder = JobRecorder(store, callback, {}, allocator=None)
         recorder.assign([job], Resources())
         for _ in range(2):

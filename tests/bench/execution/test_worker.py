@@ -1,4 +1,4 @@
-"""A worker without a scheduler: what it says while it plays, goes on, or cannot."""
+"""A worker without a scheduler: what it says while it trains, goes on, or cannot."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ def job(tmp_path):
     return Job("a1", config, str(tmp_path), StateRetention(final="none"), checkpoint_seconds=0)
 
 
-def play(job: Job, steps: int = 50) -> list[WorkerReport]:
+def train(job: Job, steps: int = 50) -> list[WorkerReport]:
     """What a new worker reports until the job ends."""
     worker, said = Worker(None, "cpu"), []
     worker.assign(job)
@@ -50,9 +50,9 @@ def rows(said: list[WorkerReport]) -> list[dict]:
 
 
 def test_rounds_are_reported_once_and_in_order_whatever_the_rhythm(job, monkeypatch):
-    together = play(replace(job, checkpoint_seconds=60))
+    together = train(replace(job, checkpoint_seconds=60))
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
-    one_by_one = play(job)
+    one_by_one = train(job)
     assert [len(report.rows) for report in one_by_one] == [1] * 6
     assert [report.start for report in one_by_one] == list(range(6))
     assert rows(one_by_one) == rows(together)
@@ -60,10 +60,10 @@ def test_rounds_are_reported_once_and_in_order_whatever_the_rhythm(job, monkeypa
 
 
 def test_another_worker_goes_on_from_the_checkpoint_and_reports_everything(job, monkeypatch):
-    whole = play(replace(job, checkpoint_seconds=60))
+    whole = train(replace(job, checkpoint_seconds=60))
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
-    play(job, steps=4)
-    later = play(job)
+    train(job, steps=4)
+    later = train(job)
     assert later[0].note == "continues after round 4"
     assert (later[0].start, len(later[0].rows)) == (0, 5)
     assert rows(later) == rows(whole)
@@ -71,23 +71,23 @@ def test_another_worker_goes_on_from_the_checkpoint_and_reports_everything(job, 
 
 def test_a_checkpoint_of_another_run_is_ignored_with_a_sentence(job, monkeypatch):
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
-    play(job, steps=2)
+    train(job, steps=2)
     other = Job("b2", job.config, job.folder, job.retention)
-    (first, *_) = play(other, steps=1)
+    (first, *_) = train(other, steps=1)
     assert first.note == "starts over: its checkpoint was written with run 'a1' instead of 'b2'"
-    assert play(job, steps=1)[0].note == "continues after round 2", "and left alone until there is another"
+    assert train(job, steps=1)[0].note == "continues after round 2", "and left alone until there is another"
     assert len(first.rows) == 1
 
 
 @pytest.mark.parametrize(("engine", "used"), [("loop", "loop"), ("vectorised", "vectorised"), ("auto", "vectorised")])
 def test_a_run_is_played_on_the_engine_that_was_asked_for_and_its_record_says_so(job, engine, used):
-    assert play(replace(job, engine=engine))[-1].result["engine"] == used
+    assert train(replace(job, engine=engine))[-1].result["engine"] == used
 
 
 def test_a_checkpoint_of_another_engine_is_not_gone_on_from(job, monkeypatch):
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
-    play(replace(job, engine="loop"), steps=2)
-    (first,) = play(replace(job, engine="vectorised"), steps=1)
+    train(replace(job, engine="loop"), steps=2)
+    (first,) = train(replace(job, engine="vectorised"), steps=1)
     assert first.note == "starts over: its checkpoint was written with engine 'loop' instead of 'vectorised'"
 
 
@@ -102,7 +102,7 @@ def test_images_of_several_sizes_are_resized_and_the_record_says_so(job, tmp_pat
     mine |= {"clients": 2, "rounds": 1, "local_epochs": 1}
     ended = {}
     for size in (None, 16, [16, 20]):
-        (*_, last) = play(replace(job, config=resolve(mine | {"image_size": size})))
+        (*_, last) = train(replace(job, config=resolve(mine | {"image_size": size})))
         ended[str(size)] = last.result
     assert ended["None"]["status"] == "failed" and "must have one size" in ended["None"]["reason"]
     square, other = ended["16"]["data"], ended["[16, 20]"]["data"]
@@ -123,13 +123,13 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
 
     monkeypatch.setattr(Run, "step", out_of_memory)
     fitting = 3
-    said = play(job)
+    said = train(job)
     assert dict.fromkeys(blocks) == {None: None, 5: None, 2: None}
     assert [report.block for report in said[:3]] == [5, 2, None]
     assert said[0].note == "out of GPU memory, continues with 5 clients at once"
     assert said[-1].result["status"] == "done" and len(rows(said)) == 6
     fitting, error = 0, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
-    assert play(replace(job, checkpoint_seconds=60))[-1].out_of_memory
+    assert train(replace(job, checkpoint_seconds=60))[-1].out_of_memory
 
 
 def test_a_round_that_fails_leaves_the_run_as_before(job, monkeypatch):
@@ -161,13 +161,13 @@ def test_a_gpu_that_needs_another_process_ends_this_one(job, monkeypatch):
 
     monkeypatch.setattr(Run, "step", fail)
     with pytest.raises(torch.AcceleratorError):
-        play(job)
+        train(job)
 
 
 def test_a_machine_that_does_not_see_what_the_driver_has_written_is_told(job, tmp_path):
     (tmp_path / "driver.pt").touch()
-    assert play(replace(job, marker=str(tmp_path / "driver.pt")))[-1].result["status"] == "done"
-    (said,) = play(replace(job, marker=str(tmp_path / "elsewhere" / "driver.pt")))
+    assert train(replace(job, marker=str(tmp_path / "driver.pt")))[-1].result["status"] == "done"
+    (said,) = train(replace(job, marker=str(tmp_path / "elsewhere" / "driver.pt")))
     assert said.storage_error.endswith(
         "elsewhere/driver.pt, which the driver has written: results and checkpoints need a place that all machines of the "
         "cluster see; name it by --storage."
@@ -176,7 +176,7 @@ def test_a_machine_that_does_not_see_what_the_driver_has_written_is_told(job, tm
 
 def test_a_calibration_whose_base_has_failed_says_so(job, tmp_path):
     config = resolve({"algorithm": "ccvr", **DIGITS})
-    (said,) = play(replace(job, config=config, base=str(tmp_path / "runs" / "b2")))
+    (said,) = train(replace(job, config=config, base=str(tmp_path / "runs" / "b2")))
     assert said.result["reason"] == "RuntimeError: the run of its base (b2) has failed"
 
 
@@ -218,11 +218,11 @@ def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monk
 
     monkeypatch.setattr(Run, "step", fail)
     error = KeyError("wrong")
-    (said,) = play(job)
+    (said,) = train(job)
     assert (said.result["status"], said.result["reason"], said.storage_error) == ("failed", "KeyError: 'wrong'", "")
     assert "in fail" in said.result["traceback"]
     error = OSError(errno.ENOSPC, "No space left on device")
-    (said,) = play(job)
+    (said,) = train(job)
     assert said.result is None
     assert said.storage_error == (
         f"Cannot use {job.folder}: No space left on device. What was finished is kept; mend this, and the same "

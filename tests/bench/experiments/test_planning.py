@@ -1,4 +1,4 @@
-"""What is left to play, and what of a grid is stored, over several requests; nothing is trained."""
+"""What is left to train, and what of a grid is stored, over several requests; nothing is trained."""
 
 import json
 import shutil
@@ -49,15 +49,15 @@ def ask(tmp_path):
     return ask
 
 
-def play(request, store, accuracy=0.5, status="done", **facts):
-    """Plans and stores a request, and pretends to play it; returns the plan."""
+def train(request, store, accuracy=0.5, status="done", **facts):
+    """Plans and stores a request, and pretends to train it; returns the plan."""
     made = request.plan(store)
     request.store_grid(made, store)
     for cell in made.todo:
         retention = request.retention(cell, store)
         store.start(cell.id, cell.config.canonical())
         for name in retention.files():
-            torch.save({"round": 1, "params": {}}, store.playing_folder(cell.id) / name)
+            torch.save({"round": 1, "params": {}}, store.unfinished_folder(cell.id) / name)
         scores = {value: {"accuracy": accuracy} for value in ("last", "best", "last10")}
         record = {"id": cell.id, "status": status, "summary": scores, "kept": retention.final}
         record |= {"reason": "", "versions": {}, "device": "cpu", "engine": "loop", "data_note": ""} | facts
@@ -79,29 +79,29 @@ ONE = {"algorithm": ["fedavg"], "seed": [0]}
 
 def test_grids_that_need_different_states_do_not_repeat_each_others_runs_for_ever(ask, store):
     first, second = ask(only=ONE, save_rounds=[5]), ask(only=ONE, save_rounds=[7], save_local_models=[2])
-    (cell,) = play(first, store).todo
-    assert play(second, store).reasons == {cell.id: "the stored run lacks round-0007.pt, local-models-0002.pt"}
+    (cell,) = train(first, store).todo
+    assert train(second, store).reasons == {cell.id: "the stored run lacks round-0007.pt, local-models-0002.pt"}
     assert store.states(cell.id) == ["final.pt", "local-models-0002.pt", "round-0005.pt", "round-0007.pt"]
     for request in (first, second, ask(only=ONE, save_rounds=[5, 7])):
         assert request.plan(store).todo == []
-    play(ask(only=ONE, save_rounds=[6], keep="none"), store)
+    train(ask(only=ONE, save_rounds=[6], keep="none"), store)
     assert "final.pt" in store.states(cell.id), "asked for by nobody now, but it was there"
 
 
 def test_client_states_that_are_asked_for_later_are_played_again_and_then_stay(ask, store):
-    (cell,) = play(ask(only=ONE), store).todo
+    (cell,) = train(ask(only=ONE), store).todo
     assert store.record(cell.id)["kept"] == "deployed"
     whole = ask(only=ONE, keep="all")
-    assert play(whole, store).reasons == {cell.id: "the stored run lacks client states in final.pt"}
+    assert train(whole, store).reasons == {cell.id: "the stored run lacks client states in final.pt"}
     assert whole.plan(store).todo == []
-    play(ask(only=ONE, save_rounds=[6]), store)
+    train(ask(only=ONE, save_rounds=[6]), store)
     assert store.record(cell.id)["kept"] == "all", "asked for by nobody now, but they were there"
-    play(ask(only=ONE, rerun=True), store)
+    train(ask(only=ONE, rerun=True), store)
     assert store.record(cell.id)["kept"] == "deployed", "the others are in superseded/"
 
 
 def test_a_run_that_kept_nothing_is_played_again_only_for_what_needs_its_state(ask, store):
-    (cell,) = play(ask(only=ONE, keep="none"), store).todo
+    (cell,) = train(ask(only=ONE, keep="none"), store).todo
     assert ask(only=ONE).plan(store).todo == []
     assert ask(only=ONE, keep="all").plan(store).reasons == {cell.id: "the stored run lacks final.pt"}
     made = ask(**SWEEP, keep="none").plan(store)
@@ -111,7 +111,7 @@ def test_a_run_that_kept_nothing_is_played_again_only_for_what_needs_its_state(a
 
 
 def test_a_record_from_before_there_was_a_choice_has_kept_everything(ask, store):
-    (cell,) = play(ask(only=ONE), store).todo
+    (cell,) = train(ask(only=ONE), store).todo
     path = store.run_folder(cell.id) / "record.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({key: value for key, value in content.items() if key not in ("kept", SEAL)}))
@@ -120,16 +120,16 @@ def test_a_record_from_before_there_was_a_choice_has_kept_everything(ask, store)
 
 
 def test_what_only_deploys_has_no_client_states_to_ask_for(ask, store):
-    play(ask(**SWEEP, keep="all"), store)
+    train(ask(**SWEEP, keep="all"), store)
     assert ask(**SWEEP, keep="all").plan(store).todo == []
 
 
 def test_a_repetition_that_failed_is_tried_again_without_asking_for_all_of_them(ask, store):
-    (cell,) = play(ask(only=ONE), store).todo
+    (cell,) = train(ask(only=ONE), store).todo
     store.start(cell.id, cell.config.canonical())
     store.finish(cell.id, [], {"id": cell.id, "status": "failed", "summary": {}})
     assert ask(only=ONE).plan(store).reasons == {cell.id: "its repetition failed"}
-    play(ask(only=ONE), store)
+    train(ask(only=ONE), store)
     assert ask(only=ONE).plan(store).todo == []
 
 
@@ -147,7 +147,7 @@ def test_what_a_post_hoc_method_needs_is_trained_once_and_never_again(ask, store
     )
     assert made.bases == {cell.id: base.id for cell in calibrated}
     assert base.id == ask(only=ONE).plan(store).todo[0].id, "the run that a grid of fedavg has"
-    play(ask(only=ONE), store)
+    train(ask(only=ONE), store)
     made = ask(**SWEEP).plan(store)
     assert made.todo == calibrated and set(made.bases.values()) == {base.id}
     assert made.finished == 0
@@ -159,7 +159,7 @@ def test_what_starts_from_a_base_is_played_again_when_that_has_other_numbers(ask
     calibrated = ask(
         settings=GRID["settings"] | {"evaluate_every": None}, axes=GRID["axes"] | {"wrapper": ["ccvr"], **ONE}
     )
-    (cell,) = [cell for cell in play(calibrated, store).todo if cell.wrapper == "ccvr"]
+    (cell,) = [cell for cell in train(calibrated, store).todo if cell.wrapper == "ccvr"]
     summary = store.record(training_of(cell).id)["summary"]
     record, rows = store.record(cell.id), store.rows(cell.id)
     for before, todo in ((summary, 0), ({"last": {"accuracy": 0.1}}, 1)):
@@ -193,18 +193,18 @@ def test_local_models_are_kept_where_the_grid_says(ask, store):
 
 
 def test_a_base_is_trained_again_where_a_run_of_the_grid_would_be(ask, store):
-    play(ask(only=ONE), store, data_note="2 of 10 classes")
+    train(ask(only=ONE), store, data_note="2 of 10 classes")
     made = ask(**SWEEP).plan(store)
     assert made.reasons == {made.todo[0].id: "its images were incomplete (2 of 10 classes), now: all of them"}
-    play(ask(only=ONE), store, data_note="")
-    play(ask(**SWEEP), store)
+    train(ask(only=ONE), store, data_note="")
+    train(ask(**SWEEP), store)
     assert ask(**SWEEP).plan(store).todo == []
     repeated = ask(**SWEEP, rerun=True).plan(store)
     assert [cell.config.algorithm["name"] for cell in repeated.todo] == ["ccvr"] * 3, "its base was not asked for"
 
 
 def test_states_on_the_way_are_asked_of_the_base_only(ask, store):
-    made = play(ask(**SWEEP, save_rounds=[5], save_local_models=[2]), store)
+    made = train(ask(**SWEEP, save_rounds=[5], save_local_models=[2]), store)
     kept = {cell.id: store.states(cell.id) for cell in made.todo}
     base, *calibrated = kept.values()
     assert base == ["final.pt", "local-models-0002.pt", "round-0005.pt"]
@@ -218,10 +218,10 @@ def test_a_post_hoc_method_that_is_evaluated_on_the_way_trains_for_itself(ask, s
 
 
 def test_seeds_asked_for_earlier_stay_in_the_stored_grid(ask, store):
-    play(ask(seeds=[7], only={"algorithm": ["fedavg"]}), store)
-    play(ask(only={"algorithm": ["fedprox"]}), store)
+    train(ask(seeds=[7], only={"algorithm": ["fedavg"]}), store)
+    train(ask(only={"algorithm": ["fedprox"]}), store)
     request = ask(only={"algorithm": ["fedavg"]})
-    play(request, store)
+    train(request, store)
     assert stored(store, request) == [
         ("digits", "fedavg", 0),
         ("digits", "fedavg", 1),
@@ -233,45 +233,45 @@ def test_seeds_asked_for_earlier_stay_in_the_stored_grid(ask, store):
 
 
 def test_the_stored_grid_does_not_depend_on_the_order_of_requests(ask, store, tmp_path):
-    play(ask(only={"algorithm": ["fedprox"]}), store)
-    play(ask(only={"algorithm": ["fedavg"]}), store)
+    train(ask(only={"algorithm": ["fedprox"]}), store)
+    train(ask(only={"algorithm": ["fedavg"]}), store)
     with Store(tmp_path / "other").locked() as other:
-        play(ask(), other)
+        train(ask(), other)
         assert store.grid("mine@paper") == other.grid("mine@paper")
 
 
 def test_a_grid_whose_settings_were_edited_starts_a_table_of_its_own(ask, store):
-    play(ask(), store)
+    train(ask(), store)
     request = ask(only={"algorithm": ["fedavg"]}, settings=GRID["settings"] | {"rounds": 9})
-    play(request, store)
+    train(request, store)
     assert stored(store, request) == [("digits", "fedavg", 0), ("digits", "fedavg", 1)]
     longer = ask(only={"seed": [2]}, axes=GRID["axes"] | {"seed": [0, 1, 2]})
-    play(ask(), store)
-    play(longer, store)
+    train(ask(), store)
+    train(longer, store)
     assert len(stored(store, longer)) == 6, "a longer axis is the same grid"
 
 
 def test_a_raised_version_is_shown_once_it_has_a_result_and_mixtures_are_named(ask, store, monkeypatch):
     request = ask(only={"algorithm": ["fedavg"]})
-    play(request, store, accuracy=0.5)
+    train(request, store, accuracy=0.5)
     monkeypatch.setattr(FedAvg, "version", FedAvg.version + 1)
     one = ask(only=ONE)
     one.store_grid(one.plan(store), store)
     assert "50.0±0.0" in table(store, request) and "Mixed" not in table(store, request), "nothing new has ended"
-    play(one, store, accuracy=0.7, status="failed")
+    train(one, store, accuracy=0.7, status="failed")
     assert "50.0±0.0" in table(store, request)
-    play(one, store, accuracy=0.7)
+    train(one, store, accuracy=0.7)
     assert "60.0±10.0" in table(store, request)
     new = FedAvg.version
     assert f"Mixed versions: algorithm fedavg {new} (1 run), {new - 1} (1 run)." in table(store, request)
-    play(request, store, accuracy=0.7)
+    train(request, store, accuracy=0.7)
     assert "70.0±0.0" in table(store, request) and "Mixed" not in table(store, request)
 
 
 def test_a_table_of_several_engines_says_so(ask, store):
-    play(ask(only=ONE), store)
+    train(ask(only=ONE), store)
     request = ask(only={"algorithm": ["fedavg"]})
-    play(request, store, engine="vectorised")
+    train(request, store, engine="vectorised")
     assert "Mixed versions: engine loop (1 run), vectorised (1 run)." in table(store, request)
 
 
@@ -286,7 +286,7 @@ def test_each_size_of_images_on_an_axis_is_checked_as_it_is(ask, store):
     assert len({cell.id for cell in ask(axes=axes, report=report).plan(store).todo}) == 2
 
 
-def test_models_that_the_vectorised_engine_cannot_run_are_named_before_anything_is_played(ask, store, monkeypatch):
+def test_models_that_the_vectorised_engine_cannot_run_are_named_before_anything_is_trained(ask, store, monkeypatch):
     monkeypatch.setattr(resized, "load", lambda *wanted: _images(10, 100, ""))
     axes = GRID["axes"] | {"dataset": ["svhn"], "model": ["mlp", "simple-cnn-concat5", "vgg9", "resnet50"]}
     request = ask(axes=axes, settings={"clients": 10, "rounds": 2}, report={"rows": ["model"]})
@@ -311,19 +311,19 @@ def without_svhn(ask):
 
 def test_a_substitute_adds_no_rows_that_were_not_asked_for(without_svhn, store):
     request = without_svhn(only={"dataset": ["svhn"]}, substitutes={"svhn": "digits"})
-    play(request, store)
+    train(request, store)
     assert {dataset for dataset, *_ in stored(store, request)} == {"svhn"}
     assert "on digits" in table(store, request)
 
 
 def test_cells_without_images_take_the_place_of_nothing_that_was_measured(without_svhn, store):
     substituted = without_svhn(only={"dataset": ["svhn"]}, substitutes={"svhn": "digits"})
-    play(substituted, store)
+    train(substituted, store)
     request = without_svhn()
-    play(request, store)
+    train(request, store)
     assert "on digits" in table(store, request)
     fresh = without_svhn(overrides={"rounds": 3})
-    play(fresh, store)
+    train(fresh, store)
     assert "no data: svhn" in table(store, fresh)
 
 
@@ -353,7 +353,7 @@ def test_incomplete_data_decide_what_is_possible_and_are_played_again_when_more_
     with pytest.raises(ConfigError, match="svhn has 10"):
         request.plan(store)
     svhn(_images(5, 30, "5 of 10 classes"))
-    (cell,) = play(request, store, data_note="5 of 10 classes").todo
+    (cell,) = train(request, store, data_note="5 of 10 classes").todo
     assert request.plan(store).todo == []
     svhn(_images(5, 40, "5 of 10 classes, 200 training images"))
     assert request.plan(store).reasons == {
@@ -374,10 +374,10 @@ def test_a_papers_grid_shows_its_table_even_if_none_of_its_images_are_there(ask,
 
 
 def test_real_images_replace_a_substitute_whatever_the_seed(without_svhn, store, svhn):
-    play(without_svhn(only={"dataset": ["svhn"]}, substitutes={"svhn": "digits"}), store, accuracy=0.9)
+    train(without_svhn(only={"dataset": ["svhn"]}, substitutes={"svhn": "digits"}), store, accuracy=0.9)
     svhn(_images(10, 30, ""))
     request = without_svhn(only={"dataset": ["svhn"], **ONE})
-    play(request, store, accuracy=0.5)
+    train(request, store, accuracy=0.5)
     cells = store.grid(request.label)["cells"]
     assert [(cell["algorithm"], cell["seed"], cell["substitute"]) for cell in cells] == [
         ("fedavg", 0, None),
@@ -387,7 +387,7 @@ def test_real_images_replace_a_substitute_whatever_the_seed(without_svhn, store,
 
 
 def test_another_grid_of_the_same_name_is_refused(ask, store):
-    play(ask(only=ONE), store)
+    train(ask(only=ONE), store)
     moved = ask(folder="b", only=ONE)
     assert moved.plan(store).todo == [], "the same grid in another folder is the same grid"
     other = ask(folder="b", only=ONE, settings=GRID["settings"] | {"rounds": 9})
@@ -405,7 +405,7 @@ def test_axes_that_the_report_does_not_show_are_refused_before_anything_runs(ask
 
 def test_a_stored_grid_is_plain_json(ask, store):
     request = ask()
-    play(request, store)
+    train(request, store)
     text = (store.folder / "grids" / f"{request.label}.json").read_text()
     assert json.loads(text)["source"].endswith("mine.yaml")
 
@@ -415,7 +415,7 @@ def test_many_settings_on_the_command_line_still_make_names_of_files(ask, store)
     counts = ("clients", "rounds", "local_epochs", "batch_size", "evaluate_every", "train_examples", "test_examples")
     overrides = dict.fromkeys(numbers, 0.1234567890123456) | dict.fromkeys(counts, 100)
     request = ask(only=ONE, overrides=overrides | {"transform": "none", "last_batch": "drop-if-full"})
-    play(request, store)
+    train(request, store)
     paths = api.write(store.folder, *request.label.split("@"), formats=("md", "csv"))
     assert all(path.exists() and len(path.name) < 120 for path in paths.values())
     assert store.grid(request.label)["overrides"]["lr"] == 0.1234567890123456
@@ -423,7 +423,7 @@ def test_many_settings_on_the_command_line_still_make_names_of_files(ask, store)
 
 def test_a_report_replaces_the_earlier_one_in_one_step(ask, store, monkeypatch):
     request = ask(only=ONE)
-    play(request, store)
+    train(request, store)
     path = api.write(store.folder, *request.label.split("@"), formats=("md", "csv"))["md"]
     before = path.read_text()
     monkeypatch.setattr("bench.results.store.os.fsync", lambda file: 1 / 0)

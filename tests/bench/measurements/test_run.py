@@ -59,7 +59,7 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory, digits):
+def trained(tmp_path_factory, digits):
     """A store in which both runs of GRID are done, the request, and its cells: without the wrapper, and with it."""
     folder = tmp_path_factory.mktemp("probes")
     (folder / "mine.yaml").write_text(yaml.safe_dump(GRID))
@@ -79,7 +79,7 @@ def played(tmp_path_factory, digits):
         yield store, request, plan.cells
 
 
-def played_with(folder, digits, algorithm: str, keep: str):
+def trained_with(folder, digits, algorithm: str, keep: str):
     """A store in which both runs of GRID with another method are done, and their cells."""
     folder.mkdir()
     (folder / "mine.yaml").write_text(yaml.safe_dump(GRID | {"axes": GRID["axes"] | {"algorithm": [algorithm]}}))
@@ -89,7 +89,7 @@ def played_with(folder, digits, algorithm: str, keep: str):
         plan = request.plan(store)
         request.store_grid(plan, store)
         for cell in plan.todo:
-            place = store.playing_folder(cell.id)
+            place = store.unfinished_folder(cell.id)
             retention = request.retention(cell, store, is_base=cell.id in plan.bases.values())
             base = plan.bases.get(cell.id)
             worker, ended, rows = Worker(None, "cpu"), None, []
@@ -109,7 +109,7 @@ def played_with(folder, digits, algorithm: str, keep: str):
 def test_without_client_states_what_reads_a_last_state_is_as_it_was(tmp_path, digits, monkeypatch):
     monkeypatch.setattr(rows, "MAPPED_BYTES", 1)  # client states in files, as those of large models
     (few, cells), (whole, _), (least, _) = (
-        played_with(tmp_path / keep, digits, "moon", keep) for keep in ("deployed", "all", "none")
+        trained_with(tmp_path / keep, digits, "moon", keep) for keep in ("deployed", "all", "none")
     )
     moon, calibrated = (cell.id for cell in cells)
     states = {store: torch.load(store.run_folder(moon) / FINAL, weights_only=True) for store in (few, whole, least)}
@@ -127,13 +127,13 @@ def test_without_client_states_what_reads_a_last_state_is_as_it_was(tmp_path, di
 
 
 @pytest.fixture
-def made(played):
-    """`played`, and nothing is measured yet."""
-    store, _, cells = played
+def made(trained):
+    """`trained`, and nothing is measured yet."""
+    store, _, cells = trained
     for cell in cells:
         for path in store.run_folder(cell.id).glob("probe-*.json"):
             path.unlink()
-    return played
+    return trained
 
 
 def figures(request) -> list[dict]:
@@ -236,15 +236,15 @@ def test_rounds_beyond_the_end_of_a_run_are_left_out(rounds, found):
     assert probes_of(figure, rounds) == [Probe("weight-norms", number) for number in found]
 
 
-def state(played, digits, cell: int, name: str):
-    store, _, cells = played
+def state(trained, digits, cell: int, name: str):
+    store, _, cells = trained
     config = cells[cell].config
     place = store.run_folder((training_of(cells[cell]) or cells[cell]).id)
     return build_algorithm(config.algorithm), build_task(config, digits), torch.load(place / name, weights_only=True)
 
 
-def test_norms_are_those_of_the_local_classifiers(played, digits):
-    _, task, models = state(played, digits, 0, "local-models-0001.pt")
+def test_norms_are_those_of_the_local_classifiers(trained, digits):
+    _, task, models = state(trained, digits, 0, "local-models-0001.pt")
     found = probing.weight_norms(task, models)
     rows = models["params"]["classifier.weight"][4]
     assert found["norms"][4] == pytest.approx([row.norm().item() for row in rows], rel=1e-5)
@@ -252,8 +252,8 @@ def test_norms_are_those_of_the_local_classifiers(played, digits):
     assert found["clients"] == list(range(12))
 
 
-def test_similarity_is_of_the_outputs_of_local_models_on_test_images(played, digits):
-    _, task, models = state(played, digits, 0, "local-models-0003.pt")
+def test_similarity_is_of_the_outputs_of_local_models_on_test_images(trained, digits):
+    _, task, models = state(trained, digits, 0, "local-models-0003.pt")
     found = probing.cka(task, models, "linear")
     assert found["clients"] == list(range(probing.MOST_MODELS)) and found["cohort"] == 12
     assert [*found["layers"]] == [*task.model.layers()]
@@ -269,17 +269,17 @@ def test_similarity_is_of_the_outputs_of_local_models_on_test_images(played, dig
     assert minibatch["layers"]["classifier"] != found["layers"]["classifier"]
 
 
-def embedded(played, digits, points: int):
-    algorithm, task, final = state(played, digits, 1, FINAL)
-    store, _, cells = played
+def embedded(trained, digits, points: int):
+    algorithm, task, final = state(trained, digits, 1, FINAL)
+    store, _, cells = trained
     kept = torch.load(store.run_folder(cells[1].id) / FINAL, weights_only=True)
     return algorithm, task, final, probing.embedding(task, algorithm, final, kept, points)
 
 
-def test_predictions_before_and_after_are_those_that_the_table_shows(played, digits):
+def test_predictions_before_and_after_are_those_that_the_table_shows(trained, digits):
     count = len(digits.test.labels)
-    store, _, cells = played
-    *_, found = embedded(played, digits, count)
+    store, _, cells = trained
+    *_, found = embedded(trained, digits, count)
     labels = np.array(found["labels"])
     for name, cell in (("before", cells[0]), ("after", cells[1])):
         accuracy = store.record(cell.id)["summary"]["last"]["accuracy"]
@@ -287,18 +287,18 @@ def test_predictions_before_and_after_are_those_that_the_table_shows(played, dig
     assert len(found["points"]) == count and found["before"] != found["after"]
 
 
-def test_features_are_embedded_as_they_are_before_the_calibration_transforms_them(played, digits, monkeypatch):
+def test_features_are_embedded_as_they_are_before_the_calibration_transforms_them(trained, digits, monkeypatch):
     seen = []
     monkeypatch.setattr(probing, "_plane", lambda features: seen.append(features) or features[:, :2])
-    algorithm, task, final, _ = embedded(played, digits, len(digits.test.labels))
+    algorithm, task, final, _ = embedded(trained, digits, len(digits.test.labels))
     before = algorithm.base.deploy(task, final, torch.arange(12))
     expected = features_of(task, before, task.federation.test_images)
     np.testing.assert_allclose(seen[0], expected.double().numpy())
 
 
 @pytest.mark.parametrize(("points", "expected"), [(3, 10), (100, 100), (355, 360), (10_000, 360)])
-def test_any_number_of_points_can_be_asked_for(played, digits, points, expected):
-    _, task, _ = state(played, digits, 1, FINAL)
+def test_any_number_of_points_can_be_asked_for(trained, digits, points, expected):
+    _, task, _ = state(trained, digits, 1, FINAL)
     images, labels = probing._subset(task, points)
     assert len(images) == len(labels) == expected and len(labels.unique()) == 10
 

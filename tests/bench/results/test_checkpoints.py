@@ -35,7 +35,7 @@ def config(name: str, **more):
     return resolve(flat)
 
 
-def played(run: Run) -> Run:
+def trained(run: Run) -> Run:
     while not run.finished:
         run.step()
     return run
@@ -53,7 +53,7 @@ def without_times(rows):
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_a_run_that_goes_on_from_a_checkpoint_ends_as_if_nothing_had_happened(name, digits, tmp_path):
     settings = config(name)
-    whole = played(Run(settings, digits))
+    whole = trained(Run(settings, digits))
     for stop in (1, 4):
         folder = tmp_path / str(stop)
         first, saved = Run(settings, digits), Checkpoints(Folder(folder), {"run": "a"}, seconds=0)
@@ -63,7 +63,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_ends_as_if_nothing_had_happened(na
         second = Run(settings, digits)
         second.restore(Checkpoints(Folder(folder), {"run": "a"}).load(CPU))
         assert second.round == stop
-        played(second)
+        trained(second)
         assert without_times(second.rows) == without_times(whole.rows)
         assert all(
             torch.equal(one, other)

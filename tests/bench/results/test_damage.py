@@ -44,24 +44,24 @@ GRID = {
         "figures": [{"kind": "embedding", "points": 20}],
     },
 }
-LEFT_OUT = "1"  # the seed whose calibration is not played yet, so that the state of its base is needed
+LEFT_OUT = "1"  # the seed whose calibration is not trained yet, so that the state of its base is needed
 
 
 class Command:
     """Commands of the program in this process, without Ray.
 
     Attributes:
-        played: ids of the runs that the last one has played.
+        trained: ids of the runs that the last one has trained.
     """
 
     def __init__(self, folder: Path, monkeypatch):
-        self.folder, self.played = folder, []
+        self.folder, self.trained = folder, []
         monkeypatch.setattr("reports.figures.lines.FORMATS", ("svg",))
-        monkeypatch.setattr(scheduler, "run_jobs", self._play)
+        monkeypatch.setattr(scheduler, "run_jobs", self._train)
 
     def __call__(self, *words: object) -> tuple[int, str]:
         """Exit code and output."""
-        self.played = []
+        self.trained = []
         result = CliRunner().invoke(app, [*map(str, words), "--results-dir", str(self.folder)])
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -70,8 +70,8 @@ class Command:
         )
         return result.exit_code, re.sub(r"\s+", " ", result.output)
 
-    def _play(self, jobs, *arguments, **options):
-        self.played = [job.id for job in jobs]
+    def _train(self, jobs, *arguments, **options):
+        self.trained = [job.id for job in jobs]
         run_jobs_alone(jobs, *arguments, **options)
 
 
@@ -156,7 +156,7 @@ def files_of(results: Path) -> list[Path]:
 
 
 def check(real: Path, folder: Path, name: Path, damage: str, monkeypatch, sealed: bool = True) -> None:
-    """One file of a copy is damaged: `report` and then `run` say so, what is whole is not played again, and the table of the
+    """One file of a copy is damaged: `report` and then `run` say so, what is whole is not trained again, and the table of the
     end is the one without damage."""
     shutil.copytree(real, folder)
     results = folder / "results"
@@ -181,8 +181,8 @@ def check(real: Path, folder: Path, name: Path, damage: str, monkeypatch, sealed
     assert code == 0, text
     owner = name.parts[1] if name.parts[0] == "runs" else ""
     whole = {run for run in before if run != owner}
-    assert not whole & set(bench.played), "what is finished and undamaged is not played again"
-    if owner in bench.played and damage != "removed":
+    assert not whole & set(bench.trained), "what is finished and undamaged is not trained again"
+    if owner in bench.trained and damage != "removed":
         assert told.search(text) and list((results / "superseded").glob(f"{owner}-*")), "it is named, and kept"
     assert (results / "reports" / "mine@paper.md").read_text() == (real / "whole.md").read_text()
 
@@ -353,7 +353,7 @@ def test_a_run_does_not_begin_where_links_lead_elsewhere(foreign, tmp_path, link
     path.symlink_to(elsewhere)
     with foreign.locked():
         foreign.start(run, RUNS[2].config.canonical())
-        folder = foreign.playing_folder(run)
+        folder = foreign.unfinished_folder(run)
         assert not folder.is_symlink() and [entry.name for entry in folder.iterdir()] == ["config.json"]
     assert [entry.name for entry in elsewhere.iterdir()] == ["record.json"]
     assert list((foreign.folder / "superseded").iterdir()), "nothing is deleted"
@@ -435,7 +435,7 @@ def test_a_damaged_or_hostile_state_of_a_base_is_named_and_the_base_trained_agai
             state.write_text("nothing")
     program = Command(store.folder, monkeypatch)
     code, text = program("run", "--grid", tmp_path / "x" / "mine.yaml")
-    assert code == 0 and f"runs/{base}/{FINAL} cannot be read" in text and base in program.played
+    assert code == 0 and f"runs/{base}/{FINAL} cannot be read" in text and base in program.trained
     assert not trap.exists() and list((store.folder / "superseded").glob(f"{base}-1/{FINAL}"))
     everything = text + "".join(path.read_text() for path in store.folder.rglob("*.json"))
     assert "weights_only" not in everything

@@ -28,7 +28,7 @@ def store(tmp_path):
         yield store
 
 
-def play(store: Store, run_id: str = RUN) -> None:
+def train(store: Store, run_id: str = RUN) -> None:
     store.start(run_id, CONFIG)
     store.append(run_id, ROWS[:1])
     store.finish(run_id, ROWS, RECORD | {"id": run_id})
@@ -54,7 +54,7 @@ def test_a_record_without_a_schema_is_read_under_the_names_of_today_and_stays_as
     assert json.loads((store.run_folder(RUN) / "record.json").read_text()).items() >= first.items()
 
 
-def test_rounds_can_be_read_while_the_run_plays(store):
+def test_rounds_can_be_read_while_the_run_trains(store):
     store.start(RUN, CONFIG)
     store.append(RUN, ROWS[:1])
     assert store.rows(RUN) == ROWS[:1]
@@ -67,25 +67,25 @@ def test_a_half_written_run_starts_afresh(store):
         file.write('{"round": 3, "accu')
     (store.run_folder(RUN) / ".record.json.partial").write_text('{"id": RUN, "sta')
     assert store.record(RUN) is None
-    play(store)
+    train(store)
     assert store.rows(RUN) == ROWS
 
 
 def test_repeating_a_run_keeps_the_old_results_beside_the_new(store):
-    play(store)
+    train(store)
     (store.run_folder(RUN) / "final.pt").write_bytes(b"state")
-    play(store)
+    train(store)
     first = store.folder / "superseded" / f"{RUN}-1"
     assert json.loads((first / "record.json").read_text()).items() >= RECORD.items()
     assert (first / "final.pt").read_bytes() == b"state"
     assert not (store.run_folder(RUN) / "final.pt").exists()
-    play(store)
+    train(store)
     assert sorted(path.name for path in (store.folder / "superseded").iterdir()) == [f"{RUN}-1", f"{RUN}-2"]
 
 
 @pytest.mark.parametrize("end", ["killed", "failed"])
 def test_a_repeated_run_that_does_not_finish_leaves_the_old_results_in_place(store, end):
-    play(store)
+    train(store)
     store.start(RUN, CONFIG)
     store.append(RUN, [{"round": 1, "accuracy": 0.1}])
     if end == "failed":
@@ -110,10 +110,10 @@ def test_its_key_is_the_same_on_every_machine_and_another_one_for_a_copy(tmp_pat
 
 def test_a_kill_between_old_and_new_results_is_mended_by_the_next_driver(tmp_path):
     with Store(tmp_path).locked() as store:
-        play(store)
+        train(store)
         store.start(RUN, CONFIG)
-        (store.playing_folder(RUN) / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-        (store.playing_folder(RUN) / "record.json").write_text(json.dumps(RECORD | {"again": True}))
+        (store.unfinished_folder(RUN) / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+        (store.unfinished_folder(RUN) / "record.json").write_text(json.dumps(RECORD | {"again": True}))
         store.set_aside(store.run_folder(RUN))
     with Store(tmp_path).locked() as store:
         assert store.record(RUN)["again"]
@@ -122,7 +122,7 @@ def test_a_kill_between_old_and_new_results_is_mended_by_the_next_driver(tmp_pat
 def test_a_failed_run_makes_room_for_the_next_attempt(store):
     store.start(RUN, CONFIG)
     store.finish(RUN, [], RECORD | {"status": "failed", "summary": {}})
-    play(store)
+    train(store)
     assert store.record(RUN)["status"] == "done"
     assert not (store.folder / "superseded").exists()
 
@@ -137,7 +137,7 @@ def test_grids_are_found_by_name(store):
 
 
 def test_the_states_of_a_run_are_named(store):
-    play(store)
+    train(store)
     for name in ("round-0001.pt", "final.pt", ".final.pt-x1"):
         (store.run_folder(RUN) / name).touch()
     assert store.states(RUN) == ["final.pt", "round-0001.pt"]

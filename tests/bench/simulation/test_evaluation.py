@@ -9,7 +9,7 @@ from algorithms.base import Deployed
 from algorithms.fedavg import FedAvg
 from algorithms.local_training import LocalTraining
 from bench.simulation.evaluation import evaluate, local_accuracy
-from tests.support.toy import play, toy_task
+from tests.support.toy import toy_task, train
 
 
 def test_local_accuracy_weights_classes_by_the_clients_label_shares():
@@ -49,14 +49,14 @@ def test_one_model_per_client_is_scored_on_everything_and_on_its_own_classes():
 
 def test_personal_models_beat_a_shared_one_on_their_own_labels_under_extreme_skew():
     task = toy_task(rounds=5)
-    state = play(LocalTraining(), task)
+    state = train(LocalTraining(), task)
     own = evaluate(task, LocalTraining().deploy(task, state, torch.arange(5)))
     assert own["local_accuracy"] != own["global_accuracy"]
 
 
 def test_under_noise_the_test_set_has_one_noisy_copy_per_client():
     clean, noisy = toy_task(), toy_task(noise=3.0)
-    params = play(FedAvg(), clean)["params"]
+    params = train(FedAvg(), clean)["params"]
     deployed = Deployed(clean.model, params, {}, False)
     assert evaluate(clean, deployed) != evaluate(noisy, deployed)
     assert evaluate(noisy, deployed) == evaluate(noisy, deployed)

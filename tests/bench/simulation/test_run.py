@@ -35,7 +35,7 @@ def digits():
     return datasets.load("digits", None)
 
 
-def play(digits, folder=None, retention=None, engine="auto", **settings):
+def train(digits, folder=None, retention=None, engine="auto", **settings):
     folder = folder and Folder(folder)
     run = Run(
         resolve({"algorithm": "fedavg", **DIGITS, **settings}),
@@ -54,7 +54,7 @@ def without_times(rows):
 
 
 def test_a_row_per_round_with_accuracy_traffic_and_work(digits):
-    run = play(digits)
+    run = train(digits)
     assert [row["round"] for row in run.rows] == [1, 2, 3]
     num_bytes = 4 * sum(leaf.numel() for leaf in run.task.initial_params().values())
     assert (
@@ -68,11 +68,11 @@ def test_a_row_per_round_with_accuracy_traffic_and_work(digits):
 
 
 def test_it_learns(digits):
-    assert play(digits, rounds=8, local_epochs=5, lr=0.05, partition="iid").rows[-1]["accuracy"] > 0.8
+    assert train(digits, rounds=8, local_epochs=5, lr=0.05, partition="iid").rows[-1]["accuracy"] > 0.8
 
 
 def test_the_same_config_gives_the_same_rows_whatever_the_engine(digits):
-    looped, again, vectorised = (play(digits, engine=engine).rows for engine in ("loop", "loop", "vectorised"))
+    looped, again, vectorised = (train(digits, engine=engine).rows for engine in ("loop", "loop", "vectorised"))
     assert without_times(looped) == without_times(again)
     for row, other in zip(looped, vectorised, strict=True):
         assert row["accuracy"] == pytest.approx(other["accuracy"], abs=1 / 360)  # one test image may tip
@@ -80,7 +80,7 @@ def test_the_same_config_gives_the_same_rows_whatever_the_engine(digits):
 
 
 def test_traffic_is_per_client_of_the_population(digits):
-    full, half = play(digits, rounds=1), play(digits, rounds=1, participation=0.5)
+    full, half = train(digits, rounds=1), train(digits, rounds=1, participation=0.5)
     assert half.rows[0]["bytes_up"] == full.rows[0]["bytes_up"] / 2
 
 
@@ -88,7 +88,7 @@ CALIBRATED = {"algorithm": "ccvr", "virtual_per_class": 20}
 
 
 def test_a_method_that_only_changes_what_is_deployed_needs_no_training_but_its_bases_last_state(digits):
-    trained, base = play(digits, **CALIBRATED), play(digits)
+    trained, base = train(digits, **CALIBRATED), train(digits)
     assert [row["round"] for row in trained.rows if "accuracy" in row] == [3], "calibrated once, at the end"
     taken = Run(resolve({**DIGITS, **CALIBRATED}), digits)
     taken.take_over(base.state)
@@ -101,13 +101,13 @@ def test_a_method_that_only_changes_what_is_deployed_needs_no_training_but_its_b
 
 
 def test_it_is_calibrated_in_every_round_that_is_evaluated_if_that_is_asked_for(digits):
-    run = play(digits, **CALIBRATED, evaluate_every=1)
+    run = train(digits, **CALIBRATED, evaluate_every=1)
     assert ["accuracy" in row for row in run.rows] == [True] * 3
-    assert torch.equal(run.state["params"]["classifier.weight"], play(digits).state["params"]["classifier.weight"])
+    assert torch.equal(run.state["params"]["classifier.weight"], train(digits).state["params"]["classifier.weight"])
 
 
 def test_it_starts_from_what_was_written_and_keeps_what_it_deploys(digits, tmp_path):
-    base = play(digits, tmp_path / "base", StateRetention())
+    base = train(digits, tmp_path / "base", StateRetention())
     state = Folder(tmp_path / "base").load("final.pt", torch.device("cpu"))
     taken = Run(resolve({**DIGITS, **CALIBRATED}), digits, folder=Folder(tmp_path / "own"), retention=StateRetention())
     taken.take_over(state)
@@ -118,7 +118,7 @@ def test_it_starts_from_what_was_written_and_keeps_what_it_deploys(digits, tmp_p
 
 
 def test_a_state_comes_to_the_device_but_for_the_rows_of_clients(digits):
-    moved = on_device(play(digits, algorithm="scaffold").state, torch.device("meta"))
+    moved = on_device(train(digits, algorithm="scaffold").state, torch.device("meta"))
     assert {leaf.device.type for leaf in moved["params"].values()} == {"meta"}
     assert {leaf.device.type for row in moved["clients"]["rows"].values() for leaf in tree.leaves(row)} == {"cpu"}
 
@@ -132,7 +132,7 @@ def test_a_base_that_stopped_early_has_diverged(digits):
 
 
 def test_the_state_of_a_base_that_diverged_has_diverged(digits):
-    state = play(digits).state
+    state = train(digits).state
     state = {**state, "params": {name: leaf / 0 for name, leaf in state["params"].items()}}
     taken = Run(resolve({**DIGITS, **CALIBRATED}), digits)
     taken.take_over(state)
@@ -145,30 +145,30 @@ def test_the_state_of_a_base_that_diverged_has_diverged(digits):
     + [("scaffold", 2, 2), ("local", 0, 0)],
 )
 def test_traffic_of_each_method_in_models(digits, method, down, up):
-    run = play(digits, algorithm=method, rounds=1)
+    run = train(digits, algorithm=method, rounds=1)
     num_bytes = 4 * sum(leaf.numel() for leaf in run.task.initial_params().values())
     assert (run.rows[0]["bytes_down"], run.rows[0]["bytes_up"]) == (down * num_bytes, up * num_bytes)
 
 
 def test_traffic_of_fednova_is_a_model_and_one_number(digits):
-    run = play(digits, algorithm="fednova", rounds=1)
+    run = train(digits, algorithm="fednova", rounds=1)
     assert run.rows[0]["bytes_up"] - run.rows[0]["bytes_down"] == 4
 
 
 def test_centralized_sends_nothing_and_has_one_client(digits):
-    run = play(digits, algorithm="centralized", partition="none", clients=1)
+    run = train(digits, algorithm="centralized", partition="none", clients=1)
     assert run.rows[-1]["bytes_down"] == run.rows[-1]["bytes_up"] == 0
     assert run.rows[-1]["examples"] == 3 * 1437
 
 
 def test_shared_models_are_evaluated_every_round_and_personal_ones_at_the_end(digits):
-    assert all("accuracy" in row for row in play(digits).rows)
-    assert ["local_accuracy" in row for row in play(digits, algorithm="local").rows] == [False, False, True]
-    assert ["accuracy" in row for row in play(digits, evaluate_every=2).rows] == [False, True, True]
+    assert all("accuracy" in row for row in train(digits).rows)
+    assert ["local_accuracy" in row for row in train(digits, algorithm="local").rows] == [False, False, True]
+    assert ["accuracy" in row for row in train(digits, evaluate_every=2).rows] == [False, True, True]
 
 
 def test_divergence_ends_a_run_and_is_named(digits):
-    run = play(digits, lr=1e30, rounds=5)
+    run = train(digits, lr=1e30, rounds=5)
     result = run.result()
     assert result["status"] == "diverged" and "not all params were finite after round" in result["reason"]
     assert run.round < 5 and run.finished
@@ -176,7 +176,7 @@ def test_divergence_ends_a_run_and_is_named(digits):
 
 def test_a_test_loss_that_overflows_is_divergence_too(digits, monkeypatch):
     monkeypatch.setattr("bench.simulation.run.evaluate", lambda task, deployed: {"accuracy": 0.1, "loss": float("inf")})
-    run = play(digits)
+    run = train(digits)
     assert run.result()["reason"] == "the test loss was not finite after round 1"
     assert "loss" not in run.rows[0]
 
@@ -188,14 +188,14 @@ def test_peak_memory_is_that_of_the_run_not_of_the_process(digits):
                 ballast[start] = 1
 
     touch_200_mb()
-    before = play(digits).result()["peak_memory_mb"]
-    run = play(digits)
+    before = train(digits).result()["peak_memory_mb"]
+    run = train(digits)
     touch_200_mb()
     assert run.result()["peak_memory_mb"] > before + 150
 
 
 def test_result_describes_the_run(digits):
-    result = play(digits, engine="loop").result()
+    result = train(digits, engine="loop").result()
     assert (result["status"], result["reason"], result["rounds"], result["engine"], result["device"]) == (
         "done",
         "",
@@ -220,9 +220,9 @@ def test_summary_by_hand():
 
 def test_kept_states_are_readable_and_change_no_number(digits, tmp_path):
     retention = StateRetention(final="deployed", rounds=(2,), local_models=(1, 3))
-    run = play(digits, tmp_path, retention)
+    run = train(digits, tmp_path, retention)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(retention.files())
-    assert without_times(run.rows) == without_times(play(digits).rows)
+    assert without_times(run.rows) == without_times(train(digits).rows)
     final = torch.load(tmp_path / "final.pt", weights_only=True)
     assert final["round"] == 3 and torch.equal(
         final["params"]["classifier.bias"], run.state["params"]["classifier.bias"]
@@ -231,7 +231,7 @@ def test_kept_states_are_readable_and_change_no_number(digits, tmp_path):
 
 
 def test_kept_local_models_are_those_that_were_aggregated(digits, tmp_path):
-    run = play(digits, tmp_path, StateRetention(final="deployed", local_models=(3,)))
+    run = train(digits, tmp_path, StateRetention(final="deployed", local_models=(3,)))
     locals_ = torch.load(tmp_path / "local-models-0003.pt", weights_only=True)
     sizes = torch.tensor([len(run.task.federation.clients[client]) for client in locals_["ids"]])
     mean = tree.weighted_mean(locals_["params"], sizes)
@@ -263,7 +263,7 @@ def test_a_run_of_streamed_rounds_has_the_rows_of_any_other_and_keeps_local_mode
     run = summed_up(digits, tmp_path, StateRetention(final="deployed", local_models=(3,)))
     while not run.finished:
         run.step()
-    for row, stacked in zip(run.rows, play(digits, algorithm="moon", engine="loop").rows, strict=True):
+    for row, stacked in zip(run.rows, train(digits, algorithm="moon", engine="loop").rows, strict=True):
         assert row["accuracy"] == pytest.approx(stacked["accuracy"], abs=1 / 360)  # one test image may tip
         assert row["loss"] == pytest.approx(stacked["loss"], rel=1e-4)
         assert all(row[key] == stacked[key] for key in ("bytes_down", "bytes_up", "examples"))
@@ -278,10 +278,10 @@ def test_a_run_of_streamed_rounds_has_the_rows_of_any_other_and_keeps_local_mode
 )
 def test_client_states_are_kept_where_they_are_deployed_or_asked_for(digits, tmp_path, monkeypatch, method, kept):
     monkeypatch.setattr(rows, "MAPPED_BYTES", 1)  # as those of large models, in files
-    run = play(digits, tmp_path / "deployed", StateRetention(), algorithm=method)
-    whole = play(digits, tmp_path / "all", StateRetention(final="all"), algorithm=method)
+    run = train(digits, tmp_path / "deployed", StateRetention(), algorithm=method)
+    whole = train(digits, tmp_path / "all", StateRetention(final="all"), algorithm=method)
     assert (run.result()["kept"], whole.result()["kept"]) == (kept, "all")
-    assert play(digits, algorithm=method).result()["kept"] == "none"
+    assert train(digits, algorithm=method).result()["kept"] == "none"
     few, all_ = (torch.load(tmp_path / name / "final.pt", weights_only=True) for name in ("deployed", "all"))
     assert len(all_["clients"]["rows"]) == 10
     assert (
@@ -298,7 +298,7 @@ def test_client_states_are_kept_where_they_are_deployed_or_asked_for(digits, tmp
 
 @pytest.mark.parametrize("method", ["moon", "scaffold", "fednova", "local"])
 def test_local_models_can_be_kept_for_every_kind_of_method(digits, tmp_path, method):
-    play(digits, tmp_path, StateRetention(final="none", local_models=(2,)), algorithm=method)
+    train(digits, tmp_path, StateRetention(final="none", local_models=(2,)), algorithm=method)
     kept = torch.load(tmp_path / "local-models-0002.pt", weights_only=True)
     assert kept["params"]["classifier.bias"].shape == (10, 10)
     assert not torch.equal(kept["params"]["classifier.bias"][0], kept["params"]["classifier.bias"][1])
@@ -315,7 +315,7 @@ def test_a_stratified_subset_keeps_class_shares_and_depends_on_the_seed():
 
 
 def test_subsets_of_the_config_are_used(digits):
-    run = play(digits, train_examples=500, test_examples=100)
+    run = train(digits, train_examples=500, test_examples=100)
     assert run.rows[-1]["examples"] == 1500 and len(run.task.federation.test_labels) == 100
 
 

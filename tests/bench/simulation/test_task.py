@@ -13,7 +13,7 @@ from algorithms.fedavg import FedAvg
 from algorithms.fednova import FedNova
 from bench.simulation.engines import _blocks, _pad, padding_share
 from datasets import partitions
-from tests.support.toy import SETTINGS, SIZES, play, toy_method, toy_task
+from tests.support.toy import SETTINGS, SIZES, toy_method, toy_task, train
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_num_trained_counts_repetitions():
 def test_noise_grows_with_the_client_and_is_the_same_on_both_engines():
     looped, vectorised = (toy_task(noise=0.5, engine=engine) for engine in ("loop", "vectorised"))
     assert looped.federation.noise_levels.tolist() == pytest.approx([0, 0.125, 0.25, 0.375, 0.5])
-    for a, b in zip(*(tree.leaves(play(FedAvg(), task)["params"]) for task in (looped, vectorised)), strict=True):
+    for a, b in zip(*(tree.leaves(train(FedAvg(), task)["params"]) for task in (looped, vectorised)), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
 
 

@@ -199,7 +199,7 @@ def test_a_seed_that_fails_ends_its_configuration(tmp_path, monkeypatch):
     assert report.failed and result["done"] and report.seed.worker.result["reason"].startswith("ZeroDivisionError")
 
 
-def test_no_test_image_is_read_while_a_configuration_is_played(tmp_path, monkeypatch):
+def test_no_test_image_is_read_while_a_configuration_is_trained(tmp_path, monkeypatch):
     class Poison:
         def __getattribute__(self, name):
             raise AssertionError(f"the test split was read: {name}")

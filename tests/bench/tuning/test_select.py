@@ -1,4 +1,4 @@
-"""Grids whose hyper-parameters come from searches. Nothing here starts Ray: searches were played before."""
+"""Grids whose hyper-parameters come from searches. Nothing here starts Ray: searches were trained before."""
 
 import re
 from contextlib import ExitStack, nullcontext
@@ -47,7 +47,7 @@ def store(tmp_path):
         yield store
 
 
-def played(asked: Experiment, store: Store, best: float = 0.9) -> dict[str, dict]:
+def trained(asked: Experiment, store: Store, best: float = 0.9) -> dict[str, dict]:
     """What is chosen by searches in which each later configuration is better than the one before."""
     searches = select.searches_of(asked.spec, asked.plan(store).selected)
     for search in searches.values():
@@ -67,7 +67,7 @@ def choose(searches: dict, asked: Experiment, store: Store) -> dict[str, dict]:
 
 
 def with_test_runs(asked: Experiment, store: Store) -> None:
-    """Its final runs, as if they had been played."""
+    """Its final runs, as if they had been trained."""
     plan = asked.plan(store)
     asked.store_grid(plan, store)
     for cell in plan.todo:
@@ -81,7 +81,7 @@ def test_another_choice_elsewhere_is_named_when_results_are_compared_or_imported
     for name, samples in (("one", 3), ("other", 4)):
         with Store(tmp_path / name).locked() as own:
             asked = request(replace(TUNING, samples=samples))
-            asked = replace(asked, chosen=played(asked, own))
+            asked = replace(asked, chosen=trained(asked, own))
             with_test_runs(asked, own)
     one, other = Store(tmp_path / "one"), Store(tmp_path / "other")
     found = results_diff.compare(asked.label, one, other)
@@ -140,7 +140,7 @@ def test_what_the_table_shows_or_somebody_has_set_is_not_searched(store):
 
 def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_tells_them(store):
     asked = request()
-    chosen = played(asked, store)
+    chosen = trained(asked, store)
     asked = replace(asked, chosen=chosen)
     plan = asked.plan(store)
     assert {cell.config.split for cell in plan.todo} == {"test"} and len(plan.todo) == 8
@@ -157,11 +157,11 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
 
 def test_what_a_longer_search_chooses_takes_the_place_of_what_a_shorter_one_has_chosen(store):
     for tuning in (TUNING, replace(TUNING, samples=5)):
-        asked = replace(request(tuning), chosen=played(request(tuning), store))
+        asked = replace(request(tuning), chosen=trained(request(tuning), store))
         asked.store_grid(asked.plan(store), store)
         cells = store.grid(asked.label)["cells"]
         assert len(cells) == 8 and {cell["tuned"]["tried"] for cell in cells} == {tuning.samples}
-    again = played(request(), store)
+    again = trained(request(), store)
     assert {one["tried"] for one in again.values()} == {3}, "a shorter search is as it was, whatever was tried later"
 
 
@@ -169,7 +169,7 @@ def test_what_other_searches_have_found_counts_for_none_of_the_methods(store):
     asked = request()
     (key, search), *_ = select.searches_of(asked.spec, asked.plan(store).selected).items()
     finish(search, store, {"weight_decay": 0.005}, 1.0, 1.0, rounds=4)
-    assert played(asked, store)[key]["params"] != {"weight_decay": 0.005}
+    assert trained(asked, store)[key]["params"] != {"weight_decay": 0.005}
 
 
 def test_options_that_no_space_has_stay_at_the_named_point_of_the_grid(store):
@@ -209,7 +209,7 @@ def test_the_splits_are_not_set_by_hand(key):
         select.searches_of(asked.spec, [])
 
 
-def test_a_share_that_leaves_a_client_empty_is_told_before_anything_is_played(store):
+def test_a_share_that_leaves_a_client_empty_is_told_before_anything_is_trained(store):
     axes = content()["axes"] | {"partition": ["label-2"]}
     asked = request(axes=axes, settings=SETTINGS | {"train_examples": 40})
     searches = select.searches_of(asked.spec, asked.plan(store).selected)

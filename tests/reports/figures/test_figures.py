@@ -26,7 +26,7 @@ CLASSES = 4
 
 
 @pytest.fixture
-def played(store):
+def trained(store):
     """Like `store.add`, and the runs have rounds: the score is reached in the last of three, each 10 s, 1 MB per
     direction and 1,000,000 examples longer than the one before; `silent` is the number of rounds without accuracy."""
 
@@ -85,16 +85,16 @@ def curves(x: str) -> dict:
     return {"kind": "curves", "x": x}
 
 
-def test_local_models_rise_by_epochs_and_fall_where_they_are_averaged(store, played):
-    played("cifar10 label-2", "fedavg", [0.5, 0.6], traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
-    played("cifar10 label-2", "moon", [0.5])
+def test_local_models_rise_by_epochs_and_fall_where_they_are_averaged(store, trained):
+    trained("cifar10 label-2", "fedavg", [0.5, 0.6], traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
+    trained("cifar10 label-2", "moon", [0.5])
     found = numbers(store, {"kind": "local-models"})
     panel = "cifar10, label-2, fedavg, seed 0"
     assert found.lines == ("client 3", "client 11") and list(found.points["panel"].unique()) == [panel]
     drawn = line(found, panel, "client 11")
     assert drawn == [(x, y, None) for x, y in zip((1, 2, 2, 3, 4, 4, 5, 6, 6), (70, 80, 20) * 3, strict=True)]
     assert legend(figures.draw(found)) == ["client 3", "client 11"] and not found.caveats
-    played("svhn label-2", "fedavg", [0.5], traced=[[0.8, 0.1], [0.7, 0.2]], substitute="cifar10")
+    trained("svhn label-2", "fedavg", [0.5], traced=[[0.8, 0.1], [0.7, 0.2]], substitute="cifar10")
     found = numbers(store, {"kind": "local-models"})
     assert found.caveats == {"svhn, label-2, fedavg, seed 0": ["on cifar10"]}
 
@@ -108,48 +108,48 @@ def test_local_models_rise_by_epochs_and_fall_where_they_are_averaged(store, pla
         ("examples", [1, 2, 3]),
     ],
 )
-def test_a_curve_is_the_mean_over_seeds_at_what_they_had_spent(store, played, x, places):
-    played("cifar10 label-2", "fedavg", [0.5, 0.54], slower=2)
+def test_a_curve_is_the_mean_over_seeds_at_what_they_had_spent(store, trained, x, places):
+    trained("cifar10 label-2", "fedavg", [0.5, 0.54], slower=2)
     expected = [(place, mean, 2.0) for place, mean in zip(places, (32.0, 42.0, 52.0), strict=True)]
     assert line(numbers(store, curves(x)), "cifar10, label-2", "fedavg") == expected
 
 
-def test_the_band_is_the_std_that_the_table_prints(store, played):
+def test_the_band_is_the_std_that_the_table_prints(store, trained):
     store.std = "sample"
-    played("cifar10 label-2", "fedavg", [0.5, 0.54])
+    trained("cifar10 label-2", "fedavg", [0.5, 0.54])
     ((_, _, std), *_) = line(numbers(store, curves("rounds")), "cifar10, label-2", "fedavg")
     assert std == pytest.approx(8**0.5, abs=1e-6)
 
 
-def test_one_seed_has_no_band(store, played):
-    played("cifar10 label-2", "fedavg", [0.5])
+def test_one_seed_has_no_band(store, trained):
+    trained("cifar10 label-2", "fedavg", [0.5])
     found = numbers(store, curves("rounds"))
     assert line(found, "cifar10, label-2", "fedavg") == [(1, 30.0, None), (2, 40.0, None), (3, 50.0, None)]
     figure = figures.draw(found)
     assert not figure.axes[0].collections and figure.legends[0].get_title().get_text() == ""
 
 
-def test_rounds_without_accuracy_are_not_drawn_but_their_cost_counts(store, played):
-    played("cifar10 label-2", "fedconcat", [0.5], silent=2)
+def test_rounds_without_accuracy_are_not_drawn_but_their_cost_counts(store, trained):
+    trained("cifar10 label-2", "fedconcat", [0.5], silent=2)
     assert line(numbers(store, curves("communication")), "cifar10, label-2", "fedconcat") == [(6, 50.0, None)]
     (axes,) = figures.draw(numbers(store, curves("communication"))).axes
     assert axes.get_xlim()[0] == 0
 
 
-def test_a_curve_shows_the_choice_that_the_table_shows_and_only_runs_that_are_done(store, played):
+def test_a_curve_shows_the_choice_that_the_table_shows_and_only_runs_that_are_done(store, trained):
     for mu, score in ((0.01, 0.4), (1, 0.6)):
-        played("cifar10 label-2", "fedprox", [score, score], choice={"mu": mu})
-    played("cifar10 label-2", "moon", [0.5, "diverged", None])
+        trained("cifar10 label-2", "fedprox", [score, score], choice={"mu": mu})
+    trained("cifar10 label-2", "moon", [0.5, "diverged", None])
     found = numbers(store, curves("rounds"))
     assert line(found, "cifar10, label-2", "fedprox")[-1] == (3, 60.0, 0.0)
     assert line(found, "cifar10, label-2", "moon")[-1] == (3, 50.0, None)
     assert found.caveats == {"cifar10, label-2": ["moon: 1/3 seeds, 1 diverged"]}
 
 
-def test_panels_are_rows_and_lines_are_columns_in_the_order_of_the_table(store, played):
+def test_panels_are_rows_and_lines_are_columns_in_the_order_of_the_table(store, trained):
     for row in ("svhn label-2", "cifar10 label-2"):
         for algorithm in ("moon", "fedavg"):
-            played(row, algorithm, [0.5])
+            trained(row, algorithm, [0.5])
     store.add("fmnist label-2", "fedavg", [None])
     store.row_order = [["cifar10", "label-2"], ["svhn", "label-2"], ["fmnist", "label-2"]]
     store.column_order = ["fedavg", "moon"]
@@ -160,10 +160,10 @@ def test_panels_are_rows_and_lines_are_columns_in_the_order_of_the_table(store, 
     assert figure.get_supylabel() == "Test accuracy (%)"
 
 
-def test_centralized_is_in_all_panels_of_its_dataset_and_a_level_where_nothing_is_sent(store, played):
-    played("cifar10 none", "centralized", [0.7, 0.72])
+def test_centralized_is_in_all_panels_of_its_dataset_and_a_level_where_nothing_is_sent(store, trained):
+    trained("cifar10 none", "centralized", [0.7, 0.72])
     for row in ("cifar10 label-2", "cifar10 dir-0.1", "svhn label-2"):
-        played(row, "fedavg", [0.5, 0.5])
+        trained(row, "fedavg", [0.5, 0.5])
     store.add("cifar10 label-3", "fedavg", [None, None])
     found = numbers(store, curves("communication"))
     assert list(found.points["panel"].unique()) == ["cifar10, label-2", "cifar10, dir-0.1", "svhn, label-2"]
@@ -173,10 +173,10 @@ def test_centralized_is_in_all_panels_of_its_dataset_and_a_level_where_nothing_i
     assert line(found, "svhn, label-2", "centralized") == []
 
 
-def test_lines_are_told_apart_by_more_than_colour_and_look_alike_in_all_figures(store, played):
+def test_lines_are_told_apart_by_more_than_colour_and_look_alike_in_all_figures(store, trained):
     names = [f"method-{number}" for number in range(12)]
     for name in names:
-        played("cifar10 label-2", name, [0.5])
+        trained("cifar10 label-2", name, [0.5])
     drawn = figures.draw(numbers(store, curves("rounds"))).axes[0].lines
     looks = {(each.get_color(), each.get_marker()) for each in drawn}
     assert len(looks) == 12
@@ -186,12 +186,12 @@ def test_lines_are_told_apart_by_more_than_colour_and_look_alike_in_all_figures(
     assert (seventh.get_color(), seventh.get_marker()) == (drawn[7].get_color(), drawn[7].get_marker())
 
 
-def test_by_setting_shows_the_values_in_the_order_of_the_grid_and_others_as_a_level(store, played):
-    played("cifar10 label-2", "fedavg", [0.4, 0.42])
+def test_by_setting_shows_the_values_in_the_order_of_the_grid_and_others_as_a_level(store, trained):
+    trained("cifar10 label-2", "fedavg", [0.4, 0.42])
     for clusters, score in ((1, 0.4), (10, 0.6), ("elbow", 0.65), (5, 0.7)):
         for mu in (0, 1):
             choice = {"num_clusters": clusters, "mu": mu}
-            played("cifar10 label-2", "fedconcat", [score - 0.1 * mu, score + 0.02 - 0.1 * mu], choice=choice)
+            trained("cifar10 label-2", "fedconcat", [score - 0.1 * mu, score + 0.02 - 0.1 * mu], choice=choice)
     store.add("cifar10 label-2", "fedconcat", [0.1, None], choice={"num_clusters": 20})
     found = numbers(store, {"kind": "by-setting", "setting": "num_clusters"})
     expected = [("1", 41.0, 1.0), ("10", 61.0, 1.0), ("elbow", 66.0, 1.0), ("5", 71.0, 1.0), ("20", 10.0, None)]
@@ -209,16 +209,16 @@ def test_by_setting_shows_the_values_in_the_order_of_the_grid_and_others_as_a_le
     assert line(best, "cifar10, label-2", "fedavg") == [(None, 43.0, 1.0)]
 
 
-def test_the_std_of_a_single_run_is_not_called_one_over_seeds(store, played):
-    played("cifar10 label-2", "fedavg", [0.5])
+def test_the_std_of_a_single_run_is_not_called_one_over_seeds(store, trained):
+    trained("cifar10 label-2", "fedavg", [0.5])
     found = numbers(store, {"kind": "by-setting", "setting": "clients"}, value="last10")
     spread = dataclasses.replace(found, points=found.points.assign(std=0.5))
     assert figures.draw(spread).legends[0].get_title().get_text() == "mean ± std over the last 10 evaluated rounds"
 
 
-def test_by_setting_works_for_an_axis_that_is_a_row_or_a_column_of_the_table(store, played):
+def test_by_setting_works_for_an_axis_that_is_a_row_or_a_column_of_the_table(store, trained):
     for clients, score in ((20, 0.6), (40, 0.5)):
-        played("cifar10 label-2", "fedavg", [score], clients=clients, config={"clients": clients})
+        trained("cifar10 label-2", "fedavg", [score], clients=clients, config={"clients": clients})
     figure = {"kind": "by-setting", "setting": "clients"}
     expected = [("20", 60.0, None), ("40", 50.0, None)]
     store.report |= {"rows": ["dataset", "partition", "clients"]}
@@ -232,11 +232,11 @@ def shares(first: int) -> dict:
     return {"distributions": [[float(label == client + first) for label in range(CLASSES)] for client in (0, 1)]}
 
 
-def test_distributions_show_one_client_of_one_seed_as_every_method_reported_it(store, played):
-    played("cifar10 label-2", "fedavg", [0.5])
-    played("cifar10 label-2", "fedconcat", [None, 0.5], diagnostics=shares(1))
-    played("cifar10 label-2", "fedconcat-id", [0.5], diagnostics=shares(0))
-    played("cifar10 label-2", "fedconcat-id", [None, 0.5], diagnostics=shares(2))
+def test_distributions_show_one_client_of_one_seed_as_every_method_reported_it(store, trained):
+    trained("cifar10 label-2", "fedavg", [0.5])
+    trained("cifar10 label-2", "fedconcat", [None, 0.5], diagnostics=shares(1))
+    trained("cifar10 label-2", "fedconcat-id", [0.5], diagnostics=shares(0))
+    trained("cifar10 label-2", "fedconcat-id", [None, 0.5], diagnostics=shares(2))
     store.cells = [cell for cell in store.cells if (store.folder / "runs" / cell["run"]).exists()]
     found = numbers(store, {"kind": "distributions", "client": 1})
     truth = [(0, 0.0, None), (1, 0.0, None), (2, 100.0, None), (3, 0.0, None)]
@@ -253,15 +253,15 @@ def test_distributions_show_one_client_of_one_seed_as_every_method_reported_it(s
     assert places == [-0.2, 0.2, 0.8, 1.2, 1.8, 2.2, 2.8, 3.2]
 
 
-def test_distributions_on_other_images_say_so(store, played):
-    played("svhn label-2", "fedconcat", [0.5], diagnostics=shares(0), substitute="cifar10")
+def test_distributions_on_other_images_say_so(store, trained):
+    trained("svhn label-2", "fedconcat", [0.5], diagnostics=shares(0), substitute="cifar10")
     found = numbers(store, {"kind": "distributions", "client": 0})
     (axes,) = figures.draw(found).axes
     assert [text.get_text() for text in axes.texts] == ["on cifar10"]
 
 
-def test_files_are_written_whole_and_named_after_the_figure(store, played):
-    played("cifar10 label-2", "fedavg", [0.5, 0.52])
+def test_files_are_written_whole_and_named_after_the_figure(store, trained):
+    trained("cifar10 label-2", "fedavg", [0.5, 0.52])
     store.report |= {"figures": [curves("communication"), {"kind": "by-setting", "setting": "clients"}]}
     paths, sentences = api.write_figures(store.save(), "small_table", "paper", ("communication", "time"))
     names = ("communication", "by-clients", "time")
@@ -279,9 +279,9 @@ def test_files_are_written_whole_and_named_after_the_figure(store, played):
     assert best[-1].name == "small_table@paper-best-time.svg"
 
 
-def test_accuracies_of_other_models_get_figures_of_their_own(store, played):
-    played("cifar10 label-2", "fedavg", [0.5])
-    played("cifar10 label-2", "ditto", [0.4], personal=True)
+def test_accuracies_of_other_models_get_figures_of_their_own(store, trained):
+    trained("cifar10 label-2", "fedavg", [0.5])
+    trained("cifar10 label-2", "ditto", [0.4], personal=True)
     path = store.folder / "runs" / store.cells[1]["run"] / "rounds.jsonl"
     last = json.loads((path.parent / "record.json").read_text())["summary"]["last"]
     rows = [json.loads(line) | last for line in path.read_text().splitlines()]
@@ -309,8 +309,8 @@ def report(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_report_draws_what_the_grid_lists_and_what_is_asked_for(store, played):
-    played("cifar10 label-2", "fedavg", [0.5])
+def test_report_draws_what_the_grid_lists_and_what_is_asked_for(store, trained):
+    trained("cifar10 label-2", "fedavg", [0.5])
     store.report |= {"figures": [curves("rounds"), {"kind": "distributions", "client": 0}]}
     code, text = report("--results-dir", str(store.save()), "--figure", "time", "--figure", "examples")
     assert code == 0 and "Nothing to draw yet for distributions-client0 of small_table@paper" in text
@@ -321,8 +321,8 @@ def test_report_draws_what_the_grid_lists_and_what_is_asked_for(store, played):
     assert code == 2 and "Unknown figure 'tme'. Did you mean 'time'? Known: rounds, communication" in text
 
 
-def test_a_report_without_figures_does_not_import_matplotlib_and_figures_do_not_import_torch(store, played):
-    played("cifar10 label-2", "fedavg", [0.5])
+def test_a_report_without_figures_does_not_import_matplotlib_and_figures_do_not_import_torch(store, trained):
+    trained("cifar10 label-2", "fedavg", [0.5])
     code = (
         "import sys\nfrom bench.cli.app import app\n"
         "try: app(sys.argv[1:])\nexcept SystemExit: pass\nprint('MODULES', *sys.modules)"
@@ -387,8 +387,8 @@ def test_a_mistake_in_the_figures_of_a_grid_is_explained(tmp_path, drawn, said):
     assert said in str(caught.value)
 
 
-def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, played):
-    played("cifar10 label-2", "fedconcat", [0.5], diagnostics=shares(0), traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
+def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, trained):
+    trained("cifar10 label-2", "fedconcat", [0.5], diagnostics=shares(0), traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
     wanted = [*map(curves, figure_names.CURVES), {"kind": "by-setting", "setting": "clients"}]
     wanted += [{"kind": "distributions", "client": 0}, {"kind": "local-models"}]
     of_features = {
@@ -405,11 +405,11 @@ def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, pla
         assert isinstance(found.points, pd.DataFrame) and found.kind == figure["kind"]
 
 
-def test_what_holds_for_all_lines_of_a_panel_is_said_once(store, played):
+def test_what_holds_for_all_lines_of_a_panel_is_said_once(store, trained):
     for algorithm in ("fedavg", "moon"):
-        played("svhn label-2", algorithm, [0.5], substitute="cifar10")
+        trained("svhn label-2", algorithm, [0.5], substitute="cifar10")
     assert numbers(store, curves("rounds")).caveats == {"svhn, label-2": ["on cifar10"]}
-    played("svhn label-2", "fedrs", [0.5, None], substitute="cifar10")
+    trained("svhn label-2", "fedrs", [0.5, None], substitute="cifar10")
     assert numbers(store, curves("rounds")).caveats == {
         "svhn, label-2": ["fedavg: on cifar10", "moon: on cifar10", "fedrs: 1/2 seeds, on cifar10"]
     }
