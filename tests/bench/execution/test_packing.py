@@ -71,7 +71,14 @@ class RunCallback:
 def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_more_room(tmp_path, monkeypatch):
     def start_ray(address, resources):
         ray_environment.require_own_token()
-        ray.init(num_cpus=2, num_gpus=1, include_dashboard=False, object_store_memory=2**27, log_to_driver=False)
+        ray.init(
+            address="local",
+            num_cpus=2,
+            num_gpus=1,
+            include_dashboard=False,
+            object_store_memory=2**27,
+            log_to_driver=False,
+        )
 
     monkeypatch.setenv("PYTHONPATH", ray_environment.python_path(None))
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # Ray sets them; as they were, afterwards
