@@ -8,7 +8,7 @@ from torch import Tensor
 
 from algorithms import tree
 from algorithms.local import LocalResult, descend, task_loss
-from algorithms.rows import no_rows, read_rows, write_rows
+from algorithms.rows import no_rows, read_rows, replace_rows, rows_of, write_rows
 from algorithms.streaming import RunningMean
 from algorithms.tree import Tree
 
@@ -239,20 +239,20 @@ class RoundBased(Algorithm):
 
     def stream_round(self, task, state: State, cohort) -> State:
         """Train a cohort and `conclude`, one client after another: up to rounding the same, in the memory of a few clients."""
-        received = _Received(self, state["clients"])
+        received = _Received(self)
         for client in cohort.ids:
             alone = task.cohort(client[None])
             received.add(alone, self.map_clients(task, self.local_update, alone, state))
-        update, trained = received.update(), received.buffers()
+        update, trained = {**received.stacked(), **received.means()}, received.buffers()
         params, server = self.server_step(task, state["params"], state["server"], update, cohort)
         return self._concluded(
             task,
             state,
             cohort,
             params=params,
-            buffers=self.aggregate_buffers(state["buffers"], trained, update, cohort),
+            buffers=self.aggregate_buffers(state["buffers"], trained, received.stacked(), cohort),
             server=server,
-            clients=received.clients,
+            clients=replace_rows(state["clients"], received.rows),
             bytes_up=received.bytes_up,
         )
 
@@ -333,20 +333,21 @@ class _Received:
     """What the server keeps of those clients of a streamed round that have finished.
 
     Attributes:
-        clients: client states, with the new ones of these clients.
-        bytes_up: what they have sent.
+        rows: client id -> new state.
+        bytes_up: size of everything that was sent.
     """
 
-    def __init__(self, method: RoundBased, clients: dict[str, Any]) -> None:
+    def __init__(self, method: RoundBased) -> None:
         self._method = method
         self._means: dict[str, RunningMean] = {}
         self._stacks: list[Tree] = []
-        self.clients, self.bytes_up = clients, 0
+        self.rows: dict[int, Tree] = {}
+        self.bytes_up = 0
 
     def add(self, cohort, mapped) -> None:
         """Takes the results of a cohort, leaves [k, ...]; keeps no reference to what is averaged."""
         update, client = mapped.result
-        self.clients = write_rows(self.clients, cohort.ids, client)
+        self.rows |= rows_of(cohort.ids, client)  # merged once: all clients' rows are sorted then
         self.bytes_up += tree.num_bytes(self._method.uploads(update, mapped.buffers))
         averaged = self._method.averaged(update, cohort)
         for name, average in averaged.items():
@@ -354,10 +355,13 @@ class _Received:
         stacked = {name: part for name, part in update.items() if name not in averaged}
         self._stacks.append({"update": stacked, "buffers": mapped.buffers})
 
-    def update(self) -> Tree:
-        """The cohort's update, as `RoundBased.server_step` reads it."""
-        means = {name: mean.mean() for name, mean in self._means.items()}
-        return {**tree.concatenate([stack["update"] for stack in self._stacks]), **means}
+    def means(self) -> Tree:
+        """The entries of the update that the method averages: their means, leaves [...]."""
+        return {name: mean.mean() for name, mean in self._means.items()}
+
+    def stacked(self) -> Tree:
+        """All other entries of the update, leaves [K, ...]."""
+        return tree.concatenate([stack["update"] for stack in self._stacks])
 
     def buffers(self) -> Tree:
         """The buffers that training left, leaves [K, ...]."""

@@ -39,9 +39,18 @@ def read_rows(clients: dict, ids: Tensor) -> Tree:
 
 def write_rows(clients: dict, ids: Tensor, new: Tree) -> dict:
     """Client states in which those of ids are replaced by new, leaves [len(ids), ...]. Pure: other rows are shared."""
+    return replace_rows(clients, rows_of(ids, new))
+
+
+def rows_of(ids: Tensor, new: Tree) -> dict[int, Tree]:
+    """Client id -> its state, a private copy on the host, from leaves [len(ids), ...]."""
     on_host = tree.map(lambda leaf: leaf.cpu(), new)
-    written = {client: own(tree.row(on_host, position)) for position, client in enumerate(ids.tolist())}
-    return {**clients, "rows": dict(sorted((clients["rows"] | written).items()))}
+    return {client: own(tree.row(on_host, position)) for position, client in enumerate(ids.tolist())}
+
+
+def replace_rows(clients: dict, rows: dict[int, Tree]) -> dict:
+    """Client states with other rows for some clients. Pure: all other rows are shared."""
+    return {**clients, "rows": dict(sorted((clients["rows"] | rows).items()))}
 
 
 def are_client_rows(content: dict) -> bool:

@@ -3,8 +3,9 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -50,20 +51,26 @@ def warn(line: str) -> None:
     errors.print(line, markup=False)
 
 
-def name_damaged(store: "Store", looked: bool = False) -> None:
+def name_damaged(store: "Store", looked: bool = False, named: Collection[Path] = ()) -> set[Path]:
     """Names every file of a results directory that cannot be used, all in one message.
 
     Args:
         looked: whether the directory has just been looked through.
+        named: files that have been named before.
+
+    Returns:
+        The files that have been named now or before.
     """
     if not looked:
         store.look_through()
-    if store.damaged:
-        lines = [f"{path.relative_to(store.folder)} {what}" for path, what in sorted(store.damaged.items())]
+    damaged = {path: what for path, what in sorted(store.damaged.items()) if path not in named}
+    if damaged:
+        lines = [f"{path.relative_to(store.folder)} {what}" for path, what in damaged.items()]
         count = "1 entry" if len(lines) == 1 else f"{len(lines)} entries"
         so = "counts as if it were" if len(lines) == 1 else "count as if they were"
         shown = "\n".join(f"  {_one_line(line)}" for line in lines)
         warn(f"warning: {count} of {store.folder} cannot be used and {so} not there:\n{shown}")
+    return {*named, *damaged}
 
 
 def _one_line(text: str) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bench.experiments.selection import Selection
     from bench.experiments.spec import ExecutionOptions, ExperimentSpec
     from bench.results.store import Store
+    from bench.tuning.search import Search
 
 
 def run_experiment(
@@ -41,17 +42,20 @@ def run_experiment(
     store = Store(results_dir)
     with contextlib.nullcontext() if dry_run else store.locked(), contextlib.ExitStack() as session, _stopping():
         store.look_through()
+        named = name_damaged(store, looked=True)
         check_name(spec, store)
         selection = select_cells(spec)
+        check_engine(options.engine, selection.selected)
+        if spec.tuning:
+            _searches(selection, spec)  # for its mistakes
         images = locate(spec, selection.selected, options.data_dir)
         selection = fit_to_images(selection, spec, images)
-        check_engine(options.engine, selection.selected)
         if spec.tuning:
             if dry_run:
                 return _print_searches(selection, spec)
             selection = _tune(selection, spec, options, machines, store, session)
         plan = make_plan(selection, spec.grid, options, images, store)
-        name_damaged(store, looked=True)
+        name_damaged(store, looked=True, named=named)
         _announce(plan)
         if dry_run:
             return _print_runs(plan, spec)
@@ -73,7 +77,7 @@ def _tune(
     from bench.tuning import select
     from reports.exports import search_report
 
-    searches = select.searches_of(spec, selection.selected)
+    searches = _searches(selection, spec)
     chosen = select.choose(searches, spec.tuning, options, machines, store, console, _say, session, search_report.write)
     return with_chosen(selection, spec, chosen)
 
@@ -82,9 +86,15 @@ def _print_searches(selection: Selection, spec: ExperimentSpec) -> bool:
     """Names the searches, before whose end nobody knows the runs."""
     from bench.tuning import select
 
-    for search in select.searches_of(spec, selection.selected).values():
+    for search in _searches(selection, spec).values():
         _say(select.title_of(search))
     return True
+
+
+def _searches(selection: Selection, spec: ExperimentSpec) -> dict[str, Search]:
+    from bench.tuning import select
+
+    return select.searches_of(spec, selection.selected)
 
 
 def _run(

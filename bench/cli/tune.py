@@ -44,13 +44,15 @@ def tune(
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
         given.check_engine(engine)
+        tuning = TuningOptions(searcher, scheduler, samples, space, metric, validation_share)
+        tuning.validate()
         machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, is_tuned=True)
         spec = ExperimentSpec(
             grid=single({"algorithm": algorithm, "dataset": dataset, "partition": partition}, wanted_seeds),
             budget=budget,
             overrides=overrides,
             seeds=wanted_seeds,
-            tuning=TuningOptions(searcher, scheduler, samples, space, metric, validation_share),
+            tuning=tuning,
         )
         options = ExecutionOptions(
             data_dir=data_dir and data_dir.absolute(),

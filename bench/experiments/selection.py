@@ -35,8 +35,6 @@ def select_cells(spec: ExperimentSpec) -> Selection:
     Raises:
         ConfigError: with all mistakes.
     """
-    if spec.tuning:
-        spec.tuning.validate()
     selection = _expand(spec, missing=(), facts=None)
     used = {cell.dataset for cell in selection.selected}
     unused = [name for name in spec.substitutes if name not in used]
@@ -58,7 +56,6 @@ def fit_to_images(selection: Selection, spec: ExperimentSpec, images: Images) ->
         mistakes = [line for cell in selection.cells for line in validate_config(cell.config, images.facts)]
         if mistakes:
             raise ConfigError(list(dict.fromkeys(mistakes)))
-    _check_keys(selection.selected, spec)
     return selection
 
 
@@ -90,7 +87,9 @@ def _expand(spec: ExperimentSpec, **about_images) -> Selection:
     if spec.tuning:
         cells = [replace(cell, choice={}) for cell in cells]
     only = dict(spec.only) | ({"seed": spec.seeds} if spec.seeds else {})
-    return Selection(cells, grid_cells.select(cells, only))
+    selected = grid_cells.select(cells, only)
+    _check_keys(selected, spec)
+    return Selection(cells, selected)
 
 
 def _with_chosen(cell: Cell, choice: Mapping[str, Any] | None) -> Cell:

@@ -1,6 +1,6 @@
 """The searcher of Ray Tune for one or several studies."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import optuna
@@ -17,25 +17,29 @@ class Proposals(Searcher):
     What a study proposes depends on its own configurations only.
     """
 
-    def __init__(self, studies: Mapping[str, Study]):
+    def __init__(self, studies: Mapping[str, Study], on_known: Callable[[str, dict[str, Any], float], None]):
         """
         Args:
             studies: by the names of their searches.
+            on_known: gets the search, the hyper-parameters and the mean over seeds of a configuration that needs no trial,
+                because its runs have been trained meanwhile.
         """
         super().__init__(metric="value", mode="max")
-        self._studies, self._unfinished = studies, list(studies)
+        self._studies, self._unfinished, self._on_known = studies, list(studies), on_known
         self._next: tuple[str, optuna.trial.Trial] | None = None
         self._running: dict[str, tuple[str, optuna.trial.Trial]] = {}
 
     def suggest(self, trial_id: str) -> Any:
-        self._next = self._next or self._propose()
-        if self._next is None:
-            return Searcher.FINISHED
-        if self._runs(self._next) & {run for other in self._running.values() for run in self._runs(other)}:
-            return None  # two searches have come to the same run, of which only one worker can write the files
-        (name, proposal), self._next = self._next, None
-        self._running[trial_id] = name, proposal
-        return {"search": name, "params": dict(proposal.params)}
+        while (proposed := self._next or self._propose()) is not None:
+            self._next, (name, proposal) = proposed, proposed
+            if self._runs(proposed) & {run for other in self._running.values() for run in self._runs(other)}:
+                return None  # two searches have come to the same run, of which only one worker can write the files
+            self._next, known = None, self._studies[name].close_if_known(proposal)
+            if known is None:
+                self._running[trial_id] = proposed
+                return {"search": name, "params": dict(proposal.params)}
+            self._on_known(name, dict(proposal.params), known)
+        return Searcher.FINISHED
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         if result["round"]:

@@ -68,6 +68,10 @@ class OpenSearch:
         """A configuration for people."""
         return f"{self.label}{text_of(params)}"
 
+    def words(self, value: float) -> str:
+        """A mean over seeds, for people."""
+        return f"validation {self.search.metric.replace('_', ' ')} {100 * value:.1f} %"
+
     def count(self, params: Mapping[str, Any], outcome: str, failed: bool) -> str:
         """Counts a configuration that has ended; returns the line that says so."""
         self._number += 1
@@ -111,6 +115,12 @@ class ConfigurationRecorder(TrialRecorder):
         ended = len(search.search.configs) - len(left)
         self._bar.update(trial.trial_id, ended * search.search.template.rounds + sum(left.values()))
 
+    def skip(self, name: str, params: dict[str, Any], value: float) -> None:
+        """A configuration needs no trial: its runs have been trained meanwhile."""
+        search = self._searches[name]
+        self._bar.update(f"{name} {params}", search.rounds)
+        self._on_message(search.count(params, f"{search.words(value)}, trained before", failed=False))
+
     def complete(self, trial: Trial) -> None:
         search, report = self._search(trial), trial.last_result["report"]
         stopped = self._open.pop(trial.trial_id, {})
@@ -121,7 +131,7 @@ class ConfigurationRecorder(TrialRecorder):
                 reason = f"another seed of its configuration failed when it was at round {rounds}"
             result = {"status": "stopped", "reason": reason, "summary": summarise(self.runs.rows[run])}
             self.runs.end(run, result, self._folder_of(search, run))
-        outcome = f"validation {search.search.metric.replace('_', ' ')} {100 * report.value:.1f} %"
+        outcome = search.words(report.value)
         if report.failed:
             outcome = "failed"
         elif stopped:
@@ -213,7 +223,7 @@ def run_searches(
             resources,
             recorder,
             tune.TuneConfig(
-                search_alg=Proposals(studies),
+                search_alg=Proposals(studies, recorder.skip),
                 scheduler=PerSearch(studies),
                 num_samples=count,
                 max_concurrent_trials=machines.max_concurrent or None,

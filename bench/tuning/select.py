@@ -159,8 +159,8 @@ def _run_searches(
     console: Console,
     on_message: Callable[[str], None],
 ) -> dict[str, int]:
-    """Runs what is left of searches, side by side; those whose runs start from the states of other runs come after all others,
-    which may train the same runs.
+    """Runs what is left of searches, side by side, after the runs from whose states they start: these may be configurations of
+    the other searches, which then need no training.
 
     Returns:
         Name of a search -> how many of its configurations have failed.
@@ -171,44 +171,38 @@ def _run_searches(
     workspace = Workspace(store, options.storage)
     left = [name for name, study in studies.items() if study.left]
     bases = {name: runner.bases_of(studies[name].search) for name in left}
-    failed: dict[str, int] = {}
-    for stage in ([name for name in left if not bases[name]], [name for name in left if bases[name]]):
-        _train_bases([base for name in stage for base in bases[name].values()], workspace, options, machines, console)
-        folders = {
-            name: {seed: workspace.base_folder(run_id(config)) for seed, config in bases[name].items()}
-            for name in stage
-        }
-        shared = dict.fromkeys(folder for own in folders.values() for folder in own.values())
-        with workspace.marker(machines.address) as marker, scheduler.shared_bases(shared, store):
-            searches = [
-                runner.OpenSearch(
-                    studies[name],
-                    runner.SearchJob(
-                        studies[name].search,
-                        workspace.root,
-                        options.storage is not None,
-                        folders[name],
-                        studies[name].ended_runs,
-                        marker,
-                        options.checkpoint_seconds,
-                        options.engine,
-                    ),
-                    *_label_and_title(name, studies),
-                )
-                for name in stage
-            ]
-            runner.run_searches(
-                searches,
-                store,
-                on_message,
-                data_dir=options.data_dir,
-                machines=machines,
-                storage=options.storage,
-                facts={"commit": commit()},
-                console=console,
+    _train_bases([base for own in bases.values() for base in own.values()], workspace, options, machines, console)
+    folders = {
+        name: {seed: workspace.base_folder(run_id(config)) for seed, config in own.items()}
+        for name, own in bases.items()
+    }
+    shared = dict.fromkeys(folder for own in folders.values() for folder in own.values())
+    with workspace.marker(machines.address) as marker, scheduler.shared_bases(shared, store):
+
+        def job_of(name: str) -> runner.SearchJob:
+            return runner.SearchJob(
+                studies[name].search,
+                workspace.root,
+                options.storage is not None,
+                folders[name],
+                studies[name].ended_runs,
+                marker,
+                options.checkpoint_seconds,
+                options.engine,
             )
-        failed |= {search.search.name: search.failed for search in searches}
-    return failed
+
+        searches = [runner.OpenSearch(studies[name], job_of(name), *_label_and_title(name, studies)) for name in left]
+        runner.run_searches(
+            searches,
+            store,
+            on_message,
+            data_dir=options.data_dir,
+            machines=machines,
+            storage=options.storage,
+            facts={"commit": commit()},
+            console=console,
+        )
+    return {search.search.name: search.failed for search in searches}
 
 
 def _label_and_title(name: str, studies: Mapping[str, Study]) -> tuple[str, str]:

@@ -104,6 +104,24 @@ class Study:
         state = TrialState.FAIL if value is None else TrialState.COMPLETE if complete else TrialState.PRUNED
         self.optuna.tell(trial, value if state == TrialState.COMPLETE else None, state=state)
 
+    def close_if_known(self, trial: optuna.trial.Trial) -> float | None:
+        """Closes a proposed configuration whose runs are all in the store by now, trained to the end: by another search, or as
+        bases of other runs.
+
+        Returns:
+            The mean over seeds; None if something is left to train.
+        """
+        ids = self.search.runs(trial.params)
+        runs = [*validation_runs(self.search, self.store, ids).values()]
+        if len(runs) < len(ids) or not all(run.complete for run in runs):
+            return None
+        reached = {stop: sum(run.at(stop) for run in runs) / len(runs) for stop in stops(self.search)}
+        for stop, value in reached.items():
+            trial.report(value, stop)
+        value = reached[self.search.template.rounds]
+        self.close(trial, value, complete=True)
+        return value
+
     def outcomes(self) -> list[Outcome]:
         """Every configuration that counts, and has not failed: the best first, of equal ones the earliest proposal; those that
         were stopped come last. A search counts its own proposals, as many as it may try; if it learns from other searches, also

@@ -1,12 +1,18 @@
 """What several studies propose to Ray Tune. Nothing here starts Ray."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.results.store import Store
 from bench.tuning.proposals import Proposals
 from bench.tuning.study import Study
 from bench.tuning.trainable import ConfigurationReport
-from tests.support.searching import make
+from tests.support.searching import finish, make
+
+
+def nothing_known(*about) -> None:
+    raise AssertionError(about)
 
 
 @pytest.fixture
@@ -22,7 +28,7 @@ def test_a_search_begins_when_the_one_before_has_nothing_left_to_propose(store):
     for search in searches:
         (store.folder / "searches" / f"{search.name}.json").unlink()
     studies = [Study(search, store) for search in searches]
-    proposals = Proposals({study.search.name: study for study in studies})
+    proposals = Proposals({study.search.name: study for study in studies}, nothing_known)
     suggested = [proposals.suggest(f"trial-{number}") for number in range(6)]
     assert [one["search"] for one in suggested] == [search.name for search in searches for _ in range(3)]
     assert [one["params"] for one in suggested] == [params for own in alone for params in own]
@@ -31,10 +37,17 @@ def test_a_search_begins_when_the_one_before_has_nothing_left_to_propose(store):
 
 def test_a_run_that_two_searches_propose_is_trained_by_one_at_a_time(store):
     studies = [Study(make(searcher="grid", scheduler=scheduler), store) for scheduler in ("none", "asha")]
-    proposals = Proposals({study.search.name: study for study in studies})
+    known = []
+    proposals = Proposals({study.search.name: study for study in studies}, lambda *about: known.append(about))
     for number in range(4):
         proposals.suggest(f"trial-{number}")
     assert proposals.suggest("trial-4") is None, "it waits"
+    first, second = (study.search for study in studies)
+    finish(first, store, {"mu": 0.001}, 0.4, 0.6)
     report = ConfigurationReport(None, failed=False, round=9, value=0.5, is_last=True)
     proposals.on_trial_complete("trial-0", {"report": report})
-    assert proposals.suggest("trial-4") == {"search": studies[1].search.name, "params": {"mu": 0.001}}
+    assert proposals.suggest("trial-4") is None and known == [(second.name, {"mu": 0.001}, 0.5)]
+    proposals.on_trial_complete("trial-1", {"report": replace(report, failed=True)})
+    assert proposals.suggest("trial-4") == {"search": second.name, "params": {"mu": 0.01}}, "its runs have failed"
+    assert [outcome.params for outcome in studies[1].outcomes()] == [{"mu": 0.001}]
+    assert not (store.folder / "superseded").exists()
