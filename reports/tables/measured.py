@@ -61,8 +61,12 @@ def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Repor
     if cells["best"].any():
         notes.append("Bold: the smaller loss, as in the paper.")
     notes += [*published_beside(grid, cells, value, unit=""), *about_runs(grid, records, cells)]
+    table = _arrange(cells, keys, kind)
+    if kind == "dataset-sizes":
+        notes += _incomplete(runs)
+        cells = cells.astype({"mean": "Int64", "difference": "Int64"})
     name = f"{grid['grid']}@{grid['budget']}"
-    return Report(name, grid["title"] or grid["grid"], (_arrange(cells, keys, kind),), tuple(notes), cells)
+    return Report(name, grid["title"] or grid["grid"], (table,), tuple(notes), cells)
 
 
 def _rows_of_a_run(grid: dict) -> dict[str, dict[str, str]]:
@@ -87,11 +91,20 @@ def _cells(grid: dict, runs: pd.DataFrame, found: dict[str, dict], keys: list[st
                 diverged=runs["diverged"] | (runs["run"].isin(scores) & score.isna()),
             )
             cells = summarise(lines, keys, grid["std"])
-            # Two clients are compared, however many there are; how many images are missing is what sizes show.
-            about = {"data_note": ""} if measured == "dataset-sizes" else {"clients": "2"}
-            compared = compare(cells.assign(**about), grid, metric, value)
-            frames.append(compared.assign(metric=metric, clients=cells["clients"]))
+            frames.append(_compare(cells, grid, metric, value).assign(metric=metric))
     return pd.concat(frames, ignore_index=True)
+
+
+def _compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.DataFrame:
+    """Cells with the published numbers of the same setting: a loss says nothing about that of another model."""
+    if grid["report"]["measured"]["kind"] == "dataset-sizes":  # incomplete images are what these show
+        return compare(cells.assign(data_note=""), grid, metric, value)
+    # The encoders of two clients are compared, of any number.
+    compared = compare(cells.assign(clients="2"), grid, metric, value).assign(clients=cells["clients"])
+    other = [bool(found) and not found.same_setting for found in compared["published"]]
+    compared.loc[other, "difference"] = math.nan
+    compared["published"] = compared["published"].where([not is_other for is_other in other], None)
+    return compared
 
 
 def _clients(grid: dict, found: dict[str, dict]) -> Iterator[str]:
@@ -107,12 +120,19 @@ def _clients(grid: dict, found: dict[str, dict]) -> Iterator[str]:
             yield f"{config['dataset']}, {config['partition']} of {config['clients']} clients, seed {cell['seed']}: {clients}."
 
 
+def _incomplete(runs: pd.DataFrame) -> Iterator[str]:
+    """How datasets differ from the complete ones."""
+    known = runs[runs["data_note"] != ""]
+    for dataset, note in known[["dataset", "data_note"]].drop_duplicates().to_numpy():
+        yield f"Incomplete data: {dataset}: {note}."
+
+
 def _smallest(cells: pd.DataFrame, rivals: list[str]) -> pd.Series:
-    """True for the smallest mean among the complete cells that have these columns in common, as printed."""
+    """True for the smallest mean among the complete cells that have these columns in common, two or more, as printed."""
     candidates = contenders(cells)
-    means = candidates["mean"].round(4)
-    least = means.groupby([candidates[key] for key in rivals]).transform("min")
-    return (means == least).reindex(cells.index, fill_value=False)
+    groups = candidates["mean"].round(4).groupby([candidates[key] for key in rivals])
+    is_smallest = (groups.transform("min") == candidates["mean"].round(4)) & (groups.transform("size") > 1)
+    return is_smallest.reindex(cells.index, fill_value=False)
 
 
 def _arrange(cells: pd.DataFrame, keys: list[str], kind: str) -> Table:

@@ -106,7 +106,7 @@ def test_a_stand_in_is_named_in_every_cell_and_nothing_is_best(heads):
 def test_a_head_that_diverged_has_no_number(heads):
     store = heads(6, SIX | {"fe1-own": (None, 0.07)})
     assert lines(store)[2][4] == "diverged (0.0235)"
-    assert lines(store)[3][4].startswith("**0.2000**")
+    assert lines(store)[3][4].startswith("0.2000"), "nothing is compared with it"
     assert "nan" not in text_of(store) and "nan" not in text_of(store, "tex")
 
 
@@ -156,3 +156,12 @@ def test_table_8_counts_what_is_here_beside_what_is_published(store):
         ["cifar10", "50,000 (50,000, +0)", "9,000 (10,000, -1,000)", "10 (10, +0)"],
         ["svhn", *(f"no data: svhn ({count})" for count in ("73,257", "26,032", "10"))],
     ]
+    text = text_of(store)
+    assert "- Incomplete data: cifar10: 9,000 test images." in text and "no published counterpart" not in text
+    csv = text_of(store, "csv")
+    assert ",9000," in csv and "9000.0" not in csv
+
+
+def test_losses_of_another_model_are_not_compared_with_the_published_ones(heads):
+    text = text_of(heads(6, SIX, model="mlp"))
+    assert "0.0235" in text and "0.2345" not in text and "In parentheses" not in text
