@@ -76,10 +76,11 @@ class Concatenation(Algorithm):
         buffers of K models, leaves [K, ...], and `found(state)`, tensors by name."""
         raise NotImplementedError
 
-    def require_number(self) -> None:
-        """Raises ValueError if the number of clusters is a rule, but the method needs the number at once."""
+    def required_number(self) -> int:
+        """The number of clusters, for methods that need it at once; raises ValueError if it is a rule."""
         if isinstance(self.num_clusters, str):
             raise ValueError(f"num_clusters must be a number for this method, but got {self.num_clusters!r}.")
+        return self.num_clusters
 
     def validate(self, config) -> list[str]:
         return too_many_clusters(self.num_clusters, config)

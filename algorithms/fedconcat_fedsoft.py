@@ -27,12 +27,12 @@ class FedConcatFedSoft(Concatenation):
 
     def __post_init__(self):
         super().__post_init__()
-        self.require_number()
+        self.required_number()
         self.first_stage()  # checks the options
 
     def first_stage(self):
         return FedSoft(
-            num_clusters=self.num_clusters,
+            num_clusters=self.required_number(),
             interval=self.interval,
             smallest_importance=self.smallest_importance,
             vote=self.vote,

@@ -26,7 +26,7 @@ class FedConcatFeSEM(Concatenation):
 
     def __post_init__(self):
         super().__post_init__()
-        self.require_number()
+        self.required_number()
         self.first_stage()  # checks the options
 
     def validate(self, config):
@@ -34,7 +34,7 @@ class FedConcatFeSEM(Concatenation):
 
     def first_stage(self):
         return FeSEM(
-            num_clusters=self.num_clusters,
+            num_clusters=self.required_number(),
             cluster_init=self.cluster_init,
             proximal=self.proximal,
             proximal_weight=self.proximal_weight,

@@ -23,8 +23,8 @@ class FedConcatIFCA(Concatenation):
 
     def __post_init__(self):
         super().__post_init__()
-        self.require_number()
+        self.required_number()
         self.first_stage()  # checks the options
 
     def first_stage(self):
-        return IFCA(self.num_clusters, self.cluster_init)
+        return IFCA(self.required_number(), self.cluster_init)

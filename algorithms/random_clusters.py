@@ -25,7 +25,7 @@ class RandomClusters(Concatenation):
     def __post_init__(self):
         super().__post_init__()
         check_base(self.base)
-        self.require_number()
+        self.required_number()
 
     def first_stage(self):
-        return LabelClusters(self.base, functools.partial(at_random, num_clusters=self.num_clusters))
+        return LabelClusters(self.base, functools.partial(at_random, num_clusters=self.required_number()))

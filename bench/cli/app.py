@@ -58,7 +58,7 @@ def run(
     checkpoint_seconds: given.CheckpointOption = 60.0,
     storage: given.StorageOption = None,
     track: Annotated[
-        str | None, typer.Option(help="Also tell every round to a tracking service: wandb or mlflow.")
+        str | None, typer.Option(help="Also send every round to a tracking service: wandb or mlflow.")
     ] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Repeat finished runs; their old results are kept.")] = False,
     tuned: Annotated[

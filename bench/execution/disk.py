@@ -30,7 +30,7 @@ class Footprint(NamedTuple):
 
     Attributes:
         kept: states that stay.
-        checkpoint: where a run goes on, until it has ended.
+        checkpoint: of a run that has not ended.
         scratch: client states of large models during a run, beside the decoded datasets.
     """
 
@@ -108,7 +108,7 @@ def _shortage(parts: list[tuple[Path, int, str]]) -> str:
     listed = ", ".join(f"{what} {in_words(size)}" for _, size, what in parts)
     return (
         f"These runs need about {in_words(needed)} on the disk of {there} ({listed}), but {in_words(free)} are free there. "
-        "A full disk stops them, and the same command goes on; fewer at once (--max-concurrent) and --keep-state none "
+        "A full disk stops them, and the same command continues; fewer at once (--max-concurrent) and --keep-state none "
         "need less."
     )
 

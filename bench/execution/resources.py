@@ -86,7 +86,7 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
 
         if gpus > torch.cuda.device_count():
             raise ValueError(
-                f"--gpus-per-trial {gpus:g} was asked for, but torch finds {torch.cuda.device_count()} GPUs on this "
+                f"--gpus-per-trial {gpus:g} is too many: torch finds {torch.cuda.device_count()} GPUs on this "
                 "machine; leave the option out to train on the CPU."
             )
     return Resources(cpus_per_trial, gpus, "cuda" if gpus else "cpu")

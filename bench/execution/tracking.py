@@ -112,7 +112,7 @@ class Tracker:
         except Exception as error:  # of a library, a network, a server: whatever it is, runs do not depend on it
             self._broken = True
             self._on_message(
-                f"Tracking by {KINDS[self._kind]} has stopped ({_first_line(error)}); the runs go on, and their "
+                f"Tracking by {KINDS[self._kind]} has stopped ({_first_line(error)}); the runs continue, and their "
                 "results are in the results directory."
             )
 

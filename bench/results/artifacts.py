@@ -172,7 +172,7 @@ class Folder:
         return StoreError(f"Cannot {doing} {self.uri}: {why}. {GO_ON}")
 
 
-GO_ON = "What was finished is kept; mend this, and the same command goes on."
+GO_ON = "Finished runs are kept; mend this, and the same command continues."
 
 
 def on_host(state: Any) -> Any:

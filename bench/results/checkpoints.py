@@ -1,4 +1,4 @@
-"""The state of an unfinished run on disk: written every so often, read when the run goes on.
+"""The state of an unfinished run on disk: written every so often, read when the run continues.
 
     <folder>/checkpoint.pt      everything but client rows, and the names of the files that hold these
              row-<name>.pt      one client's row; a row that did not change is not written again

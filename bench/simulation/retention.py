@@ -23,7 +23,7 @@ class StateRetention:
     local_models: tuple[int, ...] = ()
 
     def files(self, until: int | None = None) -> list[str]:
-        """Names of the files that a finished run has, or one that goes on after so many rounds."""
+        """Names of the files that a finished run has, or that one has after so many rounds."""
         wanted = [("round", number) for number in self.rounds]
         wanted += [("local-models", number) for number in self.local_models]
         found = [f"{kind}-{number:04d}.pt" for kind, number in wanted if until is None or number <= until]

@@ -74,7 +74,7 @@ class Run:
         self._kept: Final = "none"
         self._data = {"kind": dataset.kind, "digest": dataset.digest}
         self._data_note = dataset.note
-        self._seconds, self._peak_mb = 0.0, 0.0  # of the part before the checkpoint from which the run goes on
+        self._seconds, self._peak_mb = 0.0, 0.0  # of the part before the checkpoint from which the run continues
         self._diverged, self._deployed = "", None
 
     @property
@@ -87,7 +87,7 @@ class Run:
         return bool(self._diverged) or self.round >= self.num_rounds
 
     def checkpoint(self) -> dict[str, Any]:
-        """Everything that `restore` needs in order to go on as if nothing had happened."""
+        """Everything that `restore` needs in order to continue as if nothing had happened."""
         peak = peak_memory_mb(self.task.device)
         return {
             "state": self.state,

@@ -23,7 +23,7 @@ class Measured:
     """One run of W1.
 
     Attributes:
-        launched, begin, end: when it was asked for, when its first round began, when its last test ended; seconds of
+        launched, begin, end: when it was started, when its first round began, when its last test ended; seconds of
             `time.perf_counter`, whose zero is the same in all processes of a machine.
         ready: when it could have begun; the time to begin is when those beside it could, too.
         cpu: processor seconds from begin to end.
@@ -74,7 +74,7 @@ def measure(folder: Path, device: str, launched: float, changes: dict) -> Measur
         run = Run(wanted, datasets.load(wanted.dataset, folder), device=device)
         ready = time.perf_counter()
     finally:
-        if _barrier:  # also when this one failed: the others go on
+        if _barrier:  # also when this one failed: the others continue
             _barrier.wait(_START_SECONDS)
     cpu, begin = time.process_time(), time.perf_counter()
     while not run.finished:

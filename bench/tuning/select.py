@@ -48,7 +48,7 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
         "validation_share": "it is an option of its own, --validation-share.",
         "seed": "it is an option of its own, --seeds.",
     }
-    mistakes = [f"--set {key} has no place here: {why}" for key, why in given.items() if key in spec.overrides]
+    mistakes = [f"--set {key} cannot be used here: {why}" for key, why in given.items() if key in spec.overrides]
     if mistakes:
         raise ConfigError(mistakes)
     fixed = {*spec.grid.axes, *spec.overrides} if tuning.compares else ()
@@ -58,7 +58,7 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
     if searched:
         names = ", ".join(searched)
         raise ConfigError(
-            [f"--set {names} has no place here: {names} is searched; leave it out, or take another --space."]
+            [f"--set {names} cannot be used here: {names} is searched; leave it out, or take another --space."]
         )
     return searches
 

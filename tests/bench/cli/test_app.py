@@ -71,7 +71,7 @@ def test_report_imports_neither_torch_nor_ray(tmp_path):
             ["--tuned", "validation", "--validation-share", "nan"],
             "--validation-share must lie between 0 and 1, but got nan.",
         ),
-        (["--tuned", "validation", "--set", "split=validation"], "--set split has no place here"),
+        (["--tuned", "validation", "--set", "split=validation"], "--set split cannot be used here"),
     ],
 )
 def test_what_a_tuned_grid_cannot_do_is_told_before_anything_runs(bench, tmp_path, options, said):
@@ -201,7 +201,7 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
             ["run", *ALGORITHM, "--substitute", "a=b,a=c"],
             "--substitute takes one value for each key, but got a=b, a=c.",
         ),
-        (["run", *ALGORITHM, "--gpus-per-trial", "1"], "--gpus-per-trial 1 was asked for, but torch finds 0 GPUs"),
+        (["run", *ALGORITHM, "--gpus-per-trial", "1"], "--gpus-per-trial 1 is too many: torch finds 0 GPUs"),
         (["run", *ALGORITHM, "--address", "ray://head:10001"], "--address must be HOST:PORT of a running cluster"),
         (["run", "--grid", "paper_table1"], "needs a data directory; name it with --data-dir."),
         (["run", "--grid", "paper_table1", "--data-dir", "nowhere"], "nowhere does not exist"),

@@ -129,7 +129,7 @@ def test_a_full_disk_stops_the_grid_with_one_sentence_and_nothing_is_lost(tmp_pa
             ballast.write(bytes(4096))
     output = driver.ended()
     assert driver.returncode == 2
-    assert "No space left on device. What was finished is kept; mend this, and the same command goes on." in output
+    assert "No space left on device. Finished runs are kept; mend this, and the same command continues." in output
     assert "Traceback" not in output
     before = records(results)
     assert 2 <= len(before) < 6

@@ -126,7 +126,7 @@ def test_a_service_that_fails_later_is_named_once_and_left_alone(mlflow, tracker
     one.ended("a1", failed=False)
     one.finish()
     assert said == [
-        "Tracking by MLflow has stopped (ConnectionError: no answer); the runs go on, and their results are in the results "
+        "Tracking by MLflow has stopped (ConnectionError: no answer); the runs continue, and their results are in the results "
         "directory."
     ]
     assert mlflow.told == before

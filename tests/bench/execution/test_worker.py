@@ -225,7 +225,7 @@ def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monk
     (said,) = train(job)
     assert said.result is None
     assert said.storage_error == (
-        f"Cannot use {job.folder}: No space left on device. What was finished is kept; mend this, and the same "
-        "command goes on."
+        f"Cannot use {job.folder}: No space left on device. Finished runs are kept; mend this, and the same "
+        "command continues."
     )
     assert storage_trouble(FileNotFoundError(errno.ENOENT, "No such file"), "here") == ""

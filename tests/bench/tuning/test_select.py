@@ -205,7 +205,7 @@ def test_a_grid_with_centralized_is_refused_with_what_to_do(store):
 @pytest.mark.parametrize("key", ["split", "validation_share"])
 def test_the_splits_are_not_set_by_hand(key):
     asked = request().but(overrides={key: "test"})
-    with pytest.raises(ConfigError, match=f"--set {key} has no place here"):
+    with pytest.raises(ConfigError, match=f"--set {key} cannot be used here"):
         select.searches_of(asked.spec, [])
 
 
