@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import tree
+from algorithms import base, tree
 from algorithms.base import RoundBased
 from algorithms.fedavg import FedAvg
 from algorithms.fednova import FedNova
@@ -158,3 +158,23 @@ def test_a_method_that_aggregates_by_itself_gets_all_updates(streamed):
     for method in (Median(), Listener()):
         assert_equal(train(method, toy_task()), train(method, never_stacked(toy_task())))
     assert not streamed
+
+
+def test_client_states_of_a_streamed_round_are_merged_once(monkeypatch):
+    """Sorting all clients' states for every client would make a round quadratic."""
+    merged = []
+    monkeypatch.setattr(base, "replace_rows", lambda clients, rows: merged.append([*rows]) or clients)
+    task = never_stacked(toy_task())
+    train(Scaffold(), task, rounds=1)
+    assert merged == [sorted(task.sample_cohort(0).ids.tolist())]
+
+
+def test_what_is_averaged_cannot_be_read_where_buffers_are_aggregated():
+    """In a stacked round it would be the updates, in a streamed one their mean."""
+
+    class Wrong(FedAvg):
+        def aggregate_buffers(self, buffers, trained, updates, cohort):
+            return tree.map(lambda leaf: leaf[0], updates["delta"])
+
+    with pytest.raises(KeyError, match="delta"):
+        train(Wrong(), never_stacked(toy_task()), rounds=1)

@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from bench.config.schema import run_id
+from bench.execution import worker as workers
+from bench.execution.job import Job
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.results.store import Store
+from bench.simulation.retention import StateRetention
 from tests.support.processes import in_this_process
 
 FIXTURE = Path(__file__).with_name("store_c6a6f82")  # its README says how it was written
@@ -108,6 +111,25 @@ def test_interrupted_runs_are_continued_by_the_same_command_and_end_as_if_nothin
         assert_same(found[: len(before[run])], measured(before[run]), expected["machine"])
         assert Store(results).record(run)["status"] == "done"
         assert not (results / "runs" / run / "checkpoint").exists()
+
+
+def test_a_checkpoint_of_that_time_is_continued_where_the_code_of_the_run_is_the_same(results, monkeypatch):
+    """As if no file that the run imports had changed since."""
+    expected = json.loads((FIXTURE / "uninterrupted.json").read_text())
+    (cell,) = (cell for cell in expand(load_grid(str(INTERRUPTED)), "paper") if cell.setting("algorithm") == "fedavg")
+    folder = results / "runs" / cell.id
+    key = torch.load(folder / "checkpoint" / "checkpoint.pt", weights_only=True)["of"]
+    monkeypatch.setattr(
+        workers, "_checkpoint_key", lambda *about: {name: key[name] for name in key if name != "format"}
+    )
+    worker = workers.Worker(None, "cpu")
+    worker.assign(Job(cell.id, cell.config, str(folder), StateRetention(final="none"), engine="vectorised"))
+    reports = [worker.step()]
+    while not reports[-1].result:
+        reports.append(worker.step())
+    assert reports[0].note == "continues after round 5" and reports[-1].result["status"] == "done"
+    rows = [row for report in reports for row in report.rows]
+    assert_same(measured(rows), expected["rounds"][cell.id], expected["machine"])
 
 
 def read_rows(results: Path, run: str) -> list[dict]:
