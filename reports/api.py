@@ -49,10 +49,7 @@ def write(
     """
     from bench.results.store import below
 
-    for format in formats:
-        if format not in (*FORMATS, STANDALONE):
-            raise ValueError(unknown("report format", format, [*FORMATS, STANDALONE]))
-    report, *sources = _build(results, grid, budget, value)
+    report, *sources = _build(results, grid, budget, value, formats)
     folder = writable_folder(sources[-1].folder, to)
     if "csv" in formats and report.standings:
         formats = (*formats, _STANDINGS)
@@ -64,7 +61,7 @@ def write(
 
 def render(results: "Store | Path", grid: str, budget: str, *, value: str | None = None, format: str = "md") -> str:
     """The tables of a grid as text; arguments and errors as in `write`. Writes no file."""
-    return _text(format, *_build(results, grid, budget, value))
+    return _text(format, *_build(results, grid, budget, value, (format,)))
 
 
 def write_figures(
@@ -99,10 +96,11 @@ def write_figures(
     if not figures:  # then matplotlib is not imported
         return [], []
 
-    from reports.figures import dispatch
+    from bench.results.store import below
+    from reports.figures import dispatch, lines
     from reports.tables.published_comparison import own_value
 
-    records, metric = _records(store, expanded), expanded["report"]["metric"]
+    records, metric = store.records_of(expanded), expanded["report"]["metric"]
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
     folder = writable_folder(store.folder, to)
     paths, sentences = [], []
@@ -111,7 +109,10 @@ def write_figures(
         if not by_metric:
             sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
         for of, drawn in by_metric.items():
-            paths += _save_figure(drawn, folder, f"{name}-{title}" + (f"-{of}" if of != metric else ""))
+            stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
+            for format in lines.FORMATS:
+                paths.append(below(folder, f"{stem}.{format}"))
+                lines.save(drawn, paths[-1])
     return paths, sentences
 
 
@@ -144,27 +145,20 @@ _ENDINGS = {STANDALONE: "-standalone.tex", _STANDINGS: "-standings.csv"}
 # Imports are inside functions, so that commands which only import this module do not load pandas.
 
 
-def _build(results: "Store | Path", grid: str, budget: str, value: str | None) -> tuple:
-    """The report of a grid, and its sources: expanded grid, records, store."""
+def _build(results: "Store | Path", grid: str, budget: str, value: str | None, formats: tuple[str, ...]) -> tuple:
+    """The report of a grid for known formats, and its sources: expanded grid, records, store."""
+    for format in formats:
+        if format not in (*FORMATS, STANDALONE):
+            raise ValueError(unknown("report format", format, [*FORMATS, STANDALONE]))
+
     from reports.tables import measured, report
 
     store, expanded = _open(results, grid, budget)
-    records = _records(store, expanded)
+    records = store.records_of(expanded)
     if what := expanded["report"].get("measured"):
         found = _measured(what, expanded, records, store)
         return measured.build(expanded, records, found), expanded, records, store
     return report.build(expanded, records, value), expanded, records, store
-
-
-def _save_figure(figure, folder: Path, name: str) -> list[Path]:
-    """Saves a figure in all formats."""
-    from bench.results.store import below
-    from reports.figures import lines
-
-    paths = [below(folder, f"{file_name(name, longest=200)}.{format}") for format in lines.FORMATS]
-    for path in paths:
-        lines.save(figure, path)
-    return paths
 
 
 def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict]":
@@ -179,12 +173,6 @@ def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict
             f"Run it first: python -m bench run --grid {grid} --budget {budget}"
         )
     return store, expanded
-
-
-def _records(store, expanded: dict) -> dict[str, dict]:
-    """Run id -> record of the runs of an expanded grid that have ended."""
-    records = {run_id: store.record(run_id) for run_id in {cell["run"] for cell in expanded["cells"]} - {None}}
-    return {run_id: record for run_id, record in records.items() if record}
 
 
 def _measured(what: dict, expanded: dict, records: dict[str, dict], store) -> dict[str, dict]:
@@ -205,6 +193,4 @@ def _text(format: str, report, grid: dict, records: dict[str, dict], store) -> s
         return page.render(report, grid, records, store)
     renderers = {"md": markdown.render, "tex": latex.render, "csv": csv.render}
     renderers |= {STANDALONE: latex.render_document, _STANDINGS: csv.render_standings}
-    if format not in renderers:
-        raise ValueError(unknown("report format", format, [*FORMATS, STANDALONE]))
     return renderers[format](report)

@@ -31,8 +31,8 @@ def export(
         store = Store(results_dir)
         name_damaged(store)
         expanded = store.grid(_stored_name(store, grid, budget))
-        ids = dict.fromkeys(cell["run"] for cell in expanded["cells"] if cell["run"])
-        records = {run_id: record for run_id in ids if (record := store.record(run_id))}
+        ids = {cell["run"] for cell in expanded["cells"] if cell["run"]}
+        records = store.records_of(expanded)
         if not records:
             raise ValueError(f"No run of {grid} has ended in {store.folder}; there is nothing to export.")
         if to:

@@ -51,17 +51,15 @@ def unbiased_hsic(outputs: Tensor) -> Tensor:
         [K, K], float64.
     """
     count = outputs.shape[1]
-    centred = _centred(
-        outputs
-    )  # changes nothing but for rounding, in which outputs that are all alike would seem to differ
+    # Changes nothing but for rounding, in which outputs that are all alike would seem to differ.
+    centred = _centred(outputs)
     grams = centred @ centred.mT
     grams.diagonal(dim1=1, dim2=2).zero_()
     rows = grams.sum(2)
     totals = rows.sum(1)
     traces = torch.einsum("iab,jab->ij", grams, grams)
-    return (traces + torch.outer(totals, totals) / ((count - 1) * (count - 2)) - 2 / (count - 2) * (rows @ rows.T)) / (
-        count * (count - 3)
-    )
+    products = torch.outer(totals, totals) / ((count - 1) * (count - 2))
+    return (traces + products - 2 / (count - 2) * (rows @ rows.T)) / (count * (count - 3))
 
 
 def _centred(outputs: Tensor) -> Tensor:

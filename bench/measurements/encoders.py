@@ -17,6 +17,7 @@ from torch import Tensor
 from algorithms import tree
 from algorithms.base import average_buffers
 from bench.measurements import heads
+from bench.measurements.features import tsne
 from bench.models.base import BoundModel
 from bench.seeding import generator_for
 
@@ -24,12 +25,7 @@ _BATCH = 500  # images per forward pass
 _BOTH = 2  # as the examples of a head: those of both clients
 # Row of a table -> encoder, and the client on whose examples its heads are trained.
 _HEADS = {
-    "exchange": {
-        "fe1-own": ("fe1", 0),
-        "fe1-exchange": ("fe1", 1),
-        "fe2-own": ("fe2", 1),
-        "fe2-exchange": ("fe2", 0),
-    },
+    "exchange": {"fe1-own": ("fe1", 0), "fe1-exchange": ("fe1", 1), "fe2-own": ("fe2", 1), "fe2-exchange": ("fe2", 0)},
     "pooled": {name: (name, _BOTH) for name in ("fe1", "fe2", "favg", "fe")},
 }
 
@@ -60,11 +56,6 @@ class Encoders:
         self._task = task
         self._models = {part: tree.map(lambda leaf: leaf[:2], models[part]) for part in ("params", "buffers")}
         self.features = functools.cache(self._features)
-
-    def about(self) -> dict[str, Any]:
-        """Which clients they are of: ids, and training examples of each class."""
-        counts = self._task.federation.label_counts[self.ids]
-        return {"clients": self.ids, "label_counts": counts.long().tolist()}
 
     def _features(self, encoder: str) -> Tensor:
         """Features of both clients' training images, the first client's first: [n_0 + n_1, feature_dim]."""
@@ -99,7 +90,7 @@ def head_losses(task: Any, models: dict, examples: str, decoder_width: int) -> d
 
     Returns:
         "values": row -> "cls_loss", cross-entropy in nats, and "rec_loss", squared error per pixel; None if not finite.
-        "clients", "label_counts": see `Encoders.about`.
+        "clients": ids of the two. "label_counts": their training examples of each class.
     """
     encoders, federation = Encoders(task, models), task.federation
     first, rows = len(encoders.rows[0]), torch.cat(encoders.rows)
@@ -110,15 +101,13 @@ def head_losses(task: Any, models: dict, examples: str, decoder_width: int) -> d
         pixels = federation.images[chosen].flatten(1).to(features.dtype) / 255
         known = heads.Examples(features, federation.labels[chosen])
         seen = heads.Examples(features, pixels)
-        values[name] = {
+        losses = {
             "cls_loss": heads.classification_loss(known, federation.num_classes, task.settings, task.seed, owner),
             "rec_loss": heads.reconstruction_loss(seen, decoder_width, task.settings, task.seed, owner),
         }
-    finite = {
-        name: {metric: loss if math.isfinite(loss) else None for metric, loss in losses.items()}
-        for name, losses in values.items()
-    }
-    return {"values": finite, **encoders.about()}
+        values[name] = {metric: loss if math.isfinite(loss) else None for metric, loss in losses.items()}
+    counts = federation.label_counts[encoders.ids].long().tolist()
+    return {"values": values, "clients": encoders.ids, "label_counts": counts}
 
 
 def plane(task: Any, models: dict, names: Sequence[str], view: str, points: int) -> dict[str, Any]:
@@ -174,8 +163,4 @@ def project(features: np.ndarray, view: str, seed: int) -> tuple[np.ndarray, tup
             f"component {number} ({share:.0%} of variance)"
             for number, share in enumerate(np.nan_to_num(pca.explained_variance_ratio_), start=1)
         )
-    from sklearn.manifold import TSNE
-
-    perplexity = min(30.0, (len(features) - 1) / 3)  # scikit-learn's default, where there are enough points
-    points = TSNE(2, perplexity=perplexity, init="pca", random_state=seed % 2**32).fit_transform(features)
-    return points, ("t-SNE dimension 1", "t-SNE dimension 2")
+    return tsne(features, seed % 2**32), ("t-SNE dimension 1", "t-SNE dimension 2")

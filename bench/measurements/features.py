@@ -103,8 +103,8 @@ def sizes(dataset: Any) -> dict[str, Any]:
     Returns:
         "values": "" -> "n_train" and "n_test" in examples, "n_classes".
     """
-    counts = (len(dataset.train.labels), len(dataset.test.labels), dataset.num_classes)
-    return {"values": {"": dict(zip(("n_train", "n_test", "n_classes"), counts, strict=True))}}
+    train, test = len(dataset.train.labels), len(dataset.test.labels)
+    return {"values": {"": {"n_train": train, "n_test": test, "n_classes": dataset.num_classes}}}
 
 
 def _subset(task, count: int) -> tuple[Tensor, Tensor]:
@@ -133,13 +133,19 @@ def _plane(features: np.ndarray) -> np.ndarray:
         ValueError: if features are not finite, or all alike.
     """
     from sklearn.decomposition import PCA
-    from sklearn.manifold import TSNE
 
     if not np.isfinite(features).all() or not np.ptp(features, axis=0).any():
         raise ValueError("features are not finite, or the same for all images")
     reduced = PCA(min(_COMPONENTS, *features.shape), random_state=0).fit_transform(features)
+    return tsne(reduced, seed=0)
+
+
+def tsne(features: np.ndarray, seed: int) -> np.ndarray:
+    """[n, d] -> [n, 2], with scikit-learn's default perplexity where there are enough points."""
+    from sklearn.manifold import TSNE
+
     perplexity = min(30.0, (len(features) - 1) / 3)
-    return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(reduced)
+    return TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(features)
 
 
 def _json(values: Tensor) -> Any:

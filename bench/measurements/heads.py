@@ -5,7 +5,9 @@ features and images by the second; a smaller loss is more information.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,12 +35,6 @@ class Examples(NamedTuple):
         return Batch(self.features[index.rows], self.targets[index.rows])
 
 
-class View(NamedTuple):
-    """The part of a client's view that training a head needs."""
-
-    settings: Settings
-
-
 def classification_loss(examples: Examples, num_classes: int, settings: Settings, seed: int, data: int) -> float:
     """Mean cross-entropy, in nats, that a linear classifier reaches on the examples it is trained on.
 
@@ -49,9 +45,8 @@ def classification_loss(examples: Examples, num_classes: int, settings: Settings
         data: names the examples; heads on the same examples see the same batches, whatever the encoder.
     """
     head = _initial(lambda: nn.Linear(examples.features.shape[1], num_classes), seed)
-    return _loss_after_training(
-        head, lambda z, y: F.cross_entropy(z, y, reduction="none"), examples, settings, seed, data
-    )
+    loss = partial(F.cross_entropy, reduction="none")
+    return _loss_after_training(head, loss, examples, settings, seed, data)
 
 
 def reconstruction_loss(examples: Examples, width: int, settings: Settings, seed: int, data: int) -> float:
@@ -68,9 +63,10 @@ def reconstruction_loss(examples: Examples, width: int, settings: Settings, seed
         hidden = [nn.Linear(inputs, width), nn.ReLU()] if width else []
         return nn.Sequential(*hidden, nn.Linear(width or inputs, pixels), nn.Sigmoid())
 
-    return _loss_after_training(
-        _initial(decoder, seed), lambda x, y: (x - y).square().mean(1), examples, settings, seed, data
-    )
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return (x - y).square().mean(1)
+
+    return _loss_after_training(_initial(decoder, seed), loss, examples, settings, seed, data)
 
 
 def _initial(build: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -83,13 +79,14 @@ def _initial(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 def _loss_after_training(head, loss, examples: Examples, settings: Settings, seed: int, data: int) -> float:
     """Trains a head by local SGD, then takes its mean loss [n] -> scalar over all examples."""
 
-    def objective(params, batch: Batch, view: View) -> Tensor:
+    def objective(params, batch: Batch, view: Any) -> Tensor:
         return batch.mean(loss(functional_call(head, params, (batch.x,)), batch.y))
 
+    view = SimpleNamespace(settings=settings)  # the part of a client's view that training needs
     plan = _plan(len(examples.targets), settings, generator_for(seed, "head-batches", data))
-    params = descend(objective, dict(head.named_parameters()), examples, plan, View(settings)).params
+    params = descend(objective, dict(head.named_parameters()), examples, plan, view).params
     with torch.no_grad():
-        return objective(params, Batch(*examples), View(settings)).item()
+        return objective(params, Batch(*examples), view).item()
 
 
 def _plan(count: int, settings: Settings, generator: torch.Generator) -> BatchPlan:

@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,10 @@ class Folder:
             torch.OutOfMemoryError, MemoryError: if the device, or this machine, has no room.
             DamagedState: if the file is damaged, or holds anything but tensors, numbers and texts.
         """
+
+        def placed(storage: Any, location: str) -> Any:
+            return storage if location == "cpu" else storage.to(device=device)
+
         with contextlib.nullcontext() if self._local else tempfile.TemporaryDirectory() as workspace:
             path = self._file(name)
             if workspace:
@@ -97,9 +101,7 @@ class Folder:
                 with self._reached("read from"):
                     self._fs.get_file(self._file(name), path)
             try:
-                return torch.load(
-                    path, weights_only=True, map_location=lambda leaf, location: _placed(leaf, location, device)
-                )
+                return torch.load(path, weights_only=True, map_location=placed)
             except (FileNotFoundError, MemoryError, torch.OutOfMemoryError):
                 raise
             except Exception as error:
@@ -177,29 +179,32 @@ GO_ON = "Finished runs are kept; mend this, and the same command continues."
 
 def on_host(state: Any) -> Any:
     """A state whose tensors are on the host and take no more room in a file than their own numbers."""
-    if isinstance(state, dict):
-        if rows.are_client_rows(state):  # on the host already, and perhaps larger than memory
-            return {"fresh": on_host(state["fresh"]), "rows": state["rows"]}
-        return {key: on_host(part) for key, part in state.items()}
-    return compact(state.cpu()) if isinstance(state, torch.Tensor) else state
+    return walk(state, lambda leaf: compact(leaf.cpu()))
 
 
 def on_device(state: Any, device: torch.device) -> Any:
     """A state with its tensors on a device, but for client rows, which stay on the host: `on_host` undone."""
+    return walk(state, lambda leaf: leaf.to(device))
+
+
+def walk(state: Any, on_tensor: Callable, on_row: Callable | None = None) -> Any:
+    """A state with tensors replaced by what `on_tensor` makes of them, client rows by what `on_row` makes of each.
+
+    By default the rows stay as they are: they are on the host already, and perhaps larger than memory.
+    """
     if isinstance(state, dict):
         if rows.are_client_rows(state):
-            return {"fresh": on_device(state["fresh"], device), "rows": state["rows"]}
-        return {key: on_device(part, device) for key, part in state.items()}
-    return state.to(device) if isinstance(state, torch.Tensor) else state
+            own = state["rows"] if on_row is None else {client: on_row(row) for client, row in state["rows"].items()}
+            return {"fresh": walk(state["fresh"], on_tensor, on_row), "rows": own}
+        return {key: walk(part, on_tensor, on_row) for key, part in state.items()}
+    if isinstance(state, list):
+        return [walk(part, on_tensor, on_row) for part in state]
+    return on_tensor(state) if isinstance(state, torch.Tensor) else state
 
 
 def compact(leaf: torch.Tensor) -> torch.Tensor:
     """A tensor that shares its memory with no larger one: a view would take along all that it is a view of."""
     return leaf if leaf.untyped_storage().nbytes() == leaf.numel() * leaf.element_size() else leaf.clone()
-
-
-def _placed(storage: Any, location: str, device: torch.device) -> Any:
-    return storage if location == "cpu" else storage.to(device=device)
 
 
 def _open_to_all(path: str) -> None:

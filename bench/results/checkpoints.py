@@ -9,14 +9,13 @@ checkpoint is there: the newest, or the one before. `torch.load(weights_only=Tru
 
 import secrets
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from algorithms import rows, tree
-from bench.results.artifacts import DamagedState, Folder, compact
+from bench.results.artifacts import DamagedState, Folder, compact, walk
 
 FORMAT = 1
 LARGEST_SHARE = 0.02  # of a run's time that its checkpoints take
@@ -79,9 +78,10 @@ class Checkpoints:
             named.add(self._names[first])
             return self._names[first]
 
-        main = {"of": self._of, "content": _walk(content, name_of, compact)}
+        main = {"of": self._of, "content": walk(content, compact, name_of)}
         self.written_bytes += self._folder.save(_MAIN, main)
-        self._remove_all_but(named)
+        self._folder.remove(self._files - named)  # what an interrupted `save` has left goes with the folder
+        self._files &= named
         spent = time.monotonic() - begin
         self._next = time.monotonic() + (max(self.seconds, spent / LARGEST_SHARE) if self.seconds else 0)
 
@@ -100,18 +100,12 @@ class Checkpoints:
             if differing := [key for key in self._of if of.get(key) != self._of[key]]:
                 differences = ", ".join(f"{key} {of.get(key)!r} instead of {self._of[key]!r}" for key in differing)
                 raise UnusableCheckpoint(f"its checkpoint was written with {differences}")
-            return _walk(main["content"], self._row_of, lambda leaf: leaf)
+            return walk(main["content"], lambda leaf: leaf, self._row_of)
         except UnusableCheckpoint:
             raise
         except DamagedState as error:
             raise UnusableCheckpoint(f"of its checkpoint, {error}") from error
-        except (
-            FileNotFoundError,
-            LookupError,
-            TypeError,
-            ValueError,
-            AttributeError,
-        ) as error:
+        except (FileNotFoundError, LookupError, TypeError, ValueError, AttributeError) as error:
             # A client row is gone, or the file is another one.
             raise UnusableCheckpoint("its checkpoint is not complete") from error
 
@@ -122,20 +116,3 @@ class Checkpoints:
         self._names[tree.leaves(row)[0]] = name
         self._files.add(name)
         return row
-
-    def _remove_all_but(self, named: set[str]) -> None:
-        """Removes rows that no checkpoint names any more. What an interrupted `save` has left goes with the folder."""
-        self._folder.remove(self._files - named)
-        self._files &= named
-
-
-def _walk(content: Any, on_row: Callable, on_tensor: Callable) -> Any:
-    """The content with client rows and other tensors replaced by what the functions make of them."""
-    if isinstance(content, dict):
-        if rows.are_client_rows(content):
-            fresh = _walk(content["fresh"], on_row, on_tensor)
-            return {"fresh": fresh, "rows": {client: on_row(row) for client, row in content["rows"].items()}}
-        return {key: _walk(part, on_row, on_tensor) for key, part in content.items()}
-    if isinstance(content, list):
-        return [_walk(part, on_row, on_tensor) for part in content]
-    return on_tensor(content) if isinstance(content, torch.Tensor) else content

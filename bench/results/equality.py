@@ -20,20 +20,20 @@ def differences(one: Result, other: Result) -> str:
         return f"rounds: {len(rows)} and {len(other_rows)}"
     for row, other_row in zip(rows, other_rows, strict=True):
         for key in dict.fromkeys((*row, *other_row)):
-            if key not in _OF_THE_CLOCK and not _same(row.get(key), other_row.get(key)):
+            if key not in _OF_THE_CLOCK and not same(row.get(key), other_row.get(key)):
                 return f"{key} of round {row['round']}: {_short(row.get(key))} and {_short(other_row.get(key))}"
     for key in ("summary", "diagnostics"):
-        if not _same(record.get(key) or {}, other_record.get(key) or {}):
+        if not same(record.get(key) or {}, other_record.get(key) or {}):
             return key
     return ""
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
     """Equality under which NaN, which a diverged run reports, is itself."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(same, one, other))
     return one == other or (one != one and other != other)
 
 

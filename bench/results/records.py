@@ -1,9 +1,70 @@
-"""What the JSON files of a results directory hold, as types; `bench.results.schema` checks that a file does."""
+"""What the JSON files of a results directory hold, as types; `bench.results.schema` checks that a file does.
 
-from typing import Any, Literal, NotRequired, Required, TypedDict
+The checks follow from the types (see `bench.results.shapes.shape_of`). `Annotated` adds what a type cannot say.
+"""
+
+from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
+
+from bench.results.ids import is_name, is_run_id
+from bench.results.shapes import is_integer, is_printable_mapping, is_text, mismatch, one_of
+
+CONFIG = {
+    "algorithm": {"name": is_text},
+    "dataset": is_text,
+    "partition": is_text,
+    "seed": is_integer,
+    "model": is_text,
+    "clients": is_integer,
+    "rounds": is_integer,
+    "split": is_text,
+    "versions": {str: is_integer},
+}
+
+
+def is_config(value: Any) -> bool:
+    """Whether a value is the config of a run, as far as a report reads it."""
+    return is_printable_mapping(value) and not mismatch(value, CONFIG)
+
+
+_FIGURES = {
+    "curves": {"x": one_of("rounds", "communication", "time", "examples")},
+    "by-setting": {"setting": is_name},
+    "distributions": {"client": lambda value: is_integer(value) and value >= 0},
+    "cka": {
+        "estimator": one_of("linear", "minibatch"),
+        "show": one_of("clients", "layers"),
+        "layers": [is_text],
+        "round": (is_integer, one_of("last")),
+    },
+    "weight-norms": {"rounds": [(is_integer, one_of("last"))]},
+    "embedding": {"points": is_integer},
+    "separability": {"relative": bool},
+    "encoder-features": {
+        "encoders": [is_text],
+        "rounds": [(is_integer, one_of("last"))],
+        "view": one_of("pca", "tsne"),
+        "points": is_integer,
+    },
+    "encoder-heads": {"examples": one_of("exchange", "pooled"), "decoder_width": is_integer},
+}
+
+
+def is_figure(value: Any) -> bool:
+    """Whether a value describes a figure or a measured table."""
+    known = is_printable_mapping(value) and is_name(value.get("kind"))
+    return known and not mismatch(value, _FIGURES.get(value["kind"], {}))
+
+
+def are_distinct_texts(value: Any) -> bool:
+    """Whether a value is a list of one text or more, none of them twice."""
+    return bool(value) and not mismatch(value, [is_text]) and len({*value}) == len(value)
+
 
 Status = Literal["done", "diverged", "failed", "stopped"]
-Config = dict[str, Any]  # a canonical run config, see `bench.config.schema.RunConfig.canonical`
+RunId = Annotated[str, is_run_id]
+Name = Annotated[str, is_name]  # part of the name of a file
+Figure = Annotated[dict[str, Any], is_figure]
+Config = Annotated[dict[str, Any], is_config]  # canonical, see `bench.config.schema.RunConfig.canonical`
 Scores = dict[str, float]  # accuracy, see `bench.results.metrics.METRICS` -> its value in [0, 1]
 
 
@@ -38,12 +99,12 @@ class RunRecord(TypedDict):
         base_summary: that of the run from whose end this one started.
     """
 
-    id: str
+    id: RunId
     status: Status
     summary: Summary
     schema: NotRequired[int]
-    reason: NotRequired[str]
-    traceback: NotRequired[str]
+    reason: NotRequired[Annotated[str, str]]  # any characters: it quotes errors
+    traceback: NotRequired[Annotated[str, str]]
     rounds: NotRequired[int]
     seconds: NotRequired[float]
     bytes_per_client: NotRequired[float]
@@ -113,7 +174,7 @@ class ChosenParams(TypedDict):
     tried: int
     alike: int
     space: dict[str, str]
-    search: str
+    search: Name
 
 
 class StoredCell(TypedDict):
@@ -131,7 +192,7 @@ class StoredCell(TypedDict):
     dataset: str
     seed: int
     choice: dict[str, Any]
-    run: str | None
+    run: RunId | None
     missing: str | None
     substitute: str | None
     config: Config
@@ -149,12 +210,12 @@ class StoredCell(TypedDict):
 class StoredLayout(TypedDict):
     """How the report lays out a stored grid, see `bench.experiments.grid_schema.Layout`."""
 
-    rows: list[str]
+    rows: Annotated[list[str], are_distinct_texts]
     columns: str
     metric: str
     value: NotRequired[str]
-    measured: NotRequired[dict[str, Any]]
-    figures: NotRequired[list[dict[str, Any]]]
+    measured: NotRequired[Figure]
+    figures: NotRequired[list[Figure]]
     standings: NotRequired[bool]
     gains_over: NotRequired[dict[str, Any]]
     notes: NotRequired[list[str]]
@@ -163,7 +224,7 @@ class StoredLayout(TypedDict):
 class StoredMirrors(TypedDict):
     """The published table that a stored grid repeats, see `bench.experiments.grid_schema.Mirrors`."""
 
-    paper: str
+    paper: Name
     table: int
     variants: NotRequired[list[dict[str, Any]]]
     own: NotRequired[list[Any]]

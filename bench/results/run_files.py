@@ -4,13 +4,13 @@ Of a sealed record the seal shows that neither the record nor the rounds have ch
 earlier version wrote, every round is checked.
 """
 
-import math
 import os
 import re
 import stat
 from pathlib import Path
 from typing import Any, cast
 
+from bench.results.equality import same
 from bench.results.ids import hash_of
 from bench.results.json_files import Damaged, parse, read_bytes, unseal
 from bench.results.records import RoundRow, RunRecord
@@ -119,14 +119,8 @@ def _check_rounds(path: Path, rounds: bytes, record: RunRecord) -> None:
         row = parse(path, line)
         _check_row(path, row)
         if last.keys() & row.keys():
-            differing = [key for key, value in last.items() if not _same(row.get(key), value)]
+            differing = [key for key, value in last.items() if not same(row.get(key), value)]
             if differing:
                 raise Damaged(path, f"ends with another {differing[0].replace('_', ' ')} than the run's record")
             return
     raise Damaged(path, "has no accuracy, but the run's record has")
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one == other or (
-        isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other)
-    )

@@ -10,7 +10,9 @@ A shape is one of
 """
 
 import re
+import typing
 from collections.abc import Callable
+from types import UnionType
 from typing import Any
 
 Check = Callable[[Any], bool]
@@ -61,29 +63,25 @@ def one_of(*known: str) -> Check:
     return lambda value: value in known
 
 
-def check_of(shape: Shape) -> Check:
-    """A function that tells whether a value has a shape; it is built once, because a report checks thousands of records."""
-    if isinstance(shape, dict) and str in shape:
-        of_part = check_of(shape[str])
-        return lambda value: isinstance(value, dict) and all(map(of_part, value.values()))
-    if isinstance(shape, dict):
-        needed = [(key, check_of(part)) for key, part in shape.items() if not key.endswith("?")]
-        others = [(key[:-1], check_of(part)) for key, part in shape.items() if key.endswith("?")]
-        return lambda value: (
-            isinstance(value, dict)
-            and all(key in value and check(value[key]) for key, check in needed)
-            and all(check(value[key]) for key, check in others if key in value)
-        )
-    if isinstance(shape, list):
-        of_item = check_of(shape[0])
-        return lambda value: isinstance(value, list) and all(map(of_item, value))
-    if isinstance(shape, tuple):
-        checks = [check_of(part) for part in shape]
-        return lambda value: any(check(value) for check in checks)
-    if shape is None or isinstance(shape, type):
-        kind = type(None) if shape is None else shape
-        return lambda value: isinstance(value, kind)
-    return shape
+def shape_of(kind: Any) -> Shape:
+    """The shape of the JSON values of a type. That of `Annotated[<type>, <shape>]` is its shape; texts must be printable."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if typing.is_typeddict(kind):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        return {key + "?" * (key not in kind.__required_keys__): shape_of(part) for key, part in hints.items()}
+    if origin in (typing.Required, typing.NotRequired):
+        return shape_of(parts[0])
+    if origin is typing.Annotated:
+        return parts[1]
+    if origin is typing.Literal:
+        return one_of(*parts)
+    if origin in (typing.Union, UnionType):
+        return tuple(map(shape_of, parts))
+    if origin is list:
+        return [shape_of(parts[0])]
+    if origin is dict:
+        return is_printable_mapping if parts[1] is Any else {str: shape_of(parts[1])}
+    return {str: is_text, int: is_integer, float: is_number, Any: is_printable, type(None): None}.get(kind, kind)
 
 
 _KINDS = {
@@ -97,29 +95,36 @@ _KINDS = {
 
 
 def mismatch(value: Any, shape: Shape, where: str = "") -> str:
-    """What is wrong with a value ("cells[3].seed is missing"); "" if it has the shape. `check_of` is faster."""
+    """What is wrong with a value ("cells[3].seed is missing"); "" if it has the shape."""
+    fault = _fault(value, shape)
+    if fault.startswith(" "):
+        return f"{where or 'it'}{fault}"
+    return f"{where}{fault}".removeprefix(".") if fault else ""
+
+
+def _fault(value: Any, shape: Shape) -> str:
+    """What `mismatch` says after `where`; a report checks thousands of records, so the path is built for a fault only."""
     if isinstance(shape, dict):
         if not isinstance(value, dict):
-            return f"{where or 'it'} is not a JSON object"
+            return " is not a JSON object"
         if str in shape:
-            wrong = (mismatch(part, shape[str], f"{where}.{key}" if where else str(key)) for key, part in value.items())
-            return next(filter(None, wrong), "")
+            faults = ((key, _fault(part, shape[str])) for key, part in value.items())
+            return next((f".{key}{fault}" for key, fault in faults if fault), "")
         for key, part in shape.items():
             name = key.removesuffix("?")
-            inner = f"{where}.{name}" if where else name
             if name in value:
-                if found := mismatch(value[name], part, inner):
-                    return found
+                if fault := _fault(value[name], part):
+                    return f".{name}{fault}"
             elif name == key:
-                return f"{inner} is missing"
+                return f".{name} is missing"
         return ""
     if isinstance(shape, list):
         if not isinstance(value, list):
-            return f"{where or 'it'} is not a list"
-        wrong = (mismatch(part, shape[0], f"{where}[{index}]") for index, part in enumerate(value))
-        return next(filter(None, wrong), "")
+            return " is not a list"
+        faults = ((index, _fault(part, shape[0])) for index, part in enumerate(value))
+        return next((f"[{index}]{fault}" for index, fault in faults if fault), "")
     if isinstance(shape, tuple):
-        reasons = [mismatch(value, part, where) for part in shape]
+        reasons = [_fault(value, part) for part in shape]
         return "" if "" in reasons else reasons[0]
     fits = value is None if shape is None else isinstance(value, shape) if isinstance(shape, type) else shape(value)
-    return "" if fits else f"{where or 'it'} is not {_KINDS.get(shape, 'what it should be')}"
+    return "" if fits else f" is not {_KINDS.get(shape, 'what it should be')}"

@@ -34,7 +34,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -44,16 +44,7 @@ from bench.files import write_file
 from bench.results import schema
 from bench.results.ids import is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
-from bench.results.records import (
-    Config,
-    RoundRow,
-    RunRecord,
-    Status,
-    StoredGrid,
-    StoredProbe,
-    StoredSearch,
-    Summary,
-)
+from bench.results.records import Config, RoundRow, RunRecord, Status, StoredGrid, StoredProbe, StoredSearch, Summary
 from bench.results.run_files import RUN_FILES, read_rows, read_run
 
 T = TypeVar("T")
@@ -74,9 +65,8 @@ class Store:
     def __init__(self, folder: Path | str):
         self.folder = Path(folder).absolute()
         self.damaged: dict[Path, str] = {}
-        self._known: dict[
-            Path, tuple[tuple[tuple[int, ...] | None, ...], Any]
-        ] = {}  # file, or folder of a run -> how it was when it was read, its content
+        # File, or folder of a run -> how it was when it was read, its content.
+        self._known: dict[Path, tuple[tuple[tuple[int, ...] | None, ...], Any]] = {}
 
     @property
     def key(self) -> str:
@@ -261,7 +251,11 @@ class Store:
 
     def records(self) -> dict[str, RunRecord]:
         """Run id -> record of every run that has one, whatever its status."""
-        return {path.name: record for path in self._entries("runs") if (record := self.record(path.name))}
+        return self._records(path.name for path in self._entries("runs"))
+
+    def records_of(self, grid: StoredGrid) -> dict[str, RunRecord]:
+        """Run id -> record of the runs of a grid that have one, in the grid's order."""
+        return self._records(dict.fromkeys(cell["run"] for cell in grid["cells"] if cell["run"]))
 
     def config(self, run_id: str) -> Config | None:
         """The resolved config of a run, or None if there is no such run, or it is damaged."""
@@ -350,6 +344,9 @@ class Store:
                 raise StoreError(
                     f"{self.folder / name} is a file, not a folder; move it away, or choose another --results-dir."
                 )
+
+    def _records(self, run_ids: Iterable[str]) -> dict[str, RunRecord]:
+        return {run_id: record for run_id in run_ids if (record := self.record(run_id))}
 
     def _record_in(self, folder: Path) -> RunRecord | None:
         files = [str(folder), *(f"{folder}/{name}" for name in RUN_FILES)]

@@ -35,8 +35,11 @@ def write_events(
         Event(wall_time=begin, summary=text("config", shown)),
     ]
     for row in rows:
-        numbers = {key: value for key, value in row.items() if key not in ("round", "seconds") and _is_number(value)}
-        values = [Summary.Value(tag=key, simple_value=value) for key, value in numbers.items()]
+        values = [
+            Summary.Value(tag=key, simple_value=value)
+            for key, value in row.items()
+            if key not in ("round", "seconds") and isinstance(value, int | float)
+        ]
         time = begin + row.get("seconds", 0.0)
         events.append(Event(wall_time=time, step=row["round"], summary=Summary(value=values)))
     path = folder / NAME
@@ -47,7 +50,3 @@ def write_events(
     writer.close()
     os.replace(partial, path)
     return path
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)

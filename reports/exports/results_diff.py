@@ -79,18 +79,15 @@ def render(comparison: Comparison) -> str:
 
 
 def _records(grid: dict, store: Store) -> dict[str, dict]:
-    found = {id_: store.record(id_) for id_ in dict.fromkeys(cell["run"] for cell in grid["cells"]) if id_}
-    return {id_: record for id_, record in found.items() if record and record["status"] not in UNFINISHED}
+    """Run id -> record of the runs of a grid that are done or have diverged."""
+    return {id_: record for id_, record in store.records_of(grid).items() if record["status"] not in UNFINISHED}
 
 
 def _differing_runs(shared: list[str], stores: Sequence[Store], records: Sequence[dict]) -> dict[str, str]:
     """Run id -> first difference, of the shared runs whose numbers differ."""
-    found = {}
-    for run_id in shared:
-        one, other = ((store.rows(run_id), own[run_id]) for store, own in zip(stores, records, strict=True))
-        if difference := differences(one, other):
-            found[run_id] = difference
-    return found
+    sides = [*zip(stores, records, strict=True)]
+    found = {run_id: differences(*((store.rows(run_id), own[run_id]) for store, own in sides)) for run_id in shared}
+    return {run_id: difference for run_id, difference in found.items() if difference}
 
 
 def _tables(grids: Sequence[dict], records: Sequence[dict], differing: dict[str, str]) -> dict[str, pd.DataFrame]:
@@ -136,16 +133,14 @@ def _lines(sides: Sequence[pd.DataFrame], records: Sequence[dict], differing: di
         if any(ended) and not empty:
             axes = dict(zip(keys, where, strict=True))
             tuning = axes.pop("choice")
-            yield (
-                axes
-                | ({"tuning": tuning} if tuned else {})
-                | {
-                    "A": _spread(scores[0], ddof),
-                    "B": _spread(scores[1], ddof),
-                    "B - A": _spread((scores[1] - scores[0]).dropna(), ddof, signed=True),
-                    "numbers": _numbers(*ended, differing),
-                }
-            )
+            yield {
+                **axes,
+                **({"tuning": tuning} if tuned else {}),
+                "A": _spread(scores[0], ddof),
+                "B": _spread(scores[1], ddof),
+                "B - A": _spread((scores[1] - scores[0]).dropna(), ddof, signed=True),
+                "numbers": _numbers(*ended, differing),
+            }
 
 
 def _numbers(one: set[str], other: set[str], differing: dict) -> str:

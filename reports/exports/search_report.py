@@ -42,19 +42,17 @@ def configurations(study: Study, outcomes: list[Outcome]) -> pd.DataFrame:
     lines = []
     for one in outcomes:
         scores = pd.Series(one.scores) * 100
-        std = scores.std(ddof=0) if len(scores) > 1 else float("nan")
         numbers = {
             "mean": scores.mean(),
-            "std": std,
+            "std": scores.std(ddof=0) if len(scores) > 1 else float("nan"),
             "rounds": one.rounds,
             "whole": one.complete,
             "diverged": one.diverged,
             "found": one.from_others,
         }
         lines.append({**one.params, **numbers, "run_ids": " ".join(one.runs)})
-    return pd.DataFrame(
-        lines, columns=[*study.search.space, "mean", "std", "rounds", "whole", "diverged", "found", "run_ids"]
-    )
+    numbers = ("mean", "std", "rounds", "whole", "diverged", "found")
+    return pd.DataFrame(lines, columns=[*study.search.space, *numbers, "run_ids"])
 
 
 def markdown(study: Study, table: pd.DataFrame, alike: int) -> str:

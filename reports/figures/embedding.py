@@ -55,14 +55,7 @@ def _draw_view(axes, view: str, embedding: dict, colours: list[str]) -> dict:
 
 
 def _write_legend(figure, handles: dict, classes: list[str]) -> None:
+    layout = {"ncols": 10, "columnspacing": 1, "handletextpad": 0, "markerscale": 3, "frameon": False}
     present = sorted(handles)
-    figure.legend(
-        [handles[label] for label in present],
-        [classes[label] for label in present],
-        loc="outside lower center",
-        ncols=10,
-        columnspacing=1,
-        handletextpad=0,
-        markerscale=3,
-        frameon=False,
-    )
+    names = [classes[label] for label in present]
+    figure.legend([handles[label] for label in present], names, loc="outside lower center", **layout)

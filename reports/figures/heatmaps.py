@@ -81,7 +81,7 @@ def _cka(figure: dict, title: str, config: dict, run_id: str, store: Store) -> I
     found = probe_result(figure, run_id, config, store)
     for name in (figure["layers"] or found["layers"]) if found else ():
         if name in found["layers"]:
-            values, ids = _array(found["layers"][name]), found["clients"]
+            values, ids = np.array(found["layers"][name], float), found["clients"]
             yield Matrix(title, name, values, "client", "client", ids, ids, CKA_NAMES[figure["estimator"]])
 
 
@@ -92,8 +92,8 @@ def _weight_norms(figure: dict, title: str, config: dict, run_id: str, store: St
         classes = list(range(len(one["norms"][0])))
         axes = ("client", "class", one["clients"], classes)
         if number == 0:
-            yield Matrix(title, "all rounds", _array(one["label_counts"]), *axes, "Training examples")
-        yield Matrix(title, f"round {probe.round}", _array(one["norms"]), *axes, "Norm of a class's weights")
+            yield Matrix(title, "all rounds", np.array(one["label_counts"], float), *axes, "Training examples")
+        yield Matrix(title, f"round {probe.round}", np.array(one["norms"], float), *axes, "Norm of a class's weights")
 
 
 def _limits(scale: str, scales: dict[str, list[np.ndarray]]) -> tuple[float, float]:
@@ -109,7 +109,3 @@ def _limits(scale: str, scales: dict[str, list[np.ndarray]]) -> tuple[float, flo
 def _number(set_ticks: Callable, labels: list[int]) -> None:
     ticks = range(0, len(labels), -(-len(labels) // _MOST_TICKS))
     set_ticks(ticks, [labels[tick] for tick in ticks])
-
-
-def _array(values: list[list[float | None]]) -> np.ndarray:
-    return np.array(values, dtype=float)

@@ -89,7 +89,11 @@ def _draw_panel(axes, panel: str, series: Series) -> dict:
     }[series.kind]
     axes.set_title(panel)
     of_panel = series.points[series.points["panel"] == panel]
-    handles = {line: draw_line(axes, points, series, line) for line, points in of_panel.groupby("line", sort=False)}
+    styles = line_styles(series.lines)  # a method has one style in all figures of the grid
+    handles = {
+        line: draw_line(axes, points, series, styles[line]._asdict())
+        for line, points in of_panel.groupby("line", sort=False)
+    }
     if series.kind in ("curves", "local-models"):
         _scale_x(axes, of_panel["x"].dropna().to_numpy(float))
     return handles
@@ -100,14 +104,8 @@ def _columns(panels: int) -> int:
     return panels if panels <= 3 else 4 if panels % 4 == 0 else 3
 
 
-def _style(series: Series, line: str) -> dict:
-    """Arguments for matplotlib: the style of a line in every figure of the grid."""
-    return line_styles(series.lines)[line]._asdict()
-
-
-def _draw_curves(axes, points: pd.DataFrame, series: Series, line: str):
+def _draw_curves(axes, points: pd.DataFrame, series: Series, style: dict):
     """A curve with a band of one std on both sides."""
-    style = _style(series, line)
     if points["x"].isna().all():
         return _draw_constant(axes, points, style)
     x, mean, std = (points[key].to_numpy(float) for key in ("x", "mean", "std"))
@@ -125,15 +123,14 @@ def _scale_x(axes, x) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=bool((x % 1 == 0).all()), steps=[1, 2, 2.5, 5, 10]))
 
 
-def _draw_values(axes, points: pd.DataFrame, series: Series, line: str):
+def _draw_values(axes, points: pd.DataFrame, series: Series, style: dict):
     """A mean with a bar of one std on both sides at each value of the setting; lines are shifted against each other."""
-    style = _style(series, line)
     if points["x"].isna().all():
         return _draw_constant(axes, points, style)
     drawn = series.points.dropna(subset="x")
     names = list(drawn["x"].unique())
     lines = list(drawn["line"].unique())
-    shift = 0.3 * ((lines.index(line) + 0.5) / len(lines) - 0.5)
+    shift = 0.3 * ((lines.index(points["line"].iloc[0]) + 0.5) / len(lines) - 0.5)
     rotated = sum(map(len, names)) > _MOST_LETTERS
     axes.set_xticks(range(len(names)), names, rotation=30 * rotated, ha="right" if rotated else "center")
     axes.set_xlim(-0.5, len(names) - 0.5)
@@ -141,10 +138,10 @@ def _draw_values(axes, points: pd.DataFrame, series: Series, line: str):
     return axes.errorbar(positions, points["mean"], yerr=points["std"].fillna(0), **style, capsize=2)
 
 
-def _draw_points(axes, points: pd.DataFrame, series: Series, line: str):
+def _draw_points(axes, points: pd.DataFrame, series: Series, style: dict):
     """A marker per run."""
-    style = _style(series, line) | {"linestyle": "none", "alpha": 0.7}
-    (handle,) = axes.plot(points["x"].to_numpy(float), points["mean"].to_numpy(float), **style)
+    marker = style | {"linestyle": "none", "alpha": 0.7}
+    (handle,) = axes.plot(points["x"].to_numpy(float), points["mean"].to_numpy(float), **marker)
     axes.locator_params(axis="x", nbins=5)
     return handle
 
@@ -157,8 +154,9 @@ def _draw_constant(axes, points: pd.DataFrame, style: dict):
     return axes.axhline(mean, **{**style, "marker": ""})
 
 
-def _draw_bars(axes, points: pd.DataFrame, series: Series, line: str):
+def _draw_bars(axes, points: pd.DataFrame, series: Series, style: dict):
     """Bars of one line, beside those of the others."""
+    line = points["line"].iloc[0]
     number, width = series.lines.index(line), 0.8 / len(series.lines)
     axes.grid(axis="x", visible=False)
     axes.set_xticks(range(0, len(points), -(-len(points) // 10)))
@@ -167,7 +165,7 @@ def _draw_bars(axes, points: pd.DataFrame, series: Series, line: str):
         points["mean"],
         width,
         label=line,
-        color=line_styles(series.lines)[line].color,
+        color=style["color"],
         hatch=_HATCHES[number % len(_HATCHES)],
         edgecolor="white",
         linewidth=0,
@@ -188,15 +186,8 @@ def _write_legend(figure, handles: dict, series: Series, width: float) -> None:
     lines = [line for line in series.lines if line in handles]
     spread = f"over {series.seeds} seeds" if series.seeds > 1 else "over the last 10 evaluated rounds"
     title = f"mean ± std {spread}" if series.points["std"].notna().any() else None
-    figure.legend(
-        [handles[line] for line in lines],
-        lines,
-        title=title,
-        loc="outside upper center",
-        ncols=_legend_columns(lines, width),
-        columnspacing=1,
-        frameon=False,
-    )
+    layout = {"ncols": _legend_columns(lines, width), "columnspacing": 1, "frameon": False}
+    figure.legend([handles[line] for line in lines], lines, title=title, loc="outside upper center", **layout)
 
 
 def _legend_columns(lines: Sequence[str], width: float) -> int:

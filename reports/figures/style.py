@@ -1,7 +1,7 @@
 """Styles of lines: a method has the same colour, marker and dashes in all figures of all grids."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import cycle, islice
 from typing import NamedTuple
 
@@ -9,18 +9,7 @@ import algorithms
 
 # Ten colours that people with colour vision deficiencies can tell apart (Petroff, Accessible Color Sequences for Data
 # Visualization, arXiv 2107.02270).
-COLOURS = (
-    "#3f90da",
-    "#ffa90e",
-    "#bd1f01",
-    "#94a4a2",
-    "#832db6",
-    "#a96b59",
-    "#e76300",
-    "#b9ac70",
-    "#717581",
-    "#92dadd",
-)
+COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd")
 _BLUE, _YELLOW, _RED, _GREY, _PURPLE, _BROWN, _ORANGE, _TAN, _SLATE, _CYAN = COLOURS
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES = ("-", "--", "-.", (0, (1, 1)))
@@ -75,15 +64,14 @@ def line_styles(lines: Sequence[str]) -> dict[str, LineStyle]:
     Args:
         lines: all lines that the figure may have, drawn or not, in order.
     """
-    known = METHODS | dict(zip(_unlisted(), _unused(METHODS.values()), strict=False))
+    unlisted = (name for name in algorithms.REGISTRY if name not in METHODS)
+    known = METHODS | dict(zip(unlisted, _unused(METHODS.values()), strict=False))
     found: dict[str, LineStyle] = {}
     for line in lines:
         method = method_of(line)
         if method in known:
             own = known[method]
-            same = (
-                LineStyle(own.color, marker, dashes) for marker, dashes in zip(_MARKERS, cycle(_DASHES), strict=False)
-            )
+            same = (LineStyle(own.color, *other) for other in zip(_MARKERS, cycle(_DASHES), strict=False))
             free = [style for style in (own, *same) if not _is_used(style, found.values())]
             found[line] = next(iter(free), own)
     rest = [line for line in lines if line not in found]
@@ -106,10 +94,6 @@ def method_of(line: str) -> str | None:
     """The registered method with which the name of a line begins, or None."""
     name = re.split(r"[ ,]", line, maxsplit=1)[0]
     return name if name in algorithms.REGISTRY else None
-
-
-def _unlisted() -> Iterator[str]:
-    return (name for name in algorithms.REGISTRY if name not in METHODS)
 
 
 def _unused(used: Iterable[LineStyle], prefer: set[str] = frozenset()) -> list[LineStyle]:

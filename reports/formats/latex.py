@@ -44,7 +44,6 @@ def render_document(report: Report) -> str:
 
 
 def _float(table: Table, caption: str, notes: tuple[str, ...]) -> str:
-    header = [escape(name) for name in (*table.row_keys, *table.titles)]
     lines = [
         r"% Needs \usepackage{booktabs}.",
         r"\begin{table*}",
@@ -52,7 +51,7 @@ def _float(table: Table, caption: str, notes: tuple[str, ...]) -> str:
         rf"\caption{{{escape(caption)}}}",
         rf"\begin{{tabular}}{{{'l' * len(table.row_keys)}{'c' * len(table.columns)}}}",
         r"\toprule",
-        _line(header),
+        _line([*map(escape, (*table.row_keys, *table.titles))]),
         r"\midrule",
         *_body(table.rows),
         r"\bottomrule",

@@ -23,7 +23,7 @@ def render(report: Report) -> str:
 
 
 def _table(table: Table) -> str:
-    header = [_escape(name) for name in (*table.row_keys, *table.titles)]
+    header = [*map(_escape, (*table.row_keys, *table.titles))]
     body = [[*map(_escape, row.labels), *map(_cell, row.cells)] for row in table.rows]
     return tabulate(body, header, tablefmt="pipe", stralign="left", disable_numparse=True)
 

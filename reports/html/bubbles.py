@@ -35,20 +35,15 @@ def _spec(classes: list[str], largest: int) -> dict:
     label = {"field": "class", "type": "nominal", "title": "class", "sort": classes}
     legend = {"orient": "bottom", "values": legend_counts(largest)}
     scale = {"domain": [0, largest], "range": [0, _LARGEST]}
+    examples = {"field": "examples", "type": "quantitative"}
     return {
         "data": {"name": "points"},
         "mark": {"type": "circle", "opacity": 0.8},
         "encoding": {
             "x": client | {"axis": {"labelAngle": 0, "labelOverlap": True, "grid": True}},
             "y": label | {"axis": {"labelOverlap": True, "grid": True}},
-            "size": {
-                "field": "examples",
-                "type": "quantitative",
-                "title": "examples",
-                "scale": scale,
-                "legend": legend,
-            },
-            "tooltip": [client, {"field": "class", "type": "nominal"}, {"field": "examples", "type": "quantitative"}],
+            "size": examples | {"title": "examples", "scale": scale, "legend": legend},
+            "tooltip": [client, {"field": "class", "type": "nominal"}, examples],
         },
         "width": "container",
         "height": min(_STEP * len(classes), _MOST),

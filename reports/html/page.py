@@ -39,25 +39,22 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
         "themes": curves.themes(report, panels),
         "curves": {"panels": panels, "axes": curves.AXES, "specs": curves.specs(report, panels)},
         "partitions": partitions,
-        "runs": details.to_json(),
+        "runs": {"runs": details.runs, "shared": details.shared},
     }
     # Style and scripts are our own files and are not escaped; the template escapes everything else.
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(
-            report=report,
-            metrics=METRICS,
-            value=value,
-            accuracies=accuracies,
-            axes=cell_keys(grid),
-            details=details,
-            lines=runs.lines(accuracies, value, grid, records),
-            data=data,
-            style=_part("page.css"),
-            vega=Markup(vega.script()) if panels or partitions else "",
-            scripts=[_part(name) for name in _SCRIPTS],
-        )
+    template = _environment().get_template("page.html.jinja")
+    return template.render(
+        report=report,
+        metrics=METRICS,
+        value=value,
+        accuracies=accuracies,
+        axes=cell_keys(grid),
+        details=details,
+        lines=runs.lines(accuracies, value, grid, records),
+        data=data,
+        style=_part("page.css"),
+        vega=Markup(vega.script()) if panels or partitions else "",
+        scripts=[_part(name) for name in _SCRIPTS],
     )
 
 

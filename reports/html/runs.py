@@ -25,9 +25,6 @@ class RunDetails:
     shared: dict[str, dict[str, str]]
     differing: dict[str, list[str]]
 
-    def to_json(self) -> dict:
-        return {"runs": self.runs, "shared": self.shared}
-
 
 @dataclass(frozen=True)
 class Line:

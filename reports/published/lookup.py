@@ -21,12 +21,11 @@ class Published:
     """One published number.
 
     Attributes:
-        paper, table, dataset, metric: as in the CSV.
+        table, dataset, metric: as in the CSV.
         mean, std: as printed, with the paper's number of decimals; std is "" if none is printed.
         same_setting: whether it was measured with the requested number of clients, participation and model.
     """
 
-    paper: str
     table: str
     dataset: str
     metric: str
@@ -67,12 +66,10 @@ def find(
     subject = (paper, table, dataset, partition, algorithm, variant, metric)
     setting = (n_clients, _normal(participation), model)
     settings = _index(paper).get(subject, {})
-    line = settings.get(setting)
-    if line is None and len(settings) == 1:
-        (line,) = settings.values()
-    if line is None:
+    if setting not in settings and len(settings) != 1:
         return None
-    return Published(paper, table, dataset, metric, line["mean"], line["std"], same_setting=setting in settings)
+    line = settings.get(setting) or next(iter(settings.values()))
+    return Published(table, dataset, metric, line["mean"], line["std"], same_setting=setting in settings)
 
 
 def papers() -> list[str]:

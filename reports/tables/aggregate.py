@@ -45,12 +45,10 @@ def current_cells(grid: dict, records: dict[str, dict]) -> list[dict]:
     """
     current = {}
     for cell in grid["cells"]:
-        key = json.dumps(
-            cell | {"run": None, "tuned": None, "config": cell["config"] | {"versions": None}}, sort_keys=True
-        )
+        unversioned = {"run": None, "tuned": None, "config": cell["config"] | {"versions": None}}
+        key = json.dumps(cell | unversioned, sort_keys=True)
         ended = records.get(cell["run"], {}).get("status") in ("done", "diverged")
-        earlier = current.get(key)
-        if ended or not earlier or not earlier[0]:
+        if ended or not current.get(key, (False,))[0]:
             current[key] = (ended, cell)
     return [cell for _, cell in current.values()]
 
@@ -79,6 +77,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
         record = records.get(cell["run"], {})
         status = record.get("status")
         done = status == "done" and metric in record["summary"][value]
+        stds = record["summary"].get("last10_std", {}) if done and value == "last10" else {}
         lines.append(
             {
                 **{key: label(cell, key) for key in {*keys, *SETTING, "seed"}},
@@ -89,7 +88,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
                 "substitute": cell["substitute"] or "",
                 "data_note": record.get("data_note", ""),
                 "score": 100 * record["summary"][value][metric] if done else float("nan"),
-                "std_last10": 100 * _std_last10(record, metric) if done and value == "last10" else float("nan"),
+                "std_last10": 100 * stds.get(metric, float("nan")),
                 "done": done,
                 "diverged": status == "diverged",
                 "failed": status == "failed",
@@ -159,10 +158,6 @@ def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     scored = runs.dropna(subset=["run", "score"]).drop_duplicates("run").set_index("run")[["seed", "score"]]
     chosen = cells["run_ids"].str.split().explode().to_frame("run").join(scored, on="run", how="inner")
     return chosen.pivot(columns="seed", values="score").reindex(cells.index)
-
-
-def _std_last10(record: dict, metric: str) -> float:
-    return record["summary"].get("last10_std", {}).get(metric, float("nan"))
 
 
 def choice_of(cell: dict) -> str:

@@ -121,8 +121,7 @@ def _traffic(grid: dict, records: dict[str, dict]) -> Iterable[str]:
     """Bytes that clients sent and received: one sentence per dataset, a range where a method's runs differ."""
     found = defaultdict(lambda: defaultdict(set))
     for cell in grid["cells"]:
-        exchanged = records.get(cell["run"], {}).get("bytes_per_client")
-        if exchanged:
+        if exchanged := records.get(cell["run"], {}).get("bytes_per_client"):
             found[cell["dataset"]][cell["config"]["algorithm"]["name"]].add(exchanged)
     for dataset, methods in found.items():
         amounts = (
@@ -146,8 +145,7 @@ def _origins(grid: dict, records: dict[str, dict]) -> Iterable[str]:
     """The files of the images: original files and re-encoded copies have the same counts, but not the same pixels."""
     found = defaultdict(dict)
     for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
-        data = records.get(run_id, {}).get("data")
-        if data:
+        if data := records.get(run_id, {}).get("data"):
             found[config["dataset"]][data["digest"]] = data["kind"]
     for dataset, kinds in found.items():
         sources = " and ".join(f"{kind} ({digest})" for digest, kind in kinds.items())
@@ -163,7 +161,7 @@ def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
             reason = " ".join((record.get("reason") or "no reason given").split()).rstrip(".")
             by_reason[record["status"], reason].append(run_id)
     for (status, reason), run_ids in by_reason.items():
-        yield f"{len(run_ids)} {_runs(len(run_ids))} {status} (first {run_ids[0]}): {reason}."
+        yield f"{_runs(len(run_ids))} {status} (first {run_ids[0]}): {reason}."
 
 
 def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:
@@ -182,7 +180,7 @@ def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:
                 counts[fact][record[fact]] += 1
     for what, versions in counts.items():
         if len(versions) > 1:
-            found = ", ".join(f"{version} ({n} {_runs(n)})" for version, n in versions.items())
+            found = ", ".join(f"{version} ({_runs(n)})" for version, n in versions.items())
             yield f"Mixed versions: {what} {found}."
 
 
@@ -199,4 +197,4 @@ def _join(names: Iterable[str]) -> str:
 
 
 def _runs(count: int) -> str:
-    return "run" if count == 1 else "runs"
+    return f"{count} run" if count == 1 else f"{count} runs"

@@ -94,7 +94,7 @@ def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], 
         texts[labels, getattr(cell, column_key)] = (show or _show)(cell)
 
     columns = _in_order((column for _, column in texts), map(_text, grid["column_order"]))
-    labels_in_order = _in_order((labels for labels, _ in texts), map(_labels, grid["row_order"]))
+    labels_in_order = _in_order((labels for labels, _ in texts), (tuple(map(_text, row)) for row in grid["row_order"]))
     row_of = {labels: _row_of(labels, labels_in_order, keys) for labels in labels_in_order}
     arranged = {(row_of[labels], column): cell for (labels, column), cell in texts.items()}
     rows = (
@@ -109,14 +109,14 @@ def _show(cell) -> Cell:
     if cell.published:
         published = (str(cell.published),)
         if cell.done:
-            published += (_signed(cell.difference), *filter(None, [cell.verdict]))
+            published += (f"{cell.difference:+z.1f}", *filter(None, [cell.verdict]))
     return Cell(
         measured=f"{percent(cell.mean)}{_spread(cell.std)}" if cell.done else "",
         caveats=tuple(caveats_of(cell)),
         published=published,
         best=cell.best,
         not_significant=cell.not_significant,
-        gain="" if pd.isna(cell.gain) else f"{_signed(cell.gain)}{_spread(cell.gain_std)}",
+        gain="" if pd.isna(cell.gain) else f"{cell.gain:+z.1f}{_spread(cell.gain_std)}",
         mean=cell.mean if cell.done else None,
         runs=tuple(cell.run_ids.split()),
     )
@@ -124,10 +124,6 @@ def _show(cell) -> Cell:
 
 def _spread(std: float) -> str:
     return "" if pd.isna(std) else f"±{percent(std)}"
-
-
-def _signed(points: float) -> str:
-    return f"{round(points, 1) + 0.0:+.1f}"  # no "-0.0"
 
 
 def caveats_of(cell) -> Iterable[str]:
@@ -149,12 +145,8 @@ def caveats_of(cell) -> Iterable[str]:
         yield f"on {cell.substitute}"
 
 
-def _labels(row: list) -> tuple[str, ...]:
-    """A row of the grid's `row_order`, as `reports.tables.aggregate.label` prints it."""
-    return tuple(map(_text, row))
-
-
 def _text(value: object) -> str:
+    """A label of the grid's orders, as `reports.tables.aggregate.label` prints it."""
     return "-" if value is None else str(value)
 
 

@@ -26,12 +26,7 @@ _HEADS = {
         "fe2-own": {"encoder": "f_e2", "exchange": "no"},
         "fe2-exchange": {"encoder": "f_e2", "exchange": "yes"},
     },
-    "pooled": {
-        "fe1": {"encoder": "f_e1"},
-        "fe2": {"encoder": "f_e2"},
-        "favg": {"encoder": "f_avg"},
-        "fe": {"encoder": "f_e"},
-    },
+    "pooled": {name: {"encoder": f"f_{name[1:]}"} for name in ("fe1", "fe2", "favg", "fe")},
 }
 _PUBLISHED_AS = {"favg": "fedavg", "fe": "fedconcat", "": ""}  # the other rows are those of local models
 

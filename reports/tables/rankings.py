@@ -59,12 +59,11 @@ def standings(cells: pd.DataFrame, grid: dict, columns: tuple[str, ...]) -> pd.D
 def arrange(found: pd.DataFrame, grid: dict, metric: str) -> Table:
     """Standings of one metric as a table: one row per column of the grid's table."""
     names = tuple(found["column"].unique())
-    shown = {
-        (line.column, line.over): Cell(f"{line.value:.2f} [{line.low:.2f}, {line.high:.2f}]", mean=line.value)
-        if line.measure == "mean_rank"
-        else Cell(f"{line.value:.0f} [{line.low:.0f}, {line.high:.0f}]", mean=line.value)
-        for line in found.itertuples()
-    }
+    shown = {}
+    for line in found.itertuples():
+        digits = ".2f" if line.measure == "mean_rank" else ".0f"
+        text = f"{line.value:{digits}} [{line.low:{digits}}, {line.high:{digits}}]"
+        shown[line.column, line.over] = Cell(text, mean=line.value)
     rows = tuple(Row((name,), tuple(shown.get((name, over)) for over in ("", *names))) for name in names)
     titles = ("mean rank", *(f"over {name}" for name in names))
     title = f"Mean ranks and wins over {found['rows'].iloc[0]} rows"

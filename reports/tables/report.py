@@ -66,11 +66,13 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         metric: _compared_cells(grid, records, metric, columns, value) for metric, columns in columns_by_metric.items()
     }
     tables = {metric: arrange(cells, grid, metric) for metric, cells in by_metric.items()}
-    standings = _standings(by_metric, tables, grid)
+    standings, ranked = _standings(by_metric, tables, grid), ()
     cells = pd.concat(by_metric.values(), ignore_index=True)
     notes = [*footnotes(grid, records, cells, value)]
     if standings is not None:
         notes += rankings.footnotes(standings, cells, grid)
+        by_name = standings.groupby("metric", sort=False)
+        ranked = tuple(rankings.arrange(lines, grid, metric) for metric, lines in by_name)
     return Report(
         name=f"{grid['grid']}@{grid['budget']}" + (f"-{value}" if value != own_value(grid) else ""),
         title=grid["title"] or grid["grid"],
@@ -78,7 +80,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         notes=tuple(notes),
         cells=cells,
         choices=tuple(_choices(by_metric, columns_by_metric, grid)),
-        standings=() if standings is None else tuple(_standing_tables(standings, grid)),
+        standings=ranked,
         standings_data=standings,
     )
 
@@ -121,11 +123,6 @@ def _standings(by_metric: dict[str, pd.DataFrame], tables: dict[str, Table], gri
         for metric, cells in by_metric.items()
     ]
     return pd.concat([lines for lines in found if len(lines)] or found[:1], ignore_index=True)
-
-
-def _standing_tables(standings: pd.DataFrame, grid: dict) -> Iterator[Table]:
-    for metric, lines in standings.groupby("metric", sort=False):
-        yield rankings.arrange(lines, grid, metric)
 
 
 def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict[str, set[str]]:

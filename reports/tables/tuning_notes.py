@@ -93,8 +93,7 @@ def _search_metrics(cells: list[dict]) -> str:
 
 def _ties(cells: list[dict]) -> Iterator[str]:
     """Searches whose best configurations have equal printed scores."""
-    tied = sum(cell["tuned"]["alike"] > 1 for cell in cells)
-    if tied:
+    if tied := sum(cell["tuned"]["alike"] > 1 for cell in cells):
         yield (
             f"In {tied} of {len(cells)} searches the best configurations print alike on validation data; the first of them "
             "was taken, and which it is means little."

@@ -1,26 +1,56 @@
-"""Types of stored files and the checks of these files name the same keys."""
+"""The checks of stored files follow from their types."""
+
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from bench.results import records, schema
+from bench.results.ids import is_run_id
+from bench.results.shapes import mismatch, shape_of
+
+
+class Part(TypedDict, total=False):
+    scores: dict[str, float]
+
+
+class Stored(TypedDict):
+    run: Annotated[str, is_run_id] | None
+    seeds: list[int]
+    std: Literal["population", "sample"]
+    part: NotRequired[Part]
+    options: NotRequired[dict[str, Any]]
+    notes: NotRequired[list[str] | None]
+
+
+GOOD = {
+    "run": "0123456789abcdef",
+    "seeds": [0],
+    "std": "sample",
+    "part": {"scores": {"accuracy": 0.5}},
+    "options": {"mu": [1]},
+}
+
+
+@pytest.mark.parametrize("change", [{}, {"run": None}, {"part": {}}, {"notes": None}, {"notes": ["one"]}, {"more": 1}])
+def test_a_value_of_a_type_has_its_shape(change):
+    assert mismatch(GOOD | change, shape_of(Stored)) == ""
 
 
 @pytest.mark.parametrize(
-    ("type_", "shape"),
+    ("change", "what"),
     [
-        (records.RunRecord, schema._RECORD),
-        (records.Summary, schema._SUMMARY),
-        (records.DataSource, schema._RECORD["data?"]),
-        (records.StoredGrid, schema._GRID),
-        (records.StoredCell, schema._CELL),
-        (records.ChosenParams, schema._TUNED),
-        (records.StoredLayout, schema._LAYOUT),
-        (records.StoredMirrors, schema._GRID["mirrors"][0]),
-        (records.StoredSearch, schema._SEARCH),
+        ({"run": "../0123456789abc"}, "run is not what it should be"),
+        ({"seeds": [0, 0.5]}, "seeds[1] is not an integer"),
+        ({"seeds": {}}, "seeds is not a list"),
+        ({"std": "both"}, "std is not what it should be"),
+        ({"part": {"scores": {"accuracy": "high"}}}, "part.scores.accuracy is not a number"),
+        ({"options": {"mu": "\x1b[2J"}}, "options is not what it should be"),
+        ({"notes": [None]}, "notes[0] is not a text"),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_every_required_key_is_checked_and_every_checked_key_has_a_type(type_, shape):
-    required = {key for key in shape if not key.endswith("?")}
-    assert type_.__required_keys__ == required
-    assert {key.removesuffix("?") for key in shape} - required <= type_.__optional_keys__
+def test_a_value_of_another_type_is_named(change, what):
+    assert mismatch(GOOD | change, shape_of(Stored)) == what
+
+
+def test_a_required_key_is_missed():
+    assert mismatch({key: GOOD[key] for key in ("run", "std")}, shape_of(Stored)) == "seeds is missing"
+    assert mismatch([], shape_of(Stored)) == "it is not a JSON object"
