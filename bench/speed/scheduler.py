@@ -98,10 +98,8 @@ def side_by_side(data_dir: Path, count: int, rounds: int = 3) -> tuple[float, fl
     """
     gpus = f"{1 / count:.3g}" if torch.cuda.is_available() else "0"
     ended, rows = _run({**WORKLOAD, "rounds": rounds}, count, data_dir=data_dir, gpus=gpus, max_concurrent=count)
-    rate = sum(
-        (last["examples"] - first["examples"]) / (last["seconds"] - first["seconds"]) for first, *_, last in rows
-    )
-    return rate, ended[-1][1]["unique_memory_mb"]
+    rates = [(last["examples"] - first["examples"]) / (last["seconds"] - first["seconds"]) for first, *_, last in rows]
+    return sum(rates), ended[-1][1]["unique_memory_mb"]
 
 
 def wall_of_many(count: int = 1000) -> float:
