@@ -20,9 +20,7 @@ import ray  # isort: skip
 from ray import tune  # isort: skip
 
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
-_OBJECT_STORE_BYTES = (
-    256 * 2**20
-)  # datasets are memory-mapped files, so next to nothing goes through Ray's object store
+_OBJECT_STORE_BYTES = 256 * 2**20  # enough: datasets are memory-mapped files, which do not go through it
 
 
 @contextlib.contextmanager
@@ -48,15 +46,17 @@ def session(
     earlier_handler = signal.getsignal(signal.SIGTERM)
     with _logged(store):
         try:
-            _start(address, resources)
+            if address:
+                _join(address, resources.threads)
+            else:
+                _start_local(resources.threads)
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops as cleanly as Ctrl-C
             _check_machines(resources, address, storage)
             if address:
                 _check_authentication(on_message)
             yield
         except (tune.TuneError, OSError) as error:  # Ray wraps most errors of a callback
-            trouble = storage_trouble(error, store.folder)
-            if trouble:
+            if trouble := storage_trouble(error, store.folder):
                 raise StoreError(trouble) from error
             raise
         finally:
@@ -108,13 +108,6 @@ def describe(address: str | None) -> str:
     count = len(ray.nodes())
     cluster = f"The Ray cluster at {ray.get_runtime_context().gcs_address}: {count} machine{'s' * (count > 1)}"
     return f"{cluster if address else 'This machine'}, {cpus}, {gpus}."
-
-
-def _start(address: str | None, resources: Resources) -> None:
-    if address:
-        _join(address, resources.threads)
-    else:
-        _start_local(resources.threads)
 
 
 def _join(address: str, threads: int) -> None:
@@ -205,13 +198,11 @@ def _check_authentication(on_message: Callable[[str], None]) -> None:
         )
 
 
-@contextlib.contextmanager
-def _logged(store: Store) -> Iterator[None]:
+def _logged(store: Store) -> contextlib.AbstractContextManager[Any]:
     """Writes what Ray says of processes that die to the results' log meanwhile. Ray prints a paragraph for each, from a
     thread of its own, and has neither a setting nor a logger for it, so the function that prints is replaced."""
 
     def log(data: dict[str, Any], **_: Any) -> None:
         store.log("\n".join(data["lines"]))
 
-    with mock.patch.object(ray._private.worker, "print_to_stdstream", log, create=True):
-        yield
+    return mock.patch.object(ray._private.worker, "print_to_stdstream", log, create=True)

@@ -53,10 +53,6 @@ class RunRecorder:
         """Replaces the rounds of a run after the first `start` ones; nothing is written yet."""
         self.rows[run_id][start:] = rows
 
-    def append(self, run_id: str, rows: list[RoundRow]) -> None:
-        """Writes rounds at the end of the file of an unfinished run."""
-        self._store.append(run_id, rows)
-
     def end(self, run_id: str, result: Mapping[str, Any], folder: str = "") -> RunRecord:
         """A run has ended: its rounds and its record are written.
 

@@ -56,10 +56,13 @@ class WorkerReport:
 
 
 class Worker:
-    """Trains the job that it was assigned last, about a second per step."""
+    """Trains one job, about a second per step."""
 
-    def __init__(self, data_dir: Path | None, device: str):
-        self._data_dir, self._device = data_dir, device
+    def __init__(self, job: Job, data_dir: Path | None, device: str):
+        self._job, self._data_dir, self._device = job, data_dir, device
+        self._run: Run | None = None
+        self._num_reported = 0  # rounds
+        self._notes: list[str] = []
         if device == "cuda":
             make_deterministic()
 
@@ -67,13 +70,6 @@ class Worker:
     def round(self) -> int:
         """Rounds of the job that are trained."""
         return self._run.round if self._run else 0
-
-    def assign(self, job: Job) -> None:
-        """Replaces the job."""
-        self._job = job
-        self._run: Run | None = None
-        self._num_reported = 0  # rounds
-        self._notes: list[str] = []
 
     def step(self, until_round: int | None = None) -> WorkerReport:
         """Trains for about a second, at least one round, but not beyond a round.

@@ -9,11 +9,10 @@ from rich.console import Console
 
 from bench.config.schema import RunConfig, run_id
 from bench.errors import ConfigError
-from bench.execution.job import Job
+from bench.execution import driver
 from bench.execution.resources import Machines
 from bench.execution.workspace import Workspace
 from bench.experiments.cells import Cell
-from bench.experiments.cost import examples_to_train
 from bench.experiments.planning import has_last_state
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
 from bench.provenance import commit
@@ -57,9 +56,8 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
     searched = dict.fromkeys(key for search in searches.values() for key in search.space if key in spec.overrides)
     if searched:
         names = ", ".join(searched)
-        raise ConfigError(
-            [f"--set {names} has no place here: {names} is searched; leave it out, or take another --space."]
-        )
+        mistake = f"--set {names} has no place here: {names} is searched; leave it out, or take another --space."
+        raise ConfigError([mistake])
     return searches
 
 
@@ -173,7 +171,7 @@ def _run_searches(
     bases = {name: runner.bases_of(studies[name].search) for name in left}
     failed: dict[str, int] = {}
     for stage in ([name for name in left if not bases[name]], [name for name in left if bases[name]]):
-        _train_bases([base for name in stage for base in bases[name].values()], workspace, options, machines, console)
+        _train_bases([base for name in stage for base in bases[name].values()], options, machines, store, console)
         folders = {
             name: {seed: workspace.base_folder(run_id(config)) for seed, config in bases[name].items()}
             for name in stage
@@ -220,46 +218,19 @@ def _label_and_title(name: str, studies: Mapping[str, Study]) -> tuple[str, str]
 
 
 def _train_bases(
-    bases: Iterable[RunConfig], workspace: Workspace, options: ExecutionOptions, machines: Machines, console: Console
+    bases: Iterable[RunConfig], options: ExecutionOptions, machines: Machines, store: Store, console: Console
 ) -> None:
     """Runs from whose last states the configurations start, those that are not in the store; see
     `bench.tuning.runner.bases_of`."""
-    from bench.execution import scheduler
-    from bench.execution.progress import Display
-
     wanted = {run_id(config): config for config in bases}
-    lacking = {run: config for run, config in wanted.items() if not has_last_state(workspace.store, run)}
-    if not lacking:
-        return
-    shown = {
-        run: (
-            f"for the search, {config.algorithm['name']} on validation data, seed {config.seed}",
-            examples_to_train(config),
-        )
+    lacking = {run: config for run, config in wanted.items() if not has_last_state(store, run)}
+    names = {
+        run: f"for the search, {config.algorithm['name']} on validation data, seed {config.seed}"
         for run, config in lacking.items()
     }
-    with workspace.marker(machines.address) as marker, Display(console, shown).shown() as display:
-        jobs = [
-            Job(
-                run,
-                config,
-                workspace.run_folder(run),
-                StateRetention(),
-                options.checkpoint_seconds,
-                options.engine,
-                marker=marker,
-            )
-            for run, config in lacking.items()
-        ]
-        scheduler.run_jobs(
-            jobs,
-            workspace.store,
-            display,
-            data_dir=options.data_dir,
-            machines=machines,
-            storage=options.storage,
-            facts={"commit": commit()},
-        )
+    if lacking:
+        retention = dict.fromkeys(lacking, StateRetention())
+        driver.run_configs(lacking, names, retention, {}, options, machines, store, console)
 
 
 def title_of(search: Search) -> str:

@@ -123,10 +123,7 @@ class Study:
                 diverged = sum(one.status == "diverged" for one in ended)
                 scores = tuple(one.at(rounds) for one in ended)
                 found[runs] = Outcome(params, runs, scores, rounds, complete, diverged, params in self._elsewhere)
-        return sorted(
-            found.values(),
-            key=lambda one: (not one.complete, -one.rounds * (not one.complete), -one.mean),
-        )
+        return sorted(found.values(), key=lambda one: (not one.complete, -one.rounds * (not one.complete), -one.mean))
 
     def _read_proposed(self) -> list[dict]:
         """What the search has proposed; nothing if its file is damaged: then it starts over, and finished runs count."""

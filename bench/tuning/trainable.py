@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from bench.config.schema import RunConfig
 from bench.execution import ray_environment  # noqa: F401
 from bench.execution.job import Job
-from bench.execution.resources import Resources
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import Worker, WorkerReport
 from bench.simulation.retention import StateRetention
@@ -91,25 +89,11 @@ class ConfigurationReport:
 
 
 class Configuration(WorkerTrainable):
-    """A trial that trains the runs of one configuration, a worker per seed; all of them share its part of a machine."""
-
-    def setup(  # type: ignore[override]  # Tune passes what `with_parameters` got, by name
-        self,
-        config: dict[str, Any],
-        data_dir: Path | None,
-        resources: Resources,
-        jobs: Mapping[str, SearchJob],
-    ) -> None:
-        """
-        Args:
-            config: "search", the name of a search, and "params", the hyper-parameters.
-            jobs: by the names of their searches.
-        """
-        self._jobs = jobs
-        super().setup(config, data_dir, resources)
+    """A trial that trains the runs of one configuration, a worker per seed; all of them share its part of a machine. Its
+    config has the name of a search and the hyper-parameters; jobs are by the names of their searches."""
 
     def begin(self, config: dict[str, Any]) -> None:
-        job = self._jobs[config["search"]]
+        job: SearchJob = self._jobs[config["search"]]
         self._search, self._ended, self._failed = job.search, job.ended, False
         self._configs = self._search.runs(config["params"])
         self._curves: dict[str, dict[int, float]] = {run: {} for run in self._configs}  # round -> metric
