@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bench.cli.console import INTERRUPTED, console, errors, name_damaged, warn
+from bench.cli.console import INTERRUPTED, console, errors, name_damaged, say, warn
 
 if TYPE_CHECKING:
     from bench.execution.resources import Machines
@@ -74,7 +74,7 @@ def _tune(
     from reports.exports import search_report
 
     searches = select.searches_of(spec, selection.selected)
-    chosen = select.choose(searches, spec.tuning, options, machines, store, console, _say, session, search_report.write)
+    chosen = select.choose(searches, spec.tuning, options, machines, store, console, say, session, search_report.write)
     return with_chosen(selection, spec, chosen)
 
 
@@ -83,7 +83,7 @@ def _print_searches(selection: Selection, spec: ExperimentSpec) -> bool:
     from bench.tuning import select
 
     for search in select.searches_of(spec, selection.selected).values():
-        _say(select.title_of(search))
+        say(select.title_of(search))
     return True
 
 
@@ -108,14 +108,13 @@ def _run(
 
 
 def _report(spec: ExperimentSpec, store: Store) -> None:
-    """Saves tables and figures, and prints the table."""
     from reports import api
 
     paths = api.write(store, spec.grid.name, spec.budget_label)
     sys.stdout.write("\n" + paths["md"].read_text(encoding="utf-8") + "\n")
     drawn, sentences = api.write_figures(store, spec.grid.name, spec.budget_label)
     print_saved([paths["html"], *drawn], sentences)
-    console.print(f"Results: {store.folder}", highlight=False, soft_wrap=True)
+    say(f"Results: {store.folder}")
 
 
 def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: Images, store: Store) -> bool:
@@ -130,8 +129,8 @@ def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: 
             warn(line)
     if not ended.get("failed"):
         return True
-    command = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])
-    warn(f"What failed is tried again by: {command}")
+    words = [word for word in sys.argv[1:] if word != "--rerun"]
+    warn(f"What failed is tried again by: {shlex.join(['python', '-m', 'bench', *words])}")
     return False
 
 
@@ -141,11 +140,10 @@ def _announce(plan: Plan) -> None:
         console.print(line, highlight=False)
     console.print(f"{plan.finished} finished, {len(plan.todo)} to run", highlight=False)
     for run_id, reason in plan.reasons.items():
-        console.print(f"{run_id} runs again: {reason}", highlight=False, soft_wrap=True)
+        say(f"{run_id} runs again: {reason}")
 
 
 def _print_runs(plan: Plan, spec: ExperimentSpec) -> bool:
-    """Names the runs that are left."""
     from bench.execution import driver
 
     for cell in plan.todo:
@@ -161,10 +159,6 @@ def _stopping():
     except KeyboardInterrupt:
         errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _say(line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def read_machines(
@@ -214,6 +208,6 @@ def storage_of(uri: str | None) -> str | None:
 def print_saved(paths: list, sentences: list[str]) -> None:
     """Which files a report wrote, and which figures have nothing to show yet."""
     for sentence in sentences:
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+        say(sentence)
     if paths:
-        console.print("Saved: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
+        say("Saved: " + ", ".join(map(str, paths)))
