@@ -166,11 +166,8 @@ def check_engine(engine: str, cells: Iterable[Cell]) -> None:
 
 
 def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store: Store, note: str) -> str | None:
-    """None if the finished run is enough; "" if there is none; otherwise why the run is repeated.
-
-    Args:
-        note: how the images that are here differ from the complete dataset.
-    """
+    """None if the finished run is enough; "" if there is none; otherwise why the run is repeated. The note says how the
+    images that are here differ from the complete dataset."""
     record = store.record(cell.id)
     if record is None:
         return "its files are damaged; they will be in superseded/" if store.is_damaged(cell.id) else ""
