@@ -147,9 +147,8 @@ class Worker:
         )
         if job.base:
             run.take_over(_last_state(job.base))
-        self._checkpoints = Checkpoints(
-            folder / "checkpoint", _checkpoint_key(job, run, dataset.digest), job.checkpoint_seconds
-        )
+        key = _checkpoint_key(job, run, dataset.digest)
+        self._checkpoints = Checkpoints(folder / "checkpoint", key, job.checkpoint_seconds)
         self._restore(run)
         return run
 
@@ -164,11 +163,7 @@ class Worker:
 
 
 def _checkpoint_key(job: Job, run: Run, digest: str) -> dict[str, Any]:
-    """What a checkpoint must agree in with the run that continues from it.
-
-    Args:
-        digest: of the images.
-    """
+    """What a checkpoint must agree in with the run that continues from it; the digest is that of the images."""
     return {
         "run": job.id,
         "images": digest,
@@ -181,11 +176,7 @@ def _checkpoint_key(job: Job, run: Run, digest: str) -> dict[str, Any]:
 
 
 def _last_state(base: str) -> dict[str, Any]:
-    """The last state of the run of a base.
-
-    Raises:
-        RuntimeError: if that run has left none.
-    """
+    """The last state of the run of a base; raises RuntimeError if that run has left none."""
     folder = Folder(base)
     if FINAL not in folder.names():
         raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(BASE_PREFIX)}) has failed")

@@ -190,11 +190,8 @@ def _run(
     read: bool = True,
     look: Callable[[int], None] = lambda num_ended: None,
 ) -> tuple[list[tuple[float, dict]], list[list[dict]]]:
-    """Runs a setting with so many seeds; look is called after each run with how many have ended.
-
-    Returns:
-        In the order in which runs ended: (moment, record) of each, and its rows if they were to be read.
-    """
+    """Runs a setting with so many seeds; look is called after each run with how many have ended. Returns, in the order in
+    which runs ended, (moment, record) of each, and its rows if they were to be read."""
     clock = _Clock(look)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
