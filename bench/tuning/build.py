@@ -143,16 +143,14 @@ def _wrong_metric(metric: str | None, method: type[Algorithm], name: str) -> lis
 
 def _too_early(scheduler: str, config: RunConfig) -> list[str]:
     """Why runs have no accuracy at the rounds at which a scheduler compares them."""
-    method: type[Algorithm] = algorithms.load(config.algorithm["name"])
-    only_at_end = (method.personal or method.post_hoc) and not config.evaluate_every
-    stages = hasattr(method, "encoder_rounds")
-    name, every = config.algorithm["name"], config.evaluate_every or 1
     if scheduler == "none":
         return []
+    name, every = config.algorithm["name"], config.evaluate_every or 1
+    method: type[Algorithm] = algorithms.load(name)
+    only_at_end = (method.personal or method.post_hoc) and not config.evaluate_every
+    if only_at_end or hasattr(method, "encoder_rounds"):
+        why = f"{name} has no accuracy before its last rounds; use --scheduler none."
+        return [f"asha compares runs before they end, but {why}"]
     first = stops_of(config.rounds, scheduler)[0]
-    if not (only_at_end or stages):
-        late = f"asha compares runs after round {first}, but they are evaluated every {every} rounds; lower evaluate_every."
-        return [late] if every > first else []
-    return [
-        f"asha compares runs before they end, but {name} has no accuracy before its last rounds; use --scheduler none."
-    ]
+    late = f"asha compares runs after round {first}, but they are evaluated every {every} rounds; lower evaluate_every."
+    return [late] if every > first else []

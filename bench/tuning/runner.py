@@ -167,7 +167,7 @@ class ConfigurationRecorder(TrialRecorder):
 
     def _folder_of(self, search: OpenSearch, run: str) -> str:
         """Where the worker of a run has written, if that is not the store."""
-        return f"{search.job.folder}/{run}" if search.job.in_storage else ""
+        return f"{search.job.folder}/{run}" if search.job.options.storage else ""
 
 
 def run_searches(

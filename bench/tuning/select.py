@@ -158,11 +158,7 @@ def _run_searches(
     on_message: Callable[[str], None],
 ) -> dict[str, int]:
     """Runs what is left of searches, side by side; those whose runs start from the states of other runs come after all others,
-    which may train the same runs.
-
-    Returns:
-        Name of a search -> how many of its configurations have failed.
-    """
+    which may train the same runs. Returns name of a search -> how many of its configurations have failed."""
     from bench.execution import scheduler
     from bench.tuning import runner
 
@@ -178,23 +174,11 @@ def _run_searches(
         }
         shared = dict.fromkeys(folder for own in folders.values() for folder in own.values())
         with workspace.marker(machines.address) as marker, scheduler.shared_bases(shared, store):
-            searches = [
-                runner.OpenSearch(
-                    studies[name],
-                    runner.SearchJob(
-                        studies[name].search,
-                        workspace.root,
-                        options.storage is not None,
-                        folders[name],
-                        studies[name].ended_runs,
-                        marker,
-                        options.checkpoint_seconds,
-                        options.engine,
-                    ),
-                    *_label_and_title(name, studies),
-                )
-                for name in stage
-            ]
+            searches = []
+            for name in stage:
+                study = studies[name]
+                job = runner.SearchJob(study.search, workspace.root, folders[name], study.ended_runs, options, marker)
+                searches.append(runner.OpenSearch(study, job, *_label_and_title(name, studies)))
             runner.run_searches(
                 searches,
                 store,
