@@ -114,9 +114,7 @@ def run(
             rerun=rerun,
             track=track,
         )
-        ended_well = run_experiment(spec, options, machines, results_dir, dry_run)
-    if not ended_well:
-        raise typer.Exit(1)
+        run_experiment(spec, options, machines, results_dir, dry_run)
 
 
 @app.command()
@@ -245,11 +243,8 @@ def speed(context: typer.Context) -> None:
 
 
 def _tuning_options(tuned: str, values: Mapping[str, Any]) -> "TuningOptions | None":
-    """How the hyper-parameters of a grid are searched on validation data; None if they are not.
-
-    Args:
-        values: of the options that only searches read, as fields of TuningOptions; None for those that are left out.
-    """
+    """How the hyper-parameters of a grid are searched on validation data; None if they are not. Values are those of the
+    options that only searches read, as fields of TuningOptions; None for those that are left out."""
     require_known("value of --tuned", [tuned], ("test", "validation"))
     given_values = {key: value for key, value in values.items() if value is not None}
     if tuned == "test":

@@ -114,11 +114,7 @@ def compare(
 
 
 def _stored_name(store, grid: str, budget: str | None) -> str:
-    """The `<grid>@<budget>` that is meant.
-
-    Raises:
-        ValueError: if there is none, or more than one.
-    """
+    """The `<grid>@<budget>` that is meant; raises ValueError if there is none, or more than one."""
     grid, budget = given.stored_name(grid, budget)
     names = [
         name for name in store.grids() if name.split("@", 1)[0] == grid and budget in (None, name.split("@", 1)[1])

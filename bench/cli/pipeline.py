@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 def run_experiment(
     spec: ExperimentSpec, options: ExecutionOptions, machines: Machines, results_dir: Path, dry_run: bool
-) -> bool:
+) -> None:
     """Does what is left of an experiment and prints its table; a dry run only says what is left.
 
     The grid is expanded before its images are located: a mistake in the settings is then named before minutes of decoding,
     and only images that selected cells use are decoded.
 
-    Returns:
-        Whether no run has failed.
+    Raises:
+        typer.Exit: with code 1 if runs have failed, 130 after Ctrl-C.
     """
     from bench.experiments.images import locate
     from bench.experiments.planning import check_engine, check_name, make_plan
@@ -48,16 +48,18 @@ def run_experiment(
         check_engine(options.engine, selection.selected)
         if spec.tuning:
             if dry_run:
-                return _print_searches(selection, spec)
+                _print_searches(selection, spec)
+                return
             selection = _tune(selection, spec, options, machines, store, session)
         plan = make_plan(selection, spec.grid, options, images, store)
         name_damaged(store, looked=True)
         _announce(plan)
         if dry_run:
-            return _print_runs(plan, spec)
+            _print_runs(plan, spec)
+            return
         ended = _run(plan, spec, options, machines, store)
     _report(spec, store)
-    return _print_end(ended, plan, spec, images, store)
+    _print_end(ended, plan, spec, images, store)
 
 
 def _tune(
@@ -78,13 +80,12 @@ def _tune(
     return with_chosen(selection, spec, chosen)
 
 
-def _print_searches(selection: Selection, spec: ExperimentSpec) -> bool:
+def _print_searches(selection: Selection, spec: ExperimentSpec) -> None:
     """Names the searches, before whose end nobody knows the runs."""
     from bench.tuning import select
 
     for search in select.searches_of(spec, selection.selected).values():
         say(select.title_of(search))
-    return True
 
 
 def _run(
@@ -117,8 +118,8 @@ def _report(spec: ExperimentSpec, store: Store) -> None:
     say(f"Results: {store.folder}")
 
 
-def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: Images, store: Store) -> bool:
-    """Prints how the runs have ended, and what to do about failed ones and absent images; returns whether none has failed."""
+def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: Images, store: Store) -> None:
+    """Prints how the runs have ended, and what to do about failed ones and absent images; exits with 1 if some have failed."""
     from bench.execution import driver
 
     if images.none_found:
@@ -127,11 +128,10 @@ def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: 
         console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
         for line in driver.failures(spec.grid, plan, store):
             warn(line)
-    if not ended.get("failed"):
-        return True
-    words = [word for word in sys.argv[1:] if word != "--rerun"]
-    warn(f"What failed is tried again by: {shlex.join(['python', '-m', 'bench', *words])}")
-    return False
+    if ended.get("failed"):
+        words = [word for word in sys.argv[1:] if word != "--rerun"]
+        warn(f"What failed is tried again by: {shlex.join(['python', '-m', 'bench', *words])}")
+        raise typer.Exit(1)
 
 
 def _announce(plan: Plan) -> None:
@@ -143,12 +143,11 @@ def _announce(plan: Plan) -> None:
         say(f"{run_id} runs again: {reason}")
 
 
-def _print_runs(plan: Plan, spec: ExperimentSpec) -> bool:
+def _print_runs(plan: Plan, spec: ExperimentSpec) -> None:
     from bench.execution import driver
 
     for cell in plan.todo:
         console.print(f"{cell.id}  {driver.name_of(cell, spec.grid)}", highlight=False, markup=False)
-    return True
 
 
 @contextlib.contextmanager

@@ -59,6 +59,4 @@ def tune(
             checkpoint_seconds=checkpoint_seconds,
             engine=engine,
         )
-        ended_well = run_experiment(spec, options, machines, results_dir, dry_run)
-    if not ended_well:
-        raise typer.Exit(1)
+        run_experiment(spec, options, machines, results_dir, dry_run)
