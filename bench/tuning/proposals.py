@@ -18,10 +18,7 @@ class Proposals(Searcher):
     """
 
     def __init__(self, studies: Mapping[str, Study]):
-        """
-        Args:
-            studies: by the names of their searches.
-        """
+        """Takes studies by the names of their searches."""
         super().__init__(metric="value", mode="max")
         self._studies, self._unfinished = studies, list(studies)
         self._next: tuple[str, optuna.trial.Trial] | None = None
