@@ -116,9 +116,8 @@ def compare(
 def _stored_name(store, grid: str, budget: str | None) -> str:
     """The `<grid>@<budget>` that is meant; raises ValueError if there is none, or more than one."""
     grid, budget = given.stored_name(grid, budget)
-    names = [
-        name for name in store.grids() if name.split("@", 1)[0] == grid and budget in (None, name.split("@", 1)[1])
-    ]
+    held = {name: name.split("@", 1) for name in store.grids()}
+    names = [name for name, (of, at) in held.items() if of == grid and budget in (None, at)]
     if not names:
         wanted = grid if budget is None else f"{grid}@{budget}"
         raise ValueError(
