@@ -101,7 +101,7 @@ class JobRecorder(TrialRecorder):
 
     def fail(self, trial: Trial, text: str, deaths: int) -> None:
         job = self._job(trial)
-        if not self.runs.has_started(job.id):  # its worker died before it could begin
+        if job.id not in self.runs.rows:  # its worker died before it could begin
             self.start(trial)
         self._deaths[job.id] += deaths
         if self._deaths[job.id] <= RETRIES:  # Tune gives up at once where a worker dies while it takes over a job

@@ -222,7 +222,6 @@ def storage_trouble(error: BaseException | None, folder: Path | str) -> str:
 def failure(error: Exception) -> dict[str, Any]:
     """The content of a record of a run that raised an error."""
     text = "".join(traceback.format_exception(error))
-    reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    if isinstance(error, DamagedState):
-        reason = str(error)
+    first_line = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    reason = str(error) if isinstance(error, DamagedState) else first_line
     return {"status": "failed", "reason": reason, "traceback": text}
