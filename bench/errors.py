@@ -77,5 +77,13 @@ def unknown(kind: str, got: object, known: Iterable[str]) -> str:
     return f"Unknown {kind} {str(got)!r}.{hint} Known: {', '.join(known)}."
 
 
+def require_known(kind: str, names: Iterable[object], known: Iterable[str]) -> None:
+    """Raises ValueError with the sentence of `unknown` for each name that is not known."""
+    known = list(known)
+    mistakes = [unknown(kind, name, known) for name in names if name not in known]
+    if mistakes:
+        raise ValueError(" ".join(mistakes))
+
+
 class StoreError(RuntimeError):
     """The results directory cannot be used; the message is one sentence."""

@@ -15,7 +15,7 @@ from bench.cli.listing import KINDS, listing_table
 from bench.cli.options import RESULTS
 from bench.cli.pipeline import print_saved, read_machines, run_experiment, storage_of
 from bench.cli.tune import tune
-from bench.errors import unknown
+from bench.errors import require_known
 
 if TYPE_CHECKING:
     from bench.experiments.spec import TuningOptions
@@ -88,9 +88,8 @@ def run(
 
     with explained():
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
-        given.check_engine(engine)
-        if keep_state not in get_args(Final):
-            raise ValueError(unknown("value of --keep-state", keep_state, get_args(Final)))
+        require_known("value of --engine", [engine], given.ENGINES)
+        require_known("value of --keep-state", [keep_state], get_args(Final))
         if track:
             tracking.check(track)
         tuning = _tuning_options(
@@ -115,9 +114,7 @@ def run(
             rerun=rerun,
             track=track,
         )
-        ended_well = run_experiment(spec, options, machines, results_dir, dry_run)
-    if not ended_well:
-        raise typer.Exit(1)
+        run_experiment(spec, options, machines, results_dir, dry_run)
 
 
 @app.command()
@@ -151,8 +148,7 @@ def report(
 
     with explained():
         figures, formats = given.read_figures(figure), given.read_formats(format)
-        if value not in (None, *figure_names.VALUES):
-            raise ValueError(unknown("value", value, figure_names.VALUES))
+        require_known("value", [] if value is None else [value], figure_names.VALUES)
         saving = {"--to": to, "--figure": figures, "--standalone": standalone}
         if print_ and any(saving.values()):
             raise ValueError(f"--print saves nothing; leave out {' and '.join(key for key in saving if saving[key])}.")
@@ -195,9 +191,9 @@ def list_(
 ) -> None:
     """List grids, algorithms, datasets, models, partitions and search spaces."""
     with explained():
-        if what not in (None, *KINDS):
-            raise ValueError(unknown("listing", what, KINDS))
-        for kind in KINDS if what is None else [what]:
+        kinds = KINDS if what is None else [what]
+        require_known("listing", kinds, KINDS)
+        for kind in kinds:
             console.print(listing_table(kind), "")
 
 
@@ -247,13 +243,9 @@ def speed(context: typer.Context) -> None:
 
 
 def _tuning_options(tuned: str, values: Mapping[str, Any]) -> "TuningOptions | None":
-    """How the hyper-parameters of a grid are searched on validation data; None if they are not.
-
-    Args:
-        values: of the options that only searches read, as fields of TuningOptions; None for those that are left out.
-    """
-    if tuned not in ("test", "validation"):
-        raise ValueError(unknown("value of --tuned", tuned, ("test", "validation")))
+    """How the hyper-parameters of a grid are searched on validation data; None if they are not. Values are those of the
+    options that only searches read, as fields of TuningOptions; None for those that are left out."""
+    require_known("value of --tuned", [tuned], ("test", "validation"))
     given_values = {key: value for key, value in values.items() if value is not None}
     if tuned == "test":
         if given_values:

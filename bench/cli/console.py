@@ -23,10 +23,10 @@ class Output(Console):
 
     @property
     def size(self) -> ConsoleDimensions:
-        return super().size if self._has_width else ConsoleDimensions(_UNLIMITED, super().size.height)
+        return super().size if self.is_terminal else ConsoleDimensions(_UNLIMITED, super().size.height)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        if self._has_width:
+        if self.is_terminal:
             super().print(*objects, **options)
             return
         with self.capture() as captured:
@@ -37,13 +37,14 @@ class Output(Console):
         except BrokenPipeError:
             self.on_broken_pipe()
 
-    @property
-    def _has_width(self) -> bool:
-        return self.is_terminal
-
 
 console = Output()
 errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def say(line: str) -> None:
+    """A line among the results; brackets in it mean nothing."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def warn(line: str) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import console, explained
+from bench.cli.console import explained, say
 
 app = typer.Typer(help="Datasets: check, prepare, show.", no_args_is_help=True)
 
@@ -26,13 +26,12 @@ def check(names: Names = None, image_size: SizeOption = None, data_dir: given.Da
         size = _size(image_size)
         for name in names or datasets.INFO:
             finding = datasets.check(name, data_dir, image_size=size)
-            console.print(f"{name}: {finding.status}. {finding.detail}", highlight=False, markup=False, soft_wrap=True)
+            say(f"{name}: {finding.status}. {finding.detail}")
 
 
 @app.command()
 def prepare(
-    names: Annotated[list[str], typer.Argument(help="Datasets to download.")],
-    data_dir: given.DataOption = None,
+    names: Annotated[list[str], typer.Argument(help="Datasets to download.")], data_dir: given.DataOption = None
 ) -> None:
     """Download datasets with torchvision's own loaders."""
     import datasets
@@ -41,7 +40,7 @@ def prepare(
         for name in names:
             datasets.prepare(name, data_dir)
             finding = datasets.check(name, data_dir)
-            console.print(f"{name}: {finding.status}. {finding.detail}", highlight=False, markup=False, soft_wrap=True)
+            say(f"{name}: {finding.status}. {finding.detail}")
 
 
 @app.command()
@@ -67,7 +66,7 @@ def show(
         typer.echo(table.to_string())
         if plot:
             pictures.draw_bubbles(table, plot, f"{dataset}, {dealt.name}, {clients} clients, seed {seed}")
-            console.print(f"Saved: {plot}", highlight=False, soft_wrap=True)
+            say(f"Saved: {plot}")
 
 
 def _size(text: str | None):

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import console, explained, name_damaged, warn
+from bench.cli.console import explained, name_damaged, say, warn
 from bench.cli.options import RESULTS
 from bench.experiments.labels import chosen_in, pairs
-from bench.files import file_name
+from bench.files import file_name, make_folder
 
 
 def export(
@@ -41,7 +41,7 @@ def export(
             _write_events(tensorboard, expanded, records, store)
         if len(ids) > len(records):
             why = "have not ended, or are damaged," if store.damaged else "have not ended"
-            console.print(f"{len(ids) - len(records)} runs {why} and are not in it.", highlight=False)
+            say(f"{len(ids) - len(records)} runs {why} and are not in it.")
 
 
 def import_(
@@ -62,13 +62,12 @@ def import_(
     name_damaged(there, looked=True)
     name_damaged(here, looked=True)
     verb = "would be taken" if dry_run else "taken"
-    lines = [
+    say(
         f"{len(found.taken)} runs {verb}, {len(found.both)} were here already and stay, {len(found.unfinished)} have not "
-        "finished there and are left out.",
-        *(f"Grid {name}: cells merged." for name in found.grids),
-    ]
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        "finished there and are left out."
+    )
+    for name in found.grids:
+        say(f"Grid {name}: cells merged.")
     for name in found.others:
         warn(f"Grid {name} is another grid there, with other settings or axes; its runs are taken, its cells are not.")
     for name, difference in found.disagreeing.items():
@@ -109,21 +108,16 @@ def compare(
         sys.stdout.write(f"A: {stores[0].folder}\nB: {stores[1].folder}\n\n" + "\n".join(map(sides.render, found)))
         for side, own, others in (("A", *held), ("B", *reversed(held))):
             if alone := [name for name in own if name not in others]:
-                console.print(f"Only in {side}: {', '.join(alone)}", highlight=False, markup=False, soft_wrap=True)
+                say(f"Only in {side}: {', '.join(alone)}")
     if any(each.differing or each.choices for each in found):
         raise typer.Exit(1)
 
 
 def _stored_name(store, grid: str, budget: str | None) -> str:
-    """The `<grid>@<budget>` that is meant.
-
-    Raises:
-        ValueError: if there is none, or more than one.
-    """
+    """The `<grid>@<budget>` that is meant; raises ValueError if there is none, or more than one."""
     grid, budget = given.stored_name(grid, budget)
-    names = [
-        name for name in store.grids() if name.split("@", 1)[0] == grid and budget in (None, name.split("@", 1)[1])
-    ]
+    held = {name: name.split("@", 1) for name in store.grids()}
+    names = [name for name, (of, at) in held.items() if of == grid and budget in (None, at)]
     if not names:
         wanted = grid if budget is None else f"{grid}@{budget}"
         raise ValueError(
@@ -135,20 +129,16 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
 
 
 def _write_table(path: Path, expanded: dict, records: dict, store) -> None:
-    from bench.files import make_folder
     from reports.exports import rounds
 
     rounds.check_suffix(path)
     make_folder(path.parent)
     table = rounds.rounds_table(expanded, records, store)
     rounds.write(table, path)
-    console.print(
-        f"Saved: {path} ({len(table)} rounds of {table['run'].nunique()} runs)", highlight=False, soft_wrap=True
-    )
+    say(f"Saved: {path} ({len(table)} rounds of {table['run'].nunique()} runs)")
 
 
 def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
-    from bench.files import make_folder
     from bench.results.tensorboard import write_events
     from reports.tables.aggregate import cell_keys, current_cells, label
 
@@ -161,4 +151,4 @@ def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
             own = folder / file_name(" ".join(words))
             own.mkdir(exist_ok=True)
             write_events(own, cell["config"], store.rows(run_id), records[run_id].get("started"))
-    console.print(f"Saved: {folder}; look at it by: tensorboard --logdir {folder}", highlight=False, soft_wrap=True)
+    say(f"Saved: {folder}; look at it by: tensorboard --logdir {folder}")

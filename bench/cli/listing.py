@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, get_args
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -16,63 +16,39 @@ if TYPE_CHECKING:
     from bench.results.store import Store
 
 
+KINDS = ("grids", "algorithms", "datasets", "models", "partitions", "spaces")
+
+
 def listing(what: str) -> list[tuple[str, str]]:
     """(name, one-line description) of everything of a kind; reads files, imports none of the things listed."""
-    return _LISTINGS[what]()
-
-
-def _grids() -> list[tuple[str, str]]:
-    from bench.experiments import grid_files
-
-    return [(name, grid_files.read(name).get("title", "")) for name in grid_files.names()]
-
-
-def _algorithms() -> list[tuple[str, str]]:
     import algorithms
-
-    return [(name, algorithms.describe(name)) for name in algorithms.REGISTRY]
-
-
-def _datasets() -> list[tuple[str, str]]:
     import datasets
-
-    known = [(name, info.description) for name, info in datasets.INFO.items()]
-    return [*known, ("imagefolder:PATH", "Your own images: PATH/{train,test}/<class>/*; image_size resizes them")]
-
-
-def _models() -> list[tuple[str, str]]:
+    import search_spaces
     from bench import models
-
-    return [(name, models.describe(name)) for name in models.REGISTRY]
-
-
-def _partitions() -> list[tuple[str, str]]:
+    from bench.experiments import grid_files
     from datasets import partitions
 
-    return list(partitions.KINDS.items())
-
-
-def _spaces() -> list[tuple[str, str]]:
-    import search_spaces
-
-    return [(name, search_spaces.describe(name)) for name in search_spaces.names()]
-
-
-_LISTINGS: dict[str, Callable[[], list[tuple[str, str]]]] = {
-    "grids": _grids,
-    "algorithms": _algorithms,
-    "datasets": _datasets,
-    "models": _models,
-    "partitions": _partitions,
-    "spaces": _spaces,
-}
-KINDS = tuple(_LISTINGS)
+    match what:
+        case "grids":
+            return [(name, grid_files.read(name).get("title", "")) for name in grid_files.names()]
+        case "algorithms":
+            return [(name, algorithms.describe(name)) for name in algorithms.REGISTRY]
+        case "datasets":
+            known = [(name, info.description) for name, info in datasets.INFO.items()]
+            own = "Your own images: PATH/{train,test}/<class>/*; image_size resizes them"
+            return [*known, ("imagefolder:PATH", own)]
+        case "models":
+            return [(name, models.describe(name)) for name in models.REGISTRY]
+        case "partitions":
+            return list(partitions.KINDS.items())
+        case "spaces":
+            return [(name, search_spaces.describe(name)) for name in search_spaces.names()]
+    raise KeyError(what)
 
 
 def listing_table(what: str) -> Table:
-    table = Table(title=what, title_justify="left", box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column()
+    columns = Column(no_wrap=True), Column()
+    table = Table(*columns, title=what, title_justify="left", box=None, show_header=False, pad_edge=False)
     for name, description in listing(what):
         table.add_row(name, description)
     return table
@@ -80,13 +56,10 @@ def listing_table(what: str) -> Table:
 
 def cost_table(title: str, cells: list[Cell], store: Store) -> Group:
     """One line per dataset and method, and the total, below a title and above what the columns are."""
-    from bench.experiments.cost import bytes_per_client, examples_to_train
+    from bench.experiments.cost import bytes_per_client
 
-    table = Table()
-    for name in ("dataset", "method"):
-        table.add_column(name)
-    for name in ("trials", "chosen", "trainings", "done", "M examples", "MB/client"):
-        table.add_column(name, justify="right")
+    numbers = ("trials", "chosen", "trainings", "done", "M examples", "MB/client")
+    table = Table("dataset", "method", *(Column(name, justify="right") for name in numbers))
     counted: set[str] = set()  # runs that were counted in a row above
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
@@ -96,9 +69,9 @@ def cost_table(title: str, cells: list[Cell], store: Store) -> Group:
         known = sorted(traffic - {None})
         ends = dict.fromkeys((known[0], known[-1])) if known else ()
         megabytes = " to ".join(f"{size / 1e6:.2f}" for size in ends) + (", ?" if known else "?") * (None in traffic)
-        table.add_row(dataset, algorithm, *_counts(members, store, examples_to_train, counted), megabytes)
+        table.add_row(dataset, algorithm, *_counts(members, store, counted), megabytes)
     table.add_section()
-    table.add_row("all", "", *_counts(cells, store, examples_to_train, set()), "")
+    table.add_row("all", "", *_counts(cells, store, set()), "")
     # rich would wrap them where the table ends.
     return Group(Text(title, "table.title"), table, Text(_CAPTION, "table.caption"))
 
@@ -121,10 +94,11 @@ def disk_table(cells: list[Cell], grid: GridSpec, store: Store, at_once: int) ->
         "core of this machine; scratch: client states of large models in files beside the decoded datasets, while they "
         "run"
     )
-    table = Table(title="disk", title_justify="left", caption=caption, caption_justify="left")
-    table.add_column("--keep-state")
-    for name in ("kept", "checkpoints", "scratch", "together"):
-        table.add_column(name, justify="right")
+    columns = (
+        "--keep-state",
+        *(Column(name, justify="right") for name in ("kept", "checkpoints", "scratch", "together")),
+    )
+    table = Table(*columns, title="disk", title_justify="left", caption=caption, caption_justify="left")
     for keep in get_args(Final):
         options = ExecutionOptions(keep=keep)
         retention = {run: retention_of(cell, grid, options, store, run in bases) for run, cell in runs.items()}
@@ -148,7 +122,8 @@ def chosen(cells: Iterable[Cell]) -> int:
     return len(places)
 
 
-def _counts(cells: list[Cell], store: Store, examples_to_train, counted: set[str]) -> list[str]:
+def _counts(cells: list[Cell], store: Store, counted: set[str]) -> list[str]:
+    from bench.experiments.cost import examples_to_train
     from bench.experiments.planning import training_of
 
     done = len({cell.id for cell in cells if store.status(cell.id) in ("done", "diverged")})

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.errors import unknown
+from bench.errors import require_known, unknown
 from bench.experiments.figure_names import CURVES
 from reports.api import FORMATS
 
@@ -17,8 +17,7 @@ OnlyOption = Annotated[
     typer.Option("--only", help="Only these cells: KEY=VALUE,...; several values: KEY=A|B, or KEY=A,KEY=B."),
 ]
 SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Settings or method options that win over the grid: KEY=VALUE,..."),
+    list[str] | None, typer.Option("--set", help="Settings or method options that win over the grid: KEY=VALUE,...")
 ]
 SeedsOption = Annotated[str | None, typer.Option("--seeds", help="Seeds instead of the grid's: 0,1,2")]
 SubstituteOption = Annotated[
@@ -26,8 +25,7 @@ SubstituteOption = Annotated[
     typer.Option("--substitute", help="MISSING=OTHER: try the mechanics of cells without images on another dataset."),
 ]
 DataOption = Annotated[
-    Path | None,
-    typer.Option("--data-dir", envvar="SKEWBENCH_DATA", help="Where the images are (see `data check`)."),
+    Path | None, typer.Option("--data-dir", envvar="SKEWBENCH_DATA", help="Where the images are (see `data check`).")
 ]
 ResultsOption = Annotated[Path, typer.Option("--results-dir", help="Where results are kept.")]
 AlgorithmOption = Annotated[str | None, typer.Option("--algorithm", help="One setting instead of a grid: method.")]
@@ -51,8 +49,7 @@ EngineOption = Annotated[
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")]
 SpaceOption = Annotated[
-    str,
-    typer.Option(help="Where to search: NAME,... (see `list spaces`) or YAML files; own: the method's own space."),
+    str, typer.Option(help="Where to search: NAME,... (see `list spaces`) or YAML files; own: the method's own space.")
 ]
 ShareOption = Annotated[float, typer.Option(help="Validation data: of each class of each client, set aside.")]
 
@@ -140,15 +137,8 @@ def read_figures(texts: Iterable[str] | None) -> tuple[str, ...]:
         ValueError: if some are unknown.
     """
     figures = tuple(dict.fromkeys(texts or ()))
-    if wrong := [unknown("figure", figure, CURVES) for figure in figures if figure not in CURVES]:
-        raise ValueError(" ".join(wrong))
+    require_known("figure", figures, CURVES)
     return figures
-
-
-def check_engine(engine: str) -> None:
-    """Raises ValueError for a value of `--engine` that there is not."""
-    if engine not in ENGINES:
-        raise ValueError(unknown("value of --engine", engine, ENGINES))
 
 
 def read_formats(text: str | None) -> tuple[str, ...]:

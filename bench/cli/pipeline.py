@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bench.cli.console import INTERRUPTED, console, errors, name_damaged, warn
+from bench.cli.console import INTERRUPTED, console, errors, name_damaged, say, warn
 
 if TYPE_CHECKING:
     from bench.execution.resources import Machines
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 def run_experiment(
     spec: ExperimentSpec, options: ExecutionOptions, machines: Machines, results_dir: Path, dry_run: bool
-) -> bool:
+) -> None:
     """Does what is left of an experiment and prints its table; a dry run only says what is left.
 
     The grid is expanded before its images are located: a mistake in the settings is then named before minutes of decoding,
     and only images that selected cells use are decoded.
 
-    Returns:
-        Whether no run has failed.
+    Raises:
+        typer.Exit: with code 1 if runs have failed, 130 after Ctrl-C.
     """
     from bench.experiments.images import locate
     from bench.experiments.planning import check_engine, check_name, make_plan
@@ -52,16 +52,18 @@ def run_experiment(
         selection = fit_to_images(selection, spec, images)
         if spec.tuning:
             if dry_run:
-                return _print_searches(selection, spec)
+                _print_searches(selection, spec)
+                return
             selection = _tune(selection, spec, options, machines, store, session)
         plan = make_plan(selection, spec.grid, options, images, store)
         name_damaged(store, looked=True, named=named)
         _announce(plan)
         if dry_run:
-            return _print_runs(plan, spec)
+            _print_runs(plan, spec)
+            return
         ended = _run(plan, spec, options, machines, store)
     _report(spec, store)
-    return _print_end(ended, plan, spec, images, store)
+    _print_end(ended, plan, spec, images, store)
 
 
 def _tune(
@@ -78,17 +80,16 @@ def _tune(
     from reports.exports import search_report
 
     searches = _searches(selection, spec)
-    chosen = select.choose(searches, spec.tuning, options, machines, store, console, _say, session, search_report.write)
+    chosen = select.choose(searches, spec.tuning, options, machines, store, console, say, session, search_report.write)
     return with_chosen(selection, spec, chosen)
 
 
-def _print_searches(selection: Selection, spec: ExperimentSpec) -> bool:
+def _print_searches(selection: Selection, spec: ExperimentSpec) -> None:
     """Names the searches, before whose end nobody knows the runs."""
     from bench.tuning import select
 
     for search in _searches(selection, spec).values():
-        _say(select.title_of(search))
-    return True
+        say(select.title_of(search))
 
 
 def _searches(selection: Selection, spec: ExperimentSpec) -> dict[str, Search]:
@@ -118,18 +119,17 @@ def _run(
 
 
 def _report(spec: ExperimentSpec, store: Store) -> None:
-    """Saves tables and figures, and prints the table."""
     from reports import api
 
     paths = api.write(store, spec.grid.name, spec.budget_label)
     sys.stdout.write("\n" + paths["md"].read_text(encoding="utf-8") + "\n")
     drawn, sentences = api.write_figures(store, spec.grid.name, spec.budget_label)
     print_saved([paths["html"], *drawn], sentences)
-    console.print(f"Results: {store.folder}", highlight=False, soft_wrap=True)
+    say(f"Results: {store.folder}")
 
 
-def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: Images, store: Store) -> bool:
-    """Prints how the runs have ended, and what to do about failed ones and absent images; returns whether none has failed."""
+def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: Images, store: Store) -> None:
+    """Prints how the runs have ended, and what to do about failed ones and absent images; exits with 1 if some have failed."""
     from bench.execution import driver
 
     if images.none_found:
@@ -138,11 +138,10 @@ def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: 
         console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
         for line in driver.failures(spec.grid, plan, store):
             warn(line)
-    if not ended.get("failed"):
-        return True
-    command = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])
-    warn(f"What failed is tried again by: {command}")
-    return False
+    if ended.get("failed"):
+        words = [word for word in sys.argv[1:] if word != "--rerun"]
+        warn(f"What failed is tried again by: {shlex.join(['python', '-m', 'bench', *words])}")
+        raise typer.Exit(1)
 
 
 def _announce(plan: Plan) -> None:
@@ -151,16 +150,14 @@ def _announce(plan: Plan) -> None:
         console.print(line, highlight=False)
     console.print(f"{plan.finished} finished, {len(plan.todo)} to run", highlight=False)
     for run_id, reason in plan.reasons.items():
-        console.print(f"{run_id} runs again: {reason}", highlight=False, soft_wrap=True)
+        say(f"{run_id} runs again: {reason}")
 
 
-def _print_runs(plan: Plan, spec: ExperimentSpec) -> bool:
-    """Names the runs that are left."""
+def _print_runs(plan: Plan, spec: ExperimentSpec) -> None:
     from bench.execution import driver
 
     for cell in plan.todo:
         console.print(f"{cell.id}  {driver.name_of(cell, spec.grid)}", highlight=False, markup=False)
-    return True
 
 
 @contextlib.contextmanager
@@ -171,10 +168,6 @@ def _stopping():
     except KeyboardInterrupt:
         errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _say(line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def read_machines(
@@ -224,6 +217,6 @@ def storage_of(uri: str | None) -> str | None:
 def print_saved(paths: list, sentences: list[str]) -> None:
     """Which files a report wrote, and which figures have nothing to show yet."""
     for sentence in sentences:
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
+        say(sentence)
     if paths:
-        console.print("Saved: " + ", ".join(map(str, paths)), highlight=False, soft_wrap=True)
+        say("Saved: " + ", ".join(map(str, paths)))

@@ -7,6 +7,7 @@ import typer
 from bench.cli import options as given
 from bench.cli.console import explained
 from bench.cli.options import RESULTS
+from bench.errors import require_known
 
 
 def tune(
@@ -43,7 +44,7 @@ def tune(
     with explained():
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
-        given.check_engine(engine)
+        require_known("value of --engine", [engine], given.ENGINES)
         tuning = TuningOptions(searcher, scheduler, samples, space, metric, validation_share)
         tuning.validate()
         machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, is_tuned=True)
@@ -60,6 +61,4 @@ def tune(
             checkpoint_seconds=checkpoint_seconds,
             engine=engine,
         )
-        ended_well = run_experiment(spec, options, machines, results_dir, dry_run)
-    if not ended_well:
-        raise typer.Exit(1)
+        run_experiment(spec, options, machines, results_dir, dry_run)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, get_type_hints
+from typing import Any, TypeGuard, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
@@ -11,7 +11,7 @@ import algorithms
 from bench.errors import ConfigError, sentences, unknown
 
 
-def is_method(name: object) -> bool:
+def is_method(name: object) -> TypeGuard[str]:
     """Whether there is a method of that name."""
     return isinstance(name, str) and name in algorithms.REGISTRY
 

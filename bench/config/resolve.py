@@ -13,7 +13,7 @@ import algorithms
 import datasets
 from bench import models
 from bench.config.compatibility import validate_config
-from bench.config.methods import build, describe_method, options_of, versions_of
+from bench.config.methods import build, describe_method, is_method, options_of, versions_of
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
 from bench.errors import ConfigError, sentences, unknown
 from datasets import DatasetInfo, partitions, transforms
@@ -48,9 +48,8 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     mistakes: list[str] = []
     method, options = _method(flat, mistakes)
     settings = {key: value for key, value in flat.items() if key in SETTINGS}
-    for key in flat:
-        if key not in SETTINGS and key not in options:
-            mistakes.append(unknown("setting", key, sorted([*SETTINGS, *options])))
+    known = sorted([*SETTINGS, *options])
+    mistakes += [unknown("setting", key, known) for key in flat if key not in known]
     if settings.get("local_epochs") is None and settings.get("local_steps") is None:
         settings["local_epochs"] = DEFAULT_LOCAL_EPOCHS
     elif settings.get("local_epochs") is not None and settings.get("local_steps") is not None:
@@ -136,7 +135,7 @@ def _method(flat: dict[str, Any], mistakes: list[str]) -> tuple[Any, list[str]]:
     if isinstance(given, Mapping):
         flat.update({key: value for key, value in given.items() if key != "name"})
         given = given.get("name")
-    if not (isinstance(given, str) and given in algorithms.REGISTRY):
+    if not is_method(given):
         mistakes.append("algorithm is missing." if given is None else unknown("algorithm", given, algorithms.REGISTRY))
         return None, [key for key in flat if key not in SETTINGS]
     options = options_of(given)

@@ -17,13 +17,9 @@ _FOLDERS = {  # they need not lie side by side: a cluster unpacks each package i
 }
 _LEFT_OUT = {
     *("algorithms", "bench", "bench.models", "datasets"),  # they name what there is; the one that is used counts
-    *(
-        "bench.results.checkpoints",
-        "bench.results.artifacts",
-        "bench.results.store",
-        "bench.results.records",
-        "bench.results.schema",
-    ),  # files of results; checkpoints have a format of their own
+    # Files of results; checkpoints have a format of their own.
+    *(f"bench.results.{name}" for name in ("checkpoints", "artifacts", "store", "records", "schema")),
+    # Images are compared by their digest; names are only for sentences.
     *(
         "datasets.cache",
         "bench.errors",
@@ -31,7 +27,7 @@ _LEFT_OUT = {
         "bench.results",
         "bench.results.metrics",
         "bench.simulation",
-    ),  # images are compared by their digest; names are only for sentences
+    ),
 }
 
 

@@ -94,7 +94,8 @@ def shortages(plan: Plan, storage: str | None, machines: Machines, store: Store)
     by_disk: dict[int, list] = {}
     for place, size, what in places:
         if size and "://" not in str(place):
-            there = _existing(Path(place))
+            path = Path(place).absolute()
+            there = next(folder for folder in (path, *path.parents) if folder.exists())
             by_disk.setdefault(os.stat(there).st_dev, []).append((there, size, what))
     return [sentence for parts in by_disk.values() if (sentence := _shortage(parts))]
 
@@ -116,11 +117,6 @@ def _shortage(parts: list[tuple[Path, int, str]]) -> str:
 def in_words(size: int) -> str:
     """Bytes as people read them: "1,271.0 GB", "3.5 MB" (of 10^9 and 10^6 bytes)."""
     return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
-
-def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one around it that is there."""
-    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
 
 
 class _Stage(NamedTuple):
@@ -186,7 +182,6 @@ class _Sizes(NamedTuple):
 
 @functools.cache
 def _sizes(described: str) -> _Sizes:
-    """Sizes of what `bench.experiments.cost.without_numbers` describes."""
     task, algorithm = blank_task(described), method_of(described)
     # The device of a task is that of its images; on this one states take no memory.
     task = replace(task, federation=replace(task.federation, images=task.federation.images.to("meta")))
@@ -202,7 +197,6 @@ def _sizes(described: str) -> _Sizes:
 
 
 def _stage(outline: dict[str, Any], population: int, cohort: int) -> _Stage:
-    """Sizes of what an algorithm has outlined."""
     found = list(_clients(outline))
     parts = [part for name, part in found if name != "held"]
     fresh = sum(_in_file(part["fresh"]) for part in parts)

@@ -1,10 +1,14 @@
 """Does the runs of a plan; their results go into the store."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from rich.console import Console
 
+from bench.config.schema import RunConfig
+from bench.execution.job import Job
+from bench.execution.progress import Display
 from bench.execution.resources import Machines
+from bench.execution.tracking import Tracker
 from bench.execution.workspace import Workspace
 from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
@@ -14,48 +18,66 @@ from bench.experiments.planning import Plan
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.provenance import commit
 from bench.results.store import Store
-
-if TYPE_CHECKING:
-    from bench.execution.progress import Display
-    from bench.execution.tracking import Tracker
+from bench.simulation.retention import StateRetention
 
 
 def run_plan(
-    plan: Plan,
-    spec: ExperimentSpec,
-    options: ExecutionOptions,
-    machines: Machines,
-    store: Store,
-    console: Console,
+    plan: Plan, spec: ExperimentSpec, options: ExecutionOptions, machines: Machines, store: Store, console: Console
 ) -> dict[str, int]:
     """Does the runs that are left; the store must be locked.
 
     Returns:
         Status -> number of runs.
     """
-    from bench.execution import scheduler  # Ray takes seconds to import
-    from bench.execution.job import Job
-    from bench.execution.progress import Display
+    configs = {cell.id: cell.config for cell in plan.todo}
+    names = {cell.id: name_of(cell, spec.grid) for cell in plan.todo}
+    return run_configs(
+        configs, names, plan.retention, plan.bases, options, machines, store, console, tracked_as=spec.label
+    )
 
-    shown = {
-        cell.id: (name_of(cell, spec.grid), 0 if cell.id in plan.bases else examples_to_train(cell.config))
-        for cell in plan.todo
-    }
+
+def run_configs(
+    configs: Mapping[str, RunConfig],
+    names: Mapping[str, str],
+    retention: Mapping[str, StateRetention],
+    bases: Mapping[str, str],
+    options: ExecutionOptions,
+    machines: Machines,
+    store: Store,
+    console: Console,
+    tracked_as: str = "",
+) -> dict[str, int]:
+    """Trains runs, with their progress on the console; the store must be locked.
+
+    Args:
+        configs, names, retention: by run id.
+        bases: id of a run of a post-hoc method -> id of the run from whose last state it starts.
+        tracked_as: what the tracking service calls all of them; "" tracks none.
+
+    Returns:
+        Status -> number of runs.
+    """
+    from bench.execution import scheduler  # Ray takes seconds to import
+
+    shown = {run: (names[run], 0 if run in bases else examples_to_train(config)) for run, config in configs.items()}
     workspace = Workspace(store, options.storage)
     with workspace.marker(machines.address) as marker, Display(console, shown).shown() as display:
         jobs = [
             Job(
-                cell.id,
-                cell.config,
-                workspace.run_folder(cell.id),
-                plan.retention[cell.id],
+                run,
+                config,
+                workspace.run_folder(run),
+                retention[run],
                 options.checkpoint_seconds,
                 options.engine,
-                base=workspace.base_folder(plan.bases.get(cell.id)),
+                base=workspace.base_folder(bases.get(run)),
                 marker=marker,
             )
-            for cell in plan.todo
+            for run, config in configs.items()
         ]
+        tracker = None
+        if options.track and tracked_as:
+            tracker = Tracker(options.track, tracked_as, names, store.folder / "tracking", display.on_message)
         scheduler.run_jobs(
             jobs,
             store,
@@ -64,21 +86,9 @@ def run_plan(
             machines=machines,
             storage=options.storage,
             facts={"commit": commit()},
-            tracker=_tracker(plan, spec, options, store, display),
+            tracker=tracker,
         )
     return display.ended_by
-
-
-def _tracker(
-    plan: Plan, spec: ExperimentSpec, options: ExecutionOptions, store: Store, display: "Display"
-) -> "Tracker | None":
-    """Sends the runs' rounds to a tracking service, if one is named."""
-    from bench.execution.tracking import Tracker
-
-    if options.track is None:
-        return None
-    names = {cell.id: name_of(cell, spec.grid) for cell in plan.todo}
-    return Tracker(options.track, spec.label, names, store.folder / "tracking", display.on_message)
 
 
 def failures(grid: GridSpec, plan: Plan, store: Store) -> list[str]:

@@ -49,7 +49,7 @@ class Display:
         self._update()
 
     def on_note(self, job: Job, note: str) -> None:
-        self._console.print(f"{self._jobs[job.id][0]} {note}", highlight=False, markup=False, soft_wrap=True)
+        self.on_message(f"{self._jobs[job.id][0]} {note}")
 
     def on_progress(self, job: Job, rounds: int) -> None:
         self._advance(job, min(1.0, rounds / job.config.rounds))
@@ -59,9 +59,7 @@ class Display:
         self._running.pop(job.id, None)
         self.ended_by[record["status"]] += 1
         position = f"[{sum(self.ended_by.values())}/{len(self._jobs)}]"
-        self._console.print(
-            f"{position} {self._jobs[job.id][0]}: {outcome(record)}", highlight=False, markup=False, soft_wrap=True
-        )
+        self.on_message(f"{position} {self._jobs[job.id][0]}: {outcome(record)}")
         self._update()
 
     def _advance(self, job: Job, share: float) -> None:

@@ -3,20 +3,14 @@
 Ray reads some variables when it is imported, some when it starts, and its workers inherit the rest.
 """
 
-import functools
 import os
 import secrets
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (
-    "algorithms",
-    "bench",
-    "datasets",
-    "reports",
-    "search_spaces",
-)  # that a cluster's workers get from the driver
+PACKAGES = ("algorithms", "bench", "datasets", "reports", "search_spaces")  # which a cluster's workers get
+_TOKEN = secrets.token_hex(32)  # one for the process, because Ray keeps the first that it has read
 
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -67,15 +61,9 @@ def require_own_token() -> None:
     for name in ("RAY_AUTH_MODE", "RAY_ENABLE_K8S_TOKEN_AUTH"):
         # Unset, the mode becomes "token" in `ray.init`; set now, it would be too late, as Ray has read it when imported.
         os.environ.pop(name, None)
-    os.environ["RAY_AUTH_TOKEN"] = _token()
+    os.environ["RAY_AUTH_TOKEN"] = _TOKEN
 
 
 def requires_token() -> bool:
     """Whether Ray requires a token in this process, a driver that is connected or a worker."""
     return os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
-
-
-@functools.cache
-def _token() -> str:
-    """One for the process, because Ray keeps the first that it has read."""
-    return secrets.token_hex(32)

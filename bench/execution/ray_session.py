@@ -20,9 +20,8 @@ import ray  # isort: skip
 from ray import tune  # isort: skip
 
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
-_OBJECT_STORE_BYTES = (
-    256 * 2**20
-)  # datasets are memory-mapped files, so next to nothing goes through Ray's object store
+_OBJECT_STORE_BYTES = 256 * 2**20  # enough: datasets are memory-mapped files, which do not go through it
+_SILENT: Any = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 @contextlib.contextmanager
@@ -48,15 +47,17 @@ def session(
     earlier_handler = signal.getsignal(signal.SIGTERM)
     with _logged(store):
         try:
-            _start(address, resources)
+            if address:
+                _join(address, resources.threads)
+            else:
+                _start_local(resources.threads)
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops as cleanly as Ctrl-C
             _check_machines(resources, address, storage)
             if address:
                 _check_authentication(on_message)
             yield
         except (tune.TuneError, OSError) as error:  # Ray wraps most errors of a callback
-            trouble = storage_trouble(error, store.folder)
-            if trouble:
+            if trouble := storage_trouble(error, store.folder):
                 raise StoreError(trouble) from error
             raise
         finally:
@@ -110,26 +111,10 @@ def describe(address: str | None) -> str:
     return f"{cluster if address else 'This machine'}, {cpus}, {gpus}."
 
 
-def _start(address: str | None, resources: Resources) -> None:
-    if address:
-        _join(address, resources.threads)
-    else:
-        _start_local(resources.threads)
-
-
 def _join(address: str, threads: int) -> None:
-    """Connects to a running cluster.
-
-    Raises:
-        ValueError: if none answers, or it refuses this machine.
-    """
+    """Connects to a running cluster; raises ValueError if none answers, or it refuses this machine."""
     try:
-        ray.init(
-            address=address,
-            runtime_env=ray_environment.cluster_runtime_env(threads),
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        ray.init(address=address, runtime_env=ray_environment.cluster_runtime_env(threads), **_SILENT)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.AuthenticationError) as error:
         if isinstance(error, ray.exceptions.AuthenticationError) or "InvalidAuthToken" in str(error.__cause__):
             raise ValueError(
@@ -140,20 +125,10 @@ def _join(address: str, threads: int) -> None:
 
 
 def _start_local(threads: int) -> None:
-    """Starts Ray on this machine.
-
-    Raises:
-        ValueError: if it does not start.
-    """
+    """Starts Ray on this machine; raises ValueError if it does not start."""
     ray_environment.prepare_local(threads)
     try:
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
+        ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **_SILENT)
     except Exception as error:  # Ray has no error of its own for it
         raise ValueError(
             f"Ray did not start ({_first_line(error)}); the machine may be too busy. Nothing is lost: try the same command "
@@ -185,11 +160,8 @@ def _check_machines(resources: Resources, address: str | None, storage: str | No
 
 
 def _check_authentication(on_message: Callable[[str], None]) -> None:
-    """Reports a cluster that anybody may join. Its head node knows whether it requires a token.
-
-    Raises:
-        ValueError: if it requires none, but this driver does: then its workers cannot connect to the driver.
-    """
+    """Reports a cluster that anybody may join; its head node knows whether it requires a token. Raises ValueError if it
+    requires none, but this driver does: then its workers cannot connect to the driver."""
     cluster = f"The Ray cluster at {ray.get_runtime_context().gcs_address} has no authentication"
     if not ray_environment.requires_token():  # and the cluster has accepted it
         on_message(
@@ -205,13 +177,11 @@ def _check_authentication(on_message: Callable[[str], None]) -> None:
         )
 
 
-@contextlib.contextmanager
-def _logged(store: Store) -> Iterator[None]:
+def _logged(store: Store) -> contextlib.AbstractContextManager[Any]:
     """Writes what Ray says of processes that die to the results' log meanwhile. Ray prints a paragraph for each, from a
     thread of its own, and has neither a setting nor a logger for it, so the function that prints is replaced."""
 
     def log(data: dict[str, Any], **_: Any) -> None:
         store.log("\n".join(data["lines"]))
 
-    with mock.patch.object(ray._private.worker, "print_to_stdstream", log, create=True):
-        yield
+    return mock.patch.object(ray._private.worker, "print_to_stdstream", log, create=True)

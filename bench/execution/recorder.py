@@ -26,22 +26,15 @@ class RunRecorder:
     """Keeps the rounds of the runs in progress, and writes them and their records.
 
     Attributes:
-        rows: run id -> its rounds so far.
+        rows: run id -> its rounds so far, of runs that have started and not ended.
     """
 
     def __init__(self, store: Store, facts: Mapping[str, Any]):
-        """
-        Args:
-            facts: go into every record.
-        """
+        """Puts the facts into every record."""
         self._store, self._facts = store, facts
         self.rows: dict[str, list[RoundRow]] = {}
         self._configs: dict[str, dict[str, Any]] = {}
         self._started: dict[str, str] = {}
-
-    def has_started(self, run_id: str) -> bool:
-        """Whether the run has ever been started."""
-        return run_id in self._started
 
     def start(self, run_id: str, config: Mapping[str, Any]) -> None:
         """A run begins, or begins once more; its record has the time of the first start."""
@@ -52,10 +45,6 @@ class RunRecorder:
     def update(self, run_id: str, start: int, rows: list[RoundRow]) -> None:
         """Replaces the rounds of a run after the first `start` ones; nothing is written yet."""
         self.rows[run_id][start:] = rows
-
-    def append(self, run_id: str, rows: list[RoundRow]) -> None:
-        """Writes rounds at the end of the file of an unfinished run."""
-        self._store.append(run_id, rows)
 
     def end(self, run_id: str, result: Mapping[str, Any], folder: str = "") -> RunRecord:
         """A run has ended: its rounds and its record are written.

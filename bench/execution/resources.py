@@ -48,9 +48,7 @@ class Machines:
             return bound or 1
         most = int((os.cpu_count() or 1) / share.cpus)
         if share.gpus and not share.auto:
-            import torch
-
-            most = min(most, int(torch.cuda.device_count() / share.gpus))
+            most = min(most, int(_num_gpus() / share.gpus))
         return max(1, min(most, bound or most))
 
 
@@ -72,7 +70,9 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
     if not 0 < cpus_per_trial < math.inf or (cpus_per_trial > cores and not address):
         raise ValueError(f"--cpus-per-trial must be above 0 and at most {cores} here, but got {cpus_per_trial:g}.")
     if gpus_per_trial == "auto":
-        return Resources(cpus_per_trial, 1.0, "cuda", auto=True) if address or _has_gpu() else Resources(cpus_per_trial)
+        return (
+            Resources(cpus_per_trial, 1.0, "cuda", auto=True) if address or _num_gpus() else Resources(cpus_per_trial)
+        )
     try:
         gpus = float(gpus_per_trial)
     except ValueError:
@@ -81,18 +81,15 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
         raise ValueError(
             f"--gpus-per-trial must be auto, 0, a share of one GPU or a whole number of them, but got {gpus_per_trial}."
         )
-    if gpus and not address:
-        import torch
-
-        if gpus > torch.cuda.device_count():
-            raise ValueError(
-                f"--gpus-per-trial {gpus:g} is too many: torch finds {torch.cuda.device_count()} GPUs on this "
-                "machine; leave the option out to train on the CPU."
-            )
+    if gpus and not address and gpus > _num_gpus():
+        raise ValueError(
+            f"--gpus-per-trial {gpus:g} is too many: torch finds {_num_gpus()} GPUs on this machine; leave the option out to "
+            "train on the CPU."
+        )
     return Resources(cpus_per_trial, gpus, "cuda" if gpus else "cpu")
 
 
-def _has_gpu() -> bool:
-    import torch
+def _num_gpus() -> int:
+    import torch  # takes seconds, and most runs train on the CPU
 
-    return torch.cuda.device_count() > 0
+    return torch.cuda.device_count()

@@ -43,12 +43,6 @@ class RunCallback(Protocol):
 class JobTrainable(WorkerTrainable):
     """A trial that trains one job; its config has the position of the job."""
 
-    def setup(  # type: ignore[override]  # Tune passes what `with_parameters` got, by name
-        self, config: dict[str, Any], data_dir: Path | None, resources: Resources, jobs: list[Job]
-    ) -> None:
-        self._jobs = jobs
-        super().setup(config, data_dir, resources)
-
     def begin(self, config: dict[str, Any]) -> None:
         self._worker = self.new_worker(self._jobs[config["job"]])
 
@@ -102,12 +96,12 @@ class JobRecorder(TrialRecorder):
         elif report.out_of_memory:
             self._make_room(job)
         elif report.rows:
-            self.runs.append(job.id, report.rows)
+            self.store.append(job.id, report.rows)
             self._callback.on_progress(job, len(self.runs.rows[job.id]))
 
     def fail(self, trial: Trial, text: str, deaths: int) -> None:
         job = self._job(trial)
-        if not self.runs.has_started(job.id):  # its worker died before it could begin
+        if job.id not in self.runs.rows:  # its worker died before it could begin
             self.start(trial)
         self._deaths[job.id] += deaths
         if self._deaths[job.id] <= RETRIES:  # Tune gives up at once where a worker dies while it takes over a job
@@ -161,10 +155,8 @@ def run_jobs(
         KeyboardInterrupt, ValueError, StoreError: as `bench.execution.ray_session.session`.
     """
     resources, address = machines.resources, machines.address
-    with (
-        ray_session.session(store, resources, address, storage, callback.on_message),
-        contextlib.ExitStack() as at_end,
-    ):
+    session = ray_session.session(store, resources, address, storage, callback.on_message)
+    with session, contextlib.ExitStack() as at_end:
         if tracker:
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
         if address or resources.auto:

@@ -4,14 +4,13 @@ Ray's callbacks take a trial and one result at a time. A trial here is a positio
 about a second together; so they get an object that has the name and config of the run, and every round by itself.
 """
 
-import functools
 import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.errors import unknown
+from bench.errors import require_known
 
 KINDS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}  # names of their packages
 PROJECT = "skewbench"
@@ -19,8 +18,7 @@ PROJECT = "skewbench"
 
 def check(kind: str) -> None:
     """Raises ValueError if there is no such tracking service, or its package is not installed."""
-    if kind not in KINDS:
-        raise ValueError(unknown("value of --track", kind, KINDS))
+    require_known("value of --track", [kind], KINDS)
     try:
         importlib.import_module(kind)
     except ImportError as error:
@@ -80,7 +78,7 @@ class Tracker:
         if run_id not in self._open:
             name = f"{self._names[run_id]} ({run_id})"
             self._open[run_id] = run = Tracked(run_id, name, config, self._grid, self._folder)
-            self._try(lambda ray_callback: ray_callback.log_trial_start(run))
+            self._try(self._callback.log_trial_start, run)
 
     def reported(self, run_id: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Rounds of a run; those that were sent before are not sent again."""
@@ -91,24 +89,24 @@ class Tracker:
                 self._reported[run_id] = number
                 result = {key: value for key, value in row.items() if isinstance(value, int | float)}
                 result["training_iteration"] = number  # what Ray's callbacks take for the step
-                self._try(functools.partial(_log_round, run, result))
+                self._try(self._callback.log_trial_result, number, run, result)
 
     def ended(self, run_id: str, failed: bool) -> None:
         """A run has ended."""
         if run := self._open.pop(run_id, None):
-            self._try(lambda ray_callback: ray_callback.log_trial_end(run, failed=failed))
+            self._try(self._callback.log_trial_end, run, failed=failed)
 
     def finish(self) -> None:
         """Ends the runs that were stopped, and waits for what is still being sent."""
         for run_id in list(self._open):
             self.ended(run_id, failed=True)
-        self._try(lambda ray_callback: ray_callback.on_experiment_end(trials=[]))
+        self._try(self._callback.on_experiment_end, trials=[])
 
-    def _try(self, send: Callable[[Any], None]) -> None:
+    def _try(self, send: Callable[..., None], *arguments: Any, **options: Any) -> None:
         if self._broken:
             return
         try:
-            send(self._callback)
+            send(*arguments, **options)
         except Exception as error:  # of a library, a network, a server: whatever it is, runs do not depend on it
             self._broken = True
             self._on_message(
@@ -119,10 +117,6 @@ class Tracker:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-
-
-def _log_round(run: Tracked, result: dict[str, Any], ray_callback: Any) -> None:
-    ray_callback.log_trial_result(result["training_iteration"], run, result)
 
 
 def _callback(kind: str, grid: str) -> Any:

@@ -31,15 +31,17 @@ class WorkerTrainable(tune.Trainable):
     """A trial that reports what its workers do. Subclasses say which jobs a config of Tune stands for."""
 
     def setup(  # type: ignore[override]  # Tune passes what `with_parameters` got, by name
-        self, config: dict[str, Any], data_dir: Path | None, resources: Resources
+        self, config: dict[str, Any], data_dir: Path | None, resources: Resources, jobs: Any
     ) -> None:
         """
         Args:
+            config: of Tune, for `begin`.
             data_dir: where the datasets are.
             resources: of one trial.
+            jobs: of all trials; a config names those of one.
         """
         torch.set_num_threads(resources.threads)
-        self._data_dir, self._resources = data_dir, resources
+        self._data_dir, self._resources, self._jobs = data_dir, resources, jobs
         self.begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -59,6 +61,4 @@ class WorkerTrainable(tune.Trainable):
         raise NotImplementedError
 
     def new_worker(self, job: Job) -> Worker:
-        worker = Worker(self._data_dir, self._resources.device)
-        worker.assign(job)
-        return worker
+        return Worker(job, self._data_dir, self._resources.device)

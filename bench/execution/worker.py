@@ -56,10 +56,13 @@ class WorkerReport:
 
 
 class Worker:
-    """Trains the job that it was assigned last, about a second per step."""
+    """Trains one job, about a second per step."""
 
-    def __init__(self, data_dir: Path | None, device: str):
-        self._data_dir, self._device = data_dir, device
+    def __init__(self, job: Job, data_dir: Path | None, device: str):
+        self._job, self._data_dir, self._device = job, data_dir, device
+        self._run: Run | None = None
+        self._num_reported = 0  # rounds
+        self._notes: list[str] = []
         if device == "cuda":
             make_deterministic()
 
@@ -67,13 +70,6 @@ class Worker:
     def round(self) -> int:
         """Rounds of the job that are trained."""
         return self._run.round if self._run else 0
-
-    def assign(self, job: Job) -> None:
-        """Replaces the job."""
-        self._job = job
-        self._run: Run | None = None
-        self._num_reported = 0  # rounds
-        self._notes: list[str] = []
 
     def step(self, until_round: int | None = None) -> WorkerReport:
         """Trains for about a second, at least one round, but not beyond a round.
@@ -151,9 +147,8 @@ class Worker:
         )
         if job.base:
             run.take_over(_last_state(job.base))
-        self._checkpoints = Checkpoints(
-            folder / "checkpoint", _checkpoint_key(job, run, dataset.digest), job.checkpoint_seconds
-        )
+        key = _checkpoint_key(job, run, dataset.digest)
+        self._checkpoints = Checkpoints(folder / "checkpoint", key, job.checkpoint_seconds)
         self._restore(run)
         return run
 
@@ -168,11 +163,7 @@ class Worker:
 
 
 def _checkpoint_key(job: Job, run: Run, digest: str) -> dict[str, Any]:
-    """What a checkpoint must agree in with the run that continues from it.
-
-    Args:
-        digest: of the images.
-    """
+    """What a checkpoint must agree in with the run that continues from it; the digest is that of the images."""
     return {
         "run": job.id,
         "images": digest,
@@ -185,11 +176,7 @@ def _checkpoint_key(job: Job, run: Run, digest: str) -> dict[str, Any]:
 
 
 def _last_state(base: str) -> dict[str, Any]:
-    """The last state of the run of a base.
-
-    Raises:
-        RuntimeError: if that run has left none.
-    """
+    """The last state of the run of a base; raises RuntimeError if that run has left none."""
     folder = Folder(base)
     if FINAL not in folder.names():
         raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(BASE_PREFIX)}) has failed")
@@ -235,7 +222,6 @@ def storage_trouble(error: BaseException | None, folder: Path | str) -> str:
 def failure(error: Exception) -> dict[str, Any]:
     """The content of a record of a run that raised an error."""
     text = "".join(traceback.format_exception(error))
-    reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    if isinstance(error, DamagedState):
-        reason = str(error)
+    first_line = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    reason = str(error) if isinstance(error, DamagedState) else first_line
     return {"status": "failed", "reason": reason, "traceback": text}

@@ -3,14 +3,11 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bench.errors import StoreError
+from bench.execution.job import BASE_PREFIX
+from bench.results.artifacts import Folder
 from bench.results.store import Store
-
-if TYPE_CHECKING:
-    from bench.results.artifacts import Folder
-
 
 _MARKER = "driver.pt"  # by which the machines of a cluster know that they see the storage
 
@@ -41,8 +38,6 @@ class Workspace:
 
     def base_folder(self, run_id: str | None) -> str:
         """Where a worker finds the last state of a finished run; "" for None."""
-        from bench.execution.job import BASE_PREFIX
-
         if run_id is None:
             return ""
         return str(self.store.run_folder(run_id)) if self.storage is None else f"{self.root}/{BASE_PREFIX}{run_id}"
@@ -55,8 +50,6 @@ class Workspace:
         Args:
             address: of the Ray cluster; None for this machine alone.
         """
-        from bench.results.artifacts import Folder
-
         if self.storage is None:
             yield str(self.store.id_file) if address else ""
             return
@@ -71,7 +64,7 @@ class Workspace:
                     root.remove()
 
 
-def tidy(storage: "Folder", store: Store) -> None:
+def tidy(storage: Folder, store: Store) -> None:
     """Removes the folders of runs that have ended. A driver that is killed between writing a run's record and removing its
     folder leaves the folder behind, and a repetition of the run would take it for its own."""
     for run_id in storage.folders():

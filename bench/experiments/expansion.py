@@ -135,7 +135,7 @@ def _choices(grid: GridSpec, budget: Budget, settings: Mapping[str, Any]) -> Ite
 def _with_conditions(grid: GridSpec, settings: Mapping[str, Any]) -> dict[str, Any]:
     flat = dict(settings)
     for condition in grid.conditions:
-        if condition.holds(flat):
+        if matches(condition.when, flat):
             flat |= condition.set
     return flat
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from bench.errors import unknown
+from bench.errors import require_known
 from bench.experiments.figure_names import CURVES, FIGURES, TABLES
 
 
@@ -22,8 +22,7 @@ def one_of(kind: str, known: Collection[str]) -> AfterValidator:
     """A text that must be one of the known names."""
 
     def check(name: str) -> str:
-        if name not in known:
-            raise ValueError(unknown(kind, name, known))
+        require_known(kind, [name], known)
         return name
 
     return AfterValidator(check)
@@ -85,10 +84,8 @@ class Cka(Part):
             raise ValueError(
                 f"layers chooses panels of a figure that shows clients, but this one shows {self.show}; leave it out."
             )
-        known = _all_layers() if self.layers else ()
-        wrong = [unknown("layer", name, known) for name in self.layers if name not in known]
-        if wrong:
-            raise ValueError(" ".join(wrong))
+        if self.layers:
+            require_known("layer", self.layers, _all_layers())
         return self
 
 
@@ -177,10 +174,10 @@ def _all_layers() -> list[str]:
 
 def _of_kind(what: str, known: Collection[str]) -> BeforeValidator:
     def check(part: Any) -> Any:
-        if isinstance(part, dict) and part.get("kind") not in known:
+        if isinstance(part, dict):
             if "kind" not in part:
                 raise ValueError(f"The kind of a {what} is missing. Known: {', '.join(known)}.")
-            raise ValueError(unknown(f"kind of {what}", part["kind"], known))
+            require_known(f"kind of {what}", [part["kind"]], known)
         return part
 
     return BeforeValidator(check)

@@ -23,11 +23,9 @@ def load_grid(name: str) -> GridSpec:
     try:
         content = grid_files.read(name)
     except FileNotFoundError as error:
-        given_as_file = path.parent != grid_files.FOLDER
-        known = grid_files.names()
-        raise ConfigError(
-            [f"There is no grid file {name}." if given_as_file else unknown("grid", name, known)]
-        ) from error
+        is_ours = path.parent == grid_files.FOLDER
+        mistake = unknown("grid", name, grid_files.names()) if is_ours else f"There is no grid file {name}."
+        raise ConfigError([mistake]) from error
     except ValueError as error:
         raise ConfigError([str(error)]) from error
     if not isinstance(content, dict):

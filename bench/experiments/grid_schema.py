@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from bench.config.compatibility import subset
 from bench.config.methods import defaults_of, is_method
 from bench.config.schema import SETTINGS, RunConfig
-from bench.errors import ConfigError, unknown
+from bench.errors import ConfigError, require_known
 from bench.experiments.figure_names import VALUES, figure_name
 from bench.experiments.figure_schema import BySetting, Figure, Measured, Part, Round, one_of
 from bench.results.metrics import METRICS
@@ -28,9 +28,6 @@ class Condition(Part):
 
     when: dict[str, Any]
     set: dict[str, Any]
-
-    def holds(self, flat: Mapping[str, Any]) -> bool:
-        return matches(self.when, flat)
 
 
 class Tuning(Part):
@@ -97,7 +94,7 @@ class Budget(Part):
         settings = without(self.settings, ["test_examples"] if flat.get("split") == "validation" else [])
         flat |= without(settings, fixed)
         for condition in self.conditions:
-            if condition.holds(flat):
+            if matches(condition.when, flat):
                 flat |= without(condition.set, fixed)
         clients = flat.get("clients", RunConfig.model_fields["clients"].default)
         if not isinstance(clients, int):
@@ -185,9 +182,7 @@ class Layout(Part):
     @classmethod
     def _are_axes(cls, names: list[str] | str, info: ValidationInfo) -> list[str] | str:
         known = [*SETTINGS, *(info.context or {}).get("axes", ())]
-        wrong = [name for name in ([names] if isinstance(names, str) else names) if name not in known]
-        if wrong:
-            raise ValueError(" ".join(unknown("axis of the report", name, known) for name in wrong))
+        require_known("axis of the report", as_list(names), known)
         return names
 
 
@@ -219,8 +214,7 @@ class GridSpec(Part):
     def _gains_are_over_a_cell(self) -> "GridSpec":
         shown = [*self.report.rows, self.report.columns]
         for key, value in self.report.gains_over.items():
-            if key not in shown:
-                raise ValueError(unknown("row or column of gains_over", key, shown))
+            require_known("row or column of gains_over", [key], shown)
             values = [str(known) for known in self.axes.get(key, [value])]
             if str(value) not in values:
                 raise ValueError(f"gains_over names {key}={value}, but the axis has {', '.join(values)}.")
@@ -237,10 +231,7 @@ class GridSpec(Part):
     @model_validator(mode="after")
     def _methods_of_the_paper_are_columns(self) -> "GridSpec":
         names = [*self.mirrors.own, *self.mirrors.baselines] if self.mirrors else []
-        known = self.axes.get(self.report.columns, names)
-        wrong = [name for name in names if name not in known]
-        if wrong:
-            raise ValueError(" ".join(unknown("column in own or baselines of mirrors", name, known) for name in wrong))
+        require_known("column in own or baselines of mirrors", names, self.axes.get(self.report.columns, names))
         return self
 
     @model_validator(mode="after")
@@ -248,9 +239,7 @@ class GridSpec(Part):
         options = [key for tuning in self.tuning for key in tuning.options]
         known = list(dict.fromkeys([*SETTINGS, *self.axes, *self.settings, *options]))
         names = [figure.setting for figure in self.report.figures if isinstance(figure, BySetting)]
-        wrong = [name for name in names if name not in known]
-        if wrong:
-            raise ValueError(" ".join(unknown("setting of a figure", name, known) for name in wrong))
+        require_known("setting of a figure", names, known)
         return self
 
     def untuned(self) -> "GridSpec":

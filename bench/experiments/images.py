@@ -57,9 +57,8 @@ def locate(spec: ExperimentSpec, cells: Iterable[Cell], data_dir: Path | None) -
     views = dict.fromkeys((cell.config.dataset, cell.config.transform, cell.config.image_size) for cell in cells)
     found, absent = _load(views, data_dir)
     used = {name: spec.substitutes[name] for name in absent if name in spec.substitutes}
-    others, without = _load(
-        [(used[name], transform, size) for name, transform, size in views if name in used], data_dir
-    )
+    replacing = [(used[name], transform, size) for name, transform, size in views if name in used]
+    others, without = _load(replacing, data_dir)
     for sentence in without.values():
         raise datasets.DataError(sentence)
     images = Images(found | others, absent, used)

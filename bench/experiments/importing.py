@@ -77,11 +77,7 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
 
 
 def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged: Merged, dry_run: bool) -> None:
-    """Takes the runs that are finished there only, and compares those that are finished on both sides.
-
-    Args:
-        own: records of the runs that are finished here.
-    """
+    """Takes the runs that are finished there only, and compares those that are finished on both sides (own: here)."""
     for run_id, record in there.records().items():
         if record["status"] not in _FINISHED:
             merged.unfinished.append(run_id)
@@ -108,11 +104,7 @@ def _can_be_copied(there: Store, run_id: str) -> bool:
 def _merge_grid(
     name: str, theirs: StoredGrid, here: Store, ended: Collection[str], merged: Merged, dry_run: bool
 ) -> None:
-    """Adds the cells of a grid there to the grid of the same name here.
-
-    Args:
-        ended: ids of the runs that are finished here, now or before.
-    """
+    """Adds the cells of a grid there to the grid of the same name here; `ended` are the runs that are finished here."""
     ours = here.grid(name)
     if ours and ours["digest"] != theirs["digest"]:
         merged.others.append(name)
@@ -120,17 +112,13 @@ def _merge_grid(
     grid = merge_cells(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs
     kept = {cell["run"] for cell in grid["cells"]}
     lost = [cell for cell in theirs["cells"] if cell["run"] in ended and cell["run"] not in kept]
-    merged.replaced += dict.fromkeys(f"{name}: {_labels(theirs, cell)}" for cell in lost)
+    keys = [*theirs["report"]["rows"], theirs["report"]["columns"]]
+    labels = (", ".join(str(value_of(cell, key)) for key in keys) for cell in lost)
+    merged.replaced += dict.fromkeys(f"{name}: {label}" for label in labels)
     if grid != ours:
         merged.grids.append(name)
         if not dry_run:
             here.write_grid(name, grid)
-
-
-def _labels(grid: StoredGrid, cell: StoredCell) -> str:
-    """Labels of the row and column of a cell, for people."""
-    keys = [*grid["report"]["rows"], grid["report"]["columns"]]
-    return ", ".join(str(value_of(cell, key)) for key in keys)
 
 
 def _order(ours: StoredGrid, theirs: StoredGrid) -> Sequence[StoredCell]:

@@ -114,9 +114,7 @@ def retention_of(
 
     before = "none" if options.rerun else _kept(cell.id, store)
     return StateRetention(
-        _most(least, options.keep, before),
-        rounds("round", grid.save_rounds),
-        rounds("local-models", [*named, *shown]),
+        _most(least, options.keep, before), rounds("round", grid.save_rounds), rounds("local-models", [*named, *shown])
     )
 
 
@@ -148,12 +146,11 @@ def check_name(spec: ExperimentSpec, store: Store) -> None:
     if stored and stored.get("source", "") != grid.source and stored.get("digest") != grid.digest(spec.budget):
         other = stored.get("source") or "the grid that comes with skewbench"
         own = grid.source or "the grid that comes with skewbench"
-        raise ConfigError(
-            [
-                f"{store.folder} holds results of another grid called {grid.name} ({other}), and those of {own} would "
-                "overwrite its table; rename the file, or choose another --results-dir."
-            ]
+        mistake = (
+            f"{store.folder} holds results of another grid called {grid.name} ({other}), and those of {own} would overwrite "
+            "its table; rename the file, or choose another --results-dir."
         )
+        raise ConfigError([mistake])
 
 
 def check_engine(engine: str, cells: Iterable[Cell]) -> None:
@@ -169,11 +166,8 @@ def check_engine(engine: str, cells: Iterable[Cell]) -> None:
 
 
 def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store: Store, note: str) -> str | None:
-    """None if the finished run is enough; "" if there is none; otherwise why the run is repeated.
-
-    Args:
-        note: how the images that are here differ from the complete dataset.
-    """
+    """None if the finished run is enough; "" if there is none; otherwise why the run is repeated. The note says how the
+    images that are here differ from the complete dataset."""
     record = store.record(cell.id)
     if record is None:
         return "its files are damaged; they will be in superseded/" if store.is_damaged(cell.id) else ""

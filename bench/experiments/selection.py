@@ -70,7 +70,7 @@ def with_chosen(selection: Selection, spec: ExperimentSpec, chosen: Mapping[str,
 
     def tuned(cells: list[Cell]) -> list[Cell]:
         found = [_with_chosen(cell, chosen.get(grid_cells.cell_key(layout, cell.to_json()))) for cell in cells]
-        return _without_repetitions(found)
+        return list({(cell.dataset, cell.id): cell for cell in found}.values())  # without repetitions
 
     return Selection(tuned(selection.cells), tuned(selection.selected))
 
@@ -99,10 +99,6 @@ def _with_chosen(cell: Cell, choice: Mapping[str, Any] | None) -> Cell:
     return replace(cell, config=config, id=run_id(config), tuned=choice)
 
 
-def _without_repetitions(cells: list[Cell]) -> list[Cell]:
-    return list({(cell.dataset, cell.id): cell for cell in cells}.values())
-
-
 def _check_keys(cells: list[Cell], spec: ExperimentSpec) -> None:
     """Raises ConfigError if two runs of one seed belong to the same cell of the table."""
     layout = spec.grid.report.model_dump()
@@ -110,9 +106,8 @@ def _check_keys(cells: list[Cell], spec: ExperimentSpec) -> None:
     twice = [json.loads(key) for (key, _), count in counts.items() if count > 1]
     if twice:
         *_, labels = twice[0]
-        raise ConfigError(
-            [
-                f"Grid {spec.grid.name!r} has several runs of one seed for ({', '.join(map(str, labels))}): name the "
-                "axis in which they differ among the report's rows or columns."
-            ]
+        mistake = (
+            f"Grid {spec.grid.name!r} has several runs of one seed for ({', '.join(map(str, labels))}): name the axis in "
+            "which they differ among the report's rows or columns."
         )
+        raise ConfigError([mistake])

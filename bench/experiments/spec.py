@@ -52,14 +52,11 @@ class TuningOptions:
 
     def validate(self) -> None:
         """Raises ConfigError with every option that is wrong by itself."""
-        mistakes = [
-            unknown(kind, value, known)
-            for kind, value, known in (
-                ("searcher", self.searcher, SEARCHERS),
-                ("scheduler", self.scheduler, SCHEDULERS),
-            )
-            if value not in known
-        ]
+        mistakes = []
+        if self.searcher not in SEARCHERS:
+            mistakes.append(unknown("searcher", self.searcher, SEARCHERS))
+        if self.scheduler not in SCHEDULERS:
+            mistakes.append(unknown("scheduler", self.scheduler, SCHEDULERS))
         if not 0 < self.validation_share < 1:
             mistakes.append(f"--validation-share must lie between 0 and 1, but got {self.validation_share:g}.")
         if not all(part.strip() for part in self.space.split(",")):

@@ -21,11 +21,7 @@ def divide(config: Any, dataset: Any) -> tuple[np.ndarray, np.ndarray, list[np.n
     """
     images, labels = take_subset(dataset.train, config.train_examples, config.seed)
     clients = partitions.parse(config.partition).split(
-        labels,
-        config.clients,
-        dataset.num_classes,
-        config.seed,
-        dirichlet_seed_override=config.dirichlet_seed_override,
+        labels, config.clients, dataset.num_classes, config.seed, dirichlet_seed_override=config.dirichlet_seed_override
     )
     clients = clients[: config.first_clients]
     if config.split != "validation":

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from algorithms import tree
 from algorithms.tree import Tree
-from bench.seeding import generator_for
 from bench.simulation.client import BatchIndex, ClientView, Mapped, bind
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def run_loop(
             for step, batch in enumerate(rows.split(sizes))
         ]
         given = {**shared, **tree.row(per_client, position)}
-        model = bind(task.model, given.pop("buffers"), _dropout_generator(task, shared["round"], client))
+        model = bind(task.model, given.pop("buffers"), task.generator_for("dropout", shared["round"], client))
         result = fn(task.data_of(client), plan, ClientView(model=model, **given))
         outcomes.append(Mapped(result, model.buffers))
     return tree.stack(outcomes)
@@ -112,10 +111,6 @@ def padding_share(sizes: list[list[int]]) -> float:
     blocks = [[sizes[position] for position in block] for block in _blocks([len(batches) for batches in sizes])]
     computed = sum(len(block) * math.prod(_extent(block)) for block in blocks)
     return 1 - sum(map(sum, sizes)) / computed
-
-
-def _dropout_generator(task: "Task", round: int, client: int):
-    return generator_for(task.seed, "dropout", round, client)
 
 
 def _blocks(num_steps: list[int], largest: int | None = None) -> list[list[int]]:

@@ -88,13 +88,8 @@ class Run:
 
     def checkpoint(self) -> dict[str, Any]:
         """Everything that `restore` needs in order to continue as if nothing had happened."""
-        peak = peak_memory_mb(self.task.device)
-        return {
-            "state": self.state,
-            "rows": self.rows,
-            "seconds": self._seconds,
-            "peak_memory_mb": max(peak, self._peak_mb),
-        }
+        peak = max(peak_memory_mb(self.task.device), self._peak_mb)
+        return {"state": self.state, "rows": self.rows, "seconds": self._seconds, "peak_memory_mb": peak}
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Goes on from a checkpoint of a run with the same config, engine and kind of device.
@@ -140,13 +135,10 @@ class Run:
         """Instead of training, of a method that is `post_hoc`: the last state of a finished run of its base. What is measured
         is one row; its seconds are those of deploying and testing alone. What is deployed is kept as the final state."""
         begin, self.state = time.perf_counter(), on_device(state, self.task.device)
-        if self.finished:
-            row = self._measured(evaluated=True)
-        else:
-            row, self._diverged = (
-                self._measured(evaluated=False),
-                f"the run of its base had diverged after round {self.round}",
-            )
+        base_ended = self.finished
+        row = self._measured(evaluated=base_ended)
+        if not base_ended:
+            self._diverged = f"the run of its base had diverged after round {self.round}"
         self._seconds = row["seconds"] = time.perf_counter() - begin
         self.rows.append(row)
         if self._folder and self._retention.final != "none" and self._deployed:

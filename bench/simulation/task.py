@@ -171,12 +171,11 @@ class Task:
             [n, ...].
         """
         scale = self.federation.transform.scale
-        return torch.cat(
-            [
-                fn(scale(batch, self.dtype, memory_format=torch.channels_last), position * _BATCH)
-                for position, batch in enumerate(images.split(_BATCH))
-            ]
-        )
+        outputs = [
+            fn(scale(batch, self.dtype, memory_format=torch.channels_last), position * _BATCH)
+            for position, batch in enumerate(images.split(_BATCH))
+        ]
+        return torch.cat(outputs)
 
     def batch_indices(self, client: int, round: int) -> tuple[Tensor, dict[str, Tensor], list[int]]:
         """The examples a client of the federation visits in a round.

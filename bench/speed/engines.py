@@ -94,9 +94,8 @@ def _on_both_engines(setting: Setting, name: str, **changes) -> dict[str, Task]:
 def _rows(setting: Setting, tasks: dict[str, Task], rounds: dict[str, Callable[[], int]]) -> list[Row]:
     """A row per case; those that have a task are also given as a ratio to the yardstick, if it is measured."""
     rows = take_turns(rounds, setting.repeats, setting.device, setting.gpu)
-    if reference := rows.get(_YARDSTICK):
-        notes = {case: f"{rows[case].value / reference.value:.2f} of the yardstick" for case in tasks}
-    else:
-        notes = dict.fromkeys(tasks, "")
-    rows |= {case: replace(rows[case], note=notes[case], padding=padding_of(task)) for case, task in tasks.items()}
+    reference = rows.get(_YARDSTICK)
+    for case, task in tasks.items():
+        note = f"{rows[case].value / reference.value:.2f} of the yardstick" if reference else ""
+        rows[case] = replace(rows[case], note=note, padding=padding_of(task))
     return list(rows.values())

@@ -48,16 +48,12 @@ def _trial(case: str, task: Task, repeats: int) -> Row:
     after = first.step(task, start)
     evaluate(task, first.deploy(task, after, everyone))
     once = time.perf_counter() - begin  # with the features of the test images, and of all images where they are cached
-    seconds = {
-        "epoch": median_seconds(lambda: fedavg.step(task, state), repeats),
-        "test": median_seconds(lambda: evaluate(task, fedavg.deploy(task, trained, everyone)), repeats),
-        "classifier": median_seconds(
-            lambda: evaluate(task, first.deploy(task, first.step(task, after), everyone)), repeats
-        ),
-    }
-    of_fedavg = _FEDAVG_ROUNDS * (_LOCAL_EPOCHS * seconds["epoch"] + seconds["test"])
-    encoders = concat.encoder_rounds * _LOCAL_EPOCHS * seconds["epoch"]
-    of_concat = encoders + once + (concat.classifier_rounds - 1) * seconds["classifier"]
+    epoch = median_seconds(lambda: fedavg.step(task, state), repeats)
+    test = median_seconds(lambda: evaluate(task, fedavg.deploy(task, trained, everyone)), repeats)
+    classifier = median_seconds(lambda: evaluate(task, first.deploy(task, first.step(task, after), everyone)), repeats)
+    of_fedavg = _FEDAVG_ROUNDS * (_LOCAL_EPOCHS * epoch + test)
+    encoders = concat.encoder_rounds * _LOCAL_EPOCHS * epoch
+    of_concat = encoders + once + (concat.classifier_rounds - 1) * classifier
     return Row(case, of_concat, "s", f"{of_concat / of_fedavg:.2f} of FedAvg ({of_fedavg:,.0f} s)")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import datasets
-from bench.errors import unknown
+from bench.errors import require_known
 from bench.speed.rows import Row, markdown, not_measured, read_json, write_json
 
 CASES = {
@@ -105,9 +105,7 @@ def _chosen(text: str | None) -> list[str]:
     if text is None:
         return [name for name in CASES if name not in LONG]
     names = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    mistakes = [unknown("case", name, CASES) for name in names if name not in CASES]
-    if mistakes:
-        raise ValueError(" ".join(mistakes))
+    require_known("case", names, CASES)
     return names
 
 

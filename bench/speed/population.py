@@ -3,6 +3,7 @@
 Each measurement has a process of its own, so that nobody's memory is counted as another's.
 """
 
+import itertools
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,8 +91,7 @@ def measure(data_dir: Path, method: str, size: int, rounds: int) -> Measured:
     while not run.finished:
         run.step()
     added = peak_memory_mb(device) - held
-    rows = [{"examples": 0, "seconds": 0.0}, *run.rows]
-    both = list(zip(rows, rows[1:], strict=False))
+    both = list(itertools.pairwise([{"examples": 0, "seconds": 0.0}, *run.rows]))
     states = run.state["clients"]["rows"]
     trained = {client for round in range(rounds) for client in run.task.sample_cohort(round).ids.tolist()}
     return Measured(

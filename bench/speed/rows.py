@@ -85,10 +85,8 @@ def read_json(path: Path) -> dict[str, Row]:
     if not path.is_file():
         raise ValueError(f"There is no file {path} to compare with; write one with --json.")
     try:
-        rows = [
-            Row(**{key: value for key, value in row.items() if key in known})
-            for row in json.loads(path.read_text())["rows"]
-        ]
+        stored = json.loads(path.read_text())["rows"]
+        rows = [Row(**{key: row[key] for key in known & row.keys()}) for row in stored]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not hold the rows of an earlier measurement; write it with --json.") from error
     return {row.case: row for row in rows}

@@ -98,10 +98,8 @@ def side_by_side(data_dir: Path, count: int, rounds: int = 3) -> tuple[float, fl
     """
     gpus = f"{1 / count:.3g}" if torch.cuda.is_available() else "0"
     ended, rows = _run({**WORKLOAD, "rounds": rounds}, count, data_dir=data_dir, gpus=gpus, max_concurrent=count)
-    rate = sum(
-        (last["examples"] - first["examples"]) / (last["seconds"] - first["seconds"]) for first, *_, last in rows
-    )
-    return rate, ended[-1][1]["unique_memory_mb"]
+    rates = [(last["examples"] - first["examples"]) / (last["seconds"] - first["seconds"]) for first, *_, last in rows]
+    return sum(rates), ended[-1][1]["unique_memory_mb"]
 
 
 def wall_of_many(count: int = 1000) -> float:
@@ -192,11 +190,8 @@ def _run(
     read: bool = True,
     look: Callable[[int], None] = lambda num_ended: None,
 ) -> tuple[list[tuple[float, dict]], list[list[dict]]]:
-    """Runs a setting with so many seeds; look is called after each run with how many have ended.
-
-    Returns:
-        In the order in which runs ended: (moment, record) of each, and its rows if they were to be read.
-    """
+    """Runs a setting with so many seeds; look is called after each run with how many have ended. Returns, in the order in
+    which runs ended, (moment, record) of each, and its rows if they were to be read."""
     clock = _Clock(look)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -125,15 +126,8 @@ def images(data_dir: Path | None, scratch: Path) -> Iterator[tuple[Path, str]]:
         yield data_dir, found
         return
     write_random_cifar10(scratch / "cifar-10-batches-py")
-    previous = os.environ.get("SKEWBENCH_CACHE")
-    os.environ["SKEWBENCH_CACHE"] = str(scratch / "cache")
-    try:
+    with mock.patch.dict(os.environ, SKEWBENCH_CACHE=str(scratch / "cache")):
         yield scratch, "random, in the shape of CIFAR-10"
-    finally:
-        if previous is None:
-            del os.environ["SKEWBENCH_CACHE"]
-        else:
-            os.environ["SKEWBENCH_CACHE"] = previous
 
 
 def write_random_cifar10(folder: Path, batch_size: int = 10_000) -> None:
@@ -141,9 +135,7 @@ def write_random_cifar10(folder: Path, batch_size: int = 10_000) -> None:
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        batch = {
-            "data": rng.integers(0, 256, (batch_size, 3072), np.uint8),
-            "labels": [i % 10 for i in range(batch_size)],
-        }
+        images = rng.integers(0, 256, (batch_size, 3072), np.uint8)
+        batch = {"data": images, "labels": [i % 10 for i in range(batch_size)]}
         (folder / name).write_bytes(pickle.dumps(batch))
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(label) for label in range(10)]}))

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import algorithms
 import search_spaces
+from algorithms.base import Algorithm
 from bench.config.resolve import resolve, with_options
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
@@ -15,9 +16,6 @@ from bench.experiments.spec import OWN, VALIDATION, TuningOptions
 from bench.results.metrics import METRICS
 from bench.tuning.search import Search, stops_of
 from search_spaces import Parameter, Space
-
-if TYPE_CHECKING:
-    from algorithms.base import Algorithm
 
 # What a search may change: how clients train, but not the problem, nor the number of rounds.
 _TRAINING = ("lr", "momentum", "weight_decay", "batch_size", "local_epochs", "local_steps", "last_batch")
@@ -53,7 +51,7 @@ def make_searches(
         except ConfigError as error:
             mistakes += error.mistakes
     if mistakes:
-        raise ConfigError(list(dict.fromkeys(mistakes)))
+        raise ConfigError(mistakes)
     return found
 
 
@@ -69,12 +67,11 @@ def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str]) -> Spac
     method = cell.config.algorithm
     name = method["name"]
     if name == "centralized":
-        raise ConfigError(
-            [
-                "centralized has no clients that could set validation data aside; search a federated method (in a grid: --only "
-                "algorithm=NAME|NAME)."
-            ]
+        mistake = (
+            "centralized has no clients that could set validation data aside; search a federated method (in a grid: --only "
+            "algorithm=NAME|NAME)."
         )
+        raise ConfigError([mistake])
     own = [method["base"]["name"], name] if cell.is_wrapped else [name]
     names = [part for space in tuning.space.split(",") for part in (own if space.strip() == OWN else [space.strip()])]
     space = search_spaces.merged(names)
@@ -130,7 +127,7 @@ def _values(parameter: Parameter, searcher: str) -> list[Any]:
     return parameter.grid if searcher == "grid" or parameter.low is None else [parameter.low, parameter.high]
 
 
-def _wrong_metric(metric: str | None, method: "type[Algorithm]", name: str) -> list[str]:
+def _wrong_metric(metric: str | None, method: type[Algorithm], name: str) -> list[str]:
     """Why no run of a method reports a metric."""
     known = [f"{VALIDATION}_{own}" for own in METRICS]
     if metric is None:
@@ -146,16 +143,14 @@ def _wrong_metric(metric: str | None, method: "type[Algorithm]", name: str) -> l
 
 def _too_early(scheduler: str, config: RunConfig) -> list[str]:
     """Why runs have no accuracy at the rounds at which a scheduler compares them."""
-    method: type[Algorithm] = algorithms.load(config.algorithm["name"])
-    only_at_end = (method.personal or method.post_hoc) and not config.evaluate_every
-    stages = hasattr(method, "encoder_rounds")
-    name, every = config.algorithm["name"], config.evaluate_every or 1
     if scheduler == "none":
         return []
+    name, every = config.algorithm["name"], config.evaluate_every or 1
+    method: type[Algorithm] = algorithms.load(name)
+    only_at_end = (method.personal or method.post_hoc) and not config.evaluate_every
+    if only_at_end or hasattr(method, "encoder_rounds"):
+        why = f"{name} has no accuracy before its last rounds; use --scheduler none."
+        return [f"asha compares runs before they end, but {why}"]
     first = stops_of(config.rounds, scheduler)[0]
-    if not (only_at_end or stages):
-        late = f"asha compares runs after round {first}, but they are evaluated every {every} rounds; lower evaluate_every."
-        return [late] if every > first else []
-    return [
-        f"asha compares runs before they end, but {name} has no accuracy before its last rounds; use --scheduler none."
-    ]
+    late = f"asha compares runs after round {first}, but they are evaluated every {every} rounds; lower evaluate_every."
+    return [late] if every > first else []

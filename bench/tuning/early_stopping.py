@@ -16,10 +16,7 @@ class PerSearch(FIFOScheduler):
     """Starts configurations in their order, and compares only those of one search with each other."""
 
     def __init__(self, studies: Mapping[str, Study]):
-        """
-        Args:
-            studies: by the names of their searches.
-        """
+        """Takes studies by the names of their searches."""
         super().__init__()
         self._schedulers = {name: _scheduler(study) for name, study in studies.items()}
 

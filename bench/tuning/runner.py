@@ -150,8 +150,9 @@ class ConfigurationRecorder(TrialRecorder):
 
     def _record_seed(self, search: OpenSearch, trial: Trial, seed: SeedReport) -> None:
         run, report, left = seed.run, seed.worker, self._open[trial.trial_id]
-        if run in search.ended:  # a worker has died, and another one trains the configuration again
-            self._discard(search, seed)
+        if run in search.ended:  # a worker has died, and another one trains the configuration again: the record stays
+            if report.result:
+                (Folder(search.job.folder) / run / "checkpoint").remove()
             return
         name = f"{search.name_of(trial.config['params'])}, seed {seed.config.seed}"
         self.runs.update(run, report.start, report.rows)
@@ -159,10 +160,11 @@ class ConfigurationRecorder(TrialRecorder):
         if report.note:
             self._on_message(f"{name}: {report.note}")
         if not report.result:
-            self.runs.append(run, report.rows)
+            self.store.append(run, report.rows)
             return
-        status = report.result["status"]
-        result = {**report.result, **self._base_summary(search, seed.config.seed)}
+        status, result = report.result["status"], dict(report.result)
+        if base := search.base_ids.get(seed.config.seed):
+            result["base_summary"] = self.store.summary(base)
         self.runs.end(run, result, self._folder_of(search, run))
         del left[run]
         if status != "failed":
@@ -170,21 +172,12 @@ class ConfigurationRecorder(TrialRecorder):
         if status != "done":
             self._on_message(f"{name}: {status}: {report.result['reason']}")
 
-    def _discard(self, search: OpenSearch, seed: SeedReport) -> None:
-        """A run that has its record already keeps it; the checkpoint of its repetition is removed."""
-        if seed.worker.result:
-            (Folder(search.job.folder) / seed.run / "checkpoint").remove()
-
     def _search(self, trial: Trial) -> OpenSearch:
         return self._searches[trial.config["search"]]
 
     def _folder_of(self, search: OpenSearch, run: str) -> str:
         """Where the worker of a run has written, if that is not the store."""
-        return f"{search.job.folder}/{run}" if search.job.in_storage else ""
-
-    def _base_summary(self, search: OpenSearch, seed: int) -> dict[str, Any]:
-        base = search.base_ids.get(seed)
-        return {"base_summary": self.store.summary(base)} if base else {}
+        return f"{search.job.folder}/{run}" if search.job.options.storage else ""
 
 
 def run_searches(

@@ -97,19 +97,11 @@ class Search:
 
     def _key(self) -> dict[str, Any]:
         """What makes numbers comparable: neither the values that the search replaces, nor the sources of the space."""
-        described = self.describe()
-        space = {
-            key: {part: value for part, value in where.items() if part != "source"}
-            for key, where in described["space"].items()
-        }
+        space = {key: parameter.model_dump(exclude={"source"}) for key, parameter in self.space.items()}
         first = {key: parameter.grid[0] for key, parameter in self.space.items()}
         start = {} if self.searcher == "grid" else {"start": self.usual}  # the first configuration
-        return {
-            "runs": [*self.runs(first)],
-            "space": space,
-            **start,
-            **{key: described[key] for key in ("searcher", "scheduler", "metric", "warm_start")},
-        }
+        how = {key: getattr(self, key) for key in ("searcher", "scheduler", "metric", "warm_start")}
+        return {"runs": [*self.runs(first)], "space": space, **start, **how}
 
 
 def stops(search: Search) -> list[int]:
@@ -121,7 +113,4 @@ def stops_of(rounds: int, scheduler: str) -> list[int]:
     """`stops` of runs with so many rounds; without a scheduler only the end."""
     first = max(1, rounds // REDUCTION**_RUNGS)
     rungs = (first * REDUCTION**rung for rung in range(_RUNGS + 1)) if scheduler != "none" else ()
-    return [
-        *(stop for stop in rungs if 2 * stop <= rounds),
-        rounds,
-    ]  # stopping shortly before the end saves next to nothing
+    return [*(stop for stop in rungs if 2 * stop <= rounds), rounds]  # stopping shortly before the end saves little

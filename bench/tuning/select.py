@@ -9,11 +9,10 @@ from rich.console import Console
 
 from bench.config.schema import RunConfig, run_id
 from bench.errors import ConfigError
-from bench.execution.job import Job
+from bench.execution import driver
 from bench.execution.resources import Machines
 from bench.execution.workspace import Workspace
 from bench.experiments.cells import Cell
-from bench.experiments.cost import examples_to_train
 from bench.experiments.planning import has_last_state
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
 from bench.provenance import commit
@@ -57,9 +56,8 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
     searched = dict.fromkeys(key for search in searches.values() for key in search.space if key in spec.overrides)
     if searched:
         names = ", ".join(searched)
-        raise ConfigError(
-            [f"--set {names} cannot be used here: {names} is searched; leave it out, or take another --space."]
-        )
+        mistake = f"--set {names} cannot be used here: {names} is searched; leave it out, or take another --space."
+        raise ConfigError([mistake])
     return searches
 
 
@@ -160,38 +158,25 @@ def _run_searches(
     on_message: Callable[[str], None],
 ) -> dict[str, int]:
     """Runs what is left of searches, side by side, after the runs from whose states they start: these may be configurations of
-    the other searches, which then need no training.
-
-    Returns:
-        Name of a search -> how many of its configurations have failed.
-    """
+    other searches, which then need no training. Returns name of a search -> how many of its configurations have failed."""
     from bench.execution import scheduler
     from bench.tuning import runner
 
     workspace = Workspace(store, options.storage)
     left = [name for name, study in studies.items() if study.left]
     bases = {name: runner.bases_of(studies[name].search) for name in left}
-    _train_bases([base for own in bases.values() for base in own.values()], workspace, options, machines, console)
+    _train_bases([base for own in bases.values() for base in own.values()], options, machines, store, console)
     folders = {
         name: {seed: workspace.base_folder(run_id(config)) for seed, config in own.items()}
         for name, own in bases.items()
     }
     shared = dict.fromkeys(folder for own in folders.values() for folder in own.values())
     with workspace.marker(machines.address) as marker, scheduler.shared_bases(shared, store):
-
-        def job_of(name: str) -> runner.SearchJob:
-            return runner.SearchJob(
-                studies[name].search,
-                workspace.root,
-                options.storage is not None,
-                folders[name],
-                studies[name].ended_runs,
-                marker,
-                options.checkpoint_seconds,
-                options.engine,
-            )
-
-        searches = [runner.OpenSearch(studies[name], job_of(name), *_label_and_title(name, studies)) for name in left]
+        searches = []
+        for name in left:
+            study = studies[name]
+            job = runner.SearchJob(study.search, workspace.root, folders[name], study.ended_runs, options, marker)
+            searches.append(runner.OpenSearch(study, job, *_label_and_title(name, studies)))
         runner.run_searches(
             searches,
             store,
@@ -214,46 +199,19 @@ def _label_and_title(name: str, studies: Mapping[str, Study]) -> tuple[str, str]
 
 
 def _train_bases(
-    bases: Iterable[RunConfig], workspace: Workspace, options: ExecutionOptions, machines: Machines, console: Console
+    bases: Iterable[RunConfig], options: ExecutionOptions, machines: Machines, store: Store, console: Console
 ) -> None:
     """Runs from whose last states the configurations start, those that are not in the store; see
     `bench.tuning.runner.bases_of`."""
-    from bench.execution import scheduler
-    from bench.execution.progress import Display
-
     wanted = {run_id(config): config for config in bases}
-    lacking = {run: config for run, config in wanted.items() if not has_last_state(workspace.store, run)}
-    if not lacking:
-        return
-    shown = {
-        run: (
-            f"for the search, {config.algorithm['name']} on validation data, seed {config.seed}",
-            examples_to_train(config),
-        )
+    lacking = {run: config for run, config in wanted.items() if not has_last_state(store, run)}
+    names = {
+        run: f"for the search, {config.algorithm['name']} on validation data, seed {config.seed}"
         for run, config in lacking.items()
     }
-    with workspace.marker(machines.address) as marker, Display(console, shown).shown() as display:
-        jobs = [
-            Job(
-                run,
-                config,
-                workspace.run_folder(run),
-                StateRetention(),
-                options.checkpoint_seconds,
-                options.engine,
-                marker=marker,
-            )
-            for run, config in lacking.items()
-        ]
-        scheduler.run_jobs(
-            jobs,
-            workspace.store,
-            display,
-            data_dir=options.data_dir,
-            machines=machines,
-            storage=options.storage,
-            facts={"commit": commit()},
-        )
+    if lacking:
+        retention = dict.fromkeys(lacking, StateRetention())
+        driver.run_configs(lacking, names, retention, {}, options, machines, store, console)
 
 
 def title_of(search: Search) -> str:

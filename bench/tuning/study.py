@@ -135,16 +135,12 @@ class Study:
             runs = tuple(self.search.runs(params))
             if all(run in self._runs for run in runs):
                 ended = [self._runs[run] for run in runs]
-                complete = all(one.complete for one in ended)
-                last = self.search.template.rounds
-                rounds = last if complete else min(one.rounds for one in ended if not one.complete)
+                stopped = [one.rounds for one in ended if not one.complete]
+                complete, rounds = not stopped, min(stopped, default=self.search.template.rounds)
                 diverged = sum(one.status == "diverged" for one in ended)
                 scores = tuple(one.at(rounds) for one in ended)
                 found[runs] = Outcome(params, runs, scores, rounds, complete, diverged, params in self._elsewhere)
-        return sorted(
-            found.values(),
-            key=lambda one: (not one.complete, -one.rounds * (not one.complete), -one.mean),
-        )
+        return sorted(found.values(), key=lambda one: (not one.complete, -one.rounds * (not one.complete), -one.mean))
 
     def _read_proposed(self) -> list[dict]:
         """What the search has proposed; nothing if its file is damaged: then it starts over, and finished runs count."""
@@ -183,8 +179,8 @@ class Study:
         runs, rungs = [self._runs[run] for run in ids], stops(self.search)
         if not all(one.complete or one.rounds in rungs[:-1] for one in runs):
             return False  # another search has stopped one at another round
-        complete = self._is_complete(params)
-        last = rungs[-1] if complete else min(one.rounds for one in runs if not one.complete)
+        stopped = [one.rounds for one in runs if not one.complete]
+        complete, last = not stopped, min(stopped, default=rungs[-1])
         reached = {stop: sum(one.at(stop) for one in runs) / len(runs) for stop in rungs if stop <= last}
         self.optuna.add_trial(
             optuna.trial.create_trial(
@@ -263,12 +259,7 @@ def _distribution(parameter: Parameter, search: Search) -> BaseDistribution:
 
 
 def _sampler(search: Search, proposed: int, draw: int) -> BaseSampler:
-    """The sampler of one draw.
-
-    Args:
-        proposed: number of configurations before this one.
-        draw: number of draws for this one that gave a known configuration.
-    """
+    """The sampler of a draw: after so many proposed configurations, and so many draws that gave a known one."""
     seed = seed_for(min(search.configs), "search", search.name, proposed, draw) % 2**32
     if search.searcher != "optuna":
         return RandomSampler(seed=seed)

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from bench.config.schema import RunConfig
 from bench.execution import ray_environment  # noqa: F401
 from bench.execution.job import Job
-from bench.execution.resources import Resources
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import Worker, WorkerReport
+from bench.experiments.spec import ExecutionOptions
 from bench.simulation.retention import StateRetention
 from bench.tuning.outcomes import ValidationRun, is_score, latest
 from bench.tuning.search import Search, stops
@@ -23,20 +22,18 @@ class SearchJob:
     Attributes:
         search: what is searched.
         folder: has a folder for each of its runs; an absolute path, or a URI that fsspec knows.
-        in_storage: whether that is a storage, instead of the store's own folder.
         bases: seed -> where the last state lies from which the runs of that seed start; see `bench.tuning.runner.bases_of`.
         ended: run id -> what is known of a validation run that need not be trained.
-        marker, checkpoint_seconds, engine: as in `bench.execution.job.Job`.
+        options: how its runs are executed; with a storage, `folder` is in it, else in the store.
+        marker: as in `bench.execution.job.Job`.
     """
 
     search: Search
     folder: str
-    in_storage: bool
     bases: Mapping[int, str]
     ended: Mapping[str, ValidationRun]
+    options: ExecutionOptions
     marker: str = ""
-    checkpoint_seconds: float = 60.0
-    engine: str = "auto"
 
     def job(self, run: str, config: RunConfig) -> Job:
         """One of its runs, which keeps no states."""
@@ -45,8 +42,8 @@ class SearchJob:
             config,
             f"{self.folder}/{run}",
             StateRetention(final="none"),
-            self.checkpoint_seconds,
-            self.engine,
+            self.options.checkpoint_seconds,
+            self.options.engine,
             base=self.bases.get(config.seed, ""),
             marker=self.marker,
         )
@@ -91,25 +88,11 @@ class ConfigurationReport:
 
 
 class Configuration(WorkerTrainable):
-    """A trial that trains the runs of one configuration, a worker per seed; all of them share its part of a machine."""
-
-    def setup(  # type: ignore[override]  # Tune passes what `with_parameters` got, by name
-        self,
-        config: dict[str, Any],
-        data_dir: Path | None,
-        resources: Resources,
-        jobs: Mapping[str, SearchJob],
-    ) -> None:
-        """
-        Args:
-            config: "search", the name of a search, and "params", the hyper-parameters.
-            jobs: by the names of their searches.
-        """
-        self._jobs = jobs
-        super().setup(config, data_dir, resources)
+    """A trial that trains the runs of one configuration, a worker per seed; all of them share its part of a machine. Its
+    config has the name of a search and the hyper-parameters; jobs are by the names of their searches."""
 
     def begin(self, config: dict[str, Any]) -> None:
-        job = self._jobs[config["search"]]
+        job: SearchJob = self._jobs[config["search"]]
         self._search, self._ended, self._failed = job.search, job.ended, False
         self._configs = self._search.runs(config["params"])
         self._curves: dict[str, dict[int, float]] = {run: {} for run in self._configs}  # round -> metric

@@ -50,8 +50,7 @@ def run_job_alone(job: Job, recorder: RunRecorder, more: dict | None = None) -> 
     Args:
         more: goes into the record.
     """
-    worker, result = Worker(None, "cpu"), None
-    worker.assign(job)
+    worker, result = Worker(job, None, "cpu"), None
     recorder.start(job.id, job.config.canonical())
     while not result:
         report = worker.step()

@@ -116,9 +116,9 @@ import bench.execution.worker
 from bench.config.resolve import resolve
 from bench.simulation.retention import StateRetention
 bench.execution.worker.REPORT_SECONDS = 0
-worker = bench.execution.worker.Worker(None, "cpu")
 settings = {"algorithm": "scaffold", "dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 9, "local_epochs": 1}
-worker.assign(bench.execution.job.Job("a1", resolve(settings), sys.argv[1], StateRetention(), checkpoint_seconds=0))
+job = bench.execution.job.Job("a1", resolve(settings), sys.argv[1], StateRetention(), checkpoint_seconds=0)
+worker = bench.execution.worker.Worker(job, None, "cpu")
 print(worker.step().note, flush=True)
 print(worker.round, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

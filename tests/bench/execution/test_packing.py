@@ -29,11 +29,8 @@ def pretended_profile(config, data_dir, block, engine) -> Profile:
 class PretendedWorker:
     """Says that it is out of memory with less than it needs; else leaves in the folder of its run when and where it worked."""
 
-    def __init__(self, share: Resources):
-        self._share = share
-
-    def assign(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, job: Job, share: Resources):
+        self._job, self._share = job, share
 
     def step(self) -> WorkerReport:
         if self._share.gpus < FITS:
@@ -49,9 +46,7 @@ class PretendedWorker:
 
 class PretendedTrial(scheduler.JobTrainable):
     def new_worker(self, job):
-        worker = PretendedWorker(self._resources)
-        worker.assign(job)
-        return worker
+        return PretendedWorker(job, self._resources)
 
 
 class RunCallback:

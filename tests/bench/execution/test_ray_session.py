@@ -18,7 +18,7 @@ def test_the_handler_of_sigterm_is_restored_afterwards(tmp_path, monkeypatch):
         during.append(signal.getsignal(signal.SIGTERM))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ray_session, "_start", lambda address, resources: None)
+    monkeypatch.setattr(ray_session, "_start_local", lambda threads: None)
     monkeypatch.setattr(ray_session, "_check_machines", stop)
     before = signal.getsignal(signal.SIGTERM)
     with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
@@ -63,4 +63,4 @@ def test_a_cluster_that_asks_for_its_token_is_told_from_one_that_does_not_answer
     with pytest.raises(
         ValueError, match="at --address 10.0.0.1:6379 asks for its token, which this machine does not give"
     ):
-        ray_session._start("10.0.0.1:6379", Resources())
+        ray_session._join("10.0.0.1:6379", 1)

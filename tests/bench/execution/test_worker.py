@@ -32,8 +32,7 @@ def job(tmp_path):
 
 def train(job: Job, steps: int = 50) -> list[WorkerReport]:
     """What a new worker reports until the job ends."""
-    worker, said = Worker(None, "cpu"), []
-    worker.assign(job)
+    worker, said = Worker(job, None, "cpu"), []
     while len(said) < steps:
         said.append(worker.step())
         if said[-1].is_last:
@@ -188,8 +187,8 @@ import bench.config.resolve
 import bench.simulation.retention
 settings = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 1}
 config = bench.config.resolve.resolve(settings)
-worker = bench.execution.worker.Worker(None, "cpu")
-worker.assign(bench.execution.job.Job("a1", config, sys.argv[1], bench.simulation.retention.StateRetention()))
+job = bench.execution.job.Job("a1", config, sys.argv[1], bench.simulation.retention.StateRetention())
+worker = bench.execution.worker.Worker(job, None, "cpu")
 ended = None
 while not ended:
     ended = worker.step().result

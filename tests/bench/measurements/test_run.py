@@ -92,10 +92,9 @@ def trained_with(folder, digits, algorithm: str, keep: str):
             place = store.unfinished_folder(cell.id)
             retention = request.retention(cell, store, is_base=cell.id in plan.bases.values())
             base = plan.bases.get(cell.id)
-            worker, ended, rows = Worker(None, "cpu"), None, []
-            worker.assign(
-                Job(cell.id, cell.config, str(place), retention, base=str(store.run_folder(base)) if base else "")
-            )
+            base_folder = str(store.run_folder(base)) if base else ""
+            job = Job(cell.id, cell.config, str(place), retention, base=base_folder)
+            worker, ended, rows = Worker(job, None, "cpu"), None, []
             store.start(cell.id, cell.config.canonical())
             while not ended:
                 report = worker.step()

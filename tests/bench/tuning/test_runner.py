@@ -13,6 +13,7 @@ from bench.execution import ray_session
 from bench.execution.progress import RoundsBar
 from bench.execution.resources import Machines, Resources
 from bench.execution.worker import WorkerReport
+from bench.experiments.spec import ExecutionOptions
 from bench.results.store import Store
 from bench.simulation.run import Run
 from bench.tuning.outcomes import ValidationRun
@@ -31,7 +32,7 @@ def store(tmp_path):
 
 
 def search_job(search: Search, folder, ended=None, **options) -> SearchJob:
-    return SearchJob(search, str(folder), False, {}, ended or {}, checkpoint_seconds=0.0, **options)
+    return SearchJob(search, str(folder), {}, ended or {}, ExecutionOptions(checkpoint_seconds=0.0, **options))
 
 
 def recorder_of(study: Study, store: Store, said: list[str], **words: str) -> ConfigurationRecorder:

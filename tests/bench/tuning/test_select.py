@@ -107,7 +107,7 @@ def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
     searches = select.searches_of(asked.spec, asked.plan(store).selected)
     with pytest.raises(ValueError, match="configurations have failed"):
         choose(searches, asked, store)
-    assert {search.job.engine for search in opened} == {"loop"}
+    assert {search.job.options.engine for search in opened} == {"loop"}
     assert [search.label for search in opened] == [f"Search {number} " for number in (1, 2, 3, 4)]
 
 
