@@ -1,6 +1,7 @@
 """Methods by name, one file each. To add a method: write its file, add its line."""
 
 import ast
+import difflib
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,8 @@ def load(name: str) -> "type[Algorithm]":
     """The class of a method. Imports torch.
 
     Raises:
-        ValueError: if there is no method of that name, or it has a hook by an earlier name, which nothing would call.
+        ValueError: if there is no method of that name, or it has a hook by an earlier or a misspelt name, which nothing would
+            call.
     """
     module, class_name = _lookup(name).split(":")
     method = getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
@@ -53,7 +55,24 @@ def load(name: str) -> "type[Algorithm]":
         raise ValueError(
             f"{class_name} in algorithms/{module}.py has hooks by earlier names: rename {', '.join(earlier)}."
         )
+    if wrong := _misspelt_hooks(method):
+        meant = ", ".join(f"{name} ({hook}?)" for name, hook in wrong.items())
+        raise ValueError(
+            f"{class_name} in algorithms/{module}.py has methods that nothing calls, with names almost like hooks: {meant}. "
+            "Correct them, or begin the name of a helper with _."
+        )
     return method
+
+
+def _misspelt_hooks(method: "type[Algorithm]") -> dict[str, str]:
+    """Public functions of a method that are no hooks -> the hook that each name resembles: the method would run without it."""
+    from algorithms.base import RoundBased
+    from algorithms.wrapper import Wrapper
+
+    own = {name for name, part in vars(method).items() if callable(part) and not name.startswith("_")}
+    hooks = {name for kind in (RoundBased, Wrapper, *method.__mro__[1:]) for name in dir(kind)}
+    close = {name: difflib.get_close_matches(name, hooks, n=1, cutoff=0.8) for name in own - hooks}
+    return {name: found[0] for name, found in close.items() if found}
 
 
 def name_of(method: "Algorithm") -> str:

@@ -98,7 +98,11 @@ def select(cells: list[Cell], only: Mapping[str, Sequence[Any]]) -> list[Cell]:
         if not found:
             known = {*SETTINGS, *(key for cell in cells for key in cell.choice)}
             mistakes.append(unknown("setting", key, sorted(known)))
-        mistakes += [unknown(key, value, map(str, found)) for value in values if value not in found]
+            continue
+        values_there = ", ".join(map(str, found))
+        mistakes += [
+            f"No cell has {key}={value}; the cells have: {values_there}." for value in values if value not in found
+        ]
     if mistakes:
         raise ConfigError(mistakes)
     return [cell for cell in cells if all(cell.setting(key) in values for key, values in only.items())]

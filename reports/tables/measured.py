@@ -52,7 +52,7 @@ def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Repor
     best = _smallest(cells, [*keys[:-1], "metric"]) if own else False
     empty = {"gain": math.nan, "gain_std": math.nan, "p_value": math.nan, "not_significant": False, "chosen_on": ""}
     cells = cells.assign(value=value, best=best, **empty)
-    notes = [*grid["report"].get("notes", ()), *_clients(grid, found)]
+    notes = [*grid["report"].get("notes", ()), *_clients(grid, found), f"Budget {grid['budget']}."]
     if cells["best"].any():
         notes.append("Bold: the smaller loss, as in the paper.")
     notes += [*published_beside(grid, cells, value, unit=""), *about_runs(grid, records, cells)]

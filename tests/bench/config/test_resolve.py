@@ -246,3 +246,19 @@ def test_a_method_whose_hooks_have_earlier_names_is_refused_with_the_new_ones(mo
     sentence = "Mine in algorithms/fedprox.py has hooks by earlier names: rename mistakes to validate, findings to diagnostics."
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         resolve(FEDPROX | {"algorithm": "mine"})
+
+
+def test_a_method_with_a_misspelt_hook_is_refused(monkeypatch):
+    """It would run as its base class does."""
+
+    class Mine(FedProx):
+        def server_stp(self, task, params, server, update, cohort):
+            return params, server
+
+        def share_of_steps(self):
+            """A helper of its own."""
+
+    monkeypatch.setattr(fedprox, "Mine", Mine, raising=False)
+    monkeypatch.setitem(algorithms.REGISTRY, "mine", "fedprox:Mine")
+    with pytest.raises(ValueError, match=r"with names almost like hooks: server_stp \(server_step\?\)\. Correct them"):
+        resolve(FEDPROX | {"algorithm": "mine"})
