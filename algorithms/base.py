@@ -86,6 +86,11 @@ class Algorithm:
         with its last state: no, unless the method is personal."""
         return self.personal
 
+    def has_model(self, config, round: int) -> bool:
+        """Whether there is a model to evaluate after so many rounds of a run with these settings (a
+        `bench.config.schema.RunConfig`): whether `deploy` gives one."""
+        return True
+
     def deployed_model(self, task) -> Any:
         """The kind of model that is deployed, a `bench.models.base.Model`, before there is any."""
         return task.model
@@ -132,7 +137,7 @@ class RoundBased(Algorithm):
     """A cohort trains, the server aggregates: FedAvg, unless a hook says otherwise.
 
     A method overrides the smallest hook that says what its paper says: `local_loss` < `local_update` < `init_client`,
-    `init_server`, `averaged`, `server_step`, `personal_model` < `aggregate` < `play_round`.
+    `init_server`, `averaged`, `server_step`, `sample`, `personal_model` < `aggregate` < `play_round`.
 
     A cohort's results are stacked, unless they are too large (`Task.streams`) and the method overrides neither `aggregate` nor
     `conclude`: then clients train one after another, and each result is added to the means and freed (`stream_round`).
@@ -213,9 +218,13 @@ class RoundBased(Algorithm):
         """Models of a cohort at the end of the local training that started from state: "params" and "buffers", [K, ...]."""
         return {"params": tree.add(state["params"], mapped.result.update["delta"]), "buffers": mapped.buffers}
 
+    def sample(self, task, state: State) -> Any:
+        """The cohort of the round that follows a state, a `bench.simulation.task.Cohort`. Pure: the same for all who ask."""
+        return task.sample_cohort(state["round"])
+
     def play_round(self, task, state: State) -> State:
         """Sample a cohort, train it, aggregate."""
-        cohort = task.sample_cohort(state["round"])
+        cohort = self.sample(task, state)
         if not len(cohort.ids):
             return state
         if self._streamable and task.streams(len(cohort.ids) * self._result_bytes(state)):

@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import typing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,6 +126,13 @@ def test_every_round_changes_what_is_deployed(name, method):
     seen = [one.params["classifier.weight"] for one in deployed if one]
     assert len(seen) >= 2
     assert all(not torch.equal(a, b) for a, b in itertools.pairwise(seen))
+
+
+def test_when_a_run_has_a_model_is_known_before_it_is_trained(name, method):
+    task, states = history(method, **sizes_for(name))
+    config = SimpleNamespace(cohort_size=task.population)
+    known = [method.has_model(config, state["round"]) for state in states[1:]]
+    assert known == [method.deploy(task, state, everyone(task)) is not None for state in states[1:]] and known[-1]
 
 
 def test_clients_deploy_one_model_each_exactly_if_the_method_is_personal(name, method):
