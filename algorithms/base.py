@@ -1,7 +1,7 @@
 """The common trainable interface: what the harness drives, and what wrappers wrap."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from algorithms.local import LocalResult, descend, task_loss
 from algorithms.rows import no_rows, read_rows, write_rows
 from algorithms.streaming import RunningMean
 from algorithms.tree import Tree
+
+if TYPE_CHECKING:
+    from bench.simulation.task import Cohort
 
 State = dict[str, Any]  # nested dict of tensors and ints: it is the checkpoint
 
@@ -54,11 +57,13 @@ class Algorithm:
         version: raised whenever the numbers of the method may change; part of the run id.
         personal: whether each client deploys a model of its own.
         post_hoc: whether the method trains as its `base` does, state and all, and only changes what is deployed.
+        cohorts_of_one_size: whether all rounds need as many clients, so that the method cannot train a part of a population.
     """
 
     version: ClassVar[int] = 1
     personal: ClassVar[bool] = False
     post_hoc: ClassVar[bool] = False
+    cohorts_of_one_size: ClassVar[bool] = False
 
     def num_rounds(self, settings) -> int:
         """Communication rounds of a run: the setting `rounds`, unless the method has rounds of its own."""
@@ -218,8 +223,8 @@ class RoundBased(Algorithm):
         """Models of a cohort at the end of the local training that started from state: "params" and "buffers", [K, ...]."""
         return {"params": tree.add(state["params"], mapped.result.update["delta"]), "buffers": mapped.buffers}
 
-    def sample(self, task, state: State) -> Any:
-        """The cohort of the round that follows a state, a `bench.simulation.task.Cohort`. Pure: the same for all who ask."""
+    def sample(self, task, state: State) -> "Cohort":
+        """The cohort of the round that follows a state. Pure: the same for all who ask."""
         return task.sample_cohort(state["round"])
 
     def play_round(self, task, state: State) -> State:
