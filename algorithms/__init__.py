@@ -1,10 +1,14 @@
-"""Methods by name, one file each. To add a method: write its file, add its line."""
+"""Methods by name, one file each. To add a method: write its file, add its line.
+
+A line may set options of the class, as "fedcat:FedCat(grouping=False)": then they are defaults of that name.
+"""
 
 import ast
 import difflib
+import functools
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.errors import unknown
 
@@ -37,6 +41,9 @@ REGISTRY = {
     "ccvr": "ccvr:CCVR",
     "oracle": "oracle:Oracle",
     "fedconcat-fesem": "fedconcat_fesem:FedConcatFeSEM",
+    "fedcat": "fedcat:FedCat",
+    "fedcat-gc": "fedcat:FedCat(concatenation=False)",
+    "fedcat-dc": "fedcat:FedCat(grouping=False)",
 }
 
 _RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now
@@ -49,7 +56,7 @@ def load(name: str) -> "type[Algorithm]":
         ValueError: if there is no method of that name, or it has a hook by an earlier or a misspelt name, which nothing would
             call.
     """
-    module, class_name = _lookup(name).split(":")
+    module, class_name, _ = _parts(_lookup(name))
     method = getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
     if earlier := [f"{once} to {now}" for once, now in _RENAMED.items() if callable(getattr(method, once, None))]:
         raise ValueError(
@@ -75,16 +82,35 @@ def _misspelt_hooks(method: "type[Algorithm]") -> dict[str, str]:
     return {name: found[0] for name, found in close.items() if found}
 
 
+def make(name: str, **options: Any) -> "Algorithm":
+    """A method with these options; all others are the defaults of the name.
+
+    Raises:
+        ValueError: as `load`, or if an option does not hold.
+    """
+    return load(name)(**{**presets(name), **options})
+
+
+def presets(name: str) -> dict[str, Any]:
+    """The options that the line of a method sets."""
+    return _parts(_lookup(name))[2]
+
+
 def name_of(method: "Algorithm") -> str:
-    """The name under which the class of a method is registered; the class's own if it is not."""
-    return next(
-        (name for name, path in REGISTRY.items() if path.endswith(f":{type(method).__name__}")), type(method).__name__
-    )
+    """The name under which a method is registered, of several the first of those whose lines set most of its options; the
+    name of its class if there is none."""
+    registered = {name: _parts(line)[1:] for name, line in REGISTRY.items()}
+    names = [
+        name
+        for name, (class_name, options) in registered.items()
+        if class_name == type(method).__name__ and all(getattr(method, key) == own for key, own in options.items())
+    ]
+    return max(names, key=lambda name: len(registered[name][1]), default=type(method).__name__)
 
 
 def describe(name: str) -> str:
     """First line of the docstring of a method's file, read without importing it."""
-    path = Path(__file__).parent / f"{_lookup(name).split(':')[0]}.py"
+    path = Path(__file__).parent / f"{_parts(_lookup(name))[0]}.py"
     return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
 
 
@@ -92,3 +118,14 @@ def _lookup(name: str) -> str:
     if name not in REGISTRY:
         raise ValueError(unknown("algorithm", name, REGISTRY))
     return REGISTRY[name]
+
+
+@functools.cache
+def _parts(line: str) -> tuple[str, str, dict[str, Any]]:
+    """Module, class and options of a line of the registry."""
+    module, _, expression = line.partition(":")
+    call = ast.parse(expression, mode="eval").body
+    if not isinstance(call, ast.Call):
+        return module, expression, {}
+    options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
+    return module, ast.unparse(call.func), options

@@ -1,7 +1,7 @@
 """The common trainable interface: what the harness drives, and what wrappers wrap."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from algorithms.local import LocalResult, descend, task_loss
 from algorithms.rows import no_rows, read_rows, replace_rows, rows_of, write_rows
 from algorithms.streaming import RunningMean
 from algorithms.tree import Tree
+
+if TYPE_CHECKING:
+    from bench.simulation.task import Cohort
 
 State = dict[str, Any]  # nested dict of tensors and ints: it is the checkpoint
 
@@ -54,11 +57,13 @@ class Algorithm:
         version: raised whenever the numbers of the method may change; part of the run id.
         personal: whether each client deploys a model of its own.
         post_hoc: whether the method trains as its `base` does, state and all, and only changes what is deployed.
+        cohorts_of_one_size: whether all rounds need as many clients, so that the method cannot train a part of a population.
     """
 
     version: ClassVar[int] = 1
     personal: ClassVar[bool] = False
     post_hoc: ClassVar[bool] = False
+    cohorts_of_one_size: ClassVar[bool] = False
 
     def num_rounds(self, settings) -> int:
         """Communication rounds of a run: the setting `rounds`, unless the method has rounds of its own."""
@@ -85,6 +90,11 @@ class Algorithm:
         """Whether `deploy`, `watched` or `diagnostics` read client states (see `algorithms.rows`), so that a run keeps them
         with its last state: no, unless the method is personal."""
         return self.personal
+
+    def has_model(self, config, round: int) -> bool:
+        """Whether there is a model to evaluate after so many rounds of a run with these settings (a
+        `bench.config.schema.RunConfig`): whether `deploy` gives one."""
+        return True
 
     def deployed_model(self, task) -> Any:
         """The kind of model that is deployed, a `bench.models.base.Model`, before there is any."""
@@ -132,7 +142,7 @@ class RoundBased(Algorithm):
     """A cohort trains, the server aggregates: FedAvg, unless a hook says otherwise.
 
     A method overrides the smallest hook that says what its paper says: `local_loss` < `local_update` < `init_client`,
-    `init_server`, `averaged`, `server_step`, `personal_model` < `aggregate` < `play_round`.
+    `init_server`, `averaged`, `server_step`, `sample`, `personal_model` < `aggregate` < `play_round`.
 
     A cohort's results are stacked, unless they are too large (`Task.streams`) and the method overrides neither `aggregate` nor
     `conclude`: then clients train one after another, and each result is added to the means and freed (`stream_round`).
@@ -213,9 +223,13 @@ class RoundBased(Algorithm):
         """Models of a cohort at the end of the local training that started from state: "params" and "buffers", [K, ...]."""
         return {"params": tree.add(state["params"], mapped.result.update["delta"]), "buffers": mapped.buffers}
 
+    def sample(self, task, state: State) -> "Cohort":
+        """The cohort of the round that follows a state. Pure: the same for all who ask."""
+        return task.sample_cohort(state["round"])
+
     def play_round(self, task, state: State) -> State:
         """Sample a cohort, train it, aggregate."""
-        cohort = task.sample_cohort(state["round"])
+        cohort = self.sample(task, state)
         if not len(cohort.ids):
             return state
         if self._streamable and task.streams(len(cohort.ids) * self._result_bytes(state)):

@@ -112,6 +112,9 @@ class Concatenation(Algorithm):
             features = _cached(_test_features, task, model, state, task.federation.test_images)
         return Deployed(model, state["params"], state["buffers"], False, features)
 
+    def has_model(self, config, round: int) -> bool:
+        return round >= self.encoder_rounds + min(1, self.classifier_rounds)
+
     def deployed_model(self, task):
         return concatenate(task.model, self._count(task))
 

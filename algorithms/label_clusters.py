@@ -183,5 +183,9 @@ def check_base(base: Algorithm) -> None:
         )
     if base.personal:
         raise ValueError(f"FedConcat needs one shared model per cluster, but {name} deploys one model per client.")
+    if base.cohorts_of_one_size:
+        raise ValueError(
+            f"FedConcat trains its base within clusters, whose cohorts differ in size, but {name} needs cohorts of one size."
+        )
     if not isinstance(base, RoundBased):
         raise ValueError(f"FedConcat needs a base that trains and averages one model in rounds, but {name} does not.")

@@ -43,6 +43,9 @@ class Wrapper(Algorithm):
     def deploy(self, task, state, client_ids):
         return self.base.deploy(self.inside(task), state, client_ids)
 
+    def has_model(self, config, round):
+        return self.base.has_model(config, round)
+
     def deployed_model(self, task):
         return self.base.deployed_model(self.inside(task))
 

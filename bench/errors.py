@@ -72,9 +72,13 @@ def unknown(kind: str, got: object, known: Iterable[str]) -> str:
         known: all valid names, in printing order.
     """
     known = list(known)
-    near = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"Unknown {kind} {str(got)!r}.{hint} Known: {', '.join(known)}."
+    return f"Unknown {kind} {str(got)!r}.{suggestion(got, known)} Known: {', '.join(known)}."
+
+
+def suggestion(got: object, known: Iterable[str]) -> str:
+    """ " Did you mean 'fedprox'?" for the nearest of the names; "" if none is near."""
+    near = difflib.get_close_matches(str(got), list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def require_known(kind: str, names: Iterable[object], known: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ import datasets
 import search_spaces
 from algorithms.base import Algorithm, RoundBased
 from algorithms.local import descend
+from bench.config.methods import defaults_of
 from bench.config.resolve import resolve
 from bench.experiments.expansion import expand
 from bench.experiments.figure_schema import KINDS
@@ -159,7 +160,7 @@ def test_every_method_stands_in_the_table_with_its_options_and_their_defaults():
         said = dict(shown[name])
         for words, group in groups.items():
             said |= group if words in options else {}
-        assert said == {field.name: written(field.default) for field in dataclasses.fields(algorithms.load(name))}, name
+        assert said == {key: written(default) for key, default in defaults_of(name).items()}, name
 
 
 CALIBRATION = {field.name for field in dataclasses.fields(algorithms.load("oracle"))} - {

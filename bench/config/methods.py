@@ -24,7 +24,8 @@ def options_of(algorithm: str) -> list[str]:
 def defaults_of(algorithm: str) -> dict[str, Any]:
     """The options of a method that have a default."""
     fields = dataclasses.fields(algorithms.load(algorithm))
-    return {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+    defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+    return defaults | algorithms.presets(algorithm)
 
 
 def build(algorithm: str, options: Mapping[str, Any]):
@@ -47,7 +48,7 @@ def build(algorithm: str, options: Mapping[str, Any]):
     }
     try:
         checked = _fields(algorithm)(**{**options, **nested})
-        return algorithms.load(algorithm)(**{key: getattr(checked, key) for key in options})
+        return algorithms.make(algorithm, **{key: getattr(checked, key) for key in options})
     except ValidationError as error:
         raise ConfigError([f"{algorithm}: {line}" for line in sentences(error)]) from error
     except ValueError as error:

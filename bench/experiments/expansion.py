@@ -133,11 +133,12 @@ def _choices(grid: GridSpec, budget: Budget, settings: Mapping[str, Any]) -> Ite
 
 
 def _with_conditions(grid: GridSpec, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a point after the conditions of the grid, without options of a method that one of them has replaced."""
     flat = dict(settings)
     for condition in grid.conditions:
         if matches(condition.when, flat):
             flat |= condition.set
-    return flat
+    return without(flat, {*_options(settings)}.difference(SETTINGS, _options(flat)))
 
 
 def _cell(

@@ -21,7 +21,7 @@ def build_algorithm(spec: dict[str, Any]) -> Algorithm:
         for key, value in spec.items()
         if key != "name"
     }
-    return algorithms.load(spec["name"])(**options)
+    return algorithms.make(spec["name"], **options)
 
 
 def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = "auto") -> Task:

@@ -23,7 +23,7 @@ def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | No
         steps = len(plan) if epochs is None else epochs * (len(plan) // task.settings.local_epochs)
         return algorithm.local_update(data, plan[:steps], view)
 
-    cohort = task.sample_cohort(state["round"])
+    cohort = algorithm.sample(task, state)
     engine = task.engine if epochs is None else "loop"
     mapped = algorithm.map_clients(replace(task, engine=engine), update, cohort, state)
     return {"ids": cohort.ids, **algorithm.local_models(state, mapped)}

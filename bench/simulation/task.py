@@ -23,7 +23,7 @@ class Cohort:
     """The clients of one round.
 
     Attributes:
-        ids: [K], client ids within the task, ascending, on the host.
+        ids: [K], client ids within the task, on the host; ascending, unless the method samples them in an order of its own.
         num_examples, num_steps: [K].
         label_counts: [K, num_classes].
         population: number of clients of the task.

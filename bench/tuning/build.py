@@ -7,6 +7,7 @@ from typing import Any
 import algorithms
 import search_spaces
 from algorithms.base import Algorithm
+from bench.config.methods import build
 from bench.config.resolve import resolve, with_options
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
@@ -145,12 +146,18 @@ def _too_early(scheduler: str, config: RunConfig) -> list[str]:
     """Why runs have no accuracy at the rounds at which a scheduler compares them."""
     if scheduler == "none":
         return []
-    name, every = config.algorithm["name"], config.evaluate_every or 1
-    method: type[Algorithm] = algorithms.load(name)
-    only_at_end = (method.personal or method.post_hoc) and not config.evaluate_every
-    if only_at_end or hasattr(method, "encoder_rounds"):
-        why = f"{name} has no accuracy before its last rounds; use --scheduler none."
-        return [f"asha compares runs before they end, but {why}"]
-    first = stops_of(config.rounds, scheduler)[0]
-    late = f"asha compares runs after round {first}, but they are evaluated every {every} rounds; lower evaluate_every."
-    return [late] if every > first else []
+    method = build(config.algorithm["name"], {key: own for key, own in config.algorithm.items() if key != "name"})
+    name, first = config.algorithm["name"], stops_of(config.rounds, scheduler)[0]
+    every = config.evaluate_every or (config.rounds if method.personal or method.post_hoc else 1)
+    if config.evaluate_every and every > first:
+        return [
+            f"asha compares runs after round {first}, but they are evaluated every {every} rounds; lower evaluate_every."
+        ]
+    evaluated = (round for round in range(1, config.rounds) if round % every == 0)
+    earliest = next((round for round in evaluated if method.has_model(config, round)), config.rounds)
+    if earliest <= first:
+        return []
+    return [
+        f"asha compares runs after round {first}, but {name} has no accuracy before round {earliest}; "
+        "use --scheduler none."
+    ]

@@ -50,6 +50,9 @@ METHODS = {
     "ccvr": LineStyle(_RED, "P", "-"),
     "oracle": LineStyle(_SLATE, "v", _DASHES[3]),
     "fedconcat-fesem": LineStyle(_YELLOW, "X", "-."),
+    "fedcat": LineStyle(_RED, "s", "-"),
+    "fedcat-gc": LineStyle(_PURPLE, "o", "--"),
+    "fedcat-dc": LineStyle(_TAN, "^", "-."),
 }
 
 

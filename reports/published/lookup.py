@@ -1,6 +1,7 @@
 """Lookup of published numbers in `published/*.csv` by dataset, partition, algorithm and setting."""
 
 import csv
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def find(
     Raises:
         ValueError: if there is no file of the paper.
     """
-    subject = (paper, table, dataset, partition, algorithm, variant, metric)
+    subject = (paper, table, dataset, _canonical(partition), algorithm, variant, metric)
     setting = (n_clients, _normal(participation), model)
     settings = _index(paper).get(subject, {})
     if setting not in settings and len(settings) != 1:
@@ -85,9 +86,15 @@ def _index(paper: str) -> Mapping[tuple, Mapping[tuple, dict]]:
     index = defaultdict(dict)
     with (FOLDER / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
-            line["participation"] = _normal(line["participation"])
+            line |= {"participation": _normal(line["participation"]), "partition": _canonical(line["partition"])}
             index[tuple(line[key] for key in _SUBJECT)][tuple(line[key] for key in _SETTING)] = line
     return dict(index)
+
+
+def _canonical(partition: str) -> str:
+    """One spelling for dir-1 and dir-1.0, that of the partition's name; other names stay as they are."""
+    kind, _, parameter = partition.rpartition("-")
+    return f"{kind}-{_normal(parameter)}" if re.fullmatch(r"\d+(\.\d+)?", parameter) and kind else partition
 
 
 def _normal(number: str) -> str:

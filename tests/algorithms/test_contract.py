@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import typing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,16 +17,21 @@ import algorithms
 from algorithms import calibration, tree
 from algorithms.fedprox import FedProx
 from algorithms.rows import without_clients
+from bench.participation import cohort_size
 from bench.results.artifacts import Folder, on_host
 from bench.simulation.evaluation import evaluate
-from tests.support.toy import SMALL, assert_equal, history, toy_method, toy_task, train
+from tests.support.toy import CYCLES, SIZES, SMALL, assert_equal, history, toy_method, toy_task, train
 
 METHODS = list(algorithms.REGISTRY)
 
 
-def sizes_for(name: str) -> dict:
-    """Centralized is defined for one client that holds everything."""
-    return {"sizes": (56,)} if name == "centralized" else {}
+def settings_for(name: str, participation: float | None = None) -> dict:
+    """Centralized is defined for one client that holds everything; a run of FedCat has cycles, here two of them."""
+    share = {} if participation is None else {"participation": participation}
+    if name in CYCLES:
+        share = share or {"participation": 0.4}
+        return share | {"rounds": 2 * cohort_size(len(SIZES), **share)}
+    return share | ({"sizes": (56,)} if name == "centralized" else {})
 
 
 @pytest.fixture(scope="module", params=METHODS)  # so that all tests of a method come one after another, and share
@@ -48,7 +54,7 @@ def method(name):
 
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 def test_engines_agree(name, method, participation):
-    task, (*_, looped) = history(method, participation=participation, **sizes_for(name))
+    task, (*_, looped) = history(method, **settings_for(name, participation))
     other = replace(task, engine="vectorised")
     vectorised = train(method, other)
     assert_equal(looped, vectorised, tolerance=1e-8)
@@ -58,7 +64,7 @@ def test_engines_agree(name, method, participation):
 
 
 def test_a_cohort_that_is_too_large_to_stack_gives_the_same_up_to_rounding(name, method):
-    task = toy_task(participation=0.6, **sizes_for(name))
+    task = toy_task(**settings_for(name, 0.6))
     assert_equal(train(method, task), train(method, replace(task, largest_stack=0)), tolerance=1e-8)
 
 
@@ -66,14 +72,14 @@ def test_a_cohort_that_is_too_large_to_stack_gives_the_same_up_to_rounding(name,
     "model, shape, dataset", [("simple-cnn", (3, 16, 16), "cifar10"), ("moon-cnn", (1, 16, 16), "mnist")]
 )
 def test_engines_agree_on_augmented_images_and_convolutions(name, method, model, shape, dataset):
-    short = {"rounds": 2, "local_epochs": 1, **sizes_for(name)}
+    short = {"rounds": 2, "local_epochs": 1, **settings_for(name)}
     task = toy_task(model=model, shape=shape, dataset=dataset, transform="fedconcat", **short)
     looped, vectorised = (train(method, replace(task, engine=engine)) for engine in ("loop", "vectorised"))
     assert_equal(looped, vectorised, tolerance=1e-8)
 
 
 def test_what_is_deployed_is_the_same_without_the_client_states_that_it_does_not_read(name, method):
-    task, states = history(method, participation=0.6, **sizes_for(name))
+    task, states = history(method, **settings_for(name, 0.6))
     for state in (states[1], states[-1]):  # after one round some methods have not yet anything to deploy
         left = state if method.deploy_reads_clients else without_clients(state)
         assert_equal(method.watched(state), method.watched(left))
@@ -84,7 +90,7 @@ def test_what_is_deployed_is_the_same_without_the_client_states_that_it_does_not
 
 
 def test_outlines_are_as_large_as_the_states_of_each_stage(name, method):
-    short = {"local_epochs": 1, **sizes_for(name)}
+    short = {"local_epochs": 1, **settings_for(name)}
     task, states = history(method, model="moon-cnn", shape=(1, 16, 16), dataset="mnist", **short)
     for outline in method.outlines(task):
         state = states[outline["round"]]
@@ -103,14 +109,14 @@ def numbers(state) -> int:
 
 def test_saved_and_resumed_equals_uninterrupted(name, method, tmp_path):
     """After every round: the next one leads from the stored state to where it led from the one in memory."""
-    task, states = history(method, participation=0.6, **sizes_for(name))
+    task, states = history(method, **settings_for(name, 0.6))
     for before, after in itertools.pairwise(states[1:]):
         Folder(tmp_path).save("state.pt", on_host(before))
         assert_equal(method.step(task, torch.load(tmp_path / "state.pt", weights_only=True)), after)
 
 
 def test_inputs_are_left_as_they_are(name, method):
-    task = toy_task(**sizes_for(name))
+    task = toy_task(**settings_for(name))
     state = method.init(task)  # no `history`: whoever changes what it was given has changed that before
     for _ in range(method.num_rounds(task.settings)):
         before, copy = state, clone(state)
@@ -120,15 +126,22 @@ def test_inputs_are_left_as_they_are(name, method):
 
 
 def test_every_round_changes_what_is_deployed(name, method):
-    task, states = history(method, **sizes_for(name))
+    task, states = history(method, **settings_for(name))
     deployed = [method.deploy(task, state, everyone(task)) for state in states[1:]]
     seen = [one.params["classifier.weight"] for one in deployed if one]
     assert len(seen) >= 2
     assert all(not torch.equal(a, b) for a, b in itertools.pairwise(seen))
 
 
+def test_when_a_run_has_a_model_is_known_before_it_is_trained(name, method):
+    task, states = history(method, **settings_for(name))
+    config = SimpleNamespace(cohort_size=len(task.sample_cohort(0).ids))
+    known = [method.has_model(config, state["round"]) for state in states[1:]]
+    assert known == [method.deploy(task, state, everyone(task)) is not None for state in states[1:]] and known[-1]
+
+
 def test_clients_deploy_one_model_each_exactly_if_the_method_is_personal(name, method):
-    task, states = history(method, **sizes_for(name))
+    task, states = history(method, **settings_for(name))
     deployed = method.deploy(task, states[-1], everyone(task))
     assert deployed.per_client == method.personal
     expected = {(task.population,)} if method.personal else {()}
@@ -140,7 +153,7 @@ def test_clients_deploy_one_model_each_exactly_if_the_method_is_personal(name, m
 @pytest.mark.parametrize("participation", [1.0, 0.6])
 def test_what_a_run_costs_is_known_before_it_is_trained(name, method, participation):
     # Equal clients, so that every cohort costs the same.
-    task = toy_task(participation=participation, **(sizes_for(name) or {"sizes": (20,) * 5}))
+    task = toy_task(**({"sizes": (20,) * 5} | settings_for(name, participation)))
     state = train(method, task)
     spent = state["spent"]
     deploying = method.deployment(task, method.deploy(task, state, everyone(task)).model)
@@ -159,7 +172,7 @@ def examples_beyond_cohorts(name: str, task) -> int:
 
 
 def test_another_seed_gives_another_model(name, method):
-    a, b = (deployed_weight(method, local_epochs=1, seed=seed, **sizes_for(name)) for seed in (0, 1))
+    a, b = (deployed_weight(method, local_epochs=1, seed=seed, **settings_for(name)) for seed in (0, 1))
     assert not torch.equal(a, b)
 
 
@@ -180,16 +193,19 @@ TESTED_ELSEWHERE = {
     "relu": "test_ccvr.py: where features are transformed",
     "calibration_batch_size": "test_ccvr.py: fewer features than a batch",
     "calibration_epochs": "test_ccvr.py: fewer than make 1,000 steps",
+    "regroup_every": "test_fedcat.py: groups of later cycles",
+    "greedy_share": "test_fedcat.py: frequencies of selected clients",
+    "count_rule": "test_fedcat.py: weights",
 }
 
 
 def test_every_option_has_an_effect(name):
     """Each field, changed alone, changes what is deployed at the end."""
-    cls, short = algorithms.load(name), {"local_epochs": 1, **sizes_for(name)}
+    cls, short = algorithms.load(name), {"local_epochs": 1, **settings_for(name)}
     default = deployed_weight(toy_method(name), **short)
     for field in dataclasses.fields(cls):
         if field.name not in TESTED_ELSEWHERE:
-            changed = toy_method(name, **{field.name: other_value(cls, field)})
+            changed = toy_method(name, **{field.name: other_value(cls, field, getattr(toy_method(name), field.name))})
             assert not torch.equal(deployed_weight(changed, **short), default), field.name
 
 
@@ -198,23 +214,22 @@ def deployed_weight(method, **settings) -> torch.Tensor:
     return method.deploy(task, states[-1], everyone(task)).params["classifier.weight"]
 
 
-def other_value(cls, field):
+def other_value(cls, field, default):
     """A valid value of a field beside that of a toy method: another choice of a Literal, another method, or a number nearby."""
     choices = typing.get_args(typing.get_type_hints(cls)[field.name])
     if field.name in SMALL:
         return SMALL[field.name] + 1
     if choices and isinstance(field.default, str):
         return next(choice for choice in choices if choice != field.default)
+    if isinstance(field.default, bool):
+        return not default
     if dataclasses.is_dataclass(field.default):
         return FedProx(mu=1.0)
     return field.default + 1 if isinstance(field.default, int) else 0.5 * field.default + 0.1
 
 
 def test_a_client_with_one_example_is_trained_without_breaking_anything(name, method):
-    if name == "centralized":
-        task = toy_task(sizes=(56,))
-    else:
-        task = toy_task(sizes=(1, 4, 20, 8, 11))
+    task = toy_task(**({"sizes": (1, 4, 20, 8, 11)} | settings_for(name)))
     assert tree.all_finite(method.deploy(task, train(method, task), everyone(task)).params)
 
 

@@ -19,6 +19,7 @@ from tests.support.toy import assert_equal, toy_method, toy_task, train
 MEANS = ["fedavg", "fedprox", "moon", "fedrs", "fedlc", "scaffold", "fednova", "fedavgm", "clsprox"]
 ALONE = ["local", "centralized"]  # no mean, or of one client
 WRAPPERS = ["fedconcat", "fedconcat-id", "fedconcat-ib", "dp-fedconcat", "random-clusters", "clsnorm", "ccvr", "oracle"]
+OWN = ["fedcat", "fedcat-gc", "fedcat-dc"]  # conclude rounds in their own way
 CLUSTERED = ["ifca", "fedsoft", "fesem", "fedconcat-ifca", "fedconcat-fedsoft", "fedconcat-fesem"]
 
 
@@ -53,7 +54,7 @@ def test_a_running_mean_of_nothing_is_refused():
 
 
 def test_every_method_is_known_to_stream_or_not():
-    assert sorted(MEANS + ALONE + WRAPPERS + CLUSTERED) == sorted(algorithms.REGISTRY)
+    assert sorted(MEANS + ALONE + WRAPPERS + CLUSTERED + OWN) == sorted(algorithms.REGISTRY)
 
 
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
@@ -62,7 +63,7 @@ def test_methods_that_average_stream_and_others_do_not(name, streamed):
     train(toy_method(name), task)
     assert not streamed, "the toy task is far below the limit"
     train(toy_method(name), never_stacked(task))
-    assert bool(streamed) == (name not in CLUSTERED)
+    assert bool(streamed) == (name not in CLUSTERED + OWN)
 
 
 def test_the_vectorised_engine_does_not_stream(streamed):

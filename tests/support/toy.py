@@ -56,6 +56,7 @@ def toy_task(
     return Task(network, replace(SETTINGS, **settings), federation, seed, engine, dtype)
 
 
+CYCLES = ("fedcat", "fedcat-gc", "fedcat-dc")  # methods with cycles of as many rounds as a cohort has clients
 SMALL = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2, "inference_images": 200}
 
 
@@ -63,7 +64,7 @@ def toy_method(name: str, **options):
     """A method with its defaults, but for those that are made for more clients and rounds than a toy task has."""
     cls = algorithms.load(name)
     small = {field.name: SMALL[field.name] for field in fields(cls) if field.name in SMALL}
-    return cls(**small | options)
+    return algorithms.make(name, **small | options)
 
 
 def train(algorithm, task, rounds: int | None = None):

@@ -500,6 +500,13 @@ def test_the_axis_wrapper_puts_methods_around_those_of_the_axis_algorithm(grid_o
             expand(grid_of(**WRAPPED | {"axes": WRAPPED["axes"] | {"wrapper": [wrapper]}, "settings": {}}), "paper")
 
 
+def test_options_of_a_wrapper_that_a_condition_takes_away_go_with_it(grid_of):
+    conditions = [{"when": {"algorithm": "fedprox"}, "set": {"wrapper": "none"}}]
+    cells = expand(grid_of(**WRAPPED | {"conditions": conditions}), "paper")
+    assert {cell.wrapper for cell in cells if cell.setting("algorithm") == "fedprox"} == {"none"}
+    assert {cell.config.algorithm.get("virtual_per_class") for cell in cells if cell.wrapper == "ccvr"} == {7}
+
+
 def test_options_of_a_wrapper_and_of_what_is_in_it_can_be_tuned_named_and_overridden(grid_of):
     tuning = [
         {"when": {"wrapper": "ccvr"}, "options": {"virtual_per_class": [5, 9]}},

@@ -4,11 +4,13 @@ import pytest
 
 import algorithms
 import search_spaces
+from bench.config.methods import options_of
 from bench.config.resolve import resolve, with_options
 from bench.errors import ConfigError
 from bench.tuning.build import on_validation
 from bench.tuning.search import stops
 from tests.support.searching import SETTING, SMALL, STAGES, make
+from tests.support.toy import CYCLES
 
 
 def test_every_method_has_a_space_but_the_one_that_has_no_clients():
@@ -18,8 +20,8 @@ def test_every_method_has_a_space_but_the_one_that_has_no_clients():
 @pytest.mark.parametrize("name", search_spaces.names())
 def test_every_space_is_about_training_and_options_of_its_method(name):
     method = "fedavg" if name == "training" else name
-    stages = STAGES if hasattr(algorithms.load(method), "encoder_rounds") else {}
-    overrides = stages | ({"clients": 20} if method.endswith("fesem") else {})
+    stages = STAGES if "encoder_rounds" in options_of(method) else {}
+    overrides = stages | ({"clients": 20} if method.endswith("fesem") else {"rounds": 12} if method in CYCLES else {})
     search = make(method, overrides, space=name)
     assert search.space and all(parameter.source for parameter in search.space.values())
     assert len([search.runs(params) for params in search.points()]) == search.wanted
@@ -85,9 +87,9 @@ def test_a_space_of_ones_own_needs_no_source(tmp_path):
         ),
         (
             {"algorithm": "fedconcat", "scheduler": "asha", "overrides": STAGES},
-            "fedconcat has no accuracy before its last rounds",
+            "asha compares runs after round 1, but fedconcat has no accuracy before round 2; use --scheduler none.",
         ),
-        ({"algorithm": "local", "scheduler": "asha"}, "local has no accuracy before its last rounds"),
+        ({"algorithm": "local", "scheduler": "asha"}, "local has no accuracy before round 9; use --scheduler none."),
     ],
 )
 def test_what_a_search_cannot_do_is_refused_in_one_sentence(options, said):

@@ -4,6 +4,7 @@ import pytest
 
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
+from datasets import partitions
 from reports.published import lookup
 
 
@@ -48,6 +49,16 @@ def test_all_1050_published_numbers_are_found_by_what_they_were_measured_on(read
 def test_numbers_read_as_the_papers_print_them(paper, subject, printed):
     setting = {"n_clients": "1", "participation": "1", "model": "?"}
     assert str(lookup.find(paper=paper, table="1", metric="test_accuracy", **subject, **setting)) == printed
+
+
+def test_partitions_are_found_by_their_canonical_name_and_as_the_paper_writes_them():
+    subject = {"paper": "fedcat", "table": "1", "dataset": "cifar10", "algorithm": "fedcat", "metric": "test_accuracy"}
+    setting = {"n_clients": "100", "participation": "0.1", "model": "?"}
+    canonical = partitions.parse("dir-1.0").name
+    found = {lookup.find(**subject, **setting, partition=name).mean for name in ("dir-1.0", canonical)}
+    (line,) = found
+    assert canonical == "dir-1" and float(line) > 50
+    assert lookup.find(**subject, **setting, partition="dir-2") is None
 
 
 def test_another_setting_of_a_subject_printed_once_is_found_and_said_to_differ():
