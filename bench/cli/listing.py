@@ -43,7 +43,8 @@ def _datasets() -> list[tuple[str, str]]:
 def _models() -> list[tuple[str, str]]:
     from bench import models
 
-    return [(name, models.describe(name)) for name in models.REGISTRY]
+    known = [(name, models.describe(name)) for name in models.REGISTRY]
+    return [*known, *((alias, f"Another name of {name}.") for alias, name in models.ALIASES.items())]
 
 
 def _partitions() -> list[tuple[str, str]]:

@@ -184,10 +184,12 @@ def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int
             settings["partition"], versions["partition"] = found.name, found.version
         except ValueError as error:
             mistakes.append(str(error))
-    if model in models.REGISTRY:
-        versions["model"] = models.load(model).version
-    elif model is not None:
-        mistakes.append(unknown("model", model, models.REGISTRY))
+    if model is not None:
+        try:
+            settings["model"] = models.canonical(model)
+            versions["model"] = models.load(model).version
+        except ValueError as error:
+            mistakes.append(str(error))
     try:
         transforms.recipe(named.get("transform", RunConfig.model_fields["transform"].default), str(dataset))
     except ValueError as error:

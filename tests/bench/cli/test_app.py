@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from bench.cli import options
 from bench.cli.app import app
 from bench.cli.console import Output
-from bench.cli.listing import listing_table
+from bench.cli.listing import listing, listing_table
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
@@ -349,3 +349,9 @@ def test_a_report_names_a_grid_by_its_file_as_well(bench, tmp_path):
     assert not list(tmp_path.rglob("*-standalone.tex"))
     assert bench("report", "--grid", "mine", "--standalone")[0] == 0
     assert (tmp_path / "results" / "reports" / "mine@paper-standalone.tex").exists()
+
+
+def test_models_are_listed_with_their_other_names():
+    listed = dict(listing("models"))
+    assert listed["fedmr-mnist-cnn"].startswith("FedMR's CNN for MNIST")
+    assert listed["lenet-cifar"] == "Another name of simple-cnn."

@@ -77,6 +77,12 @@ def test_run_id_depends_on_settings_that_only_some_runs_read(base, change):
     assert run_id(resolve(FEDPROX | base | change)) != run_id(resolve(FEDPROX | base))
 
 
+def test_a_model_by_another_name_is_the_same_run():
+    on_images = FEDPROX | {"dataset": "cifar10"}
+    one, other = (resolve(on_images | {"model": name}) for name in ("simple-cnn", "lenet-cifar"))
+    assert one.model == "simple-cnn" and run_id(one) == run_id(other)
+
+
 @pytest.mark.parametrize("part", ["algorithm", "partition", "transform", "model"])
 def test_run_id_covers_the_versions(part):
     config = resolve(FEDPROX)
@@ -97,6 +103,7 @@ def test_a_resolved_config_resolves_to_itself():
         ({"dataset": "cifer10"}, "Did you mean 'cifar10'?"),
         ({"partition": "lable-2"}, "Did you mean 'label-k'?"),
         ({"model": "simple-cn"}, "Did you mean 'simple-cnn'?"),
+        ({"model": "lenet-cifer"}, "Did you mean 'lenet-cifar'?"),
         ({"transform": "fedconcta"}, "Did you mean 'fedconcat'?"),
         ({"batchsize": 3}, "Did you mean 'batch_size'?"),
         ({"mue": 3}, "Did you mean 'mu'?"),
