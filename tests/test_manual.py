@@ -22,6 +22,7 @@ from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, M
 from bench.simulation.client import Batch, ClientView, Settings
 from bench.simulation.run import Run
 from bench.simulation.task import Cohort, Task
+from datasets import transforms
 from datasets.info import DatasetInfo
 from reports import api
 from tests.algorithms import test_contract
@@ -197,6 +198,14 @@ def test_every_model_stands_in_the_table_with_its_sizes():
         for name in models.REGISTRY
         if models.load(name)((3, 32, 32), 10).loop_only
     )
+
+
+def test_every_transform_stands_in_the_table_with_its_datasets():
+    rows = {codes(name)[0]: about for name, about, _ in manual.table(DOCS / "data.md", "transform")}
+    assert tuple(rows) == transforms.NAMES
+    assert {name: rows[name] for name in ("moon", "fedcat")} == {
+        name: ", ".join(transforms.RECIPES[name]) for name in ("moon", "fedcat")
+    }
 
 
 def test_links_to_papers_are_those_in_the_files_of_the_methods():
