@@ -19,6 +19,7 @@ from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.results.store import Store
+from tests.support.leaf import write_femnist
 
 ALGORITHM = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "label-2"]
 
@@ -160,6 +161,15 @@ def test_data_show_prints_the_clients_and_draws_them(bench, tmp_path):
     totals = [int(line.split()[-1]) for line in text.splitlines() if re.match(r"\d+ ", line)]
     assert len(totals) == 10 and sum(totals) == 1437
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_data_show_of_natural_has_a_client_for_each_writer(bench, tmp_path):
+    write_femnist(tmp_path)
+    code, text = bench("data", "show", "femnist", "natural", "--data-dir", str(tmp_path))
+    totals = [int(line.split()[-1]) for line in text.splitlines() if re.match(r"\d+ ", line)]
+    assert (code, totals) == (0, [20, 22, 21, 23])
+    code, text = bench("data", "show", "digits", "natural")
+    assert code == 2 and "Partition natural needs a dataset that names its writers, such as femnist." in text
 
 
 def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):

@@ -172,7 +172,36 @@ def test_no_method_option_is_named_like_a_setting():
         assert not set(options_of(name)) & set(SETTINGS), name
 
 
+NATURAL = {"algorithm": "fedavg", "dataset": "femnist", "partition": "natural"}
+
+
+@pytest.mark.parametrize("given", [{}, {"clients": None}, {"clients": 7}])
+def test_the_writers_of_the_images_are_the_clients_of_natural(given):
+    known = dataclasses.replace(datasets.INFO["femnist"], train_size=900, test_size=100, num_writers=7)
+    assert resolve(NATURAL | given, {"femnist": known}).clients == 7
+    with pytest.raises(ConfigError, match="leave clients out, or set it to the 7 writers of femnist, but got 40"):
+        resolve(NATURAL | {"clients": 40}, {"femnist": known})
+
+
+def test_without_images_natural_has_the_clients_of_the_paper():
+    assert resolve(NATURAL).clients == resolve(NATURAL, None).clients == 180
+    assert resolve(NATURAL | {"clients": 178}).clients == 178  # of images that are not there now
+    assert resolve(NATURAL | {"partition": "iid"}).clients == 40
+
+
+def test_natural_needs_a_dataset_that_names_its_writers():
+    with pytest.raises(ConfigError, match="but digits does not name its writers; use femnist, or another partition"):
+        resolve(NATURAL | {"dataset": "digits"})
+
+
+def test_sizes_that_depend_on_the_files_limit_nothing():
+    assert resolve(NATURAL | {"train_examples": 10**6}).train_examples == 10**6
+    assert resolve(NATURAL | {"partition": "dir-0.1", "clients": 10**5}).clients == 10**5
+
+
 def test_a_subset_may_be_everything():
+    few = dataclasses.replace(datasets.INFO["digits"], train_size=20, test_size=5)
+    assert resolve(FEDPROX | {"test_examples": 5}, {"digits": few}).test_examples == 5  # fewer than classes
     assert resolve(FEDPROX | {"train_examples": 1437, "test_examples": 360}).train_examples == 1437
 
 
