@@ -124,7 +124,7 @@ class FedCat(RoundBased):
 
     def init_server(self, task, params):
         clients, size = task.population, _cohort_size(task)
-        server = {}
+        server: dict[str, Tree] = {}
         if self.grouping:
             zeros = torch.zeros(clients, size, dtype=torch.long, device=task.device)
             server |= {"groups": zeros[:, 0].clone(), "counts": zeros}

@@ -12,7 +12,7 @@ from datasets.base import DataError, Dataset, MissingData, Source, Split
 from datasets.download import prepare
 from datasets.image_size import ImageSize
 from datasets.info import INFO, DatasetInfo, expected, remedy
-from datasets.loaders import cifar, digits, folders, idx, svhn, tinyimagenet
+from datasets.loaders import cifar, digits, folders, idx, leaf, svhn, tinyimagenet
 from datasets.transforms import recipe
 
 __all__ = [
@@ -49,8 +49,8 @@ def load(
     decoded = cache.load(name, source, image_size, cache_dir)
     return Dataset(
         name,
-        Split(decoded.train_images, decoded.train_labels),
-        Split(decoded.test_images, decoded.test_labels),
+        Split(decoded.train_images, decoded.train_labels, decoded.train_groups),
+        Split(decoded.test_images, decoded.test_labels, decoded.test_groups),
         decoded.classes,
         source.description,
         source.kind,
@@ -124,6 +124,8 @@ def _find_original(name: str, data_dir: Path) -> Source | None:
         return cifar.find(name, data_dir)
     if name in ("mnist", "fmnist"):
         return idx.find(name, data_dir)
+    if name == "femnist":
+        return leaf.find(name, data_dir)
     if name == "svhn":
         return svhn.find(name, data_dir)
     if name == "tinyimagenet":
@@ -139,8 +141,8 @@ def _note(name: str, num_classes: int, train_size: int, test_size: int) -> str:
     differences = []
     if info and num_classes != info.num_classes:
         differences.append(f"{num_classes} of {info.num_classes} classes")
-    if info and train_size != info.train_size:
+    if info and info.train_size and train_size != info.train_size:
         differences.append(f"{train_size:,} training images")
-    if info and test_size != info.test_size:
+    if info and info.test_size and test_size != info.test_size:
         differences.append(f"{test_size:,} test images")
     return ", ".join(differences)

@@ -26,10 +26,12 @@ class Split:
     Attributes:
         images: [n, C, H, W], uint8, memory-mapped and read-only.
         labels: [n], int64, 0..num_classes-1.
+        groups: [n], int64, number of the writer of each image, from 0; None for datasets that do not name them.
     """
 
     images: np.ndarray
     labels: np.ndarray
+    groups: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Dataset:
         return len(self.classes)
 
     @property
+    def num_writers(self) -> int | None:
+        """Writers of the training images; None if the dataset does not name them."""
+        return None if self.train.groups is None else int(self.train.groups.max()) + 1
+
+    @property
     def input_shape(self) -> tuple[int, int, int]:
         """(channels, height, width)."""
         return self.train.images.shape[1:]
@@ -73,6 +80,8 @@ class Decoded(NamedTuple):
     test_labels: np.ndarray
     classes: tuple[str, ...]
     digest: str = ""
+    train_groups: np.ndarray | None = None
+    test_groups: np.ndarray | None = None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from datasets.info import remedy
 
 VERSION = 1  # raised when decoding changes
 _ARRAYS = Decoded._fields[:4]
+_GROUPS = ("train_groups", "test_groups")  # of datasets that name the writers
 
 
 def default_dir() -> Path:
@@ -76,11 +77,12 @@ def _open(entry: Path) -> Decoded | None:
     """The entry, or None if it is absent or damaged."""
     try:
         meta = json.loads((entry / "meta.json").read_text())
-        arrays = [np.load(entry / f"{name}.npy", mmap_mode="r") for name in _ARRAYS]
+        names = (*_ARRAYS, *_GROUPS)[: max(len(_ARRAYS), len(meta["checksums"]))]
+        arrays = [np.load(entry / f"{name}.npy", mmap_mode="r") for name in names]
         if [_checksum(array) for array in arrays] != meta["checksums"]:
             return None
         digest = zlib.crc32(json.dumps(meta["checksums"]).encode())
-        return Decoded(*arrays, tuple(meta["classes"]), f"{digest:08x}")
+        return Decoded(*arrays[:4], tuple(meta["classes"]), f"{digest:08x}", *arrays[4:])
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None
 
@@ -90,8 +92,9 @@ def _write(entry: Path, decoded: Decoded) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{entry.name}-", dir=entry.parent) as workspace:
         fresh = Path(workspace) / "fresh"
         fresh.mkdir()
-        arrays = [np.ascontiguousarray(array) for array in decoded[: len(_ARRAYS)]]
-        for name, array in zip(_ARRAYS, arrays, strict=True):
+        names = _ARRAYS if decoded.train_groups is None else (*_ARRAYS, *_GROUPS)
+        arrays = [np.ascontiguousarray(getattr(decoded, name)) for name in names]
+        for name, array in zip(names, arrays, strict=True):
             np.save(fresh / f"{name}.npy", array)
         meta = {"classes": decoded.classes, "checksums": [_checksum(array) for array in arrays]}
         (fresh / "meta.json").write_text(json.dumps(meta))

@@ -1,8 +1,9 @@
-"""Downloads of datasets by torchvision."""
+"""Downloads of datasets by torchvision; FEMNIST is made from files that are already there."""
 
 from pathlib import Path
 
 from bench.errors import unknown
+from datasets import femnist
 from datasets.base import DataError
 from datasets.info import INFO, expected, remedy
 
@@ -18,17 +19,20 @@ _LOADERS = {  # torchvision's class, its root below the data directory, its argu
 
 
 def prepare(name: str, data_dir: Path | None) -> None:
-    """Downloads a dataset into `data_dir`, unless it is already there.
+    """Downloads or makes a dataset in `data_dir`, unless it is already there.
 
     Raises:
         ValueError: no such dataset.
-        DataError: torchvision does not have it, or the download failed.
+        DataError: torchvision does not have it, the download failed, or files to make it from are missing.
     """
     if name not in INFO and not name.startswith("imagefolder:"):
         raise ValueError(unknown("dataset", name, [*INFO, "imagefolder:PATH"]))
     if name == "digits":
         return
-    if name not in _LOADERS:
+    if name == femnist.NAME and data_dir is not None:
+        _make_femnist(Path(data_dir).expanduser())
+        return
+    if name not in _LOADERS and name != femnist.NAME:
         raise DataError(f"torchvision does not download {name}; {remedy(name)} ({expected(name)}).")
     if data_dir is None:
         raise DataError(f"{name} needs a data directory to download to; name it with --data-dir.")
@@ -45,3 +49,10 @@ def prepare(name: str, data_dir: Path | None) -> None:
             f"Could not download {name} to {root} ({error}); check the connection and the folder and "
             f"try again, or copy the files there ({expected(name)})."
         ) from error
+
+
+def _make_femnist(data_dir: Path) -> None:
+    try:
+        femnist.prepare(data_dir)
+    except OSError as error:
+        raise DataError(f"Could not write femnist to {data_dir} ({error}); make room there and try again.") from error

@@ -9,25 +9,30 @@ class DatasetInfo:
 
     Attributes:
         input_shape: (channels, height, width) as stored; a transform may resize images.
-        train_size, test_size: in examples.
+        train_size, test_size: in examples; None where they depend on the files, as samples of LEAF do.
         model: the default model.
         description: one line.
         layout: paths of the original files below the data directory.
         train_counts: training examples of each class; () if all classes have the same.
+        num_writers: clients of the partition `natural`; None if the dataset does not name its writers. Where sizes depend
+            on the files it is that of the paper.
     """
 
     num_classes: int
     input_shape: tuple[int, int, int]
-    train_size: int
-    test_size: int
+    train_size: int | None
+    test_size: int | None
     model: str
     description: str
     layout: str
     train_counts: tuple[int, ...] = ()
+    num_writers: int | None = None
 
     @property
     def class_counts(self) -> tuple[int, ...]:
-        """Training examples of each class."""
+        """Training examples of each class; () where they depend on the files."""
+        if self.train_size is None:
+            return ()
         return self.train_counts or (self.train_size // self.num_classes,) * self.num_classes
 
 
@@ -61,6 +66,10 @@ INFO: dict[str, DatasetInfo] = {
         10, (1, 28, 28), 60_000, 10_000, "simple-cnn", "Handwritten digits of 500 writers.",
         "MNIST/raw/*-ubyte[.gz]",
         (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+    ),
+    "femnist": DatasetInfo(
+        62, (1, 28, 28), None, None, "mcmahan2017-mnist-cnn", "Handwritten digits and letters of about 180 writers (LEAF).",
+        "femnist/{train,test}/*.json", num_writers=180,
     ),
     "tinyimagenet": DatasetInfo(
         200, (3, 64, 64), 100_000, 10_000, "resnet50", "200 classes of ImageNet at 64x64 pixels.",

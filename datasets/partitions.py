@@ -58,10 +58,12 @@ class Partition:
         """Whether the parameter may have this value; text that is not a number is passed as NaN."""
         return False
 
-    def split(self, labels, num_clients, num_classes, seed, *, dirichlet_seed_override=None) -> list[np.ndarray]:
+    def split(
+        self, labels, num_clients, num_classes, seed, *, dirichlet_seed_override=None, groups=None
+    ) -> list[np.ndarray]:
         """One int64 array of indices per client; see `draw`."""
         return self.draw(
-            labels, num_clients, num_classes, seed, dirichlet_seed_override=dirichlet_seed_override
+            labels, num_clients, num_classes, seed, dirichlet_seed_override=dirichlet_seed_override, groups=groups
         ).indices
 
     def draw(
@@ -72,6 +74,7 @@ class Partition:
         seed: int,
         *,
         dirichlet_seed_override: int | None = None,
+        groups: np.ndarray | None = None,
     ) -> Drawn:
         """Assigns every index to exactly one client; no client is empty.
 
@@ -82,6 +85,7 @@ class Partition:
             seed: the run's seed.
             dirichlet_seed_override: replaces the seed for `dir-b` only. 2020 reproduces the partition that the authors'
                 code drew for every seed before February 2023.
+            groups: [examples], number of the writer of each example, read by `natural` only.
 
         Raises:
             ValueError: these clients and labels cannot be split this way.
@@ -90,6 +94,8 @@ class Partition:
             raise ValueError(f"clients must be at least 1, but got {num_clients}.")
         if dirichlet_seed_override is not None and isinstance(self, Dirichlet):
             seed = dirichlet_seed_override
+        if isinstance(self, Natural):
+            labels = _require_groups(groups, num_clients)
         drawn = self._draw(np.asarray(labels), num_clients, num_classes, seed)
         for client, indices in enumerate(drawn.indices):
             if len(indices) == 0:
@@ -291,7 +297,28 @@ class SingleClient(Partition):
         return Drawn([np.arange(len(labels), dtype=np.int64)], 1)
 
 
-_CLASSES = {cls.pattern: cls for cls in (LabelsPerClient, Dirichlet, Iid, Quantity, Noise, SingleClient)}
+@dataclass(frozen=True)
+class Natural(Partition):
+    """Each writer is a client, for datasets that name them."""
+
+    pattern: ClassVar[str] = "natural"
+
+    def _draw(self, labels, num_clients, num_classes, seed):
+        # `draw` passes the numbers of the writers as the labels.
+        return Drawn([np.flatnonzero(labels == writer) for writer in range(num_clients)], 1)
+
+
+def _require_groups(groups: np.ndarray | None, num_clients: int) -> np.ndarray:
+    if groups is None:
+        raise ValueError("Partition natural needs a dataset that names its writers, such as femnist.")
+    if (writers := int(groups.max()) + 1) != num_clients:
+        raise ValueError(
+            f"Partition natural of {writers} writers has {writers} clients, but got {num_clients} clients."
+        )
+    return groups
+
+
+_CLASSES = {cls.pattern: cls for cls in (LabelsPerClient, Dirichlet, Iid, Quantity, Noise, SingleClient, Natural)}
 
 KINDS: dict[str, str] = {pattern: cls.__doc__.splitlines()[0] for pattern, cls in _CLASSES.items()}
 """Pattern of the name -> one-line description."""
@@ -303,7 +330,7 @@ def parse(name: str) -> Partition:
     Raises:
         ValueError: no such kind, or a parameter out of its range.
     """
-    if name in ("iid", "none"):
+    if name in ("iid", "none", "natural"):
         return _CLASSES[name]()
     kind, dash, text = name.partition("-")
     for pattern, cls in _CLASSES.items():

@@ -3,8 +3,8 @@
 Augmentation is an index map: each output pixel has the index of the input pixel that it copies. Crop, flip and rotation
 compose into one map, so a batch is augmented by one gather of bytes on its device.
 
-The sets of transforms are those of the papers: `fedconcat` (FedConcat and NIID-Bench), `moon` (MOON, used by CCVR), and
-`none` (scaling to [0, 1] only, for any dataset).
+The sets of transforms are those of the papers: `fedconcat` (FedConcat and NIID-Bench), `moon` (MOON, used by CCVR), `fedcat`
+(FedCat: normalisation without augmentation), and `none` (scaling to [0, 1] only, for any dataset).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Recipe:
             for no crop.
         flip: mirror images horizontally with probability 1/2.
         rotation: largest angle in degrees of a random rotation (nearest pixel, zero fill), after crop and flip.
-        mean, std: per channel, of the normalisation after scaling to [0, 1]; also in evaluation.
+        mean, std: per channel, of the normalisation after scaling to [0, 1]; also in evaluation. A negative std inverts.
         image_size: side in pixels of the decoded images; None keeps that of the files.
     """
 
@@ -45,11 +45,13 @@ _CIFAR100 = {
     "mean": (0.5070751592371323, 0.48654887331495095, 0.4409178433670343),
     "std": (0.2673342858792401, 0.2564384629170883, 0.27615047132568404),
 }
+_FEDCAT_CIFAR100 = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
 _ROTATED = {"padding": "zero", "flip": True, "rotation": 15.0}
 _MIRRORED = {"padding": "reflect", "flip": True}
 
 # FedConcat: as in its released code; other datasets are only scaled.
 # MOON: as in QinbinLi/MOON for CIFAR and in FedML for CINIC-10; defined for these three datasets only.
+# FedCat: no augmentation; the paper names no scaling, these are the statistics of its authors' code (HMHelloWorld/FedMR).
 RECIPES = {
     "fedconcat": {
         "cifar10": Recipe(**_MIRRORED),
@@ -68,8 +70,16 @@ RECIPES = {
             **_MIRRORED, mean=(0.47889522, 0.47227842, 0.43047404), std=(0.24205776, 0.23828046, 0.25874835)
         ),
     },
+    "fedcat": {
+        "mnist": Recipe(mean=(0.1307,), std=(0.3081,)),
+        "cifar10": Recipe(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+        "cifar100": Recipe(**_FEDCAT_CIFAR100),
+        "cifar100-coarse": Recipe(**_FEDCAT_CIFAR100),
+        "femnist": Recipe(mean=(0.5,), std=(-0.5,)),  # 1 - 2x: the white background becomes -1
+    },
     "none": {},
 }
+_UNDEFINED_ELSEWHERE = ("moon", "fedcat")  # transforms that are refused for datasets without an entry
 NAMES = tuple(RECIPES)
 VERSION = 1  # raised whenever the outputs of a transform may change; part of the run id
 
@@ -83,8 +93,8 @@ def recipe(name: str, dataset: str) -> Recipe:
     if name not in RECIPES:
         raise ValueError(unknown("transform", name, NAMES))
     recipes = RECIPES[name]
-    if name == "moon" and dataset not in recipes:
-        raise ValueError(f"The transform moon is defined for {', '.join(recipes)}, but the dataset is {dataset}.")
+    if name in _UNDEFINED_ELSEWHERE and dataset not in recipes:
+        raise ValueError(f"The transform {name} is defined for {', '.join(recipes)}, but the dataset is {dataset}.")
     return recipes.get(dataset, Recipe())
 
 

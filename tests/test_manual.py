@@ -13,6 +13,7 @@ import datasets
 import search_spaces
 from algorithms.base import Algorithm, RoundBased
 from algorithms.local import descend
+from bench import models
 from bench.config.methods import defaults_of
 from bench.config.resolve import resolve
 from bench.experiments.expansion import expand
@@ -22,6 +23,7 @@ from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, M
 from bench.simulation.client import Batch, ClientView, Settings
 from bench.simulation.run import Run
 from bench.simulation.task import Cohort, Task
+from datasets import transforms
 from datasets.info import DatasetInfo
 from reports import api
 from tests.algorithms import test_contract
@@ -32,7 +34,8 @@ from tests.support.manual import PAGES, ROOT, codes
 from tests.support.toy import toy_task, train
 
 README = ROOT / "README.md"
-EXTENDING, METHODS, ARCHITECTURE = (ROOT / "docs" / f"{name}.md" for name in ("extending", "methods", "architecture"))
+DOCS = ROOT / "docs"
+EXTENDING, METHODS, ARCHITECTURE = (DOCS / f"{name}.md" for name in ("extending", "methods", "architecture"))
 EXAMPLE, LINE, LEAVES = (block.text for block in manual.blocks("python"))
 
 
@@ -179,6 +182,31 @@ def written(default) -> str:
     if isinstance(default, float):
         return f"{default:g}".replace("e-0", "e-")
     return f"{default:,}" if isinstance(default, int) else default
+
+
+def test_every_model_stands_in_the_table_with_its_sizes():
+    rows = {codes(name)[0]: sizes for name, *sizes, _ in manual.table(DOCS / "models.md", "model")}
+    assert rows.keys() == models.REGISTRY.keys()
+    for name, (images, *sizes) in rows.items():
+        num_classes, num_params, feature_dim = (int(size.replace(",", "")) for size in sizes)
+        model = models.load(name)(tuple(map(int, images.split("x"))), num_classes)
+        assert sum(leaf.numel() for leaf in model.init(torch.Generator()).values()) == num_params, name
+        assert model.feature_dim == feature_dim, name
+    said = (DOCS / "models.md").read_text()
+    assert all(f"`{alias}` is another name of `{name}`" in said for alias, name in models.ALIASES.items())
+    assert all(
+        f"`{name}`" in said.partition("run on the engine `loop` only")[0].rpartition("`resnet50` has")[2]
+        for name in models.REGISTRY
+        if models.load(name)((3, 32, 32), 10).loop_only
+    )
+
+
+def test_every_transform_stands_in_the_table_with_its_datasets():
+    rows = {codes(name)[0]: about for name, about, _ in manual.table(DOCS / "data.md", "transform")}
+    assert tuple(rows) == transforms.NAMES
+    assert {name: rows[name] for name in ("moon", "fedcat")} == {
+        name: ", ".join(transforms.RECIPES[name]) for name in ("moon", "fedcat")
+    }
 
 
 def test_links_to_papers_are_those_in_the_files_of_the_methods():

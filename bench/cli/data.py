@@ -31,9 +31,10 @@ def check(names: Names = None, image_size: SizeOption = None, data_dir: given.Da
 
 @app.command()
 def prepare(
-    names: Annotated[list[str], typer.Argument(help="Datasets to download.")], data_dir: given.DataOption = None
+    names: Annotated[list[str], typer.Argument(help="Datasets to download or make.")],
+    data_dir: given.DataOption = None,
 ) -> None:
-    """Download datasets with torchvision's own loaders."""
+    """Download datasets with torchvision's own loaders; femnist is made from files that you have."""
     import datasets
 
     with explained():
@@ -47,7 +48,10 @@ def prepare(
 def show(
     dataset: str,
     partition: str,
-    clients: Annotated[int, typer.Option(min=1, help="Size of the population.")] = 40,
+    clients: Annotated[
+        int | None,
+        typer.Option(min=1, help="Size of the population; 40 if left out, for natural the number of writers."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     image_size: SizeOption = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw it, to a .png, .svg or .pdf file.")] = None,
@@ -61,8 +65,11 @@ def show(
     with explained():
         dealt = partitions.parse(partition)
         images = datasets.load(dataset, data_dir, image_size=_size(image_size))
-        labels = images.train.labels
-        table = pictures.count_table(dealt.split(labels, clients, images.num_classes, seed), labels, images.classes)
+        labels, groups = images.train.labels, images.train.groups
+        if clients is None:
+            clients = images.num_writers if isinstance(dealt, partitions.Natural) and images.num_writers else 40
+        indices = dealt.split(labels, clients, images.num_classes, seed, groups=groups)
+        table = pictures.count_table(indices, labels, images.classes)
         typer.echo(table.to_string())
         if plot:
             pictures.draw_bubbles(table, plot, f"{dataset}, {dealt.name}, {clients} clients, seed {seed}")

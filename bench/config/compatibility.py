@@ -78,6 +78,8 @@ def _validate_sizes(config: RunConfig, info: DatasetInfo) -> list[str]:
     mistakes = []
     for key, size in (("train_examples", info.train_size), ("test_examples", info.test_size)):
         wanted = getattr(config, key)
+        if size is None or wanted == size:
+            continue
         if wanted is not None and (wanted < info.num_classes or subset(wanted, size, info.num_classes) != wanted):
             mistakes.append(
                 f"{key} must be between {info.num_classes} and {size - info.num_classes} so that each of the "
@@ -89,6 +91,8 @@ def _validate_sizes(config: RunConfig, info: DatasetInfo) -> list[str]:
 
 def _validate_partition(config: RunConfig, partition: partitions.Partition, info: DatasetInfo) -> list[str]:
     """Why a partition cannot deal this many examples of this many classes to this many clients."""
+    if isinstance(partition, partitions.Natural):
+        return _validate_writers(config, info)
     examples, mistakes = config.train_examples or info.train_size, []
     if isinstance(partition, partitions.LabelsPerClient):
         if partition.labels_per_client > info.num_classes:
@@ -101,6 +105,8 @@ def _validate_partition(config: RunConfig, partition: partitions.Partition, info
                 f"{config.partition} needs at least as many clients as classes ({config.dataset} has "
                 f"{info.num_classes}), but got {config.clients} clients."
             )
+    if examples is None:
+        return mistakes
     smallest = partitions.MIN_EXAMPLES
     sized = isinstance(partition, partitions.Dirichlet | partitions.Quantity)
     if sized and config.clients * smallest > examples:
@@ -113,3 +119,18 @@ def _validate_partition(config: RunConfig, partition: partitions.Partition, info
             f"clients must be at most the number of training examples ({examples}), but got {config.clients}."
         )
     return mistakes
+
+
+def _validate_writers(config: RunConfig, info: DatasetInfo) -> list[str]:
+    """Why the writers of a dataset cannot be the clients."""
+    if info.num_writers is None:
+        return [
+            f"Partition natural makes every writer a client, but {config.dataset} does not name its writers; use femnist, or "
+            "another partition."
+        ]
+    if info.train_size is not None and config.clients != info.num_writers:
+        return [
+            f"Partition natural makes every writer a client: leave clients out, or set it to the {info.num_writers} writers of "
+            f"{config.dataset}, but got {config.clients}."
+        ]
+    return []

@@ -17,6 +17,7 @@ from bench.config.methods import build, describe_method, is_method, options_of, 
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
 from bench.errors import ConfigError, sentences, unknown
 from datasets import DatasetInfo, partitions, transforms
+from datasets.partitions import Natural
 
 DEFAULT_LOCAL_EPOCHS = 10
 
@@ -30,7 +31,7 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
     Raises:
         ConfigError: with all mistakes, each with the nearest valid name or the range that holds.
     """
-    config, method = read(flat)
+    config, method = read(_with_writers(flat, datasets.INFO if facts is None else facts))
     mistakes = [*validate_config(config, facts), *method.validate(config), *_validate_trace(config, method)]
     if mistakes:
         raise ConfigError(mistakes)
@@ -67,6 +68,16 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     if mistakes:
         raise ConfigError(mistakes)
     return config, method
+
+
+def _with_writers(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo]) -> dict[str, Any]:
+    """The settings with a client for each writer, if the partition is natural and leaves the number of clients open."""
+    settings, dataset = dict(flat), flat.get("dataset")
+    if settings.get("partition") == Natural.pattern and settings.get("clients") is None:
+        settings.pop("clients", None)
+        if isinstance(dataset, str) and dataset in facts and (num_writers := facts[dataset].num_writers):
+            settings["clients"] = num_writers
+    return settings
 
 
 def base_of(config: RunConfig) -> RunConfig | None:
@@ -183,10 +194,12 @@ def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int
             settings["partition"], versions["partition"] = found.name, found.version
         except ValueError as error:
             mistakes.append(str(error))
-    if model in models.REGISTRY:
-        versions["model"] = models.load(model).version
-    elif model is not None:
-        mistakes.append(unknown("model", model, models.REGISTRY))
+    if model is not None:
+        try:
+            settings["model"] = models.canonical(model)
+            versions["model"] = models.load(model).version
+        except ValueError as error:
+            mistakes.append(str(error))
     try:
         transforms.recipe(named.get("transform", RunConfig.model_fields["transform"].default), str(dataset))
     except ValueError as error:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from bench.config.schema import SETTINGS, RunConfig
-from bench.errors import ConfigError, unknown
+from bench.errors import ConfigError, suggestion, unknown
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import UNWRAPPED, value_of
 from bench.files import file_name
@@ -99,9 +99,11 @@ def select(cells: list[Cell], only: Mapping[str, Sequence[Any]]) -> list[Cell]:
             known = {*SETTINGS, *(key for cell in cells for key in cell.choice)}
             mistakes.append(unknown("setting", key, sorted(known)))
             continue
-        values_there = ", ".join(map(str, found))
+        there = list(map(str, found))
         mistakes += [
-            f"No cell has {key}={value}; the cells have: {values_there}." for value in values if value not in found
+            f"No cell has {key}={value}.{suggestion(value, there)} The cells have: {', '.join(there)}."
+            for value in values
+            if value not in found
         ]
     if mistakes:
         raise ConfigError(mistakes)

@@ -18,7 +18,7 @@ def examples_to_train(config: RunConfig) -> int:
     As if all clients were of one size; under partial participation the mean over cohorts.
     """
     info = datasets.INFO.get(config.dataset)
-    examples = config.train_examples or (info.train_size if info else 0)
+    examples = config.train_examples or (info.train_size if info else None)
     if not examples:
         return 0
     from bench.simulation.client import Settings  # imports torch

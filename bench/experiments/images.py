@@ -41,7 +41,7 @@ class Images:
 
     @property
     def are_complete(self) -> bool:
-        """Whether every dataset is there, with the sizes of the complete one."""
+        """Whether every dataset is there, with the sizes of the complete one; never if these depend on the files."""
         sizes = {name: _sizes(_facts(dataset)) for name, dataset in self.found.items()}
         known = {name: _sizes(datasets.INFO[name]) for name in sizes if name in datasets.INFO}
         return not self.absent and sizes == known
@@ -81,7 +81,7 @@ def _load(views: Iterable[_View], data_dir: Path | None) -> tuple[dict[str, Data
 
 def _facts(dataset: Dataset) -> DatasetInfo:
     sizes = (dataset.num_classes, dataset.input_shape, len(dataset.train.labels), len(dataset.test.labels))
-    return DatasetInfo(*sizes, model="", description=dataset.note, layout="")
+    return DatasetInfo(*sizes, model="", description=dataset.note, layout="", num_writers=dataset.num_writers)
 
 
 def _sizes(info: DatasetInfo) -> tuple:

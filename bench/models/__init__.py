@@ -19,7 +19,25 @@ REGISTRY = {
     "vgg9": "vgg:Vgg9",
     "resnet50": "resnet:ResNet50",
     "mobilenetv2": "mobilenet:MobileNetV2",
+    "mcmahan2017-mnist-cnn": "cnn:McMahanMnistCnn",
+    "mcmahan2017-cifar-cnn": "mcmahan:McMahanCifarCnn",
+    "fedmr-mnist-cnn": "cnn:FedMrMnistCnn",
+    "fedmr-femnist-cnn": "cnn:FedMrFemnistCnn",
 }
+ALIASES = {"lenet-cifar": "simple-cnn"}
+"""Second name of a model -> its name in `REGISTRY`, under which runs are stored."""
+
+
+def canonical(name: str) -> str:
+    """The name of a model in `REGISTRY`.
+
+    Raises:
+        ValueError: if there is no model of that name.
+    """
+    found = ALIASES.get(name, name)
+    if found not in REGISTRY:
+        raise ValueError(unknown("model", name, [*REGISTRY, *ALIASES]))
+    return found
 
 
 def load(name: str) -> "type[Model]":
@@ -28,19 +46,13 @@ def load(name: str) -> "type[Model]":
     Raises:
         ValueError: if there is no model of that name.
     """
-    module, class_name = _lookup(name).split(":")
+    module, class_name = REGISTRY[canonical(name)].split(":")
     return getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
 
 
 def describe(name: str) -> str:
     """First line of the docstring of a model's class, read from the source without importing torch."""
-    module, class_name = _lookup(name).split(":")
+    module, class_name = REGISTRY[canonical(name)].split(":")
     source = ast.parse((Path(__file__).parent / f"{module}.py").read_text())
     found = next(node for node in source.body if isinstance(node, ast.ClassDef) and node.name == class_name)
     return ast.get_docstring(found).splitlines()[0]
-
-
-def _lookup(name: str) -> str:
-    if name not in REGISTRY:
-        raise ValueError(unknown("model", name, REGISTRY))
-    return REGISTRY[name]

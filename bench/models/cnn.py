@@ -1,4 +1,4 @@
-"""The small LeNet-type networks of the FedConcat, MOON and CCVR papers."""
+"""Networks of two 5x5 convolutions: those of the FedConcat, MOON and CCVR papers, of FedMR, and of McMahan et al. for MNIST."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,43 +8,63 @@ import torch.nn.functional as F
 from bench.models.base import Layered
 
 
-@dataclass(frozen=True)
-class SimpleCnn(Layered):
-    """Two 5x5 convolutions and three linear layers (62,006 parameters for 3x32x32 and 10 classes)."""
+class _TwoConvolutions(Layered):
+    """Two 5x5 convolutions, each with ReLU and 2x2 max-pooling, then linear layers with ReLU.
 
-    sizes: ClassVar[tuple[int, int, int, int]] = (6, 16, 120, 84)  # channels of the convolutions, linear layers
+    Attributes:
+        channels: of the two convolutions.
+        widths: of the linear layers before the classifier.
+        padding: of the convolutions, in pixels on each side; 2 keeps the size of the image.
+    """
+
+    channels: ClassVar[tuple[int, int]]
+    widths: ClassVar[tuple[int, ...]]
+    padding: ClassVar[int] = 0
 
     def __post_init__(self):
-        self._require_pixels(16)
+        self._require_pixels(4 if self.padding else 16)
 
     def layers(self):
         channels, height, width = self.input_shape
-        first, second, third, fourth = self.sizes
-        flat = second * _after_convolutions(height) * _after_convolutions(width)
-        return {
-            "conv1": (first, channels, 5, 5),
-            "conv2": (second, first, 5, 5),
-            "linear1": (third, flat),
-            "linear2": (fourth, third),
-            "classifier": (self.num_classes, fourth),
-        }
+        first, second = self.channels
+        layers = {"conv1": (first, channels, 5, 5), "conv2": (second, first, 5, 5)}
+        previous = second * self._after_convolutions(height) * self._after_convolutions(width)
+        for number, width in enumerate(self.widths, 1):
+            layers[f"linear{number}"] = (width, previous)
+            previous = width
+        return {**layers, "classifier": (self.num_classes, previous)}
 
     def hidden(self, params, x, bound):
         # ReLU commutes with max-pooling; after pooling it has a quarter of the work.
         for name in ("conv1", "conv2"):
-            x = F.relu(F.max_pool2d(F.conv2d(x, params[f"{name}.weight"], params[f"{name}.bias"]), 2))
+            x = F.conv2d(x, params[f"{name}.weight"], params[f"{name}.bias"], padding=self.padding)
+            x = F.relu(F.max_pool2d(x, 2))
             yield name, x
         x = x.flatten(1)
-        for name in ("linear1", "linear2"):
-            x = F.relu(F.linear(x, params[f"{name}.weight"], params[f"{name}.bias"]))
-            yield name, x
+        for number in range(1, len(self.widths) + 1):
+            x = F.relu(F.linear(x, params[f"linear{number}.weight"], params[f"linear{number}.bias"]))
+            yield f"linear{number}", x
+
+    def _after_convolutions(self, pixels: int) -> int:
+        """Side of the feature map after both convolutions and their max-pools."""
+        lost = 4 - 2 * self.padding
+        return ((pixels - lost) // 2 - lost) // 2
+
+
+@dataclass(frozen=True)
+class SimpleCnn(_TwoConvolutions):
+    """Two 5x5 convolutions and three linear layers (62,006 parameters for 3x32x32 and 10 classes)."""
+
+    channels = (6, 16)
+    widths = (120, 84)
 
 
 @dataclass(frozen=True)
 class SimpleCnnWide(SimpleCnn):
     """The simple CNN with as many parameters as five of them (310,089 parameters for 3x32x32 and 10 classes)."""
 
-    sizes = (14, 36, 270, 189)
+    channels = (14, 36)
+    widths = (270, 189)
 
 
 @dataclass(frozen=True)
@@ -64,6 +84,36 @@ class MoonCnn(SimpleCnn):
         yield "projection2", F.linear(x, params["projection2.weight"], params["projection2.bias"])
 
 
-def _after_convolutions(pixels: int) -> int:
-    """Side of the feature map after two unpadded 5x5 convolutions, each followed by a 2x2 max-pool."""
-    return ((pixels - 4) // 2 - 4) // 2
+@dataclass(frozen=True)
+class FedMrMnistCnn(_TwoConvolutions):
+    """FedMR's CNN for MNIST: 20 and 50 channels, one linear layer of 50 (66,130 parameters for 1x28x28, 10 classes).
+
+    From the code of FedMR, by the authors of FedCat (https://github.com/HMHelloWorld/FedMR).
+    """
+
+    channels = (20, 50)
+    widths = (50,)
+
+
+@dataclass(frozen=True)
+class FedMrFemnistCnn(_TwoConvolutions):
+    """FedMR's CNN for FEMNIST: 16 and 32 channels, one linear layer of 256 (160,510 parameters for 1x28x28, 62 classes).
+
+    From the code of FedMR, by the authors of FedCat (https://github.com/HMHelloWorld/FedMR).
+    """
+
+    channels = (16, 32)
+    widths = (256,)
+
+
+@dataclass(frozen=True)
+class McMahanMnistCnn(_TwoConvolutions):
+    """McMahan's CNN for MNIST: padded convolutions, a linear layer of 512 (1,663,370 parameters for 1x28x28, 10 classes).
+
+    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017, Section 3.
+    https://arxiv.org/abs/1602.05629
+    """
+
+    channels = (32, 64)
+    widths = (512,)
+    padding = 2

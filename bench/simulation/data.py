@@ -19,9 +19,14 @@ def divide(config: Any, dataset: Any) -> tuple[np.ndarray, np.ndarray, list[np.n
     Raises:
         ValueError: if clients have too few examples for a validation part.
     """
-    images, labels = take_subset(dataset.train, config.train_examples, config.seed)
+    images, labels, groups = _subset(dataset.train, config.train_examples, config.seed)
     clients = partitions.parse(config.partition).split(
-        labels, config.clients, dataset.num_classes, config.seed, dirichlet_seed_override=config.dirichlet_seed_override
+        labels,
+        config.clients,
+        dataset.num_classes,
+        config.seed,
+        dirichlet_seed_override=config.dirichlet_seed_override,
+        groups=groups,
     )
     clients = clients[: config.first_clients]
     if config.split != "validation":
@@ -49,5 +54,13 @@ def stratified_subset(labels: np.ndarray, count: int | None, seed: int) -> np.nd
 
 def take_subset(split: Any, count: int | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Images and labels of a stratified subset, in the order of the split."""
+    images, labels, _ = _subset(split, count, seed)
+    return images, labels
+
+
+def _subset(split: Any, count: int | None, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Images, labels and writers of a stratified subset."""
     rows = stratified_subset(split.labels, count, seed)
-    return (split.images, split.labels) if rows is None else (split.images[rows], split.labels[rows])
+    if rows is None:
+        return split.images, split.labels, split.groups
+    return split.images[rows], split.labels[rows], None if split.groups is None else split.groups[rows]

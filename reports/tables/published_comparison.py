@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from datasets.info import INFO
 from reports.published.lookup import Published, find
 from reports.published.tolerances import rule
 
@@ -55,14 +56,23 @@ def _counterpart(cell: dict, grid: dict, metric: str) -> Published | None:
             partition=cell["partition"],
             algorithm=cell["algorithm"] if cell["published_as"] == "-" else cell["published_as"],
             variant="" if cell["variant"] == "-" else cell["variant"],
-            # Without a partition there is one client, also where the grid sets another number for all cells.
-            n_clients="1" if cell["partition"] == "none" else cell["clients"],
+            n_clients=_published_clients(cell),
             participation=cell["participation"],
             model=cell["model"],
         )
         if found:
             return found
     return None
+
+
+def _published_clients(cell: dict) -> str:
+    """The number of clients of the published cell that a cell is compared with."""
+    if cell["partition"] == "none":  # one client, also where the grid sets another number for all cells
+        return "1"
+    info = INFO.get(cell["dataset"])
+    if cell["partition"] == "natural" and info and info.num_writers:  # each draw of LEAF has other writers
+        return str(info.num_writers)
+    return cell["clients"]
 
 
 def _verdict(cell, rule_name: str) -> str:

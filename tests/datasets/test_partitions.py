@@ -288,7 +288,7 @@ def test_a_name_has_one_canonical_spelling(written, canonical):
 
 
 def test_every_kind_has_a_description():
-    assert list(KINDS) == ["label-k", "dir-b", "iid", "quantity-b", "noise-s", "none"]
+    assert list(KINDS) == ["label-k", "dir-b", "iid", "quantity-b", "noise-s", "none", "natural"]
     assert all(text.endswith(".") for text in KINDS.values())
 
 
@@ -348,3 +348,23 @@ def test_redraws_end_with_clients_concentration_and_minimum_size(name, monkeypat
         ValueError, match=rf"50 clients with concentration {name.partition('-')[2]} and a minimum size of 10"
     ):
         parse(name).split(np.arange(500) % 10, 50, 10, 0)
+
+
+def test_natural_gives_each_client_the_examples_of_one_writer():
+    labels, groups = np.arange(60) % 7, np.random.default_rng(0).permutation(np.arange(60) % 4)
+    for seed in (0, 1):
+        indices = parse("natural").split(labels, 4, 7, seed, groups=groups)
+        assert [own.tolist() for own in indices] == [np.flatnonzero(groups == writer).tolist() for writer in range(4)]
+
+
+@pytest.mark.parametrize(
+    "groups, num_clients, message",
+    [
+        (None, 4, "Partition natural needs a dataset that names its writers, such as femnist."),
+        (np.arange(12) % 4, 3, "Partition natural of 4 writers has 4 clients, but got 3 clients."),
+        (np.arange(12) % 4 * 2, 7, "natural of 12 examples leaves client 1 of 7 without examples"),
+    ],
+)
+def test_natural_is_refused_where_clients_are_not_the_writers(groups, num_clients, message):
+    with pytest.raises(ValueError, match=message):
+        parse("natural").split(np.zeros(12, np.int64), num_clients, 3, 0, groups=groups)

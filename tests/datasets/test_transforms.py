@@ -74,6 +74,23 @@ def test_normalisation_is_that_of_the_digest(images):
     assert x[0, :, 0, 0].tolist() == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    "dataset, mean, std",
+    [
+        ("mnist", [0.1307], [0.3081]),
+        ("femnist", [0.5], [-0.5]),
+        ("cifar10", [0.5] * 3, [0.5] * 3),
+        ("cifar100", [0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]),
+        ("cifar100-coarse", [0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]),
+    ],
+)
+def test_images_of_fedcat_are_normalised_and_not_augmented(dataset, mean, std):
+    transform = transforms.build("fedcat", dataset, (len(mean), 4, 4))
+    assert not transform.random and transform.draw(5, torch.Generator()) == {}
+    x = transform.scale(torch.full((1, len(mean), 4, 4), 51, dtype=torch.uint8), torch.float64)
+    assert x[0, :, 0, 0].tolist() == pytest.approx([(0.2 - m) / s for m, s in zip(mean, std, strict=True)], abs=1e-6)
+
+
 def test_augmentation_can_be_traced_by_vmap(images):
     for dataset in ("cifar10", "cifar100"):
         transform = transforms.build("fedconcat", dataset, SHAPE)
@@ -89,12 +106,14 @@ def test_tinyimagenet_is_decoded_at_32_pixels_for_the_papers():
     assert transforms.recipe("none", "tinyimagenet").image_size is None
 
 
-def test_moon_is_refused_where_no_paper_defines_it():
+@pytest.mark.parametrize(
+    "name, defined",
+    [("moon", "cifar10, cifar100, cinic10"), ("fedcat", "mnist, cifar10, cifar100, cifar100-coarse, femnist")],
+)
+def test_transforms_are_refused_where_no_source_defines_them(name, defined):
     with pytest.raises(ValueError) as error:
-        transforms.recipe("moon", "digits")
-    assert (
-        str(error.value) == "The transform moon is defined for cifar10, cifar100, cinic10, but the dataset is digits."
-    )
+        transforms.recipe(name, "digits")
+    assert str(error.value) == f"The transform {name} is defined for {defined}, but the dataset is digits."
 
 
 def test_unknown_transform_names_the_nearest():

@@ -17,7 +17,7 @@ from datasets import partitions, transforms
 from tests.support.toy import CYCLES, toy_method, toy_task, train
 
 STORED = Path(__file__).with_name("fingerprints.json")
-PARTITIONS = ("label-2", "dir-0.5", "iid", "quantity-0.5", "noise-0.1", "none")
+PARTITIONS = ("label-2", "dir-0.5", "iid", "quantity-0.5", "noise-0.1", "none", "natural")
 
 
 def of_algorithm(name: str) -> dict:
@@ -49,7 +49,7 @@ def of_partition(name: str) -> dict:
     """Checksum of all index lists of twenty clients."""
     clients = 1 if name == "none" else 20
     partition = partitions.parse(name)
-    indices = partition.split(np.arange(2000) % 10, clients, 10, 0)
+    indices = partition.split(np.arange(2000) % 10, clients, 10, 0, groups=np.arange(2000) % 20)
     digest = hashlib.sha256(b"".join(client.astype("<i8").tobytes() for client in indices)).hexdigest()
     return {"version": partition.version, "numbers": [int(digest[:12], 16)]}
 

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 from bench.cli import options
 from bench.cli.app import app
 from bench.cli.console import Output
-from bench.cli.listing import listing_table
+from bench.cli.listing import listing, listing_table
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.results.store import Store
+from tests.support.leaf import write_femnist
 
 ALGORITHM = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "label-2"]
 
@@ -160,6 +161,15 @@ def test_data_show_prints_the_clients_and_draws_them(bench, tmp_path):
     totals = [int(line.split()[-1]) for line in text.splitlines() if re.match(r"\d+ ", line)]
     assert len(totals) == 10 and sum(totals) == 1437
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_data_show_of_natural_has_a_client_for_each_writer(bench, tmp_path):
+    write_femnist(tmp_path)
+    code, text = bench("data", "show", "femnist", "natural", "--data-dir", str(tmp_path))
+    totals = [int(line.split()[-1]) for line in text.splitlines() if re.match(r"\d+ ", line)]
+    assert (code, totals) == (0, [20, 22, 21, 23])
+    code, text = bench("data", "show", "digits", "natural")
+    assert code == 2 and "Partition natural needs a dataset that names its writers, such as femnist." in text
 
 
 def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
@@ -349,3 +359,9 @@ def test_a_report_names_a_grid_by_its_file_as_well(bench, tmp_path):
     assert not list(tmp_path.rglob("*-standalone.tex"))
     assert bench("report", "--grid", "mine", "--standalone")[0] == 0
     assert (tmp_path / "results" / "reports" / "mine@paper-standalone.tex").exists()
+
+
+def test_models_are_listed_with_their_other_names():
+    listed = dict(listing("models"))
+    assert listed["fedmr-mnist-cnn"].startswith("FedMR's CNN for MNIST")
+    assert listed["lenet-cifar"] == "Another name of simple-cnn."

@@ -77,6 +77,12 @@ def test_run_id_depends_on_settings_that_only_some_runs_read(base, change):
     assert run_id(resolve(FEDPROX | base | change)) != run_id(resolve(FEDPROX | base))
 
 
+def test_a_model_by_another_name_is_the_same_run():
+    on_images = FEDPROX | {"dataset": "cifar10"}
+    one, other = (resolve(on_images | {"model": name}) for name in ("simple-cnn", "lenet-cifar"))
+    assert one.model == "simple-cnn" and run_id(one) == run_id(other)
+
+
 @pytest.mark.parametrize("part", ["algorithm", "partition", "transform", "model"])
 def test_run_id_covers_the_versions(part):
     config = resolve(FEDPROX)
@@ -97,6 +103,7 @@ def test_a_resolved_config_resolves_to_itself():
         ({"dataset": "cifer10"}, "Did you mean 'cifar10'?"),
         ({"partition": "lable-2"}, "Did you mean 'label-k'?"),
         ({"model": "simple-cn"}, "Did you mean 'simple-cnn'?"),
+        ({"model": "lenet-cifer"}, "Did you mean 'lenet-cifar'?"),
         ({"transform": "fedconcta"}, "Did you mean 'fedconcat'?"),
         ({"batchsize": 3}, "Did you mean 'batch_size'?"),
         ({"mue": 3}, "Did you mean 'mu'?"),
@@ -165,7 +172,36 @@ def test_no_method_option_is_named_like_a_setting():
         assert not set(options_of(name)) & set(SETTINGS), name
 
 
+NATURAL = {"algorithm": "fedavg", "dataset": "femnist", "partition": "natural"}
+
+
+@pytest.mark.parametrize("given", [{}, {"clients": None}, {"clients": 7}])
+def test_the_writers_of_the_images_are_the_clients_of_natural(given):
+    known = dataclasses.replace(datasets.INFO["femnist"], train_size=900, test_size=100, num_writers=7)
+    assert resolve(NATURAL | given, {"femnist": known}).clients == 7
+    with pytest.raises(ConfigError, match="leave clients out, or set it to the 7 writers of femnist, but got 40"):
+        resolve(NATURAL | {"clients": 40}, {"femnist": known})
+
+
+def test_without_images_natural_has_the_clients_of_the_paper():
+    assert resolve(NATURAL).clients == resolve(NATURAL, None).clients == 180
+    assert resolve(NATURAL | {"clients": 178}).clients == 178  # of images that are not there now
+    assert resolve(NATURAL | {"partition": "iid"}).clients == 40
+
+
+def test_natural_needs_a_dataset_that_names_its_writers():
+    with pytest.raises(ConfigError, match="but digits does not name its writers; use femnist, or another partition"):
+        resolve(NATURAL | {"dataset": "digits"})
+
+
+def test_sizes_that_depend_on_the_files_limit_nothing():
+    assert resolve(NATURAL | {"train_examples": 10**6}).train_examples == 10**6
+    assert resolve(NATURAL | {"partition": "dir-0.1", "clients": 10**5}).clients == 10**5
+
+
 def test_a_subset_may_be_everything():
+    few = dataclasses.replace(datasets.INFO["digits"], train_size=20, test_size=5)
+    assert resolve(FEDPROX | {"test_examples": 5}, {"digits": few}).test_examples == 5  # fewer than classes
     assert resolve(FEDPROX | {"train_examples": 1437, "test_examples": 360}).train_examples == 1437
 
 

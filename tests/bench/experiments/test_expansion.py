@@ -413,6 +413,22 @@ def test_budgets_and_checks_go_by_what_is_known_about_a_dataset():
         expand(cell, "paper")
 
 
+def test_budgets_leave_the_clients_of_natural_to_the_data(grid_of):
+    known = dataclasses.replace(datasets.INFO["femnist"], train_size=5000, test_size=800, num_writers=30)
+    facts = datasets.INFO | {"femnist": known}
+    cell = single({"algorithm": "fedavg", "dataset": "femnist", "partition": "natural"}, [0])
+    for budget, examples in (("paper", None), ("small", None), ("smoke", 3000)):
+        (found,) = expand(cell, budget, facts=facts)
+        assert (found.config.clients, found.config.train_examples) == (30, examples), budget
+        assert expand(cell, budget)[0].config.clients == 180
+    conditions = [{"when": {"dataset": "femnist"}, "set": {"partition": "natural", "clients": None}}]
+    grid = grid_of(axes=SMALL["axes"] | {"dataset": ["digits", "femnist"]}, conditions=conditions, tuning=[])
+    for budget in ("paper", "small", "smoke"):
+        cells = expand(grid, budget, facts=facts)
+        assert {cell.config.clients for cell in cells if cell.dataset == "femnist"} == {30}
+        assert 30 not in {cell.config.clients for cell in cells if cell.dataset == "digits"}
+
+
 def test_conditions_may_name_options_of_a_method(grid_of):
     condition = {"when": {"mu": 0.01}, "set": {"batch_size": 8}}
     cells = expand(grid_of(conditions=[condition], tuning=[]), "paper")

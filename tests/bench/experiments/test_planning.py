@@ -18,6 +18,7 @@ from bench.results.json_files import SEAL
 from bench.results.store import Store
 from datasets import Dataset, MissingData, Split, resized
 from reports import api
+from tests.support.leaf import write_femnist
 from tests.support.planning import Experiment
 
 GRID = {
@@ -325,6 +326,16 @@ def test_cells_without_images_take_the_place_of_nothing_that_was_measured(withou
     fresh = without_svhn(overrides={"rounds": 3})
     train(fresh, store)
     assert "no data: svhn" in table(store, fresh)
+
+
+def test_cells_of_natural_have_the_writers_that_are_there(ask, store, tmp_path):
+    axes = GRID["axes"] | {"dataset": ["femnist", "digits"], "partition": ["iid"], "seed": [0]}
+    conditions = [{"when": {"dataset": "femnist"}, "set": {"partition": "natural", "clients": None}}]
+    request = ask(axes=axes, conditions=conditions)
+    absent = {cell.dataset: (cell.config.clients, cell.missing) for cell in request.plan(store).cells}
+    assert absent == {"femnist": (180, "no data: femnist"), "digits": (10, None)}
+    write_femnist(tmp_path)
+    assert {cell.dataset: cell.config.clients for cell in request.plan(store).todo} == {"femnist": 4, "digits": 10}
 
 
 def _images(classes: int, each: int, note: str) -> Dataset:

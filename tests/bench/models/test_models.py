@@ -1,11 +1,14 @@
 """Models: sizes, initial values, and agreement with the same networks written as modules."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from bench import models
 from bench.models.base import BoundModel
 from bench.speed.reference_loop import SimpleCnn as YardstickCnn
+from tests.support.toy import assert_equal, toy_method, toy_task, train
 
 COLOUR, GREY = (3, 32, 32), (1, 28, 28)
 
@@ -24,6 +27,16 @@ COLOUR, GREY = (3, 32, 32), (1, 28, 28)
         ("resnet50", COLOUR, 200, 23_910_152, 2048),
         ("mobilenetv2", COLOUR, 10, 2_236_682, 1280),
         ("mobilenetv2", COLOUR, 100, 2_351_972, 1280),
+        ("lenet-cifar", COLOUR, 10, 62_006, 84),
+        ("lenet-cifar", COLOUR, 20, 62_856, 84),
+        ("mcmahan2017-mnist-cnn", GREY, 10, 1_663_370, 512),
+        ("mcmahan2017-mnist-cnn", GREY, 62, 1_690_046, 512),
+        ("mcmahan2017-cifar-cnn", (3, 24, 24), 10, 1_068_298, 192),
+        ("mcmahan2017-cifar-cnn", (3, 24, 24), 20, 1_070_228, 192),
+        ("mcmahan2017-cifar-cnn", COLOUR, 10, 1_756_426, 192),
+        ("mcmahan2017-cifar-cnn", COLOUR, 20, 1_758_356, 192),
+        ("fedmr-mnist-cnn", GREY, 10, 66_130, 50),
+        ("fedmr-femnist-cnn", GREY, 62, 160_510, 256),
         ("mlp", (1, 8, 8), 10, 64 * 64 + 64 + 64 * 64 + 64 + 64 * 10 + 10, 64),
     ],
 )
@@ -94,14 +107,68 @@ def test_mobilenetv2_equals_torchvisions_with_three_strides_instead_of_five(trai
     assert_equal_to_module(bound, params, module.train(training))
 
 
-def assert_equal_to_module(bound, params, module):
+def assert_equal_to_module(bound, params, module, shape=COLOUR):
     """The same logits, and the same running statistics afterwards, with the same params."""
     for ours, theirs in zip(params.values(), module.parameters(), strict=True):
         theirs.data = ours
-    x = torch.rand(4, *COLOUR)
+    x = torch.rand(4, *shape)
     torch.testing.assert_close(bound(params, x), module(x), rtol=1e-4, atol=1e-4)
     for ours, theirs in zip(bound.buffers.values(), module.buffers(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_mcmahans_mnist_cnn_equals_the_module_with_its_params():
+    bound, params = initialised("mcmahan2017-mnist-cnn", shape=GREY)
+    pooled = [torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
+    module = torch.nn.Sequential(
+        *(torch.nn.Conv2d(1, 32, 5, padding="same"), *pooled),
+        *(torch.nn.Conv2d(32, 64, 5, padding="same"), *pooled),
+        *(torch.nn.Flatten(), torch.nn.Linear(3136, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)),
+    )
+    assert_equal_to_module(bound, params, module, GREY)
+
+
+@pytest.mark.parametrize("shape, flat", [((3, 24, 24), 2304), (COLOUR, 4096)])
+def test_mcmahans_cifar_cnn_equals_the_module_with_its_params(shape, flat):
+    bound, params = initialised("mcmahan2017-cifar-cnn", shape=shape)
+    pool = [torch.nn.ZeroPad2d((0, 1, 0, 1)), torch.nn.MaxPool2d(3, 2)]  # inputs are not negative
+    normalise = torch.nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1)
+    module = torch.nn.Sequential(
+        *(torch.nn.Conv2d(3, 64, 5, padding="same"), torch.nn.ReLU(), *pool, normalise),
+        *(torch.nn.Conv2d(64, 64, 5, padding="same"), torch.nn.ReLU(), normalise, *pool),
+        *(torch.nn.Flatten(), torch.nn.Linear(flat, 384), torch.nn.ReLU(), torch.nn.Linear(384, 192)),
+        *(torch.nn.ReLU(), torch.nn.Linear(192, 10)),
+    )
+    assert_equal_to_module(bound, {name: 3 * leaf for name, leaf in params.items()}, module, shape)
+
+
+@pytest.mark.parametrize("pixels", [4, 5, 6, 7, 24, 31])
+def test_mcmahans_cifar_cnn_pools_every_size_to_half_rounded_up(pixels):
+    bound, params = initialised("mcmahan2017-cifar-cnn", shape=(3, pixels, pixels + 1))
+    assert bound(params, torch.rand(2, 3, pixels, pixels + 1)).shape == (2, 10)
+
+
+def test_mcmahans_cifar_cnn_starts_from_the_values_of_the_tutorial():
+    _, params = initialised("mcmahan2017-cifar-cnn")
+    values = {"conv1": (0.05, 0), "conv2": (0.05, 0.1), "linear1": (0.04, 0.1), "linear2": (0.04, 0.1)}
+    for name, (std, bias) in {**values, "classifier": (1 / 192, 0)}.items():
+        weight = params[f"{name}.weight"]
+        assert weight.abs().max() <= 2 * std
+        assert weight.std().item() == pytest.approx(0.8796 * std, rel=0.05)  # of a normal cut at two deviations
+        assert (params[f"{name}.bias"] == bias).all()
+
+
+@pytest.mark.parametrize("name", [name for name in models.REGISTRY if not models.load(name)(COLOUR, 10).loop_only])
+def test_engines_agree_on_every_model_that_both_can_run(name):
+    task = toy_task(sizes=(5, 3), model=name, shape=(3, 16, 16), rounds=1, local_epochs=1, batch_size=3)
+    method = toy_method("fedavg")
+    looped, vectorised = (train(method, replace(task, engine=engine)) for engine in ("loop", "vectorised"))
+    assert_equal(looped, vectorised, tolerance=1e-10)
+
+
+def test_another_name_is_the_same_class_and_is_described():
+    assert models.load("lenet-cifar") is models.load("simple-cnn")
+    assert models.describe("lenet-cifar") == models.describe("simple-cnn")
 
 
 def test_width_scales_the_channels_of_resnet50():
@@ -137,7 +204,16 @@ def test_a_model_apart_leaves_the_buffers_as_they_are():
     assert all(torch.equal(before[name], bound.buffers[name]) for name in before)
 
 
-@pytest.mark.parametrize("name, shape", [("simple-cnn", (1, 8, 8)), ("moon-cnn", (1, 8, 8)), ("vgg9", (1, 4, 4))])
+@pytest.mark.parametrize(
+    "name, shape",
+    [
+        ("simple-cnn", (1, 8, 8)),
+        ("moon-cnn", (1, 8, 8)),
+        ("vgg9", (1, 4, 4)),
+        ("fedmr-mnist-cnn", (1, 8, 8)),
+        ("mcmahan2017-mnist-cnn", (1, 3, 3)),
+    ],
+)
 def test_images_that_are_too_small_are_refused(name, shape):
     with pytest.raises(ValueError, match=f"at least .* pixels, but got {shape[1]}x{shape[2]}; use the model mlp"):
         models.load(name)(shape, 10)
@@ -153,8 +229,8 @@ def test_descriptions_are_sentences(name):
     assert models.describe(name).endswith(".")
 
 
-def initialised(name: str, seed: int = 0, training: bool = False):
-    spec = models.load(name)(COLOUR, 10)
+def initialised(name: str, seed: int = 0, training: bool = False, shape=COLOUR):
+    spec = models.load(name)(shape, 10)
     return BoundModel(spec, spec.init_buffers(), training=training), spec.init(torch.Generator().manual_seed(seed))
 
 

@@ -83,6 +83,14 @@ def test_a_table_says_which_files_its_images_came_from_and_whether_they_were_the
     assert "Mixed data: svhn from pickles (0badcafe) and pickles (1)." in text
 
 
+def test_femnist_of_another_draw_has_its_published_counterpart(store):
+    store.mirrors = {"paper": "fedcat", "table": 1, "variants": []}
+    setting = {"clients": 178, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
+    store.add("femnist natural", "fedavg", [0.8232], **setting).save()
+    text = api.render(store.folder, "small_table", "paper")
+    assert "82.3" in text.partition("fedavg")[2] and "(82.32" in text and "No verdict where" not in text
+
+
 def test_cells_on_incomplete_data_have_no_published_counterpart(store):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.5, 0.5], data_note="5 of 10 classes")
     store.add("cifar10 label-3", "fedavg", [0.5, 0.5, 0.5])
