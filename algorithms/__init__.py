@@ -73,11 +73,8 @@ def load(name: str) -> "type[Algorithm]":
 
 def _misspelt_hooks(method: "type[Algorithm]") -> dict[str, str]:
     """Public functions of a method that are no hooks -> the hook that each name resembles: the method would run without it."""
-    from algorithms.base import RoundBased
-    from algorithms.wrapper import Wrapper
-
     own = {name for name, part in vars(method).items() if callable(part) and not name.startswith("_")}
-    hooks = {name for kind in (RoundBased, Wrapper, *method.__mro__[1:]) for name in dir(kind)}
+    hooks = {name for kind in method.__mro__[1:] for name in dir(kind)}
     close = {name: difflib.get_close_matches(name, hooks, n=1, cutoff=0.8) for name in own - hooks}
     return {name: found[0] for name, found in close.items() if found}
 

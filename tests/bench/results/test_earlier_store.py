@@ -122,8 +122,8 @@ def test_a_checkpoint_of_that_time_is_continued_where_the_code_of_the_run_is_the
     monkeypatch.setattr(
         workers, "_checkpoint_key", lambda *about: {name: key[name] for name in key if name != "format"}
     )
-    worker = workers.Worker(None, "cpu")
-    worker.assign(Job(cell.id, cell.config, str(folder), StateRetention(final="none"), engine="vectorised"))
+    job = Job(cell.id, cell.config, str(folder), StateRetention(final="none"), engine="vectorised")
+    worker = workers.Worker(job, None, "cpu")
     reports = [worker.step()]
     while not reports[-1].result:
         reports.append(worker.step())
