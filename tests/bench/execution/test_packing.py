@@ -64,7 +64,7 @@ class RunCallback:
 
 
 def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_more_room(tmp_path, monkeypatch):
-    def start_ray(address, resources):
+    def start_ray(threads):
         ray_environment.require_own_token()
         ray.init(
             address="local",
@@ -78,7 +78,7 @@ def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_
     monkeypatch.setenv("PYTHONPATH", ray_environment.python_path(None))
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):  # Ray sets them; as they were, afterwards
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(ray_session, "_start", start_ray)
+    monkeypatch.setattr(ray_session, "_start_local", start_ray)
     monkeypatch.setattr(scheduler, "JobTrainable", PretendedTrial)
     monkeypatch.setattr(gpu_sharing, "measure", pretended_profile)
     flat = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}
