@@ -1,11 +1,14 @@
 """Methods, engines, partitions and models against the yardstick: on the GPU if there is one, else on one thread."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import torch
 
-from algorithms import load
+from algorithms import make
+from algorithms.base import Algorithm, State
 from bench.simulation.engines import padding_share
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task
@@ -14,11 +17,11 @@ from bench.speed.clock import take_turns
 from bench.speed.rows import Row
 from bench.speed.workload import Setting, task_on
 
-METHODS = ("fedavg", "fedprox", "fedrs", "fedlc", "scaffold", "fednova", "fedavgm", "moon")
+METHODS = ("fedavg", "fedprox", "fedrs", "fedlc", "scaffold", "fednova", "fedavgm", "moon", "fedcat")
 PARTITIONS = ("label-2", "dir-0.1", "iid")
 MODELS = ("simple-cnn", "mlp", "moon-cnn", "simple-cnn-wide")
 LARGE_MODELS = ("vgg9", "resnet50")  # minutes per round on a CPU
-ROUND = 1  # which round is measured: not the first, in which MOON has no contrastive term
+ROUND = 1  # of which the yardstick trains the clients: the second, as most methods
 _YARDSTICK, _PLAIN = "yardstick", "yardstick, without augmentation"
 
 
@@ -60,24 +63,48 @@ def yardstick_round(task: Task, augment: bool) -> int:
 
 
 def method_round(task: Task, name: str) -> Callable[[], int]:
-    """One round of a method and its evaluation; returns the examples trained on."""
-    method = load(name)()
-    start = {**method.init(task), "round": ROUND}
+    """The rounds that lead a method to its second model, with a test after each; returns the examples trained on.
+
+    One round, for most methods: not the first, in which MOON has no contrastive term. A method that has no new model after
+    every round plays all until it has one, and its last model is tested meanwhile, so that rounds of all methods compare.
+    The rounds before are those of clients with one local step.
+    """
+    method = make(name)
+    rounds = rounds_to_a_model(task, method)
+    start = _after(method, replace(task, settings=replace(task.settings, local_epochs=None, local_steps=1)), rounds)
+    everyone = torch.arange(task.population)
+    first = method.deploy(task, start, everyone)
 
     def run() -> int:
-        state = method.step(task, start)
-        evaluate(task, method.deploy(task, state, torch.arange(task.population)))
-        return state["spent"]["examples"]
+        state, deployed = start, first
+        for _ in range(rounds):
+            state = method.step(task, state)
+            deployed = method.deploy(task, state, everyone) or deployed
+            evaluate(task, deployed)
+        return state["spent"]["examples"] - start["spent"]["examples"]
 
     return run
 
 
+def rounds_to_a_model(task: Task, method: Algorithm) -> int:
+    """After how many rounds a method has a new model: the size of a cohort for FedCat, 1 for most."""
+    config = SimpleNamespace(cohort_size=len(task.sample_cohort(ROUND).ids))
+    return next(rounds for rounds in itertools.count(1) if method.has_model(config, rounds))
+
+
 def padding_of(task: Task) -> float | None:
-    """Share of padded batch rows in the round that is measured; None on the loop engine, which pads nothing."""
+    """Share of padded batch rows in a round of FedAvg; None on the loop engine, which pads nothing."""
     if task.engine == "loop":
         return None
     sizes = task.sizes(task.sample_cohort(ROUND).ids)
     return padding_share([sum(task.settings.passes(size), []) for size in sizes])
+
+
+def _after(method: Algorithm, task: Task, rounds: int) -> State:
+    state = method.init(task)
+    for _ in range(rounds):
+        state = method.step(task, state)
+    return state
 
 
 def _task(setting: Setting, **changes) -> Task:

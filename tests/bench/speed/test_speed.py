@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+import algorithms
 import datasets
+from algorithms.base import RoundBased
+from algorithms.fedcat import FedCat
 from bench.config.schema import RunConfig
 from bench.profiling import GpuUse
 from bench.speed import engines, fedconcat, population, scheduler, w1
@@ -70,8 +73,21 @@ def test_the_workload_has_every_setting_of_a_run_and_its_defaults():
 def test_yardstick_and_methods_train_on_the_same_clients_and_examples(small):
     task = task_on(small, participation=0.5)
     examples = {engines.yardstick_round(task, augment) for augment in (False, True)}
-    examples |= {engines.method_round(task, name)() for name in engines.METHODS}
+    with_that_cohort = [name for name in engines.METHODS if algorithms.load(name).sample is RoundBased.sample]
+    examples |= {engines.method_round(task, name)() for name in with_that_cohort}
     assert examples == {task.num_trained(task.sample_cohort(engines.ROUND))}
+
+
+def test_a_method_without_a_new_model_after_every_round_is_measured_for_a_cycle(small, monkeypatch):
+    task, tested = task_on(small, participation=0.1), []
+    monkeypatch.setattr(engines, "evaluate", lambda task, deployed: tested.append(deployed.params))
+    method, examples = FedCat(), engines.method_round(task, "fedcat")()
+    state, cohorts = method.init(task), []
+    for _ in range(8):
+        cohorts.append(method.sample(task, state))
+        state = method.step(task, state)
+    assert examples == sum(map(task.num_trained, cohorts[4:]))
+    assert len(tested) == 4 and tested[0] is tested[2] is not tested[3]
 
 
 def test_the_yardstick_is_fedavg(small):
