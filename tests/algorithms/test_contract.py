@@ -15,23 +15,22 @@ import torch
 
 import algorithms
 from algorithms import calibration, tree
-from algorithms.fedprox import FedProx
 from algorithms.rows import without_clients
-from bench.participation import cohort_size
 from bench.results.artifacts import Folder, on_host
 from bench.simulation.evaluation import evaluate
-from tests.support.toy import CYCLES, SIZES, SMALL, assert_equal, history, toy_method, toy_task, train
+from tests.support.toy import (
+    TESTED_ELSEWHERE,
+    assert_equal,
+    history,
+    other_value,
+    settings_for,
+    toy,
+    toy_method,
+    toy_task,
+    train,
+)
 
 METHODS = list(algorithms.REGISTRY)
-
-
-def settings_for(name: str, participation: float | None = None) -> dict:
-    """Centralized is defined for one client that holds everything; a run of FedCat has cycles, here two of them."""
-    share = {} if participation is None else {"participation": participation}
-    if name in CYCLES:
-        share = share or {"participation": 0.4}
-        return share | {"rounds": 2 * cohort_size(len(SIZES), **share)}
-    return share | ({"sizes": (56,)} if name == "centralized" else {})
 
 
 @pytest.fixture(scope="module", params=METHODS)  # so that all tests of a method come one after another, and share
@@ -161,14 +160,8 @@ def test_what_a_run_costs_is_known_before_it_is_trained(name, method, participat
     assert method.traffic(task) == pytest.approx(exchanged / task.population, abs=1)
     share = len(task.sample_cohort(0).ids) / task.population
     whole = task.population * method.workload(task.settings, len(task.federation.clients[0]))
-    extra = 0 if participation == 1 else examples_beyond_cohorts(name, task)
-    assert spent["examples"] == round(share * whole) + extra
-
-
-def examples_beyond_cohorts(name: str, task) -> int:
-    """Of the first round of methods in which it is everybody's."""
-    absent = task.population - len(task.sample_cohort(0).ids)
-    return absent * 40 if name in ("fedconcat-id", "fedconcat-ib") else 0
+    absent = task.population - len(task.sample_cohort(0).ids) if toy(name).everyone_begins else 0
+    assert spent["examples"] == round(share * whole) + 2 * 20 * absent, "two epochs of 20 examples"
 
 
 def test_another_seed_gives_another_model(name, method):
@@ -176,56 +169,20 @@ def test_another_seed_gives_another_model(name, method):
     assert not torch.equal(a, b)
 
 
-# Options whose effect needs a special task, or is none on the numbers: what tests them instead, for every method.
-TESTED_ELSEWHERE = {
-    "cache_features": "test_fedconcat.py: fewer passes, equal numbers",
-    "stage3_encoder_mode": "test_fedconcat.py: batch norm",
-    "balanced": "test_fedconcat.py: one large cluster",
-    "epsilon": "test_fedconcat.py: scale of the noise",
-    "inference_images": "test_fedconcat.py: images counted",
-    "inference_mode": "test_fedconcat.py: mode of the passes",
-    "estimate": "test_fedconcat.py: formula",
-    "proximal_weight": "test_clustered.py: read only with the intended proximal term",
-    "smallest_importance": "test_clustered.py: three clusters",
-    "vote": "test_clustered.py: three clusters",
-    "interval": "test_clustered.py: three rounds",
-    "tukey": "test_ccvr.py: where features are transformed",
-    "relu": "test_ccvr.py: where features are transformed",
-    "calibration_batch_size": "test_ccvr.py: fewer features than a batch",
-    "calibration_epochs": "test_ccvr.py: fewer than make 1,000 steps",
-    "regroup_every": "test_fedcat.py: groups of later cycles",
-    "greedy_share": "test_fedcat.py: frequencies of selected clients",
-    "count_rule": "test_fedcat.py: weights",
-}
-
-
-def test_every_option_has_an_effect(name):
+def test_every_option_has_an_effect(name, method):
     """Each field, changed alone, changes what is deployed at the end."""
-    cls, short = algorithms.load(name), {"local_epochs": 1, **settings_for(name)}
-    default = deployed_weight(toy_method(name), **short)
-    for field in dataclasses.fields(cls):
-        if field.name not in TESTED_ELSEWHERE:
-            changed = toy_method(name, **{field.name: other_value(cls, field, getattr(toy_method(name), field.name))})
-            assert not torch.equal(deployed_weight(changed, **short), default), field.name
+    kinds, short = typing.get_type_hints(type(method)), {"local_epochs": 1, **settings_for(name)}
+    default = deployed_weight(method, **short)
+    for option in dataclasses.fields(method):
+        if option.name not in TESTED_ELSEWHERE:
+            other = other_value(kinds[option.name], getattr(method, option.name))
+            changed = deployed_weight(toy_method(name, **{option.name: other}), **short)
+            assert not torch.equal(changed, default), option.name
 
 
 def deployed_weight(method, **settings) -> torch.Tensor:
     task, states = history(method, **settings)
     return method.deploy(task, states[-1], everyone(task)).params["classifier.weight"]
-
-
-def other_value(cls, field, default):
-    """A valid value of a field beside that of a toy method: another choice of a Literal, another method, or a number nearby."""
-    choices = typing.get_args(typing.get_type_hints(cls)[field.name])
-    if field.name in SMALL:
-        return SMALL[field.name] + 1
-    if choices and isinstance(field.default, str):
-        return next(choice for choice in choices if choice != field.default)
-    if isinstance(field.default, bool):
-        return not default
-    if dataclasses.is_dataclass(field.default):
-        return FedProx(mu=1.0)
-    return field.default + 1 if isinstance(field.default, int) else 0.5 * field.default + 0.1
 
 
 def test_a_client_with_one_example_is_trained_without_breaking_anything(name, method):

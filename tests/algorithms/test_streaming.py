@@ -14,7 +14,7 @@ from algorithms.fednova import FedNova
 from algorithms.scaffold import Scaffold
 from algorithms.streaming import RunningMean
 from bench.simulation.task import Task
-from tests.support.toy import assert_equal, toy_method, toy_task, train
+from tests.support.toy import assert_equal, settings_for, toy_method, toy_task, train
 
 MEANS = ["fedavg", "fedprox", "moon", "fedrs", "fedlc", "scaffold", "fednova", "fedavgm", "clsprox"]
 ALONE = ["local", "centralized"]  # no mean, or of one client
@@ -59,7 +59,7 @@ def test_every_method_is_known_to_stream_or_not():
 
 @pytest.mark.parametrize("name", algorithms.REGISTRY)
 def test_methods_that_average_stream_and_others_do_not(name, streamed):
-    task = toy_task(**({"sizes": (56,)} if name == "centralized" else {}))
+    task = toy_task(**settings_for(name))
     train(toy_method(name), task)
     assert not streamed, "the toy task is far below the limit"
     train(toy_method(name), never_stacked(task))

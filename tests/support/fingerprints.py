@@ -14,7 +14,7 @@ from bench import models
 from bench.models.base import BoundModel
 from bench.simulation.evaluation import evaluate
 from datasets import partitions, transforms
-from tests.support.toy import CYCLES, toy_method, toy_task, train
+from tests.support.toy import settings_for, toy, toy_method, toy_task, train
 
 STORED = Path(__file__).with_name("fingerprints.json")
 PARTITIONS = ("label-2", "dir-0.5", "iid", "quantity-0.5", "noise-0.1", "none", "natural")
@@ -22,9 +22,8 @@ PARTITIONS = ("label-2", "dir-0.5", "iid", "quantity-0.5", "noise-0.1", "none", 
 
 def of_algorithm(name: str) -> dict:
     """Two rounds on the toy task, or the method's own: squared length of the deployed params, and test metrics."""
-    sizes = (56,) if name == "centralized" else (13, 4, 20, 8, 11)
-    share = 0.4 if name in CYCLES else 0.8
-    task, method = toy_task(sizes=sizes, participation=share, rounds=2), toy_method(name)
+    settings = settings_for(name, None if toy(name).in_cycles else 0.8) | {"rounds": 2}
+    task, method = toy_task(**settings), toy_method(name)
     deployed = method.deploy(task, train(method, task), torch.arange(task.population))
     squared = sum(float(leaf.square().sum()) for leaf in tree.leaves(deployed.params))
     return {"version": method.version, "numbers": [squared, *evaluate(task, deployed).values()]}

@@ -1,13 +1,16 @@
 """A federation small enough to reason about: 5 clients of unequal size, one smaller than a batch, one missing a label."""
 
 import functools
-from dataclasses import fields, replace
+import typing
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 
 import numpy as np
 import torch
 
 import algorithms
+from algorithms.fedprox import FedProx
 from bench import models
+from bench.participation import cohort_size
 from bench.simulation.client import Settings
 from bench.simulation.task import Task
 from datasets import transforms
@@ -56,15 +59,114 @@ def toy_task(
     return Task(network, replace(SETTINGS, **settings), federation, seed, engine, dtype)
 
 
-CYCLES = ("fedcat", "fedcat-gc", "fedcat-dc")  # methods with cycles of as many rounds as a cohort has clients
+# What a new method needs to be tested as all others are: nothing, or a line in one of these tables.
+
+# Options made for more clients and rounds than a toy task has, or for longer computations.
 SMALL = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2, "inference_images": 200}
+
+# Options whose effect needs a special task, or is none on the numbers: what tests them instead, for every method.
+TESTED_ELSEWHERE = {
+    "cache_features": "test_fedconcat.py: fewer passes, equal numbers",
+    "stage3_encoder_mode": "test_fedconcat.py: batch norm",
+    "balanced": "test_fedconcat.py: one large cluster",
+    "epsilon": "test_fedconcat.py: scale of the noise",
+    "inference_images": "test_fedconcat.py: images counted",
+    "inference_mode": "test_fedconcat.py: mode of the passes",
+    "estimate": "test_fedconcat.py: formula",
+    "proximal_weight": "test_clustered.py: read only with the intended proximal term",
+    "smallest_importance": "test_clustered.py: three clusters",
+    "vote": "test_clustered.py: three clusters",
+    "interval": "test_clustered.py: three rounds",
+    "tukey": "test_ccvr.py: where features are transformed",
+    "relu": "test_ccvr.py: where features are transformed",
+    "calibration_batch_size": "test_ccvr.py: fewer features than a batch",
+    "calibration_epochs": "test_ccvr.py: fewer than make 1,000 steps",
+    "regroup_every": "test_fedcat.py: groups of later cycles",
+    "greedy_share": "test_fedcat.py: frequencies of selected clients",
+    "count_rule": "test_fedcat.py: weights",
+}
+
+
+@dataclass(frozen=True)
+class Toy:
+    """What tests of all methods do otherwise for one.
+
+    Attributes:
+        alone: it is defined for one client that holds everything.
+        in_cycles: it has cycles of as many rounds as a cohort has clients, and no new model within them.
+        everyone_begins: all clients train in the first round, whatever the participation.
+        counters: numbers of batches that two clients with 1 and 2 steps in a round may have counted after two rounds. After the
+            first, they go on from the mean 5/3, truncated, unless the method says otherwise.
+        search: settings that a small search of its options needs.
+    """
+
+    alone: bool = False
+    in_cycles: bool = False
+    everyone_begins: bool = False
+    counters: tuple[list[int], ...] = ([2, 3],)
+    search: dict[str, int] = field(default_factory=dict)
+
+
+# From the counters of their cluster, in which they may be alone.
+_CLUSTERED = ([2, 3], [2, 4])
+# Each copy goes on from the counters of its first client, which is drawn.
+_CAT = Toy(in_cycles=True, counters=([2, 3], [3, 2], [3, 3], [2, 4], [4, 2]), search={"rounds": 12})
+TOYS = {
+    "centralized": Toy(alone=True),
+    "local": Toy(counters=([2, 4],)),
+    "fedconcat-id": Toy(everyone_begins=True),
+    "fedconcat-ib": Toy(everyone_begins=True),
+    "ifca": Toy(counters=_CLUSTERED),
+    "fedsoft": Toy(counters=_CLUSTERED),
+    "fesem": Toy(counters=_CLUSTERED, search={"clients": 20}),
+    "fedconcat-fesem": Toy(search={"clients": 20}),
+    "fedcat": _CAT,
+    "fedcat-gc": _CAT,
+    "fedcat-dc": _CAT,
+}
+
+
+def toy(name: str) -> Toy:
+    """What is special about a method; nothing about most."""
+    return TOYS.get(name, Toy())
+
+
+def settings_for(name: str, participation: float | None = None) -> dict:
+    """Settings of a toy task on which a method can be trained; a run with cycles has two of them."""
+    share = {} if participation is None else {"participation": participation}
+    if toy(name).in_cycles:
+        share = share or {"participation": 0.4}
+        return share | {"rounds": 2 * cohort_size(len(SIZES), **share)}
+    return share | ({"sizes": (sum(SIZES),)} if toy(name).alone else {})
 
 
 def toy_method(name: str, **options):
     """A method with its defaults, but for those that are made for more clients and rounds than a toy task has."""
     cls = algorithms.load(name)
-    small = {field.name: SMALL[field.name] for field in fields(cls) if field.name in SMALL}
+    small = {option.name: SMALL[option.name] for option in fields(cls) if option.name in SMALL}
     return algorithms.make(name, **small | options)
+
+
+def other_value(kind, value):
+    """A valid value of an option beside the one that it has: another method, a number nearby, or another choice of its type."""
+    if isinstance(value, bool):
+        return not value
+    if is_dataclass(value):
+        return FedProx(mu=1.0)
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return 0.5 * value + 0.1
+    return next(choice for choice in _choices(kind) if choice != value)
+
+
+def _choices(kind) -> list:
+    """Values of a type: all of a Literal, one of a plain type, all of the parts of a union."""
+    if kind in (plain := {bool: [True], int: [1], float: [0.5]}):
+        return plain[kind]
+    if typing.get_origin(kind) is typing.Literal:
+        return list(typing.get_args(kind))
+    return [choice for part in typing.get_args(kind) for choice in _choices(part)]
 
 
 def train(algorithm, task, rounds: int | None = None):
@@ -88,13 +190,21 @@ def history(algorithm, **settings) -> tuple[Task, tuple]:
     return task, tuple(states)
 
 
+_LEAST = 1e-3  # smaller numbers are differences of such, with their rounding
+
+
 def assert_equal(a, b, tolerance: float = 0.0):
-    """Trees of one structure with equal leaves; plain numbers are compared too."""
+    """Trees of one structure with equal leaves; plain numbers are compared too.
+
+    Args:
+        tolerance: largest difference in a leaf, relative to the largest number in it, or to `_LEAST` if all are smaller.
+    """
     if isinstance(a, dict):
         assert a.keys() == b.keys()
         for key in a:
             assert_equal(a[key], b[key], tolerance)
     elif isinstance(a, torch.Tensor):
-        torch.testing.assert_close(a, b, rtol=0, atol=tolerance)
+        largest = float(b.double().abs().max()) if tolerance and b.numel() else 0.0
+        torch.testing.assert_close(a, b, rtol=0, atol=tolerance * max(largest, _LEAST))
     else:
         assert a == b

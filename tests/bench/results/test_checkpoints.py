@@ -16,10 +16,10 @@ from bench.results.artifacts import Folder
 from bench.results.checkpoints import LARGEST_SHARE, Checkpoints, UnusableCheckpoint
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
-from tests.support.toy import CYCLES
+from tests.support.toy import SMALL, toy
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "local_epochs": 1, "batch_size": 16}
-OPTIONS = {"num_clusters": 2, "encoder_rounds": 3, "classifier_rounds": 3, "inference_images": 100}
+OPTIONS = SMALL | {"encoder_rounds": 3, "classifier_rounds": 3}
 CPU = torch.device("cpu")
 
 
@@ -31,9 +31,9 @@ def digits():
 def config(name: str, **more):
     own = {key: value for key, value in OPTIONS.items() if key in options_of(name)}
     flat = {"algorithm": name, **DIGITS, "rounds": 6, "participation": 0.4, **own, **more}
-    if name in CYCLES:
+    if toy(name).in_cycles:
         flat |= {"participation": 0.3}  # so that a run that goes on after 1 or 4 rounds does so within a cycle
-    if name == "centralized":
+    if toy(name).alone:
         flat |= {"partition": "none", "clients": 1, "participation": 1.0}
     return resolve(flat)
 

@@ -10,19 +10,18 @@ from bench.errors import ConfigError
 from bench.tuning.build import on_validation
 from bench.tuning.search import stops
 from tests.support.searching import SETTING, SMALL, STAGES, make
-from tests.support.toy import CYCLES
+from tests.support.toy import TOYS, toy
 
 
 def test_every_method_has_a_space_but_the_one_that_has_no_clients():
-    assert set(algorithms.REGISTRY) - set(search_spaces.names()) == {"centralized"}
+    assert set(algorithms.REGISTRY) - set(search_spaces.names()) == {name for name in TOYS if toy(name).alone}
 
 
 @pytest.mark.parametrize("name", search_spaces.names())
 def test_every_space_is_about_training_and_options_of_its_method(name):
     method = "fedavg" if name == "training" else name
     stages = STAGES if "encoder_rounds" in options_of(method) else {}
-    overrides = stages | ({"clients": 20} if method.endswith("fesem") else {"rounds": 12} if method in CYCLES else {})
-    search = make(method, overrides, space=name)
+    search = make(method, stages | toy(method).search, space=name)
     assert search.space and all(parameter.source for parameter in search.space.values())
     assert len([search.runs(params) for params in search.points()]) == search.wanted
 
