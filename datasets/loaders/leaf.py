@@ -57,16 +57,21 @@ def read_writers(path: Path, dataset: str) -> dict[str, dict[str, list[Any]]]:
     """Writer -> "x" and "y" of one file.
 
     Raises:
-        DataError: it is damaged, or lacks a writer that it names.
+        DataError: it is damaged, lacks a writer that it names, or has one that it does not name.
     """
     try:
         content = json.loads(path.read_bytes())
-        users, data = content["users"], content["user_data"]
+        users, data = list(content["users"]), dict(content["user_data"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise broken(path, error, dataset) from error
     for writer in users:
         if writer not in data:
             raise DataError(f"{path} names the writer {writer!r}, but has no images of that writer; {remedy(dataset)}.")
+    for writer in data:
+        if writer not in users:
+            raise DataError(
+                f"{path} has images of {writer!r}, who is not among the writers that it names; {remedy(dataset)}."
+            )
     return {writer: data[writer] for writer in users}
 
 

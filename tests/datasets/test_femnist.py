@@ -72,6 +72,8 @@ def change(tmp_path, name, edit):
     "name, edit, said",
     [
         (TRAIN[0], lambda c: c["users"].append("f9"), "names the writer 'f9', but has no images of that writer"),
+        (TRAIN[0], lambda c: c["users"].remove("f0000_0"),
+         "has images of 'f0000_0', who is not among the writers that it names; run 'python -m bench data prepare"),
         (TEST[0], lambda c: (c["users"].append("f9"), c["user_data"].update(f9=c["user_data"]["f0000_0"])),
          "has the writer 'f9', who has no training images; .* -t sample"),
         (TRAIN[1], lambda c: c["user_data"]["f0001_1"]["x"].__setitem__(2, [0.5] * 1024),
@@ -80,6 +82,8 @@ def change(tmp_path, name, edit):
         (TRAIN[1], lambda c: c["user_data"]["f0001_1"]["x"][0].__setitem__(0, 255), r"are outside \[0, 1\]"),
         (TRAIN[1], lambda c: c["user_data"]["f0001_1"]["y"].__setitem__(0, 62), r"labels 0\.\.61 only"),
         (TRAIN[1], lambda c: c.pop("user_data"), "is truncated or corrupt"),
+        (TRAIN[1], lambda c: c.update(users=None), "is truncated or corrupt"),
+        (TRAIN[1], lambda c: c.update(user_data=[1]), "is truncated or corrupt"),
     ],
 )  # fmt: skip
 def test_files_that_do_not_fit_are_refused_in_one_sentence(tmp_path, read, name, edit, said):
