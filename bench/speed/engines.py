@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from types import SimpleNamespace
 
 import torch
@@ -119,10 +120,12 @@ def _on_both_engines(setting: Setting, name: str, **changes) -> dict[str, Task]:
 
 
 def _rows(setting: Setting, tasks: dict[str, Task], rounds: dict[str, Callable[[], int]]) -> list[Row]:
-    """A row per case; those that have a task are also given as a ratio to the yardstick, if it is measured."""
+    """A row per case; those that have a task are also given as a ratio to the yardstick, if it is measured: on the CPU by
+    processor time, which whatever else runs on the machine changes less."""
     rows = take_turns(rounds, setting.repeats, setting.device, setting.gpu)
     reference = rows.get(_YARDSTICK)
+    pace = attrgetter("value" if setting.device.type == "cuda" else "per_core_second")
     for case, task in tasks.items():
-        note = f"{rows[case].value / reference.value:.2f} of the yardstick" if reference else ""
+        note = f"{pace(rows[case]) / pace(reference):.2f} of the yardstick" if reference else ""
         rows[case] = replace(rows[case], note=note, padding=padding_of(task))
     return list(rows.values())
