@@ -6,6 +6,7 @@ longer than what they assert needs.
 
 import dataclasses
 import itertools
+import math
 import typing
 from dataclasses import replace
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from tests.support.toy import (
     TESTED_ELSEWHERE,
     assert_equal,
     history,
+    normalised_task,
     other_value,
     settings_for,
     toy,
@@ -188,6 +190,17 @@ def deployed_weight(method, **settings) -> torch.Tensor:
 def test_a_client_with_one_example_is_trained_without_breaking_anything(name, method):
     task = toy_task(**({"sizes": (1, 4, 20, 8, 11)} | settings_for(name)))
     assert tree.all_finite(method.deploy(task, train(method, task), everyone(task)).params)
+
+
+def test_a_model_with_batch_norm_is_trained_and_its_statistics_move(name, method):
+    """On the engine loop, the one that takes it. Its buffers change in place, which not every way to a gradient allows."""
+    task = normalised_task(**{"rounds": 2, "local_epochs": 1} | settings_for(name))
+    state = train(method, task)
+    deployed, start = method.deploy(task, state, everyone(task)), method.deployed_model(task).init_buffers()
+    assert tree.all_finite([method.watched(state), deployed.params, deployed.buffers])
+    assert deployed.buffers.keys() >= start.keys() and any("running_mean" in key for key in deployed.buffers)
+    assert all(bool((leaf != start.get(key, 0)).any()) for key, leaf in deployed.buffers.items())
+    assert all(map(math.isfinite, evaluate(task, deployed).values()))
 
 
 def test_description_is_one_sentence(name):
