@@ -44,6 +44,7 @@ REGISTRY = {
     "fedcat": "fedcat:FedCat",
     "fedcat-gc": "fedcat:FedCat(concatenation=False)",
     "fedcat-dc": "fedcat:FedCat(grouping=False)",
+    "fedgen": "fedgen:FedGen",
 }
 
 _RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now
