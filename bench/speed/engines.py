@@ -18,7 +18,19 @@ from bench.speed.clock import take_turns
 from bench.speed.rows import Row
 from bench.speed.workload import Setting, task_on
 
-METHODS = ("fedavg", "fedprox", "fedrs", "fedlc", "scaffold", "fednova", "fedavgm", "moon", "fedcat")
+METHODS = (
+    "fedavg",
+    "fedprox",
+    "fedrs",
+    "fedlc",
+    "scaffold",
+    "fednova",
+    "fedavgm",
+    "moon",
+    "fedcat",
+    "clusamp",
+    "fedgen",
+)
 PARTITIONS = ("label-2", "dir-0.1", "iid")
 MODELS = ("simple-cnn", "mlp", "moon-cnn", "simple-cnn-wide")
 LARGE_MODELS = ("vgg9", "resnet50")  # minutes per round on a CPU

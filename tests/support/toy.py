@@ -81,7 +81,14 @@ def normalised_task(**settings) -> Task:
 # What a new method needs to be tested as all others are: nothing, or a line in one of these tables.
 
 # Options made for more clients and rounds than a toy task has, or for longer computations.
-SMALL = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2, "inference_images": 200}
+SMALL = {
+    "num_clusters": 2,
+    "encoder_rounds": 2,
+    "classifier_rounds": 2,
+    "inference_images": 200,
+    "generator_steps": 3,
+    "hidden_width": 16,
+}
 
 # Options whose effect needs a special task, or is none on the numbers: what tests them instead, for every method.
 TESTED_ELSEWHERE = {
