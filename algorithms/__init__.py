@@ -44,6 +44,7 @@ REGISTRY = {
     "fedcat": "fedcat:FedCat",
     "fedcat-gc": "fedcat:FedCat(concatenation=False)",
     "fedcat-dc": "fedcat:FedCat(grouping=False)",
+    "clusamp": "clusamp:CluSamp",
 }
 
 _RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now

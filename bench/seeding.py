@@ -19,8 +19,8 @@ def seed_for(seed: int, purpose: str, *ids: int | str) -> int:
         purpose: with its ids in brackets: "subset", "init" (index of the initial model, unless it is the first), "cohort"
             (round), "batches", "augment" or "dropout" (round, client), "noise" (client), "clusters", "classifier",
             "privacy" or "inference" (client), "choice" (model), "virtual" or "fraction" (class), "directions" (of
-            projections; always with seed 0), "validation" (client), "groups" or "selection" (round), "search" (name of the
-            search, number of earlier proposals, number of rejected duplicates).
+            projections; always with seed 0), "validation" (client), "groups", "order" or "selection" (round), "search" (name
+            of the search, number of earlier proposals, number of rejected duplicates).
         *ids: further parts of the key, usually round and client.
     """
     key = "/".join(str(part) for part in (seed, purpose, *ids))

@@ -53,6 +53,7 @@ METHODS = {
     "fedcat": LineStyle(_RED, "s", "-"),
     "fedcat-gc": LineStyle(_PURPLE, "o", "--"),
     "fedcat-dc": LineStyle(_TAN, "^", "-."),
+    "clusamp": LineStyle(_PURPLE, "D", _DASHES[3]),
 }
 
 

@@ -6,6 +6,7 @@ longer than what they assert needs.
 
 import dataclasses
 import itertools
+import math
 import typing
 from dataclasses import replace
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from algorithms.rows import without_clients
 from bench.participation import cohort_size
 from bench.results.artifacts import Folder, on_host
 from bench.simulation.evaluation import evaluate
-from tests.support.toy import CYCLES, SIZES, SMALL, assert_equal, history, toy_method, toy_task, train
+from tests.support.toy import CYCLES, SIZES, SMALL, assert_equal, history, normalised_task, toy_method, toy_task, train
 
 METHODS = list(algorithms.REGISTRY)
 
@@ -231,6 +232,17 @@ def other_value(cls, field, default):
 def test_a_client_with_one_example_is_trained_without_breaking_anything(name, method):
     task = toy_task(**({"sizes": (1, 4, 20, 8, 11)} | settings_for(name)))
     assert tree.all_finite(method.deploy(task, train(method, task), everyone(task)).params)
+
+
+def test_a_model_with_batch_norm_is_trained_and_its_statistics_move(name, method):
+    """On the engine loop, the one that takes it. Its buffers change in place, which not every way to a gradient allows."""
+    task = normalised_task(**{"rounds": 2, "local_epochs": 1} | settings_for(name))
+    state = train(method, task)
+    deployed, start = method.deploy(task, state, everyone(task)), method.deployed_model(task).init_buffers()
+    assert tree.all_finite([method.watched(state), deployed.params, deployed.buffers])
+    assert deployed.buffers.keys() >= start.keys() and any("running_mean" in key for key in deployed.buffers)
+    assert all(bool((leaf != start.get(key, 0)).any()) for key, leaf in deployed.buffers.items())
+    assert all(map(math.isfinite, evaluate(task, deployed).values()))
 
 
 def test_description_is_one_sentence(name):

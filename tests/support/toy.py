@@ -1,13 +1,15 @@
 """A federation small enough to reason about: 5 clients of unequal size, one smaller than a batch, one missing a label."""
 
 import functools
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 import algorithms
 from bench import models
+from bench.models.base import BatchNormalised
 from bench.simulation.client import Settings
 from bench.simulation.task import Task
 from datasets import transforms
@@ -54,6 +56,23 @@ def toy_task(
     federation = federate(images, labels, test_images, test_labels, clients, NUM_CLASSES, prepared, noise)
     network = models.load(model)(shape, NUM_CLASSES)
     return Task(network, replace(SETTINGS, **settings), federation, seed, engine, dtype)
+
+
+@dataclass(frozen=True)
+class Normalised(BatchNormalised):
+    """The smallest model with batch normalisation: one convolution."""
+
+    def layers(self):
+        return {"stem": (4, self.input_shape[0], 3, 3), "classifier": (self.num_classes, 4)}
+
+    def features(self, params, x, bound):
+        return F.relu(self.conv(params, bound, x, "stem")).mean((2, 3))
+
+
+def normalised_task(**settings) -> Task:
+    """A toy task with a model whose running statistics move; they are in single precision, as ever."""
+    task = toy_task(dtype=torch.float32, **settings)
+    return replace(task, model=Normalised(task.model.input_shape, NUM_CLASSES))
 
 
 CYCLES = ("fedcat", "fedcat-gc", "fedcat-dc")  # methods with cycles of as many rounds as a cohort has clients
