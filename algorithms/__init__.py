@@ -45,6 +45,7 @@ REGISTRY = {
     "fedcat-gc": "fedcat:FedCat(concatenation=False)",
     "fedcat-dc": "fedcat:FedCat(grouping=False)",
     "clusamp": "clusamp:CluSamp",
+    "fedgen": "fedgen:FedGen",
 }
 
 _RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now

@@ -69,11 +69,14 @@ class Batch(NamedTuple):
         x: [B, C, H, W].
         y: [B], int64.
         mask: [B], False for padding rows; None if all rows are real.
+        key: int64 scalar, another for each client and step: what a loss draws, it draws as a function of it (see
+            `bench.seeding.uniform_from_keys`). None outside of rounds.
     """
 
     x: Tensor
     y: Tensor
     mask: Tensor | None = None
+    key: Tensor | None = None
 
     def mean(self, per_example: Tensor) -> Tensor:
         """Mean of per_example [B] over the real rows; 0 if there are none."""
@@ -90,12 +93,14 @@ class BatchIndex(NamedTuple):
         mask: [B], False for padding rows; None if all are real.
         draws: of the transform, leaves [B].
         least: how many rows are real, at least, at every client that runs this step (a host value).
+        key: of the batch.
     """
 
     rows: Tensor
     mask: Tensor | None
     draws: dict[str, Tensor]
     least: int
+    key: Tensor | None = None
 
 
 BatchPlan = list[BatchIndex]  # the batches of one client in one round; the same for every algorithm and engine
@@ -114,7 +119,7 @@ class ClientData:
         # Channels last makes convolutions and pooling of few channels faster; vmap does not know memory formats.
         layout = {"memory_format": torch.channels_last} if index.mask is None else {}
         x = self.federation.inputs(index.rows, index.draws, self.noise_level, self.dtype, **layout)
-        return Batch(x, self.federation.labels[index.rows], index.mask)
+        return Batch(x, self.federation.labels[index.rows], index.mask, index.key)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from algorithms import tree
 from algorithms.tree import Tree
@@ -37,8 +38,9 @@ def run_loop(
     for position, client in enumerate(clients):
         rows, draws, sizes = task.batch_indices(client, shared["round"])
         parts = {key: leaf.split(sizes) for key, leaf in draws.items()}
+        keys = _loss_keys(task, client, shared["round"], len(sizes)).to(task.device)
         plan = [
-            BatchIndex(batch, None, {key: part[step] for key, part in parts.items()}, len(batch))
+            BatchIndex(batch, None, {key: part[step] for key, part in parts.items()}, len(batch), keys[step])
             for step, batch in enumerate(rows.split(sizes))
         ]
         given = {**shared, **tree.row(per_client, position)}
@@ -62,8 +64,9 @@ def run_vectorised(
         given = {**shared, **given}
         padded = given.pop("padded")
         draws = {key: leaf.unbind(0) for key, leaf in padded["draws"].items()}
+        keys = given.pop("keys").unbind(0)
         plan = [
-            BatchIndex(rows, mask, {key: parts[step] for key, parts in draws.items()}, least[step])
+            BatchIndex(rows, mask, {key: parts[step] for key, parts in draws.items()}, least[step], keys[step])
             for step, (rows, mask) in enumerate(zip(padded["rows"].unbind(0), padded["mask"].unbind(0), strict=True))
         ]
         data = replace(task.data_of(0), noise_level=given.pop("noise", None))
@@ -76,6 +79,8 @@ def run_vectorised(
     for block in blocks:
         given = tree.map(lambda leaf, block=block: leaf[block], per_client)
         given["padded"], least = _pad([planned[position] for position in block])
+        keys = [_loss_keys(task, clients[position], shared["round"], len(planned[position][2])) for position in block]
+        given["keys"] = pad_sequence(keys, batch_first=True).to(task.device)
         if task.federation.noise_levels is not None:
             given["noise"] = torch.stack([task.data_of(clients[position]).noise_level for position in block])
         outcomes.append(torch.func.vmap(functools.partial(run_one, least=least))(given))
@@ -123,6 +128,11 @@ def _blocks(num_steps: list[int], largest: int | None = None) -> list[list[int]]
             blocks.append([])
         blocks[-1].append(position)
     return blocks
+
+
+def _loss_keys(task: "Task", client: int, round: int, count: int) -> Tensor:
+    """The keys [count] of a client's batches in a round, on the host."""
+    return torch.empty(count, dtype=torch.long).random_(generator=task.generator_for("loss", round, client))
 
 
 def _extent(sizes: list[list[int]]) -> tuple[int, int]:

@@ -54,6 +54,7 @@ METHODS = {
     "fedcat-gc": LineStyle(_PURPLE, "o", "--"),
     "fedcat-dc": LineStyle(_TAN, "^", "-."),
     "clusamp": LineStyle(_PURPLE, "D", _DASHES[3]),
+    "fedgen": LineStyle(_BROWN, "v", "--"),
 }
 
 

@@ -7,6 +7,7 @@ from algorithms import tree
 from algorithms.centralized import Centralized
 from algorithms.fedavg import FedAvg
 from algorithms.fedavgm import FedAvgM
+from algorithms.fedgen import FedGen
 from algorithms.fedlc import FedLC
 from algorithms.fednova import FedNova
 from algorithms.fedprox import FedProx
@@ -26,7 +27,14 @@ def assert_same_model(one, other, tolerance=0.0):
 
 @pytest.mark.parametrize(
     "method, tolerance",
-    [(FedProx(mu=0), 0), (Moon(mu=0), 0), (FedRS(alpha=1), 0), (FedLC(tau=0), 0), (FedAvgM(server_momentum=0), 0)],
+    [
+        (FedProx(mu=0), 0),
+        (Moon(mu=0), 0),
+        (FedRS(alpha=1), 0),
+        (FedLC(tau=0), 0),
+        (FedAvgM(server_momentum=0), 0),
+        (FedGen(label_weight=0, latent_weight=0, generator_steps=2), 0),
+    ],
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])

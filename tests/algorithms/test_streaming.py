@@ -16,7 +16,19 @@ from algorithms.streaming import RunningMean
 from bench.simulation.task import Task
 from tests.support.toy import assert_equal, toy_method, toy_task, train
 
-MEANS = ["fedavg", "fedprox", "moon", "fedrs", "fedlc", "scaffold", "fednova", "fedavgm", "clsprox", "clusamp"]
+MEANS = [
+    "fedavg",
+    "fedprox",
+    "moon",
+    "fedrs",
+    "fedlc",
+    "scaffold",
+    "fednova",
+    "fedavgm",
+    "clsprox",
+    "clusamp",
+    "fedgen",
+]
 ALONE = ["local", "centralized"]  # no mean, or of one client
 WRAPPERS = ["fedconcat", "fedconcat-id", "fedconcat-ib", "dp-fedconcat", "random-clusters", "clsnorm", "ccvr", "oracle"]
 OWN = ["fedcat", "fedcat-gc", "fedcat-dc"]  # conclude rounds in their own way

@@ -76,7 +76,14 @@ def normalised_task(**settings) -> Task:
 
 
 CYCLES = ("fedcat", "fedcat-gc", "fedcat-dc")  # methods with cycles of as many rounds as a cohort has clients
-SMALL = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2, "inference_images": 200}
+SMALL = {
+    "num_clusters": 2,
+    "encoder_rounds": 2,
+    "classifier_rounds": 2,
+    "inference_images": 200,
+    "generator_steps": 3,
+    "hidden_width": 16,
+}
 
 
 def toy_method(name: str, **options):

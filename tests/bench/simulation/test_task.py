@@ -221,3 +221,19 @@ def test_every_method_trains_a_model_with_batch_norm_and_keeps_its_local_models(
     assert counters in expected.get(name, ([2, 3],))
     assert models["params"]["stem.weight"].shape[0] == 2 and tree.all_finite(models)
     assert tree.all_finite(method.watched(method.step(task, state)))
+
+
+def test_every_batch_has_a_key_of_its_own_that_is_the_same_on_both_engines():
+    def keys(round=0, **changes):
+        task = toy_task(sizes=(12, 12, 12), **changes)
+        start = {"params": task.initial_params(), "buffers": {}}
+        cohort = task.cohort(torch.arange(task.population))
+        return task.map_clients(
+            lambda data, plan, view: torch.stack([data.take(index).key for index in plan]), cohort, round=round, **start
+        ).result
+
+    looped = keys()
+    assert looped.shape == (3, 4) and len(set(looped.flatten().tolist())) == 12
+    assert torch.equal(looped, keys(engine="vectorised"))
+    for other in (keys(round=1), keys(seed=1)):
+        assert not set(looped.flatten().tolist()) & set(other.flatten().tolist())
