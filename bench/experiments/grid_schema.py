@@ -127,10 +127,9 @@ class Budget(Part):
         if natural and self.first_clients and self.first_clients < clients and "first_clients" not in fixed:
             flat["first_clients"] = self.first_clients
         if self.whole_cycles:
-            size = _cohort_size(flat, clients, natural)
-            for key in ("rounds", "evaluate_every"):
-                if key not in fixed and isinstance(wanted := flat.get(key), int):
-                    flat[key] = -(-wanted // size) * size
+            cohort = _cohort_size(flat, clients, natural)
+            numbers = {key: flat.get(key) for key in ("rounds", "evaluate_every") if key not in fixed}
+            flat |= {key: -(-number // cohort) * cohort for key, number in numbers.items() if isinstance(number, int)}
 
 
 class Variant(Part):
@@ -202,7 +201,7 @@ class Layout(Part):
     @field_validator("also")
     @classmethod
     def _are_further(cls, also: list[str], info: ValidationInfo) -> list[str]:
-        shown = [info.data.get("value"), *also]
+        shown = [str(info.data.get("value")), *also]
         if twice := [value for value, count in Counter(shown).items() if count > 1]:
             raise ValueError(
                 f"value and also of the report both show {', '.join(twice)}; name it in one of them, once."
