@@ -59,8 +59,8 @@ class CluSamp(RoundBased):
         sizes, size = _sizes(task), _cohort_size(task)
         large = sum(own * size > sum(sizes) for own in sizes)
         said = (
-            f"clusamp: {large} of {len(sizes)} clients hold more than 1/{size} of all examples each, and are in every cohort "
-            f"of {size}; the paper's method is for smaller clients."
+            f"clusamp: clients with more than 1/{size} of all examples are in every cohort of {size}: {large} of "
+            f"{len(sizes)}; the paper's method is for smaller ones."
         )
         return [said] if large else []
 

@@ -42,6 +42,7 @@ def size(folder) -> int:
         {"algorithm": "scaffold", "participation": 0.2},
         {"algorithm": "local", "participation": 0.5},
         {"algorithm": "fesem", "num_clusters": 2},
+        {"algorithm": "clusamp", "participation": 0.5},
         {"algorithm": "fedconcat", **STAGES},
         {"algorithm": "fedconcat", "base": "moon", "participation": 0.5, **STAGES},
         {"algorithm": "fedconcat-id", "base": "scaffold", "participation": 0.2, "inference_images": 100, **STAGES},
