@@ -30,7 +30,8 @@ _LEAST_WEIGHT = 1e-4  # to which A and B decay
 
 @dataclass(frozen=True)
 class FedGen(RoundBased):
-    """Algorithm 1 of the paper. h is the classifier of a model f, its last layer, and G the generator of its inputs.
+    """The method as its reference code (zhuangdizhu/FedGen) has it. h is the classifier of a model f, its last layer, and G the
+    generator of its inputs.
 
     Server: when a cohort S has trained, G takes `generator_steps` steps of Adam on the teacher and the diversity loss
     (`algorithms.generator`), with labels y uniform over those of which a client of S has more than one example, and
@@ -46,17 +47,19 @@ class FedGen(RoundBased):
     Clients receive the model and the params and running statistics of G in every round, and send the model and one number for
     each class, n_k^y. The classifiers that the server reads are parts of these models.
 
-    Differs from the paper: the losses are those of its reference code, of which B_gen / B is a factor of the first generated
-    term only; with the defaults and B = 50 the factor of that term is 25.6 in the second round. The rule that the
-    generated terms end after 20 local epochs is left out, and so is the code's decay of the clients' learning rate.
-    Differs from the paper: y' is uniform, as in the code, so that clients need not know the global label distribution.
-    Differs from the paper: batches of 128 and the sizes of G are those of FedCat (Hu et al., 2022) and its authors' later
-    code. The original has noise_width 32, hidden_width 256, generator_batch_size and generated_per_step 32, counted "batches".
+    As in the code, B_gen / B is a factor of the first generated term only: with the defaults and B = 50, A B_gen / B is 25.6.
+    And y' is uniform, so that clients need not know the global label distribution.
+
+    Differs from the paper: the code's rule that the generated terms end after 20 local epochs, and its decay of the clients'
+    learning rate by 0.99 per round, are left out.
+    Differs from the paper: the sizes of G and of both batches are those of later code by the authors of FedCat (Hu et al.,
+    2022), and labels are counted in all data. FedGen's code has noise_width 32, hidden_width 256, batches of 32 generated
+    features and counted "batches".
 
     Attributes:
-        label_weight: A (alpha of the paper), weight of the cross-entropy of generated features, >= 0.
-        latent_weight: B (beta of the paper), weight of the distance to the predictions for generated features, >= 0; FedAvg
-            if both weights are 0.
+        label_weight: A (generative_alpha of the code), weight of the cross-entropy of generated features, >= 0.
+        latent_weight: B (generative_beta of the code), weight of the distance to the predictions for generated features, >= 0;
+            FedAvg if both weights are 0.
         decay: factor per round on A, B and the generator's learning rate, in (0, 1].
         generated_per_step: B_gen, generated features of the first generated term, >= 1.
         noise_width, hidden_width: values of a noise and hidden units of the generator, >= 1.
@@ -104,16 +107,14 @@ class FedGen(RoundBased):
     def local_loss(self, params, batch, view):
         logits = view.model(params, batch.x)
         loss = cross_entropy(logits, batch)
-        label_weight, latent_weight = (
-            self._weight(start, view.round) for start in (self.label_weight, self.latent_weight)
-        )
+        label_weight, latent_weight = (self._weight(of, view.round) for of in (self.label_weight, self.latent_weight))
         if not label_weight and not latent_weight:
             return loss
         labels, features = self._generated(batch, view)
-        labels, of_labels, of_batch = labels[: -len(batch.y)], *features.split([self.generated_per_step, len(batch.y)])
+        of_labels, of_batch = features.split([self.generated_per_step, len(batch.y)])
         if label_weight:
-            share = self.generated_per_step / view.settings.batch_size
-            loss = loss + label_weight * share * F.cross_entropy(view.model.head(params, of_labels), labels)
+            generated = F.cross_entropy(view.model.head(params, of_labels), labels[: len(of_labels)])
+            loss = loss + label_weight * self.generated_per_step / view.settings.batch_size * generated
         if latent_weight:
             with torch.no_grad():
                 taught = F.log_softmax(view.model.head(params, of_batch), 1)
@@ -124,10 +125,8 @@ class FedGen(RoundBased):
     def local_update(self, data, plan, view):
         trained = descend(self.local_loss, view.params, data, plan, view).params
         counts = view.label_counts if self.counted == "data" else 1 + _visited(data, plan, view)
-        delta = tree.subtract(trained, view.params)
-        return LocalResult(
-            {"delta": delta, "classifier": classifier_part(trained), "label_counts": counts}, view.client
-        )
+        delta, classifier = tree.subtract(trained, view.params), classifier_part(trained)
+        return LocalResult({"delta": delta, "classifier": classifier, "label_counts": counts}, view.client)
 
     def _weight(self, start: float, round: int) -> float:
         """A or B in a round."""
@@ -160,6 +159,16 @@ class FedGen(RoundBased):
     def uploads(self, update, buffers):
         sent = {name: part for name, part in update.items() if name != "classifier"}  # which is sent with the model
         return super().uploads(sent, buffers)
+
+    def _result_bytes(self, state):
+        # Clients receive the generator, and return the classifier and the label counts instead of a change of it.
+        classifier = classifier_part(state["params"])
+        counts = classifier["classifier.weight"][:, 0]
+        return (
+            super()._result_bytes(state)
+            + tree.num_bytes([classifier, counts])
+            - tree.num_bytes(state["server"]["generator"])
+        )
 
     def server_step(self, task, params, server, update, cohort):
         params, _ = super().server_step(task, params, server, update, cohort)

@@ -55,8 +55,8 @@ class Generator:
 
 
 def teacher_loss(logits: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
-    """How far classifiers are from the labels of generated features (Eq. 4 of the paper, weighted as in its reference code):
-    the sum over classifiers k of the mean over the batch of a_k(y) CE(logits, y). Scalar.
+    """How far classifiers are from the labels of generated features: the sum over classifiers k of the mean over the batch of
+    a_k(y) CE(logits, y), as in the reference code. Scalar.
 
     Args:
         logits: [K, B, num_classes], of K classifiers for the same features.

@@ -230,7 +230,7 @@ def terms(method, params, batch, view) -> tuple[float, float, float]:
     return cross_entropy, generated, (np.exp(taught) * (taught - log_q)).sum(1).mean()
 
 
-def test_the_loss_of_a_client_is_that_of_the_digest_in_numpy():
+def test_the_loss_of_a_client_in_numpy():
     method = FedGen(2.0, 3.0, decay=0.5, generated_per_step=9, noise_width=4, hidden_width=6)
     view, params, batch = client(method, round=3)
     cross_entropy, generated, distance = terms(method, params, batch, view)
@@ -270,7 +270,7 @@ def test_weights_decay_from_round_to_round_but_not_below_their_least():
     assert weight(2000) == pytest.approx(1e-4, rel=1e-6)
 
 
-def test_with_the_defaults_the_first_generated_term_has_the_factor_of_the_digest():
+def test_with_the_defaults_the_first_generated_term_has_a_large_factor():
     """A B_gen / B = 10 * 128 / 50 = 25.6, before it decays."""
     method = FedGen(latent_weight=0.0, decay=1.0)
     view, params, batch = client(method, round=1)
