@@ -16,7 +16,6 @@ from algorithms.base import Average, RoundBased, State, average_buffers
 from algorithms.checks import one_of
 from algorithms.local import LocalResult, descend
 from algorithms.tree import Tree
-from bench.participation import cohort_size
 
 Similarity = Literal["arccos", "l1", "l2"]
 
@@ -224,4 +223,4 @@ def _sizes(task) -> list[int]:
 
 def _cohort_size(task) -> int:
     """m."""
-    return cohort_size(task.population, task.settings.participation)
+    return task.settings.cohort_size(task.population)

@@ -14,7 +14,6 @@ from algorithms import tree
 from algorithms.base import RoundBased, State, average_buffers
 from algorithms.checks import at_least, between, one_of
 from algorithms.tree import Tree
-from bench.participation import cohort_size
 
 CountRule = Literal["plus_one", "limit", "bellemare"]
 
@@ -197,4 +196,4 @@ def choose(weights: Tensor, greedy_share: float, draws: torch.Generator) -> Tens
 
 def _cohort_size(task) -> int:
     """K."""
-    return cohort_size(task.population, task.settings.participation)
+    return task.settings.cohort_size(task.population)

@@ -21,8 +21,8 @@ def seed_for(seed: int, purpose: str, *ids: int | str) -> int:
             (round), "batches", "augment" or "dropout" (round, client), "loss" (round, client: the keys of its
             batches), "noise" (client), "clusters", "classifier", "privacy" or "inference" (client), "choice" (model),
             "virtual" or "fraction" (class), "directions" (of projections; always with seed 0), "validation" (client),
-            "groups", "order" or "selection" (round), "generator-init", "generator" (steps that it was trained before), "search" (name
-            of the search, number of earlier proposals, number of rejected duplicates).
+            "groups", "order" or "selection" (round), "generator-init", "generator" (steps that it was trained before),
+            "search" (name of the search, number of earlier proposals, number of rejected duplicates).
         *ids: further parts of the key, usually round and client.
     """
     key = "/".join(str(part) for part in (seed, purpose, *ids))

@@ -301,6 +301,7 @@ class SingleClient(Partition):
 class Natural(Partition):
     """Each writer is a client, for datasets that name them."""
 
+    version: ClassVar[int] = 2  # cohorts are rounded to the nearest size, see `bench.config.schema`
     pattern: ClassVar[str] = "natural"
 
     def _draw(self, labels, num_clients, num_classes, seed):

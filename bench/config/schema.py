@@ -9,6 +9,7 @@ from bench.participation import cohort_size
 from bench.results.ids import hash_of
 from bench.results.records import Config
 from datasets.image_size import ImageSize, read_image_size
+from datasets.partitions import Natural
 
 MAX_SEED = 2**32 - 1  # of the legacy generators that draw partitions
 
@@ -79,9 +80,15 @@ class RunConfig(BaseModel):
         return self.first_clients or self.clients
 
     @property
+    def nearest_cohort(self) -> bool:
+        """Whether the size of a cohort is rounded to the nearest integer: where the data say how many clients there are, FedCat
+        has 10 % of them, and 18 of 175 or 184 as of its 180."""
+        return self.partition == Natural.pattern
+
+    @property
     def cohort_size(self) -> int:
         """Clients of a round."""
-        return cohort_size(self.population, self.participation)
+        return cohort_size(self.population, self.participation, self.nearest_cohort)
 
     def canonical(self) -> Config:
         """The config as JSON values. A setting that is None does not apply and is left out, so that settings which are

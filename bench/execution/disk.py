@@ -17,7 +17,6 @@ from bench.execution.resources import Machines
 from bench.experiments.cells import Cell
 from bench.experiments.cost import blank_task, method_of, without_numbers
 from bench.experiments.planning import Plan, training_of
-from bench.participation import cohort_size
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from datasets.cache import default_dir
@@ -187,7 +186,7 @@ def _sizes(described: str) -> _Sizes:
     task = replace(task, federation=replace(task.federation, images=task.federation.images.to("meta")))
     outlines = algorithm.outlines(task)
     last, one = outlines[-1], {"params": task.initial_params(), "buffers": task.initial_buffers()}
-    cohort = cohort_size(task.population, task.settings.participation)
+    cohort = task.settings.cohort_size(task.population)
     return _Sizes(
         tuple(_stage(outline, task.population, cohort) for outline in outlines),
         algorithm.deploy_reads_clients,

@@ -51,7 +51,7 @@ def without_numbers(config: RunConfig) -> str | None:
         "momentum": 0.0,
         "weight_decay": 0.0,
         "evaluate_every": None,
-        "partition": "none" if config.partition == "none" else "iid",
+        "partition": config.partition if config.partition in ("none", "natural") else "iid",
         "train_examples": None,
         "test_examples": None,
         "dirichlet_seed_override": None,
@@ -98,5 +98,5 @@ def _blank(config: RunConfig) -> Dataset:
     info = datasets.INFO[name]
     labels = np.arange(2 * max(config.clients, info.num_classes), dtype=np.int64) % info.num_classes
     shape = shape_in_run(info.input_shape, name, config.transform, config.image_size)
-    split = Split(np.zeros((len(labels), *shape), np.uint8), labels)
+    split = Split(np.zeros((len(labels), *shape), np.uint8), labels, np.arange(len(labels)) % config.clients)
     return Dataset(name, split, split, tuple(map(str, range(info.num_classes))), "blank images", "blank images", "", "")

@@ -15,9 +15,9 @@ from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, require_known
 from bench.experiments.figure_names import VALUES, figure_name
 from bench.experiments.figure_schema import BySetting, Figure, Measured, Part, Round, one_of
+from bench.participation import cohort_size
 from bench.results.metrics import METRICS
 from datasets import DatasetInfo
-from datasets.partitions import Natural
 from reports.published.lookup import papers
 from reports.published.tolerances import RULES
 
@@ -72,17 +72,27 @@ class Budget(Part):
         seeds: replaces the grid's seeds.
         min_clients: the population becomes max(min_clients, number of classes).
         train_examples_per_client: trains on a stratified subset of this many examples per client.
+        first_clients: where the clients are those of the data (partition `natural`), only the first so many, if there are more.
+        whole_cycles: rounds, and rounds between evaluations, become the next multiple of the number of clients of a round:
+            FedCat has a model only then, and all methods of a table train and are evaluated alike.
     """
 
     tuning: Literal["all", "named", "first"] = "all"
     seeds: list[int] | None = None
     min_clients: int | None = None
     train_examples_per_client: int | None = None
+    first_clients: int | None = None
+    whole_cycles: bool = False
     settings: dict[str, Any] = {}
     conditions: list[Condition] = []
 
     def apply(
-        self, flat: dict[str, Any], fixed: Collection[str], axes: Collection[str], info: DatasetInfo | None
+        self,
+        flat: dict[str, Any],
+        fixed: Collection[str],
+        axes: Collection[str],
+        info: DatasetInfo | None,
+        natural: bool,
     ) -> None:
         """Puts the settings of the budget into those of a cell.
 
@@ -90,9 +100,9 @@ class Budget(Part):
             fixed: settings that the budget leaves as they are: those of axes, tuning sets and `--set`.
             axes: those among them that are axes; on an axis over clients, `min_clients` is the least.
             info: what is known about the cell's dataset.
+            natural: whether the cell, with the conditions of its grid, has the clients of the data.
         """
         # A validation run reads no test example.
-        natural = flat.get("partition") == Natural.pattern  # its clients are those of the data
         settings = without(self.settings, ["test_examples"] if flat.get("split") == "validation" else [])
         settings = without(settings, ["clients"] if natural else [])
         flat |= without(settings, fixed)
@@ -100,8 +110,8 @@ class Budget(Part):
             if matches(condition.when, flat):
                 flat |= without(condition.set, fixed)
         clients = flat.get("clients", RunConfig.model_fields["clients"].default)
-        if natural and flat.get("clients") is None:
-            clients = info.num_writers if info else None
+        if natural and info and "clients" not in fixed:
+            clients = info.num_writers
         if not isinstance(clients, int):
             return  # `resolve` refuses it
         if self.min_clients and not natural and ("clients" in axes or "clients" not in fixed):
@@ -114,6 +124,12 @@ class Budget(Part):
             if key in own and key not in fixed:
                 of = getattr(info, size, None)
                 flat[key] = subset(own[key], of, info.num_classes) if info and of else own[key]
+        if natural and self.first_clients and self.first_clients < clients and "first_clients" not in fixed:
+            flat["first_clients"] = self.first_clients
+        if self.whole_cycles:
+            cohort = _cohort_size(flat, clients, natural)
+            numbers = {key: flat.get(key) for key in ("rounds", "evaluate_every") if key not in fixed}
+            flat |= {key: -(-number // cohort) * cohort for key, number in numbers.items() if isinstance(number, int)}
 
 
 class Variant(Part):
@@ -161,6 +177,8 @@ class Layout(Part):
     figures it draws.
 
     Attributes:
+        value: of which rounds the accuracies are that are compared with published ones.
+        also: of which rounds the report shows them in further tables below.
         measured: what the table shows instead of accuracies; None for accuracies.
         standings: whether the report shows mean ranks and wins of the columns below the table.
         gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
@@ -171,6 +189,7 @@ class Layout(Part):
     columns: str = "algorithm"
     metric: Annotated[str, one_of("metric", METRICS)] = "accuracy"
     value: Annotated[str, one_of("value", VALUES)] = "last"
+    also: list[Annotated[str, one_of("value", VALUES)]] = []
     std: Literal["population", "sample"] = "population"
     verdict: Annotated[str, one_of("verdict rule", RULES)] | None = None
     measured: Measured | None = None
@@ -178,6 +197,16 @@ class Layout(Part):
     standings: bool = False
     gains_over: dict[str, Any] = {}
     notes: list[str] = []
+
+    @field_validator("also")
+    @classmethod
+    def _are_further(cls, also: list[str], info: ValidationInfo) -> list[str]:
+        shown = [str(info.data.get("value")), *also]
+        if twice := [value for value, count in Counter(shown).items() if count > 1]:
+            raise ValueError(
+                f"value and also of the report both show {', '.join(twice)}; name it in one of them, once."
+            )
+        return also
 
     @property
     def needs(self) -> list[dict]:
@@ -261,7 +290,9 @@ class GridSpec(Part):
     def digest(self, budget: str) -> str:
         """Hash of what its cells at a budget have in common; a grid whose file was changed there is another grid."""
         parts = self.model_dump(include={"settings", "conditions", "tuning"})
-        parts |= {"budget": self.budgets[budget].model_dump(), "axes": sorted(self.axes)}
+        # Keys that budgets did not always have are left out where they say nothing: stored grids keep their digest.
+        later = {"first_clients", "whole_cycles"} - self.budgets[budget].model_fields_set
+        parts |= {"budget": self.budgets[budget].model_dump(exclude=later), "axes": sorted(self.axes)}
         parts |= {"rows": self.report.rows, "columns": self.report.columns}
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
@@ -277,6 +308,14 @@ def matches(when: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
 def as_list(value: Any) -> list:
     """The values of a condition on one setting: one, or a list of them."""
     return value if isinstance(value, list) else [value]
+
+
+def _cohort_size(flat: Mapping[str, Any], clients: int, natural: bool) -> int:
+    """Clients of a round of a cell; 1 for one that `resolve` refuses."""
+    population = flat.get("first_clients") or clients
+    share = flat.get("participation", RunConfig.model_fields["participation"].default)
+    valid = isinstance(population, int) and isinstance(share, int | float)
+    return cohort_size(population, share, to_nearest=natural) if valid else 1
 
 
 def _product(options: Mapping[str, list]) -> list[dict]:

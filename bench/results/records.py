@@ -214,6 +214,7 @@ class StoredLayout(TypedDict):
     columns: str
     metric: str
     value: NotRequired[str]
+    also: NotRequired[list[str]]
     measured: NotRequired[Figure]
     figures: NotRequired[list[Figure]]
     standings: NotRequired[bool]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from algorithms.tree import Tree
 from bench.models.base import BoundModel, Model, Params
+from bench.participation import cohort_size
 from datasets.federation import Federation
 
 
@@ -24,6 +25,7 @@ class Settings:
         participation: cohort size / population, in (0, 1].
         last_batch: "keep" trains on the smaller last batch of a pass; "drop-if-full" drops it where the client has at
             least one full batch.
+        nearest_cohort: whether the size of a cohort is rounded to the nearest integer, and not down.
     """
 
     rounds: int
@@ -35,11 +37,16 @@ class Settings:
     weight_decay: float
     participation: float
     last_batch: str
+    nearest_cohort: bool = False
 
     @classmethod
     def of(cls, config: Any) -> "Settings":
         """Those of a resolved run config."""
         return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
+
+    def cohort_size(self, population: int) -> int:
+        """Clients of a round, of so many."""
+        return cohort_size(population, self.participation, self.nearest_cohort)
 
     def passes(self, num_examples: int) -> list[list[int]]:
         """Batch sizes of each pass of one client over its data in one round."""

@@ -9,7 +9,6 @@ from torch import Tensor
 from algorithms import tree
 from algorithms.tree import Tree
 from bench.models.base import Model, Params
-from bench.participation import cohort_size
 from bench.seeding import generator_for
 from bench.simulation.client import BatchPlan, ClientData, ClientView, Mapped, Settings
 from bench.simulation.engines import ENGINES, LARGEST_STACK
@@ -95,10 +94,10 @@ class Task:
         return tree.map(lambda leaf: leaf.to(self.device), self.model.init_buffers())
 
     def sample_cohort(self, round: int) -> Cohort:
-        """The clients of a round: floor(population * participation) of the whole federation, at least one, without
-        replacement. A restricted task gets those of them that are its members, perhaps none."""
+        """The clients of a round: as many of the whole federation as `Settings.cohort_size` says, without replacement. A
+        restricted task gets those of them that are its members, perhaps none."""
         everyone = len(self.federation.clients)
-        size = cohort_size(everyone, self.settings.participation)
+        size = self.settings.cohort_size(everyone)
         drawn = torch.randperm(everyone, generator=self.generator_for("cohort", round))[:size].sort().values
         if self.members is not None:
             drawn = torch.isin(self.members, drawn).nonzero().flatten()

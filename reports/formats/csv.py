@@ -1,4 +1,6 @@
-"""A report as CSV: one line per cell and metric, in percent, for spreadsheets and further statistics."""
+"""A report as CSV: one line per cell, metric and value (such as "best"), in percent, for spreadsheets and statistics."""
+
+import pandas as pd
 
 from reports.tables.report import Report
 
@@ -12,9 +14,10 @@ _COLUMNS = (
 
 def render(report: Report) -> str:
     """Numbers in percent with six decimals, empty if missing; read with `keep_default_na=False`."""
-    cells = report.cells.assign(
-        published_mean=[published.mean if published else "" for published in report.cells["published"]],
-        published_std=[published.std if published else "" for published in report.cells["published"]],
+    cells = pd.concat([report.cells, report.further_cells], ignore_index=True)
+    cells = cells.assign(
+        published_mean=[published.mean if published else "" for published in cells["published"]],
+        published_std=[published.std if published else "" for published in cells["published"]],
     )
     searched = cells["searched"] > 0
     cells.loc[searched, ["tried", "settings"]] = cells.loc[searched, "searched"]

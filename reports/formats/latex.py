@@ -23,7 +23,7 @@ _DOCUMENT = r"""\documentclass{article}
 
 
 def render(report: Report) -> str:
-    """One float per metric, with footnotes, and one for each table of choices and standings.
+    """One float per metric, with footnotes, and one for each further table.
 
     Published value and difference are printed below the measured value.
     """

@@ -9,7 +9,7 @@ from reports.tables.report import Report
 
 
 def render(report: Report) -> str:
-    """Title, one table per metric (with its name if there are several), choices, standings, and a list of footnotes."""
+    """Title, one table per metric (with its name if there are several), further ones with titles, and a list of footnotes."""
     parts = [f"# {_escape(report.title)}"]
     for table in report.tables:
         if len(report.tables) > 1:

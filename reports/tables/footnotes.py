@@ -9,9 +9,9 @@ from bench.results.metrics import METRICS
 from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
 from reports.tables.aggregate import label, split_of
-from reports.tables.published_comparison import is_comparable, own_value
+from reports.tables.published_comparison import further_values, is_comparable, own_value
 
-_VALUES = {
+ROUNDS_OF = {
     "last": "at the last round",
     "best": "at the best round, found on the split itself",
     "last10": "mean of the last 10 evaluated rounds",
@@ -28,6 +28,7 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
         value: `last`, `best` or `last10`, the rounds of the accuracies.
     """
     yield _numbers(grid, value)
+    yield from _further(grid, value)
     for metric in cells["metric"].unique():
         yield f"{metric}: that of {METRICS[metric]}."
     yield from significance.footnotes(cells)
@@ -82,9 +83,19 @@ def _numbers(grid: dict, value: str) -> str:
     alone = "1 seed, std of these rounds" if value == "last10" else "1 seed, so no std"
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds" if len(seeds) > 1 else alone
     return (
-        f"Accuracy in percent on the {split_of(grid)} split, {_VALUES[value]}; "
+        f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; "
         f"{spread} ({', '.join(map(str, seeds))}); budget {grid['budget']}."
     )
+
+
+def _further(grid: dict, value: str) -> Iterable[str]:
+    """Of which rounds the tables below the first are."""
+    if also := further_values(grid, value):
+        seeds = {cell["seed"] for cell in grid["cells"]}
+        alone = " (1 seed: std of these rounds)" if "last10" in also and len(seeds) == 1 else ""
+        verdicts = "; only the first table is compared with what is published by a verdict" if grid["mirrors"] else ""
+        rounds = "; ".join(ROUNDS_OF[other] for other in also)
+        yield f"Below are accuracies of the same runs in other rounds: {rounds}{alone}{verdicts}."
 
 
 def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ", in points") -> Iterable[str]:
@@ -104,7 +115,7 @@ def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ",
     if grid["budget"] != "paper":
         yield f"Budget {grid['budget']} is not the paper's, so not comparable: differences carry no verdict."
     if value != own_value(grid):
-        yield f"Published: {_VALUES[own_value(grid)]}, so not comparable: differences carry no verdict."
+        yield f"Published: {ROUNDS_OF[own_value(grid)]}, so not comparable: differences carry no verdict."
     if is_comparable(grid, value) and grid["verdict"]:
         judged = compared[compared["verdict"] != ""]
         inside = (judged["verdict"] == "inside").sum()

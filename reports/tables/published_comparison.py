@@ -18,6 +18,11 @@ def own_value(grid: dict) -> str:
     return grid["report"].get("value", "last")
 
 
+def further_values(grid: dict, value: str) -> list[str]:
+    """The other rounds of which a report with the grid's own value shows accuracies."""
+    return grid["report"].get("also", []) if value == own_value(grid) else []
+
+
 def is_comparable(grid: dict, value: str) -> bool:
     """Whether budget and rounds are those of the paper; otherwise there is no verdict."""
     return grid["budget"] == "paper" and value == own_value(grid)

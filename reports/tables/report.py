@@ -1,7 +1,7 @@
 """A report: the tables of a grid, one per metric, with footnotes and unrounded numbers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -10,10 +10,10 @@ from bench.experiments.figure_names import VALUES
 from bench.results.metrics import METRICS
 from reports.tables import rankings, tuning_notes
 from reports.tables.aggregate import cell_keys, collect_runs, current_cells, label, row_keys, summarise
-from reports.tables.footnotes import footnotes
+from reports.tables.footnotes import ROUNDS_OF, footnotes
 from reports.tables.gains import add_gains
 from reports.tables.layout import Table, arrange
-from reports.tables.published_comparison import compare, own_value
+from reports.tables.published_comparison import compare, further_values, own_value
 from reports.tables.significance import compare_with_best
 
 
@@ -28,6 +28,8 @@ class Report:
         notes: footnotes, plain sentences.
         cells: one line per cell and metric, accuracies in percent, not rounded.
         choices: tables of chosen hyper-parameters, one per metric with a choice.
+        further: tables of the same accuracies of other rounds, one per value and metric.
+        further_cells: their cells; None without them.
         standings: tables of mean ranks and wins, one per metric that has them.
         standings_data: the numbers of these tables; its columns are `reports.tables.rankings.COLUMNS`.
     """
@@ -37,14 +39,16 @@ class Report:
     tables: tuple[Table, ...]
     notes: tuple[str, ...]
     cells: pd.DataFrame
+    further: tuple[Table, ...] = ()
+    further_cells: pd.DataFrame | None = None
     choices: tuple[Table, ...] = ()
     standings: tuple[Table, ...] = ()
     standings_data: pd.DataFrame | None = None
 
     @property
     def secondary(self) -> tuple[Table, ...]:
-        """The tables below those of accuracies."""
-        return (*self.choices, *self.standings)
+        """The tables below the main ones, each with a title."""
+        return (*self.further, *self.choices, *self.standings)
 
 
 def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Report:
@@ -66,6 +70,11 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         metric: _compared_cells(grid, records, metric, columns, value) for metric, columns in columns_by_metric.items()
     }
     tables = {metric: arrange(cells, grid, metric) for metric, cells in by_metric.items()}
+    further = [
+        (metric, other, _compared_cells(grid, records, metric, columns, other))
+        for other in further_values(grid, value)
+        for metric, columns in columns_by_metric.items()
+    ]
     standings, ranked = _standings(by_metric, tables, grid), ()
     cells = pd.concat(by_metric.values(), ignore_index=True)
     notes = [*footnotes(grid, records, cells, value)]
@@ -79,6 +88,11 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         tables=tuple(tables.values()),
         notes=tuple(notes),
         cells=cells,
+        further=tuple(
+            replace(arrange(found, grid, metric), title=f"Accuracy, {ROUNDS_OF[other]}")
+            for metric, other, found in further
+        ),
+        further_cells=pd.concat([found for *_, found in further], ignore_index=True) if further else None,
         choices=tuple(_choices(by_metric, columns_by_metric, grid)),
         standings=ranked,
         standings_data=standings,

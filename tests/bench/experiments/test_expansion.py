@@ -376,6 +376,17 @@ def test_an_extending_grid_keeps_the_papers_methods_that_it_has():
         own(mirrors={"own": ["fedconcat-id"]})
 
 
+def test_further_rounds_of_a_report_are_others_than_the_first(grid_of):
+    assert grid_of(report={"value": "best", "also": ["last", "last10"]}).report.also == ["last", "last10"]
+    for also in (["last"], ["best", "best"]):
+        with pytest.raises(
+            ConfigError, match=f"value and also of the report both show {also[0]}; name it in one of them, once"
+        ):
+            grid_of(report={"also": also})
+    with pytest.raises(ConfigError, match="Did you mean 'best'"):
+        grid_of(report={"also": ["bets"]})
+
+
 def test_the_rounds_of_a_report_are_written_into_the_expanded_grid(grid_of):
     grid = grid_of(report={"value": "last10"})
     assert to_json(grid, "paper", {}, expand(grid, "paper"))["report"]["value"] == "last10"
@@ -427,6 +438,102 @@ def test_budgets_leave_the_clients_of_natural_to_the_data(grid_of):
         cells = expand(grid, budget, facts=facts)
         assert {cell.config.clients for cell in cells if cell.dataset == "femnist"} == {30}
         assert 30 not in {cell.config.clients for cell in cells if cell.dataset == "digits"}
+
+
+def test_a_budget_may_take_the_first_of_the_clients_that_the_data_name(grid_of):
+    conditions = [{"when": {"dataset": "femnist"}, "set": {"partition": "natural", "clients": None}}]
+    axes = SMALL["axes"] | {"dataset": ["digits", "femnist"], "algorithm": ["fedavg"], "seed": [0]}
+    grid = grid_of(axes=axes, conditions=conditions, tuning=[], budgets={"few": {"first_clients": 6}})
+    for writers, first in ((5, None), (6, None), (7, 6)):
+        known = dataclasses.replace(datasets.INFO["femnist"], train_size=900, test_size=90, num_writers=writers)
+        for given, wanted in (({}, first), ({"first_clients": 3}, 3)):
+            cells = expand(grid, "few", facts=datasets.INFO | {"femnist": known}, overrides=given)
+            found = {cell.dataset: (cell.config.clients, cell.config.first_clients) for cell in cells}
+            assert found == {"digits": (20, given.get("first_clients")), "femnist": (writers, wanted)}
+
+
+def test_a_budget_may_round_up_to_whole_cycles(grid_of):
+    settings = {"clients": 30, "participation": 0.1, "rounds": 10, "evaluate_every": 2}
+    grid = grid_of(settings=settings, budgets={"whole": {"whole_cycles": True}, "cut": {}}, tuning=[])
+
+    def found(budget="whole", **given):
+        cells = expand(grid, budget, overrides=given)
+        (same,) = {(cell.config.cohort_size, cell.config.rounds, cell.config.evaluate_every) for cell in cells}
+        return same
+
+    assert found() == (3, 12, 3)
+    assert found("cut") == (3, 10, 2)
+    assert found(participation=0.2) == (6, 12, 6)
+    assert found(clients=50) == (5, 10, 5)
+    assert found(rounds=4) == (3, 4, 3) and found(evaluate_every=1) == (3, 12, 1), "what is set by hand stays"
+    with pytest.raises(ConfigError, match="participation must be a valid number, but got 'x'"):
+        found(participation="x")
+
+
+@pytest.mark.parametrize("writers, size, rounds", [(180, 18, 990), (165, 17, 1003), (184, 18, 990), (4, 1, 990)])
+def test_rounds_of_fedcat_on_femnist_are_whole_cycles_whoever_the_writers_are(writers, size, rounds):
+    known = dataclasses.replace(datasets.INFO["femnist"], num_writers=writers)
+    for budget in ("paper", "short", "small", "smoke"):
+        cells = expand(load_grid("fedcat_table1"), budget, facts=datasets.INFO | {"femnist": known})
+        configs = [cell.config for cell in cells if cell.dataset == "femnist"]
+        (found,) = {(config.clients, config.cohort_size, config.rounds, config.evaluate_every) for config in configs}
+        assert found[2] % found[1] == 0
+        if budget == "paper":
+            assert found == (writers, size, rounds, -(-10 // size) * size)
+        else:
+            assert configs[0].population == (writers if budget == "short" else min(writers, 20))
+
+
+FEDCAT = {"fedcat_table1": 60, "fedcat_table2": 60, "fedcat_table3": 24, "fedcat_figure3": 24, "fedcat_figure4": 4} | {
+    "fedcat_figure5": 60,
+    "fedcat_figure6": 24,
+}
+
+
+def test_the_grids_of_fedcat_have_72_runs_for_each_seed():
+    """Section 6 of the digest."""
+    ids = {name: {cell.id for cell in expand(load_grid(name), "paper")} for name in FEDCAT}
+    assert {name: len(runs) for name, runs in ids.items()} == {name: 3 * count for name, count in FEDCAT.items()}
+    assert len(set.union(*ids.values())) == 3 * 72
+    assert ids["fedcat_table2"] == ids["fedcat_table1"] == ids["fedcat_figure5"] > ids["fedcat_figure3"]
+    assert ids["fedcat_figure6"] == ids["fedcat_table3"] > ids["fedcat_figure4"]
+    assert len(ids["fedcat_table3"] & ids["fedcat_table1"]) == 3 * 12
+
+
+@pytest.mark.parametrize("budget", ["paper", "short", "small", "smoke"])
+def test_all_methods_of_the_fedcat_grids_train_and_are_evaluated_at_the_end_of_cycles(budget):
+    for name in FEDCAT:
+        for cell in expand(load_grid(name), budget):
+            config = cell.config
+            assert config.rounds % config.cohort_size == config.evaluate_every % config.cohort_size == 0, cell
+        if budget == "small":
+            assert config.rounds >= 300 and config.rounds // config.cohort_size >= 30
+
+
+def test_table_1_of_fedcat_is_at_the_settings_of_the_paper():
+    cells = select(expand(load_grid("fedcat_table1"), "paper"), {"seed": [0]})
+    expected = {
+        "rounds": 1000,
+        "evaluate_every": 10,
+        "clients": 100,
+        "participation": 0.1,
+        "local_epochs": 5,
+        "batch_size": 50,
+    }
+    expected |= {"lr": 0.01, "momentum": 0.9, "weight_decay": 0, "transform": "fedcat"}
+    for cell in cells:
+        own = {"rounds": 990, "evaluate_every": 18, "clients": 180} if cell.dataset == "femnist" else {}
+        assert {key: getattr(cell.config, key) for key in expected} == expected | own
+    mu = {cell.dataset: cell.setting("mu") for cell in cells if cell.setting("algorithm") == "fedprox"}
+    assert mu == {"mnist": 0.1, "cifar10": 0.01, "cifar100-coarse": 0.001, "femnist": 0.1}
+    models = {cell.dataset: cell.config.model for cell in cells}
+    assert models == dict.fromkeys(("mnist", "femnist"), "mcmahan2017-mnist-cnn") | dict.fromkeys(
+        ("cifar10", "cifar100-coarse"), "simple-cnn"
+    )
+    literal = expand(
+        load_grid("fedcat_table1"), "paper", overrides={"model": "mcmahan2017-cifar-cnn", "dataset": "cifar10"}
+    )
+    assert {cell.config.model for cell in literal} == {"mcmahan2017-cifar-cnn"}
 
 
 def test_conditions_may_name_options_of_a_method(grid_of):

@@ -5,8 +5,10 @@ import pytest
 
 import datasets
 from bench.config.resolve import resolve
+from bench.execution.disk import footprint
 from bench.simulation.build import build_task
 from bench.simulation.data import divide
+from bench.simulation.retention import StateRetention
 from tests.support.leaf import write_femnist
 
 NATURAL = {"algorithm": "fedavg", "dataset": "femnist", "partition": "natural", "model": "mlp", "clients": 4}
@@ -25,6 +27,16 @@ def test_each_writer_of_femnist_is_a_client_and_all_test_images_are_on_the_serve
     for writer, own in enumerate(federation.clients):
         assert np.array_equal(own, np.flatnonzero(femnist.train.groups == writer))
     assert len(federation.test_labels) == 12
+
+
+@pytest.mark.parametrize("participation, size", [(0.1, 1), (0.3, 1), (0.4, 2), (0.625, 3), (1, 4)])
+def test_a_cohort_of_writers_has_the_nearest_size_in_the_config_in_the_run_and_on_disk(femnist, participation, size):
+    config = resolve(NATURAL | {"participation": participation})
+    task = build_task(config, femnist)
+    assert config.cohort_size == task.settings.cohort_size(task.population) == len(task.sample_cohort(0).ids) == size
+    alone = config.model_copy(update={"participation": 0.01})
+    kept, of_one = (footprint(of, StateRetention("none", local_models=(1,))).kept for of in (config, alone))
+    assert round(kept / of_one) == size
 
 
 def test_a_subset_keeps_the_writers_of_its_images(femnist):

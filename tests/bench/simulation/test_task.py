@@ -11,6 +11,7 @@ from algorithms import tree
 from algorithms.base import RoundBased, average_buffers
 from algorithms.fedavg import FedAvg
 from algorithms.fednova import FedNova
+from bench.participation import cohort_size
 from bench.simulation.engines import _blocks, _pad, padding_share
 from datasets import partitions
 from tests.support.toy import SETTINGS, SIZES, toy, toy_method, toy_task, train
@@ -62,6 +63,13 @@ def test_cohorts_have_the_size_of_the_participation_and_change_from_round_to_rou
 
 def test_a_tiny_participation_still_has_one_client():
     assert len(toy_task(participation=0.01).sample_cohort(0).ids) == 1
+
+
+def test_the_size_of_a_cohort_is_rounded_down_or_to_the_nearest():
+    sizes = {clients: (cohort_size(clients, 0.1), cohort_size(clients, 0.1, True)) for clients in (4, 174, 175, 180)}
+    assert sizes == {4: (1, 1), 174: (17, 17), 175: (17, 18), 180: (18, 18)}
+    assert len(toy_task(participation=0.3).sample_cohort(0).ids) == 1
+    assert len(toy_task(participation=0.3, nearest_cohort=True).sample_cohort(0).ids) == 2
 
 
 def test_a_restricted_task_gets_its_members_of_the_common_cohort():

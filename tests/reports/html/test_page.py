@@ -272,7 +272,7 @@ def test_a_damaged_script_is_made_anew(tmp_path, monkeypatch):
 
 
 def test_tables_say_what_those_in_markdown_say(browser, store):
-    store.report |= {"standings": True, "gains_over": {"algorithm": "fedavg"}, "notes": ["A note."]}
+    store.report |= {"standings": True, "gains_over": {"algorithm": "fedavg"}, "notes": ["A note."], "also": ["last10"]}
     for row, shift in (("cifar10 label-2", 0.0), ("cifar10 dir-0.1", 0.02)):
         store.add(row, "fedavg", [0.53 + shift, 0.531 + shift, 0.53 + shift])
         store.add(row, "moon", [0.60, 0.62, 0.64]).add(row, "fedrs", [0.59, 0.63, 0.62])
@@ -290,7 +290,7 @@ def test_tables_say_what_those_in_markdown_say(browser, store):
     lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|") and ":--" not in line]
     assert [[bare(cell) for cell in row] for row in shown] == [[bare(cell) for cell in row] for row in lines]
     marks = [re.match(r"[*_]*", cell)[0] for row in shown for cell in row]
-    assert marks.count("**") == 2 and marks.count("_") == 3 and len(shown) == 8
+    assert marks.count("**") == 4 and marks.count("_") == 6 and len(shown) == 12
     assert notes[:-1] == [line.removeprefix("- ") for line in text.splitlines() if line.startswith("- ")]
     values = browser.execute_script(
         "return [...document.querySelectorAll('#standings-1 td')].map(e => e.dataset.value)"

@@ -2,10 +2,12 @@ from collections import Counter
 
 import pytest
 
+from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from datasets import partitions
 from reports.published import lookup
+from reports.tables import report
 
 
 def fedconcat(table="1", **changes):
@@ -78,6 +80,21 @@ def test_a_subject_printed_for_several_settings_needs_the_exact_one():
 def test_what_no_paper_printed_is_not_found():
     assert fedconcat(algorithm="scaffold") is None
     assert fedconcat(table="99") is None
+
+
+@pytest.mark.parametrize("table, count", [("1", 60), ("2", 60), ("3", 24)])
+def test_every_published_number_of_fedcat_stands_in_its_cell(read_published, table, count):
+    grid = load_grid(f"fedcat_table{table}")
+    cells = report.build(to_json(grid, "paper", {}, expand(grid, "paper")), {}).cells
+    beside = {}
+    for cell in cells.itertuples():
+        called = cell.algorithm if cell.published_as == "-" else cell.published_as
+        beside[cell.dataset, cell.partition, called, cell.variant.strip("-")] = cell.published.mean
+        assert cell.published.same_setting == (cell.dataset in ("mnist", "femnist")), "of CIFAR it is another model"
+    lines = [line for line in read_published("fedcat") if line["table"] == table]
+    names = ("dataset", "partition", "algorithm", "variant")
+    printed = {tuple(line[name].replace("dir-1.0", "dir-1") for name in names): line["mean"] for line in lines}
+    assert beside == printed and len(lines) == count
 
 
 @pytest.mark.parametrize("table", ["1", "2"])
