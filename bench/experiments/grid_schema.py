@@ -15,6 +15,7 @@ from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, require_known
 from bench.experiments.figure_names import VALUES, figure_name
 from bench.experiments.figure_schema import BySetting, Figure, Measured, Part, Round, one_of
+from bench.models import canonical
 from bench.participation import cohort_size
 from bench.results.metrics import METRICS
 from datasets import DatasetInfo
@@ -151,6 +152,8 @@ class Mirrors(Part):
         variants: what tells published numbers of one method apart; the first that holds counts.
         own: the report's columns that are the paper's own methods: whether each is ahead of the best of `baselines` (none
             named: of all others) is compared with what is published.
+        models: model of a cell -> the one of the published table for which it is taken, where there is reason to think that the
+            published numbers are the former's.
     """
 
     paper: Annotated[str, one_of("paper", papers())]
@@ -158,6 +161,12 @@ class Mirrors(Part):
     variants: list[Variant] = []
     own: list[Any] = []
     baselines: list[Any] = []
+    models: dict[str, str] = {}
+
+    @field_validator("models")
+    @classmethod
+    def _are_models(cls, taken: dict[str, str]) -> dict[str, str]:
+        return {canonical(name): published for name, published in taken.items()}
 
     @model_validator(mode="after")
     def _is_not_its_own_baseline(self) -> "Mirrors":

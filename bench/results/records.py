@@ -230,6 +230,7 @@ class StoredMirrors(TypedDict):
     variants: NotRequired[list[dict[str, Any]]]
     own: NotRequired[list[Any]]
     baselines: NotRequired[list[Any]]
+    models: NotRequired[dict[str, str]]
 
 
 class GridDescription(TypedDict):

@@ -9,7 +9,7 @@ from bench.results.metrics import METRICS
 from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
 from reports.tables.aggregate import label, split_of
-from reports.tables.published_comparison import further_values, is_comparable, own_value
+from reports.tables.published_comparison import further_values, is_comparable, own_value, taken_for
 
 ROUNDS_OF = {
     "last": "at the last round",
@@ -109,6 +109,9 @@ def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ",
         return
     source = f"{grid['mirrors']['paper']}, Table {grid['mirrors']['table']}"
     yield f"In parentheses: published value ({source}) and difference, measured minus published{unit}."
+    for model, published in taken_for(grid).items():
+        if model in set(compared["model"]):
+            yield f"{model} is taken for the model of the published numbers, {published}."
     compared = compared[compared["done"] > 0]
     if compared.empty:
         return

@@ -28,12 +28,17 @@ def is_comparable(grid: dict, value: str) -> bool:
     return grid["budget"] == "paper" and value == own_value(grid)
 
 
+def taken_for(grid: dict) -> dict[str, str]:
+    """Models of cells -> those of the published table for which the grid takes them."""
+    return (grid["mirrors"] or {}).get("models", {})
+
+
 def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.DataFrame:
     """Cells with three more columns: published (or None), difference (points, or NaN), verdict ("" if none).
 
     Cells on substituted or incomplete data have no published counterpart, and unmeasured ones no difference. A verdict
     needs all seeds, the paper's own budget, settings and rounds, and a published number for the same clients, participation
-    and model.
+    and model (or the one for which the grid takes the cell's).
     """
     counterparts = [_counterpart(cell, grid, metric) for cell in cells.to_dict("records")]
     cells = cells.assign(
@@ -63,7 +68,7 @@ def _counterpart(cell: dict, grid: dict, metric: str) -> Published | None:
             variant="" if cell["variant"] == "-" else cell["variant"],
             n_clients=_published_clients(cell),
             participation=cell["participation"],
-            model=cell["model"],
+            model=taken_for(grid).get(cell["model"], cell["model"]),
         )
         if found:
             return found
