@@ -44,6 +44,10 @@ REGISTRY = {
     "fedcat": "fedcat:FedCat",
     "fedcat-gc": "fedcat:FedCat(concatenation=False)",
     "fedcat-dc": "fedcat:FedCat(grouping=False)",
+    "ditto": "ditto:Ditto",
+    "per-fedavg": "per_fedavg:PerFedAvg",
+    "pfedme": "pfedme:PFedMe",
+    "finetune": "finetune:Finetune",
 }
 
 _RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now

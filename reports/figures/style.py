@@ -53,6 +53,10 @@ METHODS = {
     "fedcat": LineStyle(_RED, "s", "-"),
     "fedcat-gc": LineStyle(_PURPLE, "o", "--"),
     "fedcat-dc": LineStyle(_TAN, "^", "-."),
+    "ditto": LineStyle(_ORANGE, "s", "-"),
+    "per-fedavg": LineStyle(_SLATE, "D", "--"),
+    "pfedme": LineStyle(_PURPLE, "P", "-."),
+    "finetune": LineStyle(_BLUE, "^", _DASHES[3]),
 }
 
 
