@@ -30,7 +30,7 @@ class Finetune(PostHoc):
         finetune_unit: whether the length is in "steps", as in FedCollab, or in "epochs".
     """
 
-    does = "trains for each client"
+    does = "fine-tunes"
     personal = True
 
     finetune_length: int = 2

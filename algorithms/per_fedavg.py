@@ -23,8 +23,8 @@ class PerFedAvg(RoundBased):
     of the loss on the second half there is that of a step (of size beta, the setting lr) from where the first step began.
     A client deploys the shared model after one step of size alpha on the first mini-batch of a pass over its data.
 
-    Differs from the paper: halves of one mini-batch instead of separate ones, batches of fewer than four examples are skipped, and
-    the server weights clients by their number of examples, as FedCollab (Bao et al., ICML 2023) does.
+    Differs from the paper: halves of one mini-batch instead of separate ones, batches of fewer than four examples are skipped,
+    and the server weights clients by their number of examples, as FedCollab (Bao et al., ICML 2023) does.
     Differs from the paper: it does not mention buffers. In training they stay what they are, as in the code of FedCollab; the
     step before deployment updates those of the deployed model.
 

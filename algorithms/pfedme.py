@@ -19,9 +19,9 @@ class PFedMe(RoundBased):
     """Algorithm 1 of the paper, with server step beta = 1.
 
     On each mini-batch the personal model theta starts at the local model w and takes K steps towards the minimum of
-    loss + lambda/2 |theta - w|^2; then w moves by lr lambda (theta - w). Clients send w, and deploy the theta of
-    their last mini-batch, with the running statistics of that moment; before its first participation a client deploys the shared
-    model. There is no momentum, whatever the setting; weight decay is part of the loss.
+    loss + lambda/2 |theta - w|^2; then w moves by lr lambda (theta - w). Clients send w, and deploy the theta of their last
+    mini-batch, with the running statistics of that moment; before its first participation a client deploys the shared model.
+    There is no momentum, whatever the setting; weight decay is part of the loss.
 
     Differs from the paper: a round is `local_epochs` or `local_steps` instead of R steps on random mini-batches, and the server
     weights clients by their number of examples, as FedCollab (Bao et al., ICML 2023) does.

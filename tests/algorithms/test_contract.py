@@ -225,6 +225,8 @@ def other_value(cls, field, default):
         return not default
     if dataclasses.is_dataclass(field.default):
         return FedProx(mu=1.0)
+    if field.default is None:
+        return 0.1  # instead of the value of a setting
     return field.default + 1 if isinstance(field.default, int) else 0.5 * field.default + 0.1
 
 
