@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from algorithms import tree
 from algorithms.base import RoundBased
 from algorithms.checks import at_least
-from algorithms.local import LocalResult, descend, task_loss
+from algorithms.local import LocalResult, descend
 from algorithms.rows import read_rows
 
 
@@ -46,15 +46,13 @@ class Ditto(RoundBased):
         received = {"params": state["params"], "buffers": state["buffers"]}
         return read_rows({**state["clients"], "fresh": received}, cohort.ids)
 
-    def personal_loss(self, params, batch, view):
-        """What v minimises."""
-        drift = tree.squared_distance(params, view.params)
-        return task_loss(params, batch, view) + 0.5 * self.proximal_weight * drift
-
     def local_update(self, data, plan, view):
         trained = descend(self.local_loss, view.params, data, plan, view).params
-        own = replace(view, model=view.model.copy(view.client["buffers"], training=True))
-        personal = descend(self.personal_loss, view.client["params"], data, plan, own).params
+        # The gradient lambda (v - w) of the proximal term to the model w received is decay by lambda v, and an offset.
+        nearby = replace(view.settings, weight_decay=view.settings.weight_decay + self.proximal_weight)
+        offset = tree.scale(view.params, -self.proximal_weight)
+        own = replace(view, model=view.model.copy(view.client["buffers"], training=True), settings=nearby)
+        personal = descend(self.local_loss, view.client["params"], data, plan, own, gradient_offset=offset).params
         delta = tree.subtract(trained, view.params)
         return LocalResult({"delta": delta}, {"params": personal, "buffers": own.model.buffers})
 

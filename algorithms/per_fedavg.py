@@ -6,6 +6,8 @@ Approach, NeurIPS 2020. https://arxiv.org/abs/2002.07948
 
 from dataclasses import dataclass, replace
 
+import torch
+
 from algorithms import tree
 from algorithms.base import RoundBased
 from algorithms.checks import at_least
@@ -50,7 +52,7 @@ class PerFedAvg(RoundBased):
     def adapted(self, params: Tree, batch, view) -> Tree:
         """Params after one step of size alpha on a batch; as a function of params, its derivative is taken to be 1."""
         step = view.settings.lr if self.inner_lr is None else self.inner_lr
-        return tree.map(lambda p, g: p - step * g, params, gradient(task_loss, params, batch, view))
+        return tree.map(lambda p, g: torch.sub(p, g, alpha=step), params, gradient(task_loss, params, batch, view))
 
     def local_loss(self, params, batch, view):
         first, second = batch.halves()

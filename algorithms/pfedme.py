@@ -6,10 +6,12 @@ https://arxiv.org/abs/2006.08848
 
 from dataclasses import dataclass
 
+import torch
+
 from algorithms import tree
 from algorithms.base import RoundBased
 from algorithms.checks import above, at_least
-from algorithms.local import LocalResult, gradient, task_loss, unless_padding
+from algorithms.local import LocalResult, gradient, unless_padding
 from algorithms.rows import read_rows
 from algorithms.tree import Tree
 
@@ -62,7 +64,7 @@ class PFedMe(RoundBased):
         rate = view.settings.lr * self.proximal_weight
         for index in plan:
             theta = self.proximal_point(now["local"], data.take(index), view)
-            moved = tree.map(lambda w, t: w - rate * (w - t), now["local"], theta)
+            moved = tree.map(lambda w, t: torch.sub(w, w - t, alpha=rate), now["local"], theta)
             now = unless_padding(index, {"local": moved, "theta": theta}, now)
         delta = tree.subtract(now["local"], view.params)
         return LocalResult({"delta": delta}, {"params": now["theta"], "buffers": view.model.buffers})
@@ -71,9 +73,11 @@ class PFedMe(RoundBased):
         """theta after K steps on a batch from w, the local model."""
         decay, theta = view.settings.weight_decay, local
         for _ in range(self.inner_steps):
-            slope = gradient(task_loss, theta, batch, view)
-            pull = tree.map(lambda t, w: self.proximal_weight * (t - w) + decay * t, theta, local)
-            theta = tree.map(lambda t, g, p: t - self.personal_lr * (g + p), theta, slope, pull)
+            slope = gradient(self.local_loss, theta, batch, view)
+            if decay:
+                slope = tree.map(lambda g, t: torch.add(g, t, alpha=decay), slope, theta)
+            slope = tree.map(lambda g, t, w: torch.add(g, t - w, alpha=self.proximal_weight), slope, theta, local)
+            theta = tree.map(lambda t, g: torch.sub(t, g, alpha=self.personal_lr), theta, slope)
         return theta
 
     def personal_model(self, data, plan, view):
