@@ -19,17 +19,8 @@ from tests.support.toy import assert_equal, toy_method, toy_task, train
 MEANS = ["fedavg", "fedprox", "moon", "fedrs", "fedlc", "scaffold", "fednova", "fedavgm", "clsprox"]
 MEANS += ["ditto", "per-fedavg", "pfedme"]
 ALONE = ["local", "centralized"]  # no mean, or of one client
-WRAPPERS = [
-    "finetune",
-    "fedconcat",
-    "fedconcat-id",
-    "fedconcat-ib",
-    "dp-fedconcat",
-    "random-clusters",
-    "clsnorm",
-    "ccvr",
-    "oracle",
-]
+WRAPPERS = ["fedconcat", "fedconcat-id", "fedconcat-ib", "dp-fedconcat", "random-clusters", "clsnorm", "ccvr", "oracle"]
+WRAPPERS += ["finetune"]
 OWN = ["fedcat", "fedcat-gc", "fedcat-dc"]  # conclude rounds in their own way
 CLUSTERED = ["ifca", "fedsoft", "fesem", "fedconcat-ifca", "fedconcat-fedsoft", "fedconcat-fesem"]
 
