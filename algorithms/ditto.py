@@ -21,8 +21,8 @@ class Ditto(RoundBased):
     the shared model as it was received. v goes on from the client's last participation, with momentum that starts anew; at the
     first one it is the model received, which is also what a client deploys before.
 
-    Differs from the paper: v is trained for as many epochs as the shared model, which is what FedCollab (Bao et al., ICML 2023)
-    does; the paper leaves both numbers, and what v starts from, open.
+    The paper leaves open how long v is trained and what it starts from: here, as in FedCollab (Bao et al., ICML 2023), as long
+    as the shared model, and from the model received.
 
     Attributes:
         proximal_weight: lambda of the paper, >= 0; 0 is local training beside FedAvg.
