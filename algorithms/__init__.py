@@ -46,6 +46,10 @@ REGISTRY = {
     "fedcat-dc": "fedcat:FedCat(grouping=False)",
     "clusamp": "clusamp:CluSamp",
     "fedgen": "fedgen:FedGen",
+    "ditto": "ditto:Ditto",
+    "per-fedavg": "per_fedavg:PerFedAvg",
+    "pfedme": "pfedme:PFedMe",
+    "finetune": "finetune:Finetune",
 }
 
 _RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now

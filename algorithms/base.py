@@ -153,6 +153,11 @@ class RoundBased(Algorithm):
 
     broadcast: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def passes_per_example(self) -> int:
+        """How often local training computes a gradient of each example that it visits."""
+        return 1
+
     # On one client
 
     def local_loss(self, params: Tree, batch, view) -> Tensor:
@@ -273,7 +278,8 @@ class RoundBased(Algorithm):
     def _concluded(self, task, state: State, cohort, *, bytes_up: int, **new: Tree) -> State:
         """The state after a round with these new entries, and what the round has cost."""
         bytes_down = len(cohort.ids) * tree.num_bytes(self.downloads(state))
-        spent = spend(state["spent"], bytes_down=bytes_down, bytes_up=bytes_up, examples=task.num_trained(cohort))
+        examples = self.passes_per_example * task.num_trained(cohort)
+        spent = spend(state["spent"], bytes_down=bytes_down, bytes_up=bytes_up, examples=examples)
         return {**state, **new, "spent": spent}
 
     @property
@@ -325,7 +331,7 @@ class RoundBased(Algorithm):
         return round(task.settings.participation * task.settings.rounds * per_round)
 
     def workload(self, settings, num_examples: int) -> int:
-        return settings.rounds * sum(map(sum, settings.passes(num_examples)))
+        return self.passes_per_example * settings.rounds * sum(map(sum, settings.passes(num_examples)))
 
     def outlines(self, task) -> list[State]:
         return [{**self.init(task), "round": self.num_rounds(task.settings)}]

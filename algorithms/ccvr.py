@@ -46,7 +46,7 @@ class CCVR(Calibration):
     def transforms(self):
         return bool(self.virtual_per_class) and self.transform_stage != "none"
 
-    def changed(self, task, deployed):
+    def changed(self, task, deployed, state, client_ids):
         if not self.virtual_per_class:
             return deployed
         gaussians = self._pooled(task, deployed)

@@ -35,6 +35,31 @@ def cross_entropy(logits: Tensor, batch) -> Tensor:
     return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
 
 
+def gradient(loss: Callable, params: Tree, batch, view) -> Tree:
+    """Gradient of a loss on a batch, as a constant: nothing is differentiated through it.
+
+    Of masked batches by `torch.func`, which vmap can trace; of all others by autograd, because only that lets a forward pass
+    update running statistics in place.
+
+    Args:
+        loss: (params, batch, view) -> scalar.
+        params: a flat dict of tensors.
+    """
+    params = {name: leaf.detach() for name, leaf in params.items()}
+    if batch.mask is not None:
+        return torch.func.grad(loss)(params, batch, view)
+    leaves = [leaf.requires_grad_() for leaf in params.values()]
+    return dict(zip(params, torch.autograd.grad(loss(params, batch, view), leaves), strict=True))
+
+
+def unless_padding(index, new: Tree, old: Tree, smallest_batch: int = 1) -> Tree:
+    """What a client has after a step: new, but old where the batch of index is padding only, because other clients have more
+    batches than this one; or where it has fewer examples than smallest_batch."""
+    if index.least >= smallest_batch:
+        return new
+    return old if index.mask is None else tree.where(index.mask.sum() >= smallest_batch, new, old)
+
+
 def descend(
     loss: Callable,
     params: Tree,
@@ -97,7 +122,7 @@ class _Rule(NamedTuple):
 
 def _descend_exactly(rule: _Rule, loss, params, velocity, data, plan, view) -> Trained:
     """Batches of their own lengths: autograd, and updates in place on private copies."""
-    params = {name: leaf.detach().clone().requires_grad_() for name, leaf in params.items()}
+    params = {name: leaf.detach().clone() for name, leaf in params.items()}
     leaves = list(params.values())
     speeds = [velocity[name].clone() for name in params]
     in_gradient = rule.gradient_offset and [rule.gradient_offset[name] for name in params]
@@ -105,34 +130,30 @@ def _descend_exactly(rule: _Rule, loss, params, velocity, data, plan, view) -> T
     for index in plan:
         if index.least < rule.smallest_batch:
             continue
-        gradients = torch.autograd.grad(loss(params, data.take(index), view), leaves)
-        with torch.no_grad():
-            torch._foreach_mul_(speeds, rule.momentum)
-            torch._foreach_add_(speeds, gradients)
-            if rule.weight_decay:
-                torch._foreach_add_(speeds, leaves, alpha=rule.weight_decay)
-            if in_gradient:
-                torch._foreach_add_(speeds, in_gradient)
-            torch._foreach_add_(leaves, speeds, alpha=-rule.lr)
-            if in_step:
-                torch._foreach_add_(leaves, in_step, alpha=-rule.lr)
-    return Trained({name: leaf.detach() for name, leaf in params.items()}, dict(zip(params, speeds, strict=True)))
+        gradients = gradient(loss, params, data.take(index), view)
+        torch._foreach_mul_(speeds, rule.momentum)
+        torch._foreach_add_(speeds, list(gradients.values()))
+        if rule.weight_decay:
+            torch._foreach_add_(speeds, leaves, alpha=rule.weight_decay)
+        if in_gradient:
+            torch._foreach_add_(speeds, in_gradient)
+        torch._foreach_add_(leaves, speeds, alpha=-rule.lr)
+        if in_step:
+            torch._foreach_add_(leaves, in_step, alpha=-rule.lr)
+    return Trained(params, dict(zip(params, speeds, strict=True)))
 
 
 def _descend_masked(rule: _Rule, loss, params, velocity, data, plan, view) -> Trained:
     """Padded batches: a function that vmap can trace; a batch of padding only changes nothing."""
     for index in plan:
-        gradient = torch.func.grad(loss)(params, data.take(index), view)
-        moved = tree.map(lambda g, v: torch.add(g, v, alpha=rule.momentum), gradient, velocity)
+        slope = gradient(loss, params, data.take(index), view)
+        moved = tree.map(lambda g, v: torch.add(g, v, alpha=rule.momentum), slope, velocity)
         if rule.weight_decay:
             moved = tree.map(lambda v, p: torch.add(v, p, alpha=rule.weight_decay), moved, params)
         if rule.gradient_offset:
             moved = tree.add(moved, rule.gradient_offset)
         step = tree.add(moved, rule.step_offset) if rule.step_offset else moved
         stepped = tree.map(lambda p, s: torch.sub(p, s, alpha=rule.lr), params, step)
-        if index.least >= rule.smallest_batch:
-            params, velocity = stepped, moved
-        else:
-            active = index.mask.sum() >= rule.smallest_batch
-            params, velocity = tree.where(active, stepped, params), tree.where(active, moved, velocity)
+        after, before = Trained(stepped, moved), Trained(params, velocity)
+        params, velocity = unless_padding(index, after, before, rule.smallest_batch)
     return Trained(params, velocity)

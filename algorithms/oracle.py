@@ -40,7 +40,7 @@ class Oracle(Calibration):
     def transforms(self):
         return bool(self.fraction) and self.transform_features
 
-    def changed(self, task, deployed):
+    def changed(self, task, deployed, state, client_ids):
         if not self.fraction:
             return deployed
         rows = self._rows(task).to(task.federation.device)

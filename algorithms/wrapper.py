@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 import algorithms
 from algorithms.base import Algorithm, Deployed, State
 from algorithms.fedavg import FedAvg
@@ -10,19 +12,21 @@ from algorithms.fedavg import FedAvg
 
 @dataclass(frozen=True)
 class Wrapper(Algorithm):
-    """A method with the state of its base, which deploys one shared model.
+    """A method with the state of its base, which deploys one shared model unless personal bases are welcome.
 
     Attributes:
         does: what a wrapper does to that model, for its refusal of other bases.
+        takes_personal: whether the base may deploy one model per client.
         base: the method inside.
     """
 
     does: ClassVar[str]
+    takes_personal: ClassVar[bool] = False
     base: Algorithm = FedAvg()
 
     def __post_init__(self):
         name, base = algorithms.name_of(self), algorithms.name_of(self.base)
-        if self.base.personal:
+        if self.base.personal and not self.takes_personal:
             raise ValueError(f"{name} {self.does} one shared model, but {base} deploys one model per client.")
         if self.base.post_hoc:
             raise ValueError(f"{name} needs a base that trains, but {base} only changes what another method deploys.")
@@ -83,10 +87,10 @@ class PostHoc(Wrapper):
 
     def deploy(self, task, state: State, client_ids) -> Deployed | None:
         deployed = super().deploy(task, state, client_ids)
-        return deployed and self.changed(task, deployed)
+        return deployed and self.changed(task, deployed, state, client_ids)
 
-    def changed(self, task, deployed: Deployed) -> Deployed:
-        """What is deployed instead of the base's shared model."""
+    def changed(self, task, deployed: Deployed, state: State, client_ids: Tensor) -> Deployed:
+        """What these clients deploy instead of the base's shared model, after a state of the base."""
         raise NotImplementedError
 
     def traffic(self, task):

@@ -177,6 +177,8 @@ def written(default) -> str:
     """A default as the table writes it."""
     if isinstance(default, Algorithm):
         return algorithms.name_of(default)
+    if default is None:
+        return "null"
     if isinstance(default, bool):
         return str(default).lower()
     if isinstance(default, float):

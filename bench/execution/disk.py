@@ -49,7 +49,7 @@ def footprint(config: RunConfig, retention: StateRetention, takes_over: bool = F
         return None
     sizes = _sizes(described)
     if takes_over:
-        return Footprint(sizes.model if retention.final != "none" else 0, 0, 0)
+        return Footprint(sizes.deployed if retention.final != "none" else 0, 0, 0)
     stages = sizes.stages
     last = {"none": 0, "deployed": stages[-1].file(whole=sizes.reads_clients), "all": stages[-1].file()}
     rounds = [next((stage for stage in stages if number <= stage.round), None) for number in retention.rounds]
@@ -169,13 +169,13 @@ class _Sizes(NamedTuple):
     Attributes:
         stages: of the run, the last one ends with it.
         reads_clients: whether what is deployed includes client states.
-        model: bytes of a file with the model that it deploys.
+        deployed: bytes of a file with the model, or the clients' models, that it deploys.
         local_models: of a file with those of a cohort.
     """
 
     stages: tuple[_Stage, ...]
     reads_clients: bool
-    model: int
+    deployed: int
     local_models: int
 
 
@@ -187,10 +187,11 @@ def _sizes(described: str) -> _Sizes:
     outlines = algorithm.outlines(task)
     last, one = outlines[-1], {"params": task.initial_params(), "buffers": task.initial_buffers()}
     cohort = task.settings.cohort_size(task.population)
+    deployed, copies = {key: last[key] for key in one}, task.population if algorithm.personal else 1
     return _Sizes(
         tuple(_stage(outline, task.population, cohort) for outline in outlines),
         algorithm.deploy_reads_clients,
-        _FILE + _in_file({key: last[key] for key in one}),
+        _FILE + _in_file(deployed) + (copies - 1) * tree.num_bytes(deployed),
         _FILE + _in_file(one) + (cohort - 1) * tree.num_bytes(one),
     )
 

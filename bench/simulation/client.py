@@ -63,7 +63,7 @@ class Settings:
 
 
 class Batch(NamedTuple):
-    """One mini-batch.
+    """One mini-batch. Padding rows are its last ones.
 
     Attributes:
         x: [B, C, H, W].
@@ -83,6 +83,21 @@ class Batch(NamedTuple):
         if self.mask is None:
             return per_example.mean()
         return torch.where(self.mask, per_example, 0).sum() / self.mask.sum().clamp(min=1)
+
+    def halves(self) -> tuple["Batch", "Batch"]:
+        """The first half of the real rows, rounded down, and the second half. Relies on padding being last."""
+        if self.mask is None:
+            middle = len(self.y) // 2
+            return self._replace(x=self.x[:middle], y=self.y[:middle]), self._replace(
+                x=self.x[middle:], y=self.y[middle:]
+            )
+        # How many rows are real differs between the clients that vmap traces: what is the same are the rows of half a batch.
+        middle, rows = self.mask.sum() // 2, torch.arange(len(self.y), device=self.y.device)
+        first = rows[: max(1, len(rows) // 2)]
+        second = (middle + rows[: len(rows) - len(rows) // 2]).clamp(max=len(rows) - 1)
+        return self._replace(x=self.x[first], y=self.y[first], mask=first < middle), self._replace(
+            x=self.x[second], y=self.y[second], mask=self.mask[second]
+        )
 
 
 class BatchIndex(NamedTuple):

@@ -55,6 +55,10 @@ METHODS = {
     "fedcat-dc": LineStyle(_TAN, "^", "-."),
     "clusamp": LineStyle(_PURPLE, "D", _DASHES[3]),
     "fedgen": LineStyle(_BROWN, "v", "--"),
+    "ditto": LineStyle(_ORANGE, "s", "-"),
+    "per-fedavg": LineStyle(_SLATE, "D", "--"),
+    "pfedme": LineStyle(_PURPLE, "P", "-."),
+    "finetune": LineStyle(_BLUE, "^", _DASHES[3]),
 }
 
 

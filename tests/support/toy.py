@@ -146,6 +146,8 @@ TOYS = {
     "fedsoft": Toy(counters=_CLUSTERED),
     "fesem": Toy(counters=_CLUSTERED, search={"clients": 20}),
     "fedconcat-fesem": Toy(search={"clients": 20}),
+    "per-fedavg": Toy(counters=([0, 0],)),  # buffers stay
+    "pfedme": Toy(counters=([13, 18],)),  # five passes for a batch; the mean is 25/3
     "fedcat": _CAT,
     "fedcat-gc": _CAT,
     "fedcat-dc": _CAT,

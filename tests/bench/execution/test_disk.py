@@ -70,8 +70,9 @@ def test_estimates_agree_with_files(digits, tmp_path, settings):
         assert found.scratch == 0, "so small states are in memory"
 
 
-def test_what_starts_from_another_run_keeps_a_model(digits, tmp_path):
-    base, config = (resolve({**DIGITS, "rounds": 2, **of}) for of in ({"algorithm": "moon"}, {"algorithm": "ccvr"}))
+@pytest.mark.parametrize("method", ["ccvr", "finetune"])
+def test_what_starts_from_another_run_keeps_what_it_deploys(digits, tmp_path, method):
+    base, config = (resolve({**DIGITS, "rounds": 2, **of}) for of in ({"algorithm": "moon"}, {"algorithm": method}))
     trained = Run(base, digits)
     while not trained.finished:
         trained.step()

@@ -100,6 +100,14 @@ def test_a_method_that_only_changes_what_is_deployed_needs_no_training_but_its_b
     assert row["bytes_up"] > base.rows[-1]["bytes_up"], "the statistics are sent, too"
 
 
+def test_what_each_client_deploys_after_fine_tuning_is_the_same_from_the_finished_run_of_the_base(digits):
+    base, trained = train(digits, algorithm="fedprox"), train(digits, algorithm="finetune", base="fedprox")
+    taken = Run(resolve({**DIGITS, "algorithm": "finetune", "base": "fedprox"}), digits)
+    taken.take_over(base.state)
+    assert without_times(taken.rows) == without_times(trained.rows[-1:])
+    assert taken.result()["summary"]["last"].keys() == {"global_accuracy", "local_accuracy"}
+
+
 def test_it_is_calibrated_in_every_round_that_is_evaluated_if_that_is_asked_for(digits):
     run = train(digits, **CALIBRATED, evaluate_every=1)
     assert ["accuracy" in row for row in run.rows] == [True] * 3
@@ -142,7 +150,8 @@ def test_the_state_of_a_base_that_diverged_has_diverged(digits):
 @pytest.mark.parametrize(
     "method, down, up",
     [("fedavg", 1, 1), ("fedprox", 1, 1), ("moon", 1, 1), ("fedrs", 1, 1), ("fedlc", 1, 1), ("fedavgm", 1, 1)]
-    + [("scaffold", 2, 2), ("local", 0, 0)],
+    + [("scaffold", 2, 2), ("local", 0, 0)]
+    + [("ditto", 1, 1), ("per-fedavg", 1, 1), ("pfedme", 1, 1), ("finetune", 1, 1)],
 )
 def test_traffic_of_each_method_in_models(digits, method, down, up):
     run = train(digits, algorithm=method, rounds=1)

@@ -1,0 +1,68 @@
+"""Per-FedAvg: the shared model is a start from which one step on a client's data leads to a good model of its own.
+
+Fallah, Mokhtari and Ozdaglar, Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
+Approach, NeurIPS 2020. https://arxiv.org/abs/2002.07948
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from algorithms import tree
+from algorithms.base import RoundBased
+from algorithms.checks import at_least
+from algorithms.local import LocalResult, descend, gradient, task_loss
+from algorithms.tree import Tree
+
+_SMALLEST_BATCH = 4  # two halves of two examples, of which batch normalisation can take statistics
+
+
+@dataclass(frozen=True)
+class PerFedAvg(RoundBased):
+    """Algorithm 1 of the paper, in its first-order form (FO).
+
+    Each mini-batch is cut in two: a step of plain SGD on the first half (of size alpha) leads to adapted params; the gradient
+    of the loss on the second half there is that of a step (of size beta, the setting lr) from where the first step began.
+    A client deploys the shared model after one step of size alpha on the first mini-batch of a pass over its data.
+
+    Differs from the paper: halves of one mini-batch instead of separate ones, batches of fewer than four examples are skipped,
+    and the server weights clients by their number of examples, as FedCollab (Bao et al., ICML 2023) does.
+    Differs from the paper: it does not mention buffers. In training they stay what they are, as in the code of FedCollab; the
+    step before deployment updates those of the deployed model.
+
+    Attributes:
+        inner_lr: alpha of the paper, >= 0; the setting lr if None. At 0 it is FedAvg on the second halves of batches.
+    """
+
+    inner_lr: float | None = None
+
+    personal = True
+
+    def __post_init__(self):
+        at_least("inner_lr", self.inner_lr or 0, 0)
+
+    def validate(self, config):
+        if config.batch_size >= _SMALLEST_BATCH:
+            return []
+        return [
+            f"per-fedavg skips batches of fewer than {_SMALLEST_BATCH} examples: batch_size must be at least "
+            f"{_SMALLEST_BATCH}, but got {config.batch_size}."
+        ]
+
+    def adapted(self, params: Tree, batch, view) -> Tree:
+        """Params after one step of size alpha on a batch; as a function of params, its derivative is taken to be 1."""
+        step = view.settings.lr if self.inner_lr is None else self.inner_lr
+        return tree.map(lambda p, g: torch.sub(p, g, alpha=step), params, gradient(task_loss, params, batch, view))
+
+    def local_loss(self, params, batch, view):
+        first, second = batch.halves()
+        # Each on a copy of the model, so that running statistics stay.
+        apart = replace(view, model=view.model.copy(training=True))
+        return task_loss(self.adapted(params, first, apart), second, apart)
+
+    def local_update(self, data, plan, view):
+        trained = descend(self.local_loss, view.params, data, plan, view, smallest_batch=_SMALLEST_BATCH).params
+        return LocalResult({"delta": tree.subtract(trained, view.params)}, view.client)
+
+    def personal_model(self, data, plan, view):
+        return {"params": self.adapted(view.params, data.take(plan[0]), view), "buffers": view.model.buffers}

@@ -1,0 +1,84 @@
+"""pFedMe: the shared model descends the Moreau envelopes of the clients' losses; each client deploys its proximal point.
+
+T. Dinh, Tran and Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020.
+https://arxiv.org/abs/2006.08848
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from algorithms import tree
+from algorithms.base import RoundBased
+from algorithms.checks import above, at_least
+from algorithms.local import LocalResult, gradient, unless_padding
+from algorithms.rows import read_rows
+from algorithms.tree import Tree
+
+
+@dataclass(frozen=True)
+class PFedMe(RoundBased):
+    """Algorithm 1 of the paper, with server step beta = 1.
+
+    On each mini-batch the personal model theta starts at the local model w and takes K steps towards the minimum of
+    loss + lambda/2 |theta - w|^2; then w moves by lr lambda (theta - w). Clients send w, and deploy the theta of their last
+    mini-batch, with the running statistics of that moment; before its first participation a client deploys the shared model.
+    There is no momentum, whatever the setting; weight decay is part of the loss.
+
+    Differs from the paper: a round is `local_epochs` or `local_steps` instead of R steps on random mini-batches, and the server
+    weights clients by their number of examples, as FedCollab (Bao et al., ICML 2023) does.
+    Differs from the paper: it does not mention buffers. Passes of theta update them, and the server averages them; they do not
+    take part in the steps of w.
+
+    Attributes:
+        proximal_weight: lambda of the paper, >= 0; at 0 the shared model does not move.
+        inner_steps: K of the paper, >= 1. With one step pFedMe is FedAvg without momentum and with the learning rate
+            lr lambda personal_lr.
+        personal_lr: learning rate of theta, > 0. Steps diverge where personal_lr lambda is greater than 2.
+    """
+
+    proximal_weight: float = 1.0
+    inner_steps: int = 5
+    personal_lr: float = 0.1
+
+    personal = True
+
+    def __post_init__(self):
+        at_least("proximal_weight", self.proximal_weight, 0)
+        at_least("inner_steps", self.inner_steps, 1)
+        above("personal_lr", self.personal_lr, 0)
+
+    @property
+    def passes_per_example(self):
+        return self.inner_steps
+
+    def init_client(self, task, params):
+        return {"params": params, "buffers": task.initial_buffers()}
+
+    def client_states(self, task, cohort, state):
+        received = {"params": state["params"], "buffers": state["buffers"]}
+        return read_rows({**state["clients"], "fresh": received}, cohort.ids)
+
+    def local_update(self, data, plan, view):
+        now = {"local": view.params, "theta": view.client["params"]}
+        rate = view.settings.lr * self.proximal_weight
+        for index in plan:
+            theta = self.proximal_point(now["local"], data.take(index), view)
+            moved = tree.map(lambda w, t: torch.sub(w, w - t, alpha=rate), now["local"], theta)
+            now = unless_padding(index, {"local": moved, "theta": theta}, now)
+        delta = tree.subtract(now["local"], view.params)
+        return LocalResult({"delta": delta}, {"params": now["theta"], "buffers": view.model.buffers})
+
+    def proximal_point(self, local: Tree, batch, view) -> Tree:
+        """theta after K steps on a batch from w, the local model."""
+        decay, theta = view.settings.weight_decay, local
+        for _ in range(self.inner_steps):
+            slope = gradient(self.local_loss, theta, batch, view)
+            if decay:
+                slope = tree.map(lambda g, t: torch.add(g, t, alpha=decay), slope, theta)
+            slope = tree.map(lambda g, t, w: torch.add(g, t - w, alpha=self.proximal_weight), slope, theta, local)
+            theta = tree.map(lambda t, g: torch.sub(t, g, alpha=self.personal_lr), theta, slope)
+        return theta
+
+    def personal_model(self, data, plan, view):
+        return view.client
