@@ -17,7 +17,7 @@ from bench.experiments.figure_names import VALUES, figure_name
 from bench.experiments.figure_schema import BySetting, Figure, Measured, Part, Round, one_of
 from bench.results.metrics import METRICS
 from datasets import DatasetInfo
-from datasets.partitions import Natural
+from datasets.partitions import WITH_CLIENTS, Natural, usual_clients
 from reports.published.lookup import papers
 from reports.published.tolerances import RULES
 
@@ -91,24 +91,27 @@ class Budget(Part):
             axes: those among them that are axes; on an axis over clients, `min_clients` is the least.
             info: what is known about the cell's dataset.
         """
+        partition = flat.get("partition")
+        counts_clients = partition in WITH_CLIENTS
+        is_shift = counts_clients and partition != Natural.pattern  # of fewer images, most clients would have none
+        left = ["clients"] if counts_clients else []
         # A validation run reads no test example.
-        natural = flat.get("partition") == Natural.pattern  # its clients are those of the data
-        settings = without(self.settings, ["test_examples"] if flat.get("split") == "validation" else [])
-        settings = without(settings, ["clients"] if natural else [])
+        left += ["test_examples"] if flat.get("split") == "validation" or is_shift else []
+        settings = without(self.settings, left + (["train_examples"] if is_shift else []))
         flat |= without(settings, fixed)
         for condition in self.conditions:
             if matches(condition.when, flat):
                 flat |= without(condition.set, fixed)
         clients = flat.get("clients", RunConfig.model_fields["clients"].default)
-        if natural and flat.get("clients") is None:
-            clients = info.num_writers if info else None
+        if counts_clients and flat.get("clients") is None:
+            clients = usual_clients(flat["partition"], info.num_writers if info else None)
         if not isinstance(clients, int):
             return  # `resolve` refuses it
-        if self.min_clients and not natural and ("clients" in axes or "clients" not in fixed):
+        if self.min_clients and not counts_clients and ("clients" in axes or "clients" not in fixed):
             wanted = clients if "clients" in axes else 0
             flat["clients"] = clients = max(self.min_clients, info.num_classes if info else 0, wanted)
         own = dict(settings)
-        if self.train_examples_per_client:
+        if self.train_examples_per_client and not is_shift:
             own["train_examples"] = self.train_examples_per_client * clients
         for key, size in (("train_examples", "train_size"), ("test_examples", "test_size")):
             if key in own and key not in fixed:

@@ -30,7 +30,7 @@ def test_each_writer_of_femnist_is_a_client_and_all_test_images_are_on_the_serve
 def test_a_subset_keeps_the_writers_of_its_images(femnist):
     labels = np.arange(len(femnist.train.labels)) % 5
     few = femnist.train.__class__(femnist.train.images, labels, femnist.train.groups)
-    images, _, clients, _ = divide(
+    images, _, clients, *_ = divide(
         resolve(NATURAL | {"train_examples": 70}), datasets.Dataset("femnist", few, few, tuple("abcde"), "", "", "", "")
     )
     known = {image.tobytes(): writer for image, writer in zip(few.images, few.groups, strict=True)}
