@@ -31,7 +31,7 @@ def evaluate(task, deployed: Deployed) -> dict[str, float]:
     Returns:
         Where clients have test data of their own, whether they share a model or not: "own_accuracy" and "loss" (mean
         cross-entropy) of each client's model on these, means over clients. A pooled test set would say nothing else of a
-        shared model, as each client tests on as many examples; and one model per client is not made for others' data.
+        shared model, as each client tests on about as many examples; and one model per client is not made for others' data.
         Otherwise,
         For a shared model: "accuracy" and "loss" (mean cross-entropy) on the whole test set; under the partition
         `noise-s` on one copy of it per client, with that client's noise.

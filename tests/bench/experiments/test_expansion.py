@@ -429,6 +429,33 @@ def test_budgets_leave_the_clients_of_natural_to_the_data(grid_of):
         assert 30 not in {cell.config.clients for cell in cells if cell.dataset == "digits"}
 
 
+def test_budgets_leave_clients_and_images_of_a_shift_as_they_are_but_for_conditions(grid_of):
+    cell = single({"algorithm": "fedavg", "dataset": "fmnist", "partition": "label-shift"}, [0])
+    for budget in ("paper", "small", "smoke"):
+        (found,) = expand(cell, budget)
+        assert (found.config.clients, found.config.train_examples, found.config.test_examples) == (20, None, None)
+    condition = {
+        "when": {"dataset": "digits"},
+        "set": {"partition": "feature-shift", "clients": 8, "train_examples": 1000},
+    }
+    cells = expand(grid_of(conditions=[condition], tuning=[]), "smoke")
+    assert {(cell.config.clients, cell.config.train_examples, cell.config.test_examples) for cell in cells} == {
+        (8, 1000, None)
+    }
+
+
+def test_the_work_of_a_shift_is_that_of_its_rich_and_poor_clients():
+    settings = {"algorithm": "fedavg", "rounds": 3, "local_epochs": 2}
+    for dataset, partition, examples in (
+        ("fmnist", "label-shift", 21_140),
+        ("cifar10", "feature-shift", 28_400),
+        ("cifar100-coarse", "concept-shift", 26_200),
+    ):
+        config = resolve({**settings, "dataset": dataset, "partition": partition})
+        assert examples_to_train(config) == 6 * examples
+        assert bytes_per_client(config.model_copy(update={"model": "mlp"})) > 0
+
+
 def test_conditions_may_name_options_of_a_method(grid_of):
     condition = {"when": {"mu": 0.01}, "set": {"batch_size": 8}}
     cells = expand(grid_of(conditions=[condition], tuning=[]), "paper")
