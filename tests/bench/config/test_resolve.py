@@ -213,7 +213,7 @@ def test_shifts_have_twenty_clients_unless_told_otherwise():
         ({"train_examples": 2000}, "label-shift of 12000 examples leaves client 10 of 20 without examples"),
         (
             {"dataset": "digits", "partition": "feature-shift", "clients": 400},
-            "leaves client 200 of 400 without examples",
+            "leaves client 0 of 400 without examples",
         ),
         ({"transform": "fedcollab", "dataset": "svhn", "partition": "feature-shift"}, "but the dataset is svhn."),
     ],

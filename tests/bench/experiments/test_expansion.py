@@ -15,6 +15,7 @@ from bench.config.schema import run_id
 from bench.errors import ConfigError
 from bench.experiments import grid_files
 from bench.experiments.cells import budget_label, select, to_json
+from bench.experiments.cost import bytes_per_client, examples_to_train
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, make_grid, single
 from bench.experiments.planning import training_of
@@ -434,14 +435,11 @@ def test_budgets_leave_clients_and_images_of_a_shift_as_they_are_but_for_conditi
     for budget in ("paper", "small", "smoke"):
         (found,) = expand(cell, budget)
         assert (found.config.clients, found.config.train_examples, found.config.test_examples) == (20, None, None)
-    condition = {
-        "when": {"dataset": "digits"},
-        "set": {"partition": "feature-shift", "clients": 8, "train_examples": 1000},
-    }
-    cells = expand(grid_of(conditions=[condition], tuning=[]), "smoke")
-    assert {(cell.config.clients, cell.config.train_examples, cell.config.test_examples) for cell in cells} == {
-        (8, 1000, None)
-    }
+    condition = {"when": {"partition": "feature-shift"}, "set": {"clients": 8, "train_examples": 1000}}
+    axes = SMALL["axes"] | {"partition": ["feature-shift"]}
+    cells = expand(grid_of(axes=axes, budgets={"smoke": {"conditions": [condition]}}, tuning=[]), "smoke")
+    found = {(cell.config.clients, cell.config.train_examples, cell.config.test_examples) for cell in cells}
+    assert found == {(8, 1000, None)}
 
 
 def test_the_work_of_a_shift_is_that_of_its_rich_and_poor_clients():

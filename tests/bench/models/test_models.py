@@ -173,7 +173,7 @@ def test_mcmahans_cifar_cnn_starts_from_the_values_of_the_tutorial():
 
 @pytest.mark.parametrize("name", [name for name in models.REGISTRY if not models.load(name)(COLOUR, 10).loop_only])
 def test_engines_agree_on_every_model_that_both_can_run(name):
-    task = toy_task(sizes=(5, 3), model=name, shape=(3, 16, 16), rounds=1, local_epochs=1, batch_size=3)
+    task = toy_task(sizes=(5, 3), model=name, shape=(3, 18, 18), rounds=1, local_epochs=1, batch_size=3)
     method = toy_method("fedavg")
     looped, vectorised = (train(method, replace(task, engine=engine)) for engine in ("loop", "vectorised"))
     assert_equal(looped, vectorised, tolerance=1e-10)
