@@ -67,11 +67,9 @@ def show(
     with explained():
         dealt = partitions.parse(partition)
         images = datasets.load(dataset, data_dir, image_size=_size(image_size))
-        if clients is None:
-            usual = (
-                partitions.usual_clients(partition, images.num_writers) if partition in partitions.WITH_CLIENTS else 0
-            )
-            clients = usual or 40
+        if clients is None and partition in partitions.WITH_CLIENTS:
+            clients = partitions.usual_clients(partition, images.num_writers)
+        clients = clients or 40
         parts = pictures.tables(dealt, images, clients, seed)
         for name, table in parts.items():
             typer.echo("\n".join([*([f"{name}:"] if len(parts) > 1 else []), table.to_string()]))

@@ -29,14 +29,13 @@ def evaluate(task, deployed: Deployed) -> dict[str, float]:
     """Accuracies in [0, 1].
 
     Returns:
-        Where clients have test data of their own, whether they share a model or not: "own_accuracy" and "loss" (mean
-        cross-entropy) of each client's model on these, means over clients. A pooled test set would say nothing else of a
-        shared model, as each client tests on about as many examples; and one model per client is not made for others' data.
-        Otherwise,
         For a shared model: "accuracy" and "loss" (mean cross-entropy) on the whole test set; under the partition
         `noise-s` on one copy of it per client, with that client's noise.
         For one model per client: "global_accuracy", each model on the whole test set, mean over clients; and
         "local_accuracy", per-class test accuracies weighted by the client's training label shares, mean over clients.
+        Instead of these, where clients have test data of their own: "own_accuracy" and "loss" of each client's model,
+        shared or not, on these, means over clients. The whole test set would say nothing else of a shared model, as each
+        client has about as many examples in it; and a client's own model is not made for the data of others.
     """
     return measure(task, deployed).scores
 
