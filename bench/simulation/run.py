@@ -111,7 +111,7 @@ class Run:
             raise UnusableCheckpoint(f"its checkpoint is of round {done}, but {', '.join(lacking)} is to be kept too")
         self.state, self.rows, self._seconds = checkpoint["state"], checkpoint["rows"], checkpoint["seconds"]
         self._peak_mb = checkpoint["peak_memory_mb"]
-        self._client_accuracies = checkpoint["client_accuracies"]
+        self._client_accuracies = checkpoint.get("client_accuracies")  # earlier versions have none
 
     def halve_block(self) -> int | None:
         """Trains half as many clients at once from now on; returns how many, or None if it cannot be fewer."""
