@@ -19,7 +19,6 @@ from bench.experiments.cells import Cell
 from bench.experiments.grid_schema import Budget, GridSpec, matches, without
 from bench.experiments.labels import UNWRAPPED
 from datasets import DatasetInfo
-from datasets.partitions import Natural
 
 _GENERAL = (*SETTINGS, "wrapper")  # settings of every cell; all others are options of methods
 
@@ -113,9 +112,8 @@ def _points(
             base.setdefault("model", datasets.INFO[dataset].model)
         for choice in _choices(grid, budget, base | given):
             settings = base | choice | given
-            natural = _with_conditions(grid, settings).get("partition") == Natural.pattern
-            fixed = {*axes, *choice, *given}
-            budget.apply(settings, fixed=fixed, axes=varied, info=facts.get(dataset), natural=natural)
+            fixed, cell = {*axes, *choice, *given}, _with_conditions(grid, settings)
+            budget.apply(settings, fixed=fixed, axes=varied, info=facts.get(dataset), cell=cell)
             yield _Point(without(settings, foreign), choice, frozenset(given))
 
 

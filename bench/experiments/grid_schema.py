@@ -19,6 +19,7 @@ from bench.models import canonical
 from bench.participation import cohort_size
 from bench.results.metrics import METRICS
 from datasets import DatasetInfo
+from datasets.partitions import WITH_CLIENTS, Natural, usual_clients
 from reports.published.lookup import papers
 from reports.published.tolerances import RULES
 
@@ -93,7 +94,7 @@ class Budget(Part):
         fixed: Collection[str],
         axes: Collection[str],
         info: DatasetInfo | None,
-        natural: bool,
+        cell: Mapping[str, Any],
     ) -> None:
         """Puts the settings of the budget into those of a cell.
 
@@ -101,25 +102,30 @@ class Budget(Part):
             fixed: settings that the budget leaves as they are: those of axes, tuning sets and `--set`.
             axes: those among them that are axes; on an axis over clients, `min_clients` is the least.
             info: what is known about the cell's dataset.
-            natural: whether the cell, with the conditions of its grid, has the clients of the data.
+            cell: the settings that the cell would have without a budget: with the conditions of its grid.
         """
+        partition = cell.get("partition")
+        counts_clients, natural = partition in WITH_CLIENTS, partition == Natural.pattern
+        is_shift = counts_clients and not natural  # of fewer images, most clients would have none
+        left = ["clients"] if counts_clients else []
         # A validation run reads no test example.
-        settings = without(self.settings, ["test_examples"] if flat.get("split") == "validation" else [])
-        settings = without(settings, ["clients"] if natural else [])
+        left += ["test_examples"] if flat.get("split") == "validation" or is_shift else []
+        settings = without(self.settings, left + (["train_examples"] if is_shift else []))
         flat |= without(settings, fixed)
         for condition in self.conditions:
             if matches(condition.when, flat):
                 flat |= without(condition.set, fixed)
         clients = flat.get("clients", RunConfig.model_fields["clients"].default)
-        if natural and info and "clients" not in fixed:
-            clients = info.num_writers
+        of_data = flat.get("clients") is None or cell.get("clients") is None
+        if counts_clients and of_data and "clients" not in fixed:
+            clients = usual_clients(partition, info.num_writers if info else None)
         if not isinstance(clients, int):
             return  # `resolve` refuses it
-        if self.min_clients and not natural and ("clients" in axes or "clients" not in fixed):
+        if self.min_clients and not counts_clients and ("clients" in axes or "clients" not in fixed):
             wanted = clients if "clients" in axes else 0
             flat["clients"] = clients = max(self.min_clients, info.num_classes if info else 0, wanted)
         own = dict(settings)
-        if self.train_examples_per_client:
+        if self.train_examples_per_client and not is_shift:
             own["train_examples"] = self.train_examples_per_client * clients
         for key, size in (("train_examples", "train_size"), ("test_examples", "test_size")):
             if key in own and key not in fixed:

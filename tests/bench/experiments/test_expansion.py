@@ -15,6 +15,7 @@ from bench.config.schema import run_id
 from bench.errors import ConfigError
 from bench.experiments import grid_files
 from bench.experiments.cells import budget_label, select, to_json
+from bench.experiments.cost import bytes_per_client, examples_to_train
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, make_grid, single
 from bench.experiments.planning import training_of
@@ -534,6 +535,30 @@ def test_table_1_of_fedcat_is_at_the_settings_of_the_paper():
         load_grid("fedcat_table1"), "paper", overrides={"model": "mcmahan2017-cifar-cnn", "dataset": "cifar10"}
     )
     assert {cell.config.model for cell in literal} == {"mcmahan2017-cifar-cnn"}
+
+
+def test_budgets_leave_clients_and_images_of_a_shift_as_they_are_but_for_conditions(grid_of):
+    cell = single({"algorithm": "fedavg", "dataset": "fmnist", "partition": "label-shift"}, [0])
+    for budget in ("paper", "small", "smoke"):
+        (found,) = expand(cell, budget)
+        assert (found.config.clients, found.config.train_examples, found.config.test_examples) == (20, None, None)
+    condition = {"when": {"partition": "feature-shift"}, "set": {"clients": 8, "train_examples": 1000}}
+    axes = SMALL["axes"] | {"partition": ["feature-shift"]}
+    cells = expand(grid_of(axes=axes, budgets={"smoke": {"conditions": [condition]}}, tuning=[]), "smoke")
+    found = {(cell.config.clients, cell.config.train_examples, cell.config.test_examples) for cell in cells}
+    assert found == {(8, 1000, None)}
+
+
+def test_the_work_of_a_shift_is_that_of_its_rich_and_poor_clients():
+    settings = {"algorithm": "fedavg", "rounds": 3, "local_epochs": 2}
+    for dataset, partition, examples in (
+        ("fmnist", "label-shift", 21_140),
+        ("cifar10", "feature-shift", 28_400),
+        ("cifar100-coarse", "concept-shift", 26_200),
+    ):
+        config = resolve({**settings, "dataset": dataset, "partition": partition})
+        assert examples_to_train(config) == 6 * examples
+        assert bytes_per_client(config.model_copy(update={"model": "mlp"})) > 0
 
 
 def test_conditions_may_name_options_of_a_method(grid_of):
