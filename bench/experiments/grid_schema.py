@@ -104,7 +104,7 @@ class Budget(Part):
             info: what is known about the cell's dataset.
             cell: the settings that the cell would have without a budget: with the conditions of its grid.
         """
-        partition = cell.get("partition")
+        partition = str(cell.get("partition"))
         counts_clients, natural = partition in WITH_CLIENTS, partition == Natural.pattern
         is_shift = counts_clients and not natural  # of fewer images, most clients would have none
         left = ["clients"] if counts_clients else []
