@@ -50,6 +50,8 @@ REGISTRY = {
     "per-fedavg": "per_fedavg:PerFedAvg",
     "pfedme": "pfedme:PFedMe",
     "finetune": "finetune:Finetune",
+    "fedcluster": "fedcluster:FedCluster",
+    "kmeans": "kmeans:KMeans",
 }
 
 _RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now

@@ -59,6 +59,8 @@ METHODS = {
     "per-fedavg": LineStyle(_SLATE, "D", "--"),
     "pfedme": LineStyle(_PURPLE, "P", "-."),
     "finetune": LineStyle(_BLUE, "^", _DASHES[3]),
+    "fedcluster": LineStyle(_TAN, "s", "-"),
+    "kmeans": LineStyle(_GREY, "P", "--"),
 }
 
 

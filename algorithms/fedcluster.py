@@ -1,0 +1,105 @@
+"""FedCluster: a cluster of clients is cut in two where its mean update is small, but those of clients are not.
+
+Sattler, Mueller and Samek, Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
+Constraints, IEEE Transactions on Neural Networks and Learning Systems 2020. https://arxiv.org/abs/1910.01991
+The name is that of the baseline of Bao et al., ICML 2023, whose settings are not published.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from algorithms import tree
+from algorithms.base import State
+from algorithms.checks import above, at_least
+from algorithms.clustered import RegroupedRounds, pick
+from algorithms.clustering import bipartition, inner_products
+from algorithms.local import LocalResult
+from algorithms.rows import read_rows
+
+
+@dataclass(frozen=True)
+class FedCluster(RegroupedRounds):
+    """FedAvg in every cluster; a cluster is cut in two when |mean update| < eps1 and the largest |update| > eps2.
+
+    An update is trained - received params, the mean one weights clients by their number of examples. The cut is the one whose
+    most similar pair of clients across it has the lowest cosine similarity of updates (an update of length 0 has similarity 0
+    to all). Both parts start from the model of the cluster, and average their own clients' models in that very round.
+
+    Of a client that does not take part in a round, its last update since its cluster came to be counts. A cluster whose
+    clients have not all sent one is not cut.
+
+    Differs from the paper: eps1 and eps2 are in units of the largest mean update that the cluster, or one that it was cut
+    from, has had; as lengths they would depend on model, learning rate and number of steps. The paper recommends a tenth
+    of that length for eps1, and one to ten times eps1 for eps2.
+    Differs from the paper: the number of clusters is bounded, and so is the memory of the server; and the distance of
+    local gradients from those of the client's distribution, which nobody knows, is not checked before a cut.
+
+    Attributes:
+        num_clusters: clusters are cut until there are so many, >= 1; 1 is FedAvg.
+        eps1: how short a mean update must be (eps_1 of the paper), > 0; above 1 always.
+        eps2: how long the longest update must be (eps_2 of the paper), >= 0; 0 always, unless all updates are 0.
+    """
+
+    eps1: float = 0.1
+    eps2: float = 0.4
+
+    def __post_init__(self):
+        super().__post_init__()
+        above("eps1", self.eps1, 0)
+        at_least("eps2", self.eps2, 0)
+
+    def init_client(self, task, params):
+        return {**super().init_client(task, params), "update": tree.zeros_like(params)}
+
+    def local_update(self, data, plan, view):
+        sent, kept = super().local_update(data, plan, view)
+        received = pick(view.params, view.client["memberships"].argmax())
+        return LocalResult(sent, {**kept, "update": tree.subtract(sent["params"], received)})
+
+    def init_server(self, task, params):
+        # Whose update is one since the cluster came to be, and the longest mean update of each client's cluster so far.
+        sent = torch.zeros(task.population, dtype=torch.bool, device=task.device)
+        longest_mean = torch.zeros(task.population, dtype=torch.double, device=task.device)
+        return {**super().init_server(task, params), "sent": sent, "longest_mean": longest_mean}
+
+    def regroup(self, task, state, cohort, models):
+        server = {key: leaf.clone() for key, leaf in state["server"].items()}
+        server["sent"][cohort.ids] = True
+        state = {**state, "server": server}
+        for cluster in server["clusters"][cohort.ids].unique().tolist():
+            state = self._cut(task, state, cluster)
+        return state
+
+    def _cut(self, task, state: State, cluster: int) -> State:
+        """The state in which a cluster is two, if it is to be cut; its new half is the next free cluster."""
+        server = {key: leaf.clone() for key, leaf in state["server"].items()}
+        members, new = (server["clusters"] == cluster).nonzero().flatten().cpu(), int(server["clusters"].max()) + 1
+        if len(members) < 2 or new == self.num_clusters or not server["sent"][members].all():
+            return state
+        products = inner_products(read_rows(state["clients"], members)["update"])
+        examples = task.cohort(members).num_examples.double()
+        mean, norms = mean_norm(products, examples), products.diagonal().sqrt()
+        server["longest_mean"][members] = server["longest_mean"][members].clamp(min=mean)
+        unit = server["longest_mean"][members[0]]
+        if not (mean < self.eps1 * unit and norms.max() > self.eps2 * unit):
+            return {**state, "server": server}
+        parts = torch.from_numpy(bipartition(cosines(products).cpu().numpy()))
+        server["clusters"][members[parts == 1]] = new
+        server["sent"][members] = False
+        order = torch.arange(self.num_clusters)
+        order[new] = cluster
+        return {**state, "server": server} | {key: tree.row(state[key], order) for key in ("params", "buffers")}
+
+
+def mean_norm(products: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Length of the weighted mean of vectors with these inner products [n, n]; weights: [n]. Scalar."""
+    shares = weights / weights.sum()
+    return (shares @ products @ shares).clamp(min=0).sqrt()
+
+
+def cosines(products: torch.Tensor) -> torch.Tensor:
+    """Cosine similarities [n, n] of vectors with these inner products [n, n]; those of a vector of length 0 are 0."""
+    norms = products.diagonal().sqrt()
+    lengths = norms[:, None] * norms
+    return torch.where(lengths > 0, products / lengths, 0.0)
