@@ -8,6 +8,7 @@ The name is that of the baseline of Bao et al., ICML 2023, whose settings are no
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from algorithms import tree
 from algorithms.base import State
@@ -16,6 +17,7 @@ from algorithms.clustered import RegroupedRounds, pick
 from algorithms.clustering import bipartition, inner_products
 from algorithms.local import LocalResult
 from algorithms.rows import read_rows
+from algorithms.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,9 @@ class FedCluster(RegroupedRounds):
     Of a client that does not take part in a round, its last update since its cluster came to be counts. A cluster whose
     clients have not all sent one is not cut.
 
-    Differs from the paper: eps1 and eps2 are in units of the largest mean update that the cluster, or one that it was cut
-    from, has had; as lengths they would depend on model, learning rate and number of steps. The paper recommends a tenth
-    of that length for eps1, and one to ten times eps1 for eps2.
+    Differs from the paper: eps1 and eps2 are in units of the longest mean update of a round that the cluster, or one that it
+    was cut from, has had; as lengths they would depend on model, learning rate and number of steps. The paper recommends a
+    tenth of that length for eps1, and one to ten times eps1 for eps2.
     Differs from the paper: the number of clusters is bounded, and so is the memory of the server; and the distance of
     local gradients from those of the client's distribution, which nobody knows, is not checked before a cut.
 
@@ -64,26 +66,29 @@ class FedCluster(RegroupedRounds):
         return {**super().init_server(task, params), "sent": sent, "longest_mean": longest_mean}
 
     def regroup(self, task, state, cohort, models):
-        server = {key: leaf.clone() for key, leaf in state["server"].items()}
+        own, server = state["server"]["clusters"][cohort.ids], _copy(state["server"])
+        updates = tree.subtract(models["params"], tree.row(state["params"], own))
         server["sent"][cohort.ids] = True
+        for cluster in own.unique().tolist():
+            present, members = own == cluster, server["clusters"] == cluster
+            length = mean_norm(inner_products(tree.row(updates, present)), cohort.num_examples[present])
+            server["longest_mean"][members] = server["longest_mean"][members].clamp(min=length)
         state = {**state, "server": server}
-        for cluster in server["clusters"][cohort.ids].unique().tolist():
+        for cluster in own.unique().tolist():
             state = self._cut(task, state, cluster)
         return state
 
     def _cut(self, task, state: State, cluster: int) -> State:
         """The state in which a cluster is two, if it is to be cut; its new half is the next free cluster."""
-        server = {key: leaf.clone() for key, leaf in state["server"].items()}
+        server = _copy(state["server"])
         members, new = (server["clusters"] == cluster).nonzero().flatten().cpu(), int(server["clusters"].max()) + 1
         if len(members) < 2 or new == self.num_clusters or not server["sent"][members].all():
             return state
         products = inner_products(read_rows(state["clients"], members)["update"])
-        examples = task.cohort(members).num_examples.double()
-        mean, norms = mean_norm(products, examples), products.diagonal().sqrt()
-        server["longest_mean"][members] = server["longest_mean"][members].clamp(min=mean)
+        mean, longest = mean_norm(products, task.cohort(members).num_examples), products.diagonal().max().sqrt()
         unit = server["longest_mean"][members[0]]
-        if not (mean < self.eps1 * unit and norms.max() > self.eps2 * unit):
-            return {**state, "server": server}
+        if not (mean < self.eps1 * unit and longest > self.eps2 * unit):
+            return state
         parts = torch.from_numpy(bipartition(cosines(products).cpu().numpy()))
         server["clusters"][members[parts == 1]] = new
         server["sent"][members] = False
@@ -92,14 +97,18 @@ class FedCluster(RegroupedRounds):
         return {**state, "server": server} | {key: tree.row(state[key], order) for key in ("params", "buffers")}
 
 
-def mean_norm(products: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def mean_norm(products: Tensor, weights: Tensor) -> Tensor:
     """Length of the weighted mean of vectors with these inner products [n, n]; weights: [n]. Scalar."""
-    shares = weights / weights.sum()
+    shares = weights.double() / weights.double().sum()
     return (shares @ products @ shares).clamp(min=0).sqrt()
 
 
-def cosines(products: torch.Tensor) -> torch.Tensor:
+def cosines(products: Tensor) -> Tensor:
     """Cosine similarities [n, n] of vectors with these inner products [n, n]; those of a vector of length 0 are 0."""
     norms = products.diagonal().sqrt()
     lengths = norms[:, None] * norms
     return torch.where(lengths > 0, products / lengths, 0.0)
+
+
+def _copy(server: Tree) -> Tree:
+    return tree.map(Tensor.clone, server)

@@ -151,7 +151,7 @@ TOYS = {
     "fesem": Toy(counters=_CLUSTERED, search={"clients": 20}),
     "fedconcat-fesem": Toy(search={"clients": 20}),
     "fedcluster": Toy(counters=_CLUSTERED),
-    "kmeans": Toy(everyone_begins=True, counters=_CLUSTERED),
+    "kmeans": Toy(everyone_begins=True, counters=_CLUSTERED, search={"rounds": 12}),
     "per-fedavg": Toy(counters=([0, 0],)),  # buffers stay
     "pfedme": Toy(counters=([13, 18],)),  # five passes for a batch; the mean is 25/3
     "fedcat": _CAT,
