@@ -13,7 +13,7 @@ from algorithms.base import Deployed, RoundBased, State, average_buffers
 from algorithms.checks import at_least
 from algorithms.clustering import ClusterInit, too_many_clusters
 from algorithms.local import LocalResult, descend
-from algorithms.rows import read_rows, write_rows
+from algorithms.rows import read_rows
 from algorithms.tree import Tree
 from bench.seeding import seed_for
 
@@ -86,7 +86,7 @@ class ClusteredRounds(RoundBased):
 
     def local_update(self, data, plan, view):
         received = {"params": view.params, "buffers": view.model.buffers}
-        start = pick(received, view.client["memberships"].argmax())
+        start = _pick(received, view.client["memberships"].argmax())
         own = replace(view, model=view.model.copy(start["buffers"], training=True))
         trained = descend(self.local_loss, start["params"], data, plan, own).params
         update = {"params": trained, "buffers": own.model.buffers, "memberships": view.client["memberships"]}
@@ -140,16 +140,15 @@ class RegroupedRounds(ClusteredRounds):
     are then averaged within the clusters as they are now. A client receives one model and sends one, and deploys that of its
     cluster.
 
-    The server state has "clusters" [N], the cluster of each client.
+    The server state has "clusters" [N], the cluster of each client. What the server keeps of clients, `regroup` writes.
     """
 
-    def regroup(self, task, state: State, cohort, models: Tree) -> State:
+    def regroup(self, task, state: State, cohort, updates: Tree) -> State:
         """The state in which a cohort's models are averaged: with new "clusters", and models for those that are new.
 
         Args:
-            state: before the round, but with what clients have kept of it; its "params" and "buffers" are what the cohort
-                started from.
-            models: trained by the cohort, "params" and "buffers", leaves [cohort, ...].
+            state: before the round.
+            updates: trained - received params of the cohort, leaves [cohort, ...].
         """
         raise NotImplementedError
 
@@ -173,14 +172,17 @@ class RegroupedRounds(ClusteredRounds):
     def downloads(self, state):
         return tree.row({"params": state["params"], "buffers": state["buffers"]}, 0)
 
+    def init_client(self, task, params):
+        return {}
+
     def client_states(self, task, cohort, state):
-        """The model to train: whatever else is known of clients, the server keeps."""
+        """Which model to train: all else that is known of a client, the server keeps."""
         return {"memberships": self.assign(task, cohort, state)}
 
     def conclude(self, task, state, cohort, mapped):
-        update, client = mapped.result
-        state = {**state, "clients": write_rows(state["clients"], cohort.ids, client)}
-        state = self.regroup(task, state, cohort, self.local_models(state, mapped))
+        update = mapped.result.update
+        received = tree.row(state["params"], state["server"]["clusters"][cohort.ids])
+        state = self.regroup(task, state, cohort, tree.subtract(update["params"], received))
         update = {**update, "memberships": self.memberships(task, cohort, state)}
         params, server = self.aggregate(task, state["params"], state["server"], update, cohort)
         return self._concluded(
@@ -237,12 +239,6 @@ def one_hot(clusters: Tensor, num_clusters: int, dtype: torch.dtype) -> Tensor:
     return (clusters[..., None] == torch.arange(num_clusters, device=clusters.device)).to(dtype)
 
 
-def pick(stacked: Tree, index: Tensor) -> Tree:
-    """The model of one cluster out of those of K, leaves [K, ...]; index: scalar."""
-    # Plain indexing by a tensor would read its value, which vmap refuses.
-    return tree.map(lambda leaf: leaf.index_select(0, index[None])[0], stacked)
-
-
 def squared_distances(model: Tree, models: Tree) -> Tensor:
     """Squared Euclidean distance over all leaves from a model to each of K models, leaves [K, ...]. [K]."""
     pairs = zip(tree.leaves(model), tree.leaves(models), strict=True)
@@ -252,6 +248,11 @@ def squared_distances(model: Tree, models: Tree) -> Tensor:
 def pull(params: Tree, view) -> Tensor:
     """Squared distance to the received cluster models, weighted by a client's memberships. Scalar."""
     return (view.client["memberships"] * squared_distances(params, view.params)).sum()
+
+
+def _pick(stacked: Tree, index: Tensor) -> Tree:
+    # Plain indexing by a tensor would read its value, which vmap refuses.
+    return tree.map(lambda leaf: leaf.index_select(0, index[None])[0], stacked)
 
 
 def _weights(updates: Tree, cohort) -> Tensor:

@@ -13,10 +13,9 @@ from torch import Tensor
 from algorithms import tree
 from algorithms.base import State
 from algorithms.checks import above, at_least
-from algorithms.clustered import RegroupedRounds, pick
+from algorithms.clustered import RegroupedRounds
 from algorithms.clustering import bipartition, inner_products
-from algorithms.local import LocalResult
-from algorithms.rows import read_rows
+from algorithms.rows import read_rows, write_rows
 from algorithms.tree import Tree
 
 
@@ -52,12 +51,7 @@ class FedCluster(RegroupedRounds):
         at_least("eps2", self.eps2, 0)
 
     def init_client(self, task, params):
-        return {**super().init_client(task, params), "update": tree.zeros_like(params)}
-
-    def local_update(self, data, plan, view):
-        sent, kept = super().local_update(data, plan, view)
-        received = pick(view.params, view.client["memberships"].argmax())
-        return LocalResult(sent, {**kept, "update": tree.subtract(sent["params"], received)})
+        return {"update": tree.zeros_like(params)}
 
     def init_server(self, task, params):
         # Whose update is one since the cluster came to be, and the longest mean update of each client's cluster so far.
@@ -65,15 +59,15 @@ class FedCluster(RegroupedRounds):
         longest_mean = torch.zeros(task.population, dtype=torch.double, device=task.device)
         return {**super().init_server(task, params), "sent": sent, "longest_mean": longest_mean}
 
-    def regroup(self, task, state, cohort, models):
+    def regroup(self, task, state, cohort, updates):
         own, server = state["server"]["clusters"][cohort.ids], _copy(state["server"])
-        updates = tree.subtract(models["params"], tree.row(state["params"], own))
         server["sent"][cohort.ids] = True
         for cluster in own.unique().tolist():
             present, members = own == cluster, server["clusters"] == cluster
             length = mean_norm(inner_products(tree.row(updates, present)), cohort.num_examples[present])
             server["longest_mean"][members] = server["longest_mean"][members].clamp(min=length)
-        state = {**state, "server": server}
+        clients = write_rows(state["clients"], cohort.ids, {"update": updates})
+        state = {**state, "server": server, "clients": clients}
         for cluster in own.unique().tolist():
             state = self._cut(task, state, cluster)
         return state

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from algorithms import tree
 from algorithms.checks import at_least
 from algorithms.clustered import RegroupedRounds
 from algorithms.clustering import cluster_seed, coordinates, inner_products, k_means
@@ -50,11 +49,10 @@ class KMeans(RegroupedRounds):
             return task.cohort(torch.arange(task.population))
         return task.sample_cohort(state["round"])
 
-    def regroup(self, task, state, cohort, models):
+    def regroup(self, task, state, cohort, updates):
         if not self._tells_clusters(state):
             return state
-        updates = tree.subtract(models["params"], tree.row(state["params"], 0))  # as far apart as the models are
-        points = coordinates(inner_products(updates))
+        points = coordinates(inner_products(updates))  # all from one model: updates are as far apart as models
         labels, _, _ = k_means(points, min(self.num_clusters, len(points)), cluster_seed(task))
         return {**state, "server": {"clusters": torch.from_numpy(labels).to(task.device)}}
 

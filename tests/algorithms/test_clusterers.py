@@ -15,6 +15,7 @@ from algorithms.fedavg import FedAvg
 from algorithms.fedcluster import FedCluster, cosines, mean_norm
 from algorithms.kmeans import KMeans
 from algorithms.local import LocalResult
+from algorithms.rows import no_rows
 from bench.models.resnet import ResNet50
 from bench.simulation.client import Mapped
 from tests.support.toy import assert_equal, toy_task, train
@@ -101,15 +102,13 @@ def after(method, *rounds, sizes=(4, 4, 4, 4)):
     task = toy_task(sizes=sizes)
     state = method.init(task)
     state["params"] = {"w": torch.zeros(method.num_clusters, 2, dtype=torch.float64)}
+    state["clients"] = no_rows({"update": {"w": torch.zeros(2, dtype=torch.float64)}})
     for updates in rounds:
         ids = torch.tensor(sorted(updates))
         sent = {"w": torch.tensor([updates[client] for client in ids.tolist()], dtype=torch.float64)}
         start = tree.row(state["params"], state["server"]["clusters"][ids])
-        kept = {"memberships": torch.zeros(len(ids), method.num_clusters), "update": sent}
         update = {"params": tree.add(start, sent), "buffers": {}}
-        state["clients"]["fresh"] = tree.row(kept, 0)
-        mapped = Mapped(LocalResult(update, kept), {})
-        state = method.conclude(task, state, task.cohort(ids), mapped)
+        state = method.conclude(task, state, task.cohort(ids), Mapped(LocalResult(update, {}), {}))
     return state["server"]["clusters"].tolist(), state
 
 
