@@ -81,7 +81,8 @@ class FedCat(RoundBased):
         return task.cohort(selected.roll(-position) if self.concatenation else selected)
 
     def selected(self, task, state: State) -> Tensor:
-        """The clients of the round that follows a state, in the order of their groups, or in random order without [K]."""
+        """The clients of the round that follows a state [K]: in the order of their groups; without groups in random order where
+        copies travel, else ascending."""
         round, server = state["round"], state["server"]
         if self.grouping:
             counts = server["counts"].cpu()[:, round % _cohort_size(task)]
