@@ -32,8 +32,8 @@ class CluSamp(RoundBased):
     others fill these up, and may be divided between several of them.
 
     A client may be drawn several times; drawn twice, it trains twice and counts twice. The new model is the plain mean of the
-    cohort's: the examples are in the distributions. Clients know nothing of it: the server keeps their updates, and what a round
-    exchanges is that of FedAvg. Cohorts hold large clients more often, so that with clients of unequal size a round trains on
+    cohort's: the examples are in the distributions. The server keeps the updates, and clients know nothing of it: a round
+    exchanges what one of FedAvg does. Cohorts hold large clients more often: with clients of unequal size, a round trains on
     more examples.
 
     The time for a tree grows with the third power of the number of clients, the server state with its square.
@@ -141,10 +141,11 @@ def with_products(products: Tensor, rows: dict[int, Tree], changed: list[int], k
     positions = [clients.index(client) for client in changed]
     new = torch.zeros(len(changed), len(clients), dtype=products.dtype, device=products.device)
     # Piece by piece of the params: all updates together may be larger than the memory.
+    width = max(1, _STACKED // len(clients))
     for leaves in zip(*map(tree.leaves, rows.values()), strict=True):
-        pieces = (leaf.flatten().split(max(1, _STACKED // len(clients))) for leaf in leaves)
-        for stacked in map(torch.stack, zip(*pieces, strict=True)):
-            stacked = stacked.to(products.device, products.dtype)
+        flat = [leaf.flatten() for leaf in leaves]
+        for start in range(0, len(flat[0]), width):
+            stacked = torch.stack([leaf[start : start + width] for leaf in flat]).to(products.device, products.dtype)
             new += _products(stacked[positions], stacked, kind)
     result, one, other = products.clone(), torch.tensor(changed), torch.tensor(clients)
     result[one[:, None], other] = new

@@ -34,7 +34,7 @@ class FedGen(RoundBased):
     generator of its inputs.
 
     Server: when a cohort S has trained, G takes `generator_steps` steps of Adam on the teacher and the diversity loss
-    (`algorithms.generator`), with labels y uniform over those of which a client of S has more than one example, and
+    (`algorithms.generator`), with labels y uniform over those with n_k^y > 1 at a client of S, and
     a_k(y) = n_k^y / sum_S n_j^y. Moments of Adam stay from round to round.
 
     Client: in round r, from the second on, the loss of a batch of the size B (the setting `batch_size`) is
@@ -212,15 +212,14 @@ class FedGen(RoundBased):
         return Generator(self.noise_width, self.hidden_width, model.num_classes, model.feature_dim)
 
 
-@torch.no_grad()
 def _visited(data, plan, view) -> Tensor:
     """Examples of each class in the batches of a plan [num_classes]."""
     classes = torch.arange(len(view.label_counts), device=view.label_counts.device)
     counts = torch.zeros_like(view.label_counts)
     for index in plan:
-        batch = data.take(index)
-        real = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
-        counts = counts + ((batch.y[:, None] == classes) & real[:, None]).sum(0)
+        labels = data.federation.labels[index.rows]
+        real = torch.ones_like(labels, dtype=torch.bool) if index.mask is None else index.mask
+        counts = counts + ((labels[:, None] == classes) & real[:, None]).sum(0)
     return counts
 
 

@@ -93,9 +93,12 @@ def _further(grid: dict, value: str) -> Iterable[str]:
     if also := further_values(grid, value):
         seeds = {cell["seed"] for cell in grid["cells"]}
         alone = " (1 seed: std of these rounds)" if "last10" in also and len(seeds) == 1 else ""
-        verdicts = "; only the first table is compared with what is published by a verdict" if grid["mirrors"] else ""
         rounds = "; ".join(ROUNDS_OF[other] for other in also)
-        yield f"Below are accuracies of the same runs in other rounds: {rounds}{alone}{verdicts}."
+        tuned = (
+            "; each takes its own best point of a tuning set" if any(cell["choice"] for cell in grid["cells"]) else ""
+        )
+        verdicts = "; they carry no verdict" if grid["mirrors"] else ""
+        yield f"Further tables show other rounds of the same cells: {rounds}{alone}{tuned}{verdicts}."
 
 
 def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ", in points") -> Iterable[str]:
