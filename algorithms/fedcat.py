@@ -67,7 +67,8 @@ class FedCat(RoundBased):
             return []
         return [
             f"{algorithms.name_of(self)} averages its {size} copies after every {size} rounds: rounds must be a multiple of "
-            f"{size}, the clients of a round, but got {rounds}; use {rounds - rounds % size + size}."
+            f"{size}, the clients of a round, but got {rounds}; set rounds={rounds - rounds % size + size}, or a smaller "
+            f"participation than {config.participation:g}."
         ]
 
     def has_model(self, config, round):

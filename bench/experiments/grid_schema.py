@@ -234,7 +234,7 @@ class Layout(Part):
         shown = [str(info.data.get("value")), *also]
         if twice := [value for value, count in Counter(shown).items() if count > 1]:
             raise ValueError(
-                f"value and also of the report both show {', '.join(twice)}; name it in one of them, once."
+                f"value and also of the report name {', '.join(twice)} twice; name it in one of them, once."
             )
         return also
 

@@ -113,8 +113,8 @@ def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ",
     source = f"{grid['mirrors']['paper']}, Table {grid['mirrors']['table']}"
     yield f"In parentheses: published value ({source}) and difference, measured minus published{unit}."
     for model, published in taken_for(grid).items():
-        if model in set(compared["model"]):
-            yield f"{model} is taken for the model of the published numbers, {published}."
+        if datasets := compared["dataset"][compared["model"] == model].unique().tolist():
+            yield f"{model} is taken for the model of the published numbers on {', '.join(datasets)}, {published}."
     compared = compared[compared["done"] > 0]
     if compared.empty:
         return
