@@ -139,5 +139,6 @@ def _counts(cells: list[Cell], store: Store, counted: set[str]) -> list[str]:
 _CAPTION = (
     "trials: every point of the tuning sets; chosen: one for each cell and seed; trainings: runs that train, each counted "
     "once (what is calibrated after training shares one); M examples: millions of training examples, all epochs and "
-    "trainings (? where the size of the data is not known); MB/client: sent and received in one trial, mean over clients (10^6 bytes)"
+    "trainings (? where the size of the data is not known); MB/client: sent and received in one trial, mean over clients "
+    "(10^6 bytes)"
 )
