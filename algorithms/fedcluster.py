@@ -2,7 +2,7 @@
 
 Sattler, Mueller and Samek, Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
 Constraints, IEEE Transactions on Neural Networks and Learning Systems 2020. https://arxiv.org/abs/1910.01991
-The name is that of the baseline of Bao et al., ICML 2023, whose settings are not published.
+The name is that of the baseline of Bao et al., ICML 2023, whose settings are not published. https://arxiv.org/abs/2306.06508
 """
 
 from dataclasses import dataclass
