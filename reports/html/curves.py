@@ -36,13 +36,12 @@ def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dic
         None, and "level" is its mean and std.
     """
     found = {}
-    for table in report.tables:
-        if table.metric not in ACCURACIES:
-            continue
+    tables = [table for table in report.tables if table.metric in ACCURACIES]
+    for table in tables:
         titles = dict(zip(table.columns, table.titles, strict=True))
         for curve in curves_of(report, table, grid, records, store):
             name = titles.get(curve.line, curve.line)
-            title = curve.panel if len(report.tables) == 1 else f"{curve.panel} ({table.metric})"
+            title = curve.panel if len(tables) == 1 else f"{curve.panel} ({table.metric})"
             new = {"title": title, "metric": table.metric, "caveats": [], "lines": {}}
             panel = found.setdefault((table.metric, curve.panel), new)
             panel["lines"][name] = _numbers(curve)

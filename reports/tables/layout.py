@@ -130,13 +130,15 @@ def side_by_side(tables: Sequence[Table], title: str = "") -> Table:
     }
     shown = [(column, table.metric) for column in columns for table in tables]
     titles = [METRICS[metric].title for metric in dict.fromkeys(metric for _, metric in shown)]
+    speaks = first.column_key in ("dataset", "partition")  # for itself
+    headings = columns if speaks else replace(first, columns=tuple(columns)).titles
     rows = (Row(of, tuple(cells.get((metric, of, column)) for column, metric in shown)) for of in labels)
     return replace(
         first,
         metric=", ".join(titles),
         columns=tuple(titles * len(columns)),
         rows=tuple(rows),
-        blocks=tuple((column, len(titles)) for column in replace(first, columns=tuple(columns)).titles),
+        blocks=tuple((heading, len(titles)) for heading in headings),
         title=title,
     )
 

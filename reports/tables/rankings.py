@@ -86,8 +86,8 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: dict) -> Iterator[
         narrow = f"; of {least} rows they are too narrow, most of all where these agree" if least < FEW_ROWS else ""
         yield (
             f"Mean ranks (1 is the best) and wins (over: percent of rows in which the mean is {better} the other's) are over "
-            "the rows in which all these columns are complete, of means as printed: those alike share their mean rank, and half a "
-            f"win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the rows "
+            "the rows in which all these columns are complete, of means as printed: those alike share their mean rank, and "
+            f"half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the rows "
             f"(scipy.stats.bootstrap), which take rows as independent{narrow}."
         )
     elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > 1:
