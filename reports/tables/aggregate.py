@@ -39,6 +39,14 @@ def contest_keys(grid: dict) -> list[str]:
     return [key for key in cell_keys(grid) if key not in compared]
 
 
+def contest_name(grid: dict) -> str:
+    """What cells that compete make together, in words."""
+    compared = compared_keys(grid)
+    if compared == [grid["report"]["columns"]]:
+        return "row"
+    return "column" if compared == row_keys(grid) else "contest"
+
+
 def contenders_of(cells: pd.DataFrame, grid: dict) -> pd.Series:
     """What competes in each cell: the label of its column, or those of the axes that the report compares."""
     labels = [cells[key] for key in compared_keys(grid)]

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from bench.results.metrics import METRICS
-from reports.tables.aggregate import contenders_of, contest_keys
+from reports.tables.aggregate import contenders_of, contest_keys, contest_name
 from reports.tables.significance import contenders, printed
 
 
@@ -42,9 +42,9 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
         complete = rivals & (measured.notna() | expected.isna()).all(axis=1)
         if complete.any():
             of = f" ({metric})" if found["metric"].nunique() > 1 else ""
-            parts = _parts(expected[complete], measured[complete], own, baselines)
+            parts, rows = _parts(expected[complete], measured[complete], own, baselines), f"{contest_name(grid)}s"
             yield (
-                f"Agreement with the published table{of} over the complete rows, {complete.sum()} of {rivals.sum()}: "
+                f"Agreement with the published table{of} over the complete {rows}, {complete.sum()} of {rivals.sum()}: "
                 f"{'; '.join(parts)}."
             )
 

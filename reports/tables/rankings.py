@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from bench.results.metrics import METRICS
-from reports.tables.aggregate import compared_keys, contenders_of, contest_keys
+from reports.tables.aggregate import compared_keys, contenders_of, contest_keys, contest_name
 from reports.tables.layout import Cell, Row, Table
 from reports.tables.significance import contenders, printed
 
@@ -68,7 +68,7 @@ def arrange(found: pd.DataFrame, grid: dict, metric: str) -> Table:
         shown[line.column, line.over] = Cell(text, mean=line.value)
     rows = tuple(Row((name,), tuple(shown.get((name, over)) for over in ("", *names))) for name in names)
     titles = ("mean rank", *(f"over {name}" for name in names))
-    title = f"Mean ranks and wins over {found['rows'].iloc[0]} rows"
+    title = f"Mean ranks and wins over {found['rows'].iloc[0]} {contest_name(grid)}s"
     return Table(metric, (" ".join(compared_keys(grid)),), titles, rows, title=title)
 
 
@@ -79,19 +79,21 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: dict) -> Iterator[
         found: standings of all metrics.
         cells: of all metrics.
     """
+    rows = f"{contest_name(grid)}s"
+    what = "columns" if rows == "rows" else "contenders"
     if len(found):
         least = found["rows"].min()
         less = {METRICS[metric].less_is_better for metric in found["metric"]}
         better = "above" if less == {False} else "below" if less == {True} else "better than"
-        narrow = f"; of {least} rows they are too narrow, most of all where these agree" if least < FEW_ROWS else ""
+        narrow = f"; of {least} {rows} they are too narrow, most of all where these agree" if least < FEW_ROWS else ""
         yield (
-            f"Mean ranks (1 is the best) and wins (over: percent of rows in which the mean is {better} the other's) are over "
-            "the rows in which all these columns are complete, of means as printed: those alike share their mean rank, and "
-            f"half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the rows "
-            f"(scipy.stats.bootstrap), which take rows as independent{narrow}."
+            f"Mean ranks (1 is the best) and wins (over: percent of {rows} in which the mean is {better} the other's) are over "
+            f"the {rows} in which all these {what} are complete, of means as printed: those alike share their mean rank, and "
+            f"half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the {rows} "
+            f"(scipy.stats.bootstrap), which take {rows} as independent{narrow}."
         )
     elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > 1:
-        yield "No mean ranks and wins yet: they need two rows in which two columns, and all that are ranked, are complete."
+        yield f"No mean ranks and wins yet: they need two {rows} in which two {what}, and all that are ranked, are complete."
 
 
 def _ranked(cells: pd.DataFrame, grid: dict, columns: tuple[str, ...]) -> pd.DataFrame:
