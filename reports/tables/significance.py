@@ -86,7 +86,8 @@ def footnotes(cells: pd.DataFrame, contest: str = "row") -> Iterator[str]:
     yield f"Bold: best mean of the {contest} among the complete cells, all of them where several print alike."
     pairs = cells.loc[cells["p_value"].notna(), "pairs"]
     if pairs.empty:
-        yield "Fewer than 2 seeds per cell say nothing about which cells differ from the best of their row: none is marked."
+        of = f"the best of their {contest}"
+        yield f"Fewer than 2 seeds per cell say nothing about which cells differ from {of}: none is marked."
         return
     seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
     weak = " Of so few seeds its power is low: italics say unknown, not equal." if pairs.min() < FEW_SEEDS else ""
