@@ -131,8 +131,6 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
             }
         )
     runs = pd.DataFrame(lines)
-    if runs.empty:
-        return runs
     twice = runs[runs.duplicated([*keys, "choice", "seed"])]
     if len(twice):
         where = ", ".join(twice.iloc[0][[*keys, "choice"]])

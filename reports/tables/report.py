@@ -7,6 +7,7 @@ import pandas as pd
 
 from bench.errors import unknown
 from bench.experiments.figure_names import VALUES
+from bench.experiments.reference import is_reference
 from bench.results.metrics import ACCURACIES, METRICS
 from reports.tables import rankings, tuning_notes
 from reports.tables.aggregate import (
@@ -208,11 +209,15 @@ def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict
 
     A column is in the table of every accuracy that its runs report, and without any result in that of the grid's metric.
     Relative metrics are those that the grid names. Where it names several metrics, it has no other tables, and all columns
-    are in each.
+    are in each. Of reference runs alone there is their accuracy.
     """
     axis, own = grid["report"]["columns"], grid["report"]["metric"]
+    everything = {label(cell, axis) for cell in grid["cells"]}
+    if all(is_reference(grid["report"], cell) for cell in grid["cells"]):
+        accuracies = [metric for metric in grid["report"].get("metrics") or [own] if not METRICS[metric].relative]
+        return {metric: everything for metric in accuracies or ["own_accuracy"]}
     if metrics := grid["report"].get("metrics"):
-        return {metric: {label(cell, axis) for cell in grid["cells"]} for metric in _known_at(value, metrics)}
+        return {metric: everything for metric in _known_at(value, metrics)}
     reported = {}
     for cell in grid["cells"]:
         column = label(cell, axis)

@@ -216,6 +216,14 @@ def test_further_rounds_show_the_accuracies_only(table, report_of):
     assert best.combined.columns == ("own accuracy",) * 2
 
 
+@pytest.mark.parametrize("metrics", [["own_accuracy", "ipr"], ["rsd"]])
+def test_of_the_reference_alone_there_is_its_accuracy(grid, report_of, metrics):
+    grid.report |= {"metrics": metrics, "metric": metrics[0]}
+    add(grid, "fmnist label-shift", "local", LOCAL, None)
+    shown = report_of(grid).combined
+    assert shown.columns == ("own accuracy",) and shown.rows[0].cells[0].measured == "52.5"
+
+
 def test_one_relative_metric_has_a_table_beside_that_of_accuracy(table, report_of):
     del table.report["metrics"]
     table.report |= {"metric": "rsd", "figures": [{"kind": "curves", "x": "rounds"}]}
