@@ -54,7 +54,7 @@ def without_numbers(config: RunConfig) -> str | None:
         "momentum": 0.0,
         "weight_decay": 0.0,
         "evaluate_every": None,
-        "partition": config.partition if config.partition in ("none", "natural") else "iid",
+        "partition": config.partition if config.partition in ("none", partitions.Natural.pattern) else "iid",
         "train_examples": None,
         "test_examples": None,
         "dirichlet_seed_override": None,

@@ -68,10 +68,13 @@ def expand(
     replaced = {dataset: (substitutes or {}).get(dataset) for dataset in missing}
     cells: dict[tuple[str, str], Cell] = {}
     mistakes, used, options = _unknown_whens(grid), set[str](), set[str]()
-    for point in _points(grid, budget, overrides, seeds, datasets.INFO if facts is None else facts):
+    known = datasets.INFO if facts is None else facts
+    for point in _points(grid, budget, overrides, seeds, known):
         used |= point.given - {"rounds"}
         options |= {*_options(point.settings)}
         settings = _with_conditions(grid, point.settings)
+        fixed, info = {*grid.axes, *point.choice, *point.given}, known.get(str(settings.get("dataset")))
+        grid.budgets[budget].fit_to_clients(settings, fixed, info)
         try:
             cell = _cell(grid, settings, point.choice, replaced, facts)
         except ConfigError as error:

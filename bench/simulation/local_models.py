@@ -15,7 +15,7 @@ def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | No
     once more: training is a function of the state, so these are the models that the round averages.
 
     Returns:
-        "ids" of the cohort [K], "params" and "buffers", leaves [K, *p].
+        "ids" of the cohort [K], "params" and "buffers", leaves [K, *p]; a client that is in the cohort twice is there once.
     """
 
     def update(data, plan, view):
@@ -26,7 +26,9 @@ def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | No
     cohort = algorithm.sample(task, state)
     engine = task.engine if epochs is None else "loop"
     mapped = algorithm.map_clients(replace(task, engine=engine), update, cohort, state)
-    return {"ids": cohort.ids, **algorithm.local_models(state, mapped)}
+    models, ids = {"ids": cohort.ids, **algorithm.local_models(state, mapped)}, cohort.ids.tolist()
+    first = [ids.index(client) for client in dict.fromkeys(ids)]
+    return models if len(first) == len(ids) else tree.map(lambda leaf: leaf[first], models)
 
 
 def trace(task: Any, algorithm: RoundBased, before: dict, after: dict) -> dict[str, list]:
