@@ -256,7 +256,7 @@ class Layout(Part):
         return also
 
     @model_validator(mode="after")
-    def _metrics_are_measured(self) -> "Layout":
+    def _metrics_have_what_they_compare(self) -> "Layout":
         shown = [self.metric, *self.metrics]
         if twice := [name for name, count in Counter(self.metrics).items() if count > 1]:
             raise ValueError(f"metrics of the report names {', '.join(twice)} more than once.")

@@ -480,6 +480,10 @@ def test_runs_with_which_others_are_compared_are_played_where_only_leaves_them_o
         ),
         ({"reference": {"algorithm": "local"}}, "reference names algorithm=local, but the axis has fedavg, fedprox."),
         ({"reference": {"lr": 0.1}}, "Unknown row or column of reference 'lr'."),
+        (
+            {"metrics": ["accuracy"], "measured": {"kind": "dataset-sizes"}},
+            "The report is measured and names metrics (accuracy); leave one of them out.",
+        ),
         ({"compared": ["seed"]}, "Unknown row or column in compared 'seed'."),
         (
             {"compared": ["dataset", "partition", "algorithm"]},
