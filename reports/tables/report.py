@@ -118,6 +118,10 @@ def _validate(grid: dict, value: str) -> None:
     metrics = dict.fromkeys([grid["report"]["metric"], *grid["report"].get("metrics", ())])
     if mistakes := [unknown("metric", metric, METRICS) for metric in metrics if metric not in METRICS]:
         raise ValueError(" ".join(mistakes))
+    if any(METRICS[metric].relative for metric in metrics) and not grid["report"].get("reference"):
+        raise ValueError(f"The report shows {', '.join(metrics)}, but names no reference.")
+    if foreign := [key for key in compared_keys(grid) if key not in cell_keys(grid)]:
+        raise ValueError(f"The report compares along {', '.join(foreign)}, which its table does not show.")
     if not _known_at(value, metrics):
         raise ValueError(f"{', '.join(metrics)} are known of the last round only; report the value last, not {value}.")
     for key in cell_keys(grid):

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from bench.results.metrics import METRICS, compare_clients
+from bench.results.store import Store as ResultStore
 from reports import api
+from reports.figures import series
 
 AUTHORS = json.loads((Path(__file__).parents[1] / "fedcollab_accuracies.json").read_text())["settings"]
 LAYOUT = {
@@ -214,6 +216,33 @@ def test_further_rounds_show_the_accuracies_only(table, report_of):
     assert {*report.further_cells["metric"]} == {"own_accuracy"} and {*report.cells["value"]} == {"last"}
     best = report_of(table, value="best")
     assert best.combined.columns == ("own accuracy",) * 2
+
+
+def test_figures_have_a_line_per_contender_and_curves_are_of_accuracy(grid):
+    add(grid, "fmnist label-shift", "local", LOCAL)
+    add(grid, "fmnist label-shift", "fedprox", HIGH, choice={"mu": 0.1})
+    add(grid, "fmnist label-shift", "fedprox", EVEN, choice={"mu": 1})
+    store = ResultStore(grid.save())
+    expanded = store.grid("small_table@paper")
+    records = store.records_of(expanded)
+    curves = series.collect({"kind": "curves", "x": "rounds"}, expanded, records, store)
+    assert [*curves] == ["own_accuracy"] and curves["own_accuracy"].lines == ("local", "fedprox")
+    found = series.collect({"kind": "by-setting", "setting": "mu"}, expanded, records, store)
+    assert [*found] == LAYOUT["metrics"]
+    assert [(point.x, point.mean) for point in found["ipr"].points.itertuples()] == [("0.1", 50), ("1", 100)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        ({"reference": {}}, "The report shows own_accuracy, ipr, rsd, but names no reference."),
+        ({"compared": ["seed"]}, "The report compares along seed, which its table does not show."),
+    ],
+)
+def test_stored_layouts_that_cannot_be_are_refused(table, report_of, layout, sentence):
+    table.report |= layout
+    with pytest.raises(ValueError, match=sentence):
+        report_of(table)
 
 
 @pytest.mark.parametrize("metrics", [["own_accuracy", "ipr"], ["rsd"]])
