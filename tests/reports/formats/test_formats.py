@@ -90,8 +90,8 @@ def test_accuracies_of_further_rounds_stand_below_without_a_verdict(store):
     assert "**51.6±0.0** (53.6±0.8, -2.0)" in last and "**50.6±0.0** (53.6±0.8, -3.0)" in last10
     assert "Accuracy in percent on the test split, at the best round, found on the split itself; mean±std" in text
     assert (
-        "- Below are accuracies of the same runs in other rounds: at the last round; mean of the last 10 evaluated rounds; "
-        "only the first table is compared with what is published by a verdict.\n"
+        "- Further tables show other rounds of the same cells: at the last round; mean of the last 10 evaluated rounds; they "
+        "carry no verdict.\n"
     ) in text
     lines = pd.read_csv(StringIO(api.render(folder, "small_table", "paper", format="csv")), dtype=str)
     fedavg = lines[lines["algorithm"] == "fedavg"]
@@ -104,9 +104,9 @@ def test_accuracies_of_further_rounds_stand_below_without_a_verdict(store):
     latex = api.render(folder, "small_table", "paper", format="tex")
     captions = re.findall(r"\\caption{(.*)}", latex)
     assert captions == ["Small table", "Accuracy, at the last round", "Accuracy, mean of the last 10 evaluated rounds"]
-    assert latex.count("Below are accuracies") == 1
+    assert latex.count("Further tables show other rounds") == 1
     asked = api.render(folder, "small_table", "paper", value="last")
-    assert "51.6" in asked and "##" not in asked and "Below" not in asked
+    assert "51.6" in asked and "##" not in asked and "Further" not in asked
 
 
 def test_a_single_seed_has_the_std_of_its_last_rounds_where_these_are_shown_below(store):
