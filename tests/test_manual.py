@@ -323,6 +323,7 @@ def test_the_tables_of_what_hooks_get_are_complete(heading, names):
 def test_the_grid_of_the_manual_is_played_and_its_report_has_all_it_asks_for(files):
     content = yaml.safe_load((files / "mu.yaml").read_text())
     assert len(expand(load_grid("mu.yaml"), "paper")) == 2 * 3 * (1 + 4 + 1)
+    assert len(expand(load_grid("gains.yaml"), "paper")) == 3 * 3
     assert len(expand(load_grid("mu.yaml"), "two-rounds")) == 2 * 3
     small = content["budgets"].pop("two-rounds")
     content["settings"] |= small["settings"]

@@ -216,6 +216,7 @@ def describe(
     from bench.execution.resources import Machines, Resources
     from bench.experiments import expansion as grids
     from bench.experiments.cells import budget_label, select
+    from bench.experiments.selection import with_references
     from bench.results.store import Store
 
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
@@ -223,7 +224,7 @@ def describe(
         spec = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds)
         overrides, chosen_seeds = given.read_set(set_), given.read_seeds(seeds)
         cells = grids.expand(spec, budget, overrides=overrides, seeds=chosen_seeds)
-        cells = select(cells, given.read_only(only))
+        cells = with_references(select(cells, given.read_only(only)), cells, spec)
         title = f"{spec.name}@{budget_label(budget, overrides)}"
         store = Store(results_dir)
         name_damaged(store)

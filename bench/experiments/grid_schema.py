@@ -15,6 +15,7 @@ from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, require_known
 from bench.experiments.figure_names import VALUES, figure_name
 from bench.experiments.figure_schema import BySetting, Figure, Measured, Part, Round, one_of
+from bench.experiments.labels import contender
 from bench.models import canonical
 from bench.participation import cohort_size
 from bench.results.metrics import METRICS
@@ -166,7 +167,7 @@ class Mirrors(Part):
     Attributes:
         variants: what tells published numbers of one method apart; the first that holds counts.
         own: the report's columns that are the paper's own methods: whether each is ahead of the best of `baselines` (none
-            named: of all others) is compared with what is published.
+            named: of all others) is compared with what is published. Where the report compares along other axes, their values.
         models: model of a cell -> the one of the published table for which it is taken, where there is reason to think that the
             published numbers are the former's.
     """
@@ -208,7 +209,13 @@ class Layout(Part):
 
     Attributes:
         value: of which rounds the accuracies are that are compared with published ones.
+        metrics: what one table shows side by side, for each value of the columns; none for a table per accuracy that runs
+            report. The first is the `metric`, by which points of tuning sets are chosen.
         also: other rounds, whose accuracies the report shows in further tables below.
+        compared: rows and columns along which cells compete: the best of those that are alike on all others is marked, ranks
+            and agreement are about these. None for the columns.
+        reference: values of rows or columns; metrics that are relative compare the clients of each run with those of the run
+            that has these instead. It is played even where a selection leaves it out.
         measured: what the table shows instead of accuracies; None for accuracies.
         standings: whether the report shows mean ranks and wins of the columns below the table.
         gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
@@ -218,15 +225,25 @@ class Layout(Part):
     rows: list[str] = ["dataset", "partition"]
     columns: str = "algorithm"
     metric: Annotated[str, one_of("metric", METRICS)] = "accuracy"
+    metrics: list[Annotated[str, one_of("metric", METRICS)]] = []
     value: Annotated[str, one_of("value", VALUES)] = "last"
     also: list[Annotated[str, one_of("value", VALUES)]] = []
     std: Literal["population", "sample"] = "population"
     verdict: Annotated[str, one_of("verdict rule", RULES)] | None = None
+    compared: list[str] = []
+    reference: dict[str, Any] = {}
     measured: Measured | None = None
     figures: list[Figure] = []
     standings: bool = False
     gains_over: dict[str, Any] = {}
     notes: list[str] = []
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_metric(cls, given: Any) -> Any:
+        """The first of several metrics is the one where only one is shown."""
+        metrics = given.get("metrics") if isinstance(given, dict) else None
+        return {"metric": metrics[0]} | given if isinstance(metrics, list) and metrics else given
 
     @field_validator("also")
     @classmethod
@@ -239,10 +256,42 @@ class Layout(Part):
         return also
 
     @model_validator(mode="after")
+    def _metrics_have_what_they_compare(self) -> "Layout":
+        shown = [self.metric, *self.metrics]
+        if twice := [name for name, count in Counter(self.metrics).items() if count > 1]:
+            raise ValueError(f"metrics of the report names {', '.join(twice)} more than once.")
+        if self.metrics and self.metric != self.metrics[0]:
+            raise ValueError(
+                f"metric of the report is the first of metrics, {self.metrics[0]}, but got {self.metric}; name that one."
+            )
+        relative = [name for name in dict.fromkeys(shown) if METRICS[name].relative]
+        if relative and not self.reference:
+            raise ValueError(
+                f"{', '.join(relative)} compare runs with others: name these by reference, as {{algorithm: local}}."
+            )
+        if relative and self.value != "last":
+            raise ValueError(
+                f"{', '.join(relative)} are known of the last round only: value must be last, but got {self.value}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _some_axis_tells_contests_apart(self) -> "Layout":
+        axes = [*self.rows, self.columns]
+        require_known("row or column in compared", self.compared, axes)
+        if not set(axes) - set(self.compared):
+            raise ValueError("compared names all rows and columns, but contests differ in at least one of them.")
+        return self
+
+    @model_validator(mode="after")
     def _shows_accuracies(self) -> "Layout":
         if self.measured and self.also:
             raise ValueError(
                 f"also ({', '.join(self.also)}) is for tables of accuracies, but the report is measured; leave it out."
+            )
+        if self.measured and self.metrics:
+            raise ValueError(
+                f"The report is measured and names metrics ({', '.join(self.metrics)}); leave one of them out."
             )
         return self
 
@@ -286,11 +335,12 @@ class GridSpec(Part):
     @model_validator(mode="after")
     def _gains_are_over_a_cell(self) -> "GridSpec":
         shown = [*self.report.rows, self.report.columns]
-        for key, value in self.report.gains_over.items():
-            require_known("row or column of gains_over", [key], shown)
-            values = [str(known) for known in self.axes.get(key, [value])]
-            if str(value) not in values:
-                raise ValueError(f"gains_over names {key}={value}, but the axis has {', '.join(values)}.")
+        for part in ("gains_over", "reference"):
+            for key, value in getattr(self.report, part).items():
+                require_known(f"row or column of {part}", [key], shown)
+                values = [str(known) for known in self.axes.get(key, [value])]
+                if str(value) not in values:
+                    raise ValueError(f"{part} names {key}={value}, but the axis has {', '.join(values)}.")
         return self
 
     @model_validator(mode="after")
@@ -304,7 +354,10 @@ class GridSpec(Part):
     @model_validator(mode="after")
     def _methods_of_the_paper_are_columns(self) -> "GridSpec":
         names = [*self.mirrors.own, *self.mirrors.baselines] if self.mirrors else []
-        require_known("column in own or baselines of mirrors", names, self.axes.get(self.report.columns, names))
+        compared = self.report.compared or [self.report.columns]
+        if all(key in self.axes for key in compared):
+            known = [contender(values) for values in itertools.product(*(self.axes[key] for key in compared))]
+            require_known("column in own or baselines of mirrors", names, known)
         return self
 
     @model_validator(mode="after")

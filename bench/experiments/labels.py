@@ -1,6 +1,6 @@
 """What tables and sentences call the settings of cells."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 UNWRAPPED = "none"  # on the axis `wrapper`: the method as it is
@@ -13,6 +13,11 @@ def value_of(cell: Mapping[str, Any], key: str) -> Any:
     inside = method["base"] if cell.get("wrapper", UNWRAPPED) != UNWRAPPED else {}
     found = (part[key] for part in (cell, cell["config"], method, inside) if part.get(key) not in (None, ""))
     return shown(next(found, None))
+
+
+def contender(values: Sequence[Any]) -> Any:
+    """What competes in a table, from its values on the axes that are compared: one value, or "fedavg fedcollab" of several."""
+    return values[0] if len(values) == 1 else " ".join(map(str, values))
 
 
 def chosen_in(cell: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from bench.errors import ConfigError
 from bench.experiments import cells as grid_cells
 from bench.experiments import expansion
 from bench.experiments.cells import Cell
+from bench.experiments.grid_schema import GridSpec
 from bench.experiments.images import Images
+from bench.experiments.reference import find_references
 from bench.experiments.spec import ExperimentSpec
 
 
@@ -22,7 +24,8 @@ class Selection(NamedTuple):
 
     Attributes:
         cells: all cells of the grid.
-        selected: those of the seeds and the values of `only` that the experiment names.
+        selected: those of the seeds and the values of `only` that the experiment names, and those with which the report
+            compares them.
     """
 
     cells: list[Cell]
@@ -59,6 +62,16 @@ def fit_to_images(selection: Selection, spec: ExperimentSpec, images: Images) ->
     return selection
 
 
+def with_references(selected: list[Cell], cells: list[Cell], grid: GridSpec) -> list[Cell]:
+    """Selected cells and those with which the report compares their clients, in the order of all cells."""
+    if not grid.report.reference:
+        return selected
+    find = find_references(grid.report.model_dump(), [cell.to_json() for cell in cells])
+    keys = {(cell.dataset, cell.id) for cell in selected}
+    keys |= {(found["dataset"], run_id(found["config"])) for cell in selected for found in find(cell.to_json())}
+    return [cell for cell in cells if (cell.dataset, cell.id) in keys]
+
+
 def with_chosen(selection: Selection, spec: ExperimentSpec, chosen: Mapping[str, Mapping[str, Any]]) -> Selection:
     """The same cells with the hyper-parameters that searches have chosen.
 
@@ -87,7 +100,7 @@ def _expand(spec: ExperimentSpec, **about_images) -> Selection:
     if spec.tuning:
         cells = [replace(cell, choice={}) for cell in cells]
     only = dict(spec.only) | ({"seed": spec.seeds} if spec.seeds else {})
-    selected = grid_cells.select(cells, only)
+    selected = with_references(grid_cells.select(cells, only), cells, spec.grid)
     _check_keys(selected, spec)
     return Selection(cells, selected)
 

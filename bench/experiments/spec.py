@@ -26,7 +26,7 @@ class TuningOptions:
         searcher, scheduler: of SEARCHERS and SCHEDULERS.
         samples: largest number of configurations; None for all of a grid.
         space: names of spaces or files, with commas.
-        metric: one of METRICS after "validation_"; None for the metric by which the method is usually judged.
+        metric: one of ACCURACIES after "validation_"; None for the metric by which the method is usually judged.
         validation_share: share of each class of each client that is set aside.
         compares: whether the searches are for a comparison of methods. Then every method gets the same number of
             configurations, no search learns from another one, axes of the table are not searched, and no figures are drawn.

@@ -65,7 +65,7 @@ RunId = Annotated[str, is_run_id]
 Name = Annotated[str, is_name]  # part of the name of a file
 Figure = Annotated[dict[str, Any], is_figure]
 Config = Annotated[dict[str, Any], is_config]  # canonical, see `bench.config.schema.RunConfig.canonical`
-Scores = dict[str, float]  # accuracy, see `bench.results.metrics.METRICS` -> its value in [0, 1]
+Scores = dict[str, float]  # accuracy, see `bench.results.metrics.ACCURACIES` -> its value in [0, 1]
 
 
 class Summary(TypedDict, total=False):
@@ -217,8 +217,11 @@ class StoredLayout(TypedDict):
     rows: Annotated[list[str], are_distinct_texts]
     columns: str
     metric: str
+    metrics: NotRequired[list[str]]
     value: NotRequired[str]
     also: NotRequired[list[str]]
+    compared: NotRequired[list[str]]
+    reference: NotRequired[dict[str, Any]]
     measured: NotRequired[Figure]
     figures: NotRequired[list[Figure]]
     standings: NotRequired[bool]

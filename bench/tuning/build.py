@@ -14,7 +14,7 @@ from bench.errors import ConfigError, unknown
 from bench.experiments import cells as grid_cells
 from bench.experiments.cells import Cell
 from bench.experiments.spec import OWN, VALIDATION, TuningOptions
-from bench.results.metrics import METRICS
+from bench.results.metrics import ACCURACIES
 from bench.tuning.search import Search, stops_of
 from datasets import partitions
 from search_spaces import Parameter, Space
@@ -145,7 +145,7 @@ def _reported(config: RunConfig, method: type[Algorithm]) -> list[str]:
 
 def _wrong_metric(metric: str | None, reported: list[str], method: type[Algorithm], config: RunConfig) -> list[str]:
     """Why no run of a method reports a metric."""
-    known = [f"{VALIDATION}_{own}" for own in METRICS]
+    known = [f"{VALIDATION}_{own}" for own in ACCURACIES]
     if metric is None:
         return []
     if metric not in known:

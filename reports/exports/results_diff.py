@@ -7,7 +7,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from bench.results.equality import differences
-from bench.results.metrics import METRICS
+from bench.results.metrics import ACCURACIES
 from bench.results.store import UNFINISHED, Store
 from reports.tables.aggregate import DDOF, cell_keys, choice_of, collect_runs, current_cells, label
 from reports.tables.layout import percent
@@ -92,7 +92,7 @@ def _differing_runs(shared: list[str], stores: Sequence[Store], records: Sequenc
 
 def _tables(grids: Sequence[dict], records: Sequence[dict], differing: dict[str, str]) -> dict[str, pd.DataFrame]:
     value, tables = own_value(grids[0]), {}
-    for metric in METRICS:
+    for metric in ACCURACIES:
         sides = [collect_runs(grid, own, metric, value) for grid, own in zip(grids, records, strict=True)]
         if any(side["score"].notna().any() for side in sides):
             tables[metric] = pd.DataFrame(_lines(sides, records, differing, grids[0]))

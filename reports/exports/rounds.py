@@ -8,14 +8,14 @@ import pandas as pd
 from bench.errors import unknown
 from bench.experiments.labels import chosen_in, value_of
 from bench.files import replacing
-from bench.results.metrics import METRICS
+from bench.results.metrics import ACCURACIES
 from bench.results.store import Store
 from reports.tables.aggregate import cell_keys, current_cells
 
 SUFFIXES = (".csv", ".parquet")
 _SETTING = ("dataset", "substitute", "partition", "algorithm", "options", "model", "clients", "participation")
 _RUN = ("seed", "run", "status")
-_FIRST = ("round", *METRICS, "loss", "bytes_down", "bytes_up", "examples", "seconds")
+_FIRST = ("round", *ACCURACIES, "loss", "bytes_down", "bytes_up", "examples", "seconds")
 
 
 def rounds_table(grid: dict, records: dict[str, dict], store: Store) -> pd.DataFrame:

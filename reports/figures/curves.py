@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from bench.results.store import Store
-from reports.figures.panels import ACCURACIES, Series, concat_points, done_runs, panels, series_of_table
+from reports.figures.panels import Y_LABELS, Series, concat_points, done_runs, panels, series_of_table
 from reports.tables.aggregate import DDOF
 from reports.tables.layout import Table
 from reports.tables.report import Report
@@ -46,7 +46,7 @@ def collect(x: str, report: Report, table: Table, grid: dict, records: dict, sto
         frames.append(points.assign(panel=curve.panel, line=curve.line))
     over, (x_label, _) = _partial_axis(report, table), _X[x]
     series = series_of_table(
-        "curves", x_label, f"{ACCURACIES[table.metric]} (%)", report, table, concat_points(frames), over
+        "curves", x_label, f"{Y_LABELS[table.metric]} (%)", report, table, concat_points(frames), over
     )
     return series if over is None else replace(series, lines=tuple(dict.fromkeys(series.points["line"])))
 

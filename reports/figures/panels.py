@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from reports.tables.aggregate import cell_keys
+from reports.tables.aggregate import cell_keys, compared_keys, contest_keys
 from reports.tables.layout import Table
 from reports.tables.report import Report, build
 
-ACCURACIES = {
+Y_LABELS = {
     "accuracy": "Test accuracy",
     "global_accuracy": "Global test accuracy",
     "local_accuracy": "Local test accuracy",
     "own_accuracy": "Test accuracy on own data",
+    "ipr": "Clients above the reference",
+    "rsd": "Std of gains over the reference",
 }
 
 
@@ -40,6 +42,20 @@ class Series:
     points: pd.DataFrame
     seeds: int = 1
     caveats: dict[str, list[str]] = field(default_factory=dict)
+
+
+def with_figure_layout(grid: dict) -> dict:
+    """The grid with the table from which its figures are drawn: a panel per setting, a line per contender."""
+    layout = grid["report"]
+    if not layout.get("compared"):
+        return grid
+    line, *others = compared_keys(grid)
+    rows = [*contest_keys(grid), *others]
+    return grid | {
+        "report": layout | {"rows": rows, "columns": line, "compared": []},
+        "row_order": [],
+        "column_order": [],
+    }
 
 
 def panels(report: Report, table: Table, grid: dict, over: str | None = None) -> Iterator[tuple[str, dict[str, list]]]:
@@ -70,6 +86,7 @@ def panels(report: Report, table: Table, grid: dict, over: str | None = None) ->
 
 def first_runs(grid: dict, records: dict, value: str | None = None) -> Iterator[tuple[str, dict, str]]:
     """Title, config and run id of the first finished seed of each table cell, for figures that show one run per cell."""
+    grid = with_figure_layout(grid)
     report = build(grid, records, value)
     cells = {cell["run"]: cell for cell in grid["cells"]}
     for title, lines in panels(report, report.tables[0], grid):

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from bench.results.metrics import ACCURACIES
 from bench.results.store import Store
 from reports.figures import curves, feature_series
 from reports.figures.panels import (
-    ACCURACIES,
+    Y_LABELS,
     Series,
     concat_points,
     data_caveats,
@@ -19,6 +20,7 @@ from reports.figures.panels import (
     panels,
     seeds_of_runs,
     series_of_table,
+    with_figure_layout,
 )
 from reports.tables.aggregate import label
 from reports.tables.layout import Table
@@ -39,6 +41,7 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
         store: holds their rounds and probes.
         value: `last`, `best` or `last10`; None is the grid's own.
     """
+    grid = with_figure_layout(grid)
     if figure["kind"] == "by-setting":
         if all(label(cell, figure["setting"]) == "-" for cell in grid["cells"]):
             return {}
@@ -52,7 +55,9 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
         "cka": lambda table: feature_series.cka(figure, report, table, grid, records, store),
         "separability": lambda table: feature_series.separability(figure, report, table, grid, records),
     }
-    found = {table.metric: collectors[figure["kind"]](table) for table in report.tables}
+    of_rounds = figure["kind"] != "by-setting"  # and so of accuracies, which runs report
+    shown = [table for table in report.tables if table.metric in ACCURACIES or not of_rounds]
+    found = {table.metric: collectors[figure["kind"]](table) for table in shown}
     return {metric: series for metric, series in found.items() if len(series.points)}
 
 
@@ -67,7 +72,7 @@ def _by_setting(setting: str, report: Report, table: Table, grid: dict) -> Serie
             values = [None if cell.partition == "none" else getattr(cell, setting) for cell in found]
             points = [(None if x == "-" else x, cell.mean, cell.std) for x, cell in zip(values, found, strict=True)]
             frames.append(pd.DataFrame(points, columns=["x", "mean", "std"]).assign(panel=panel, line=line))
-    y_label = f"{ACCURACIES[table.metric]} (%),\n{_VALUES[value]}"
+    y_label = f"{Y_LABELS[table.metric]} (%),\n{_VALUES[value]}"
     x_label = _SETTINGS.get(setting, setting.replace("num_", "number of ").replace("_", " ").capitalize())
     return series_of_table("by-setting", x_label, y_label, report, table, concat_points(frames), over=setting)
 

@@ -22,10 +22,11 @@ def render(report: Report) -> str:
     searched = cells["searched"] > 0
     cells.loc[searched, ["tried", "settings"]] = cells.loc[searched, "searched"]
     own_axes = [key for table in report.tables[:1] for key in table.row_keys if key not in _COLUMNS]
+    lacking = ["lacking"] if (cells["lacking"] != "").any() else []
     gains = ["gain", "gain_std"] if cells["gain"].notna().any() else []
     numbers = ["mean", "std", "p_value", "difference", *gains]
     cells[numbers] = cells[numbers].round(6)
-    return cells[[*own_axes, *_COLUMNS, *gains]].to_csv(index=False, lineterminator="\n")
+    return cells[[*own_axes, *_COLUMNS, *gains, *lacking]].to_csv(index=False, lineterminator="\n")
 
 
 def render_standings(report: Report) -> str:

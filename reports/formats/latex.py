@@ -23,11 +23,11 @@ _DOCUMENT = r"""\documentclass{article}
 
 
 def render(report: Report) -> str:
-    """One float per metric, with footnotes, and one for each further table.
+    """One float per metric, or one of all, with footnotes, and one for each further table.
 
     Published value and difference are printed below the measured value.
     """
-    floats = [*report.tables, *report.secondary]
+    floats = [*report.main, *report.secondary]
     several = {table.title for table in floats if sum(table.title == other.title for other in floats) > 1}
     texts = []
     for table in floats:
@@ -39,7 +39,7 @@ def render(report: Report) -> str:
 
 def render_document(report: Report) -> str:
     """The same tables as a complete document for pdflatex."""
-    width = max(len(table.row_keys) + len(table.columns) for table in (*report.tables, *report.secondary))
+    width = max(len(table.row_keys) + len(table.columns) for table in (*report.main, *report.secondary))
     return _DOCUMENT % (max(210, 30 + 22 * width), render(report))
 
 
@@ -51,7 +51,7 @@ def _float(table: Table, caption: str, notes: tuple[str, ...]) -> str:
         rf"\caption{{{escape(caption)}}}",
         rf"\begin{{tabular}}{{{'l' * len(table.row_keys)}{'c' * len(table.columns)}}}",
         r"\toprule",
-        _line([*map(escape, (*table.row_keys, *table.titles))]),
+        *_head(table),
         r"\midrule",
         *_body(table.rows),
         r"\bottomrule",
@@ -61,6 +61,19 @@ def _float(table: Table, caption: str, notes: tuple[str, ...]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _head(table: Table) -> list[str]:
+    """The headings: of several metrics, the names of the columns span those of the metrics."""
+    if not table.blocks:
+        return [_line([*map(escape, (*table.row_keys, *table.titles))])]
+    spans, rules, first = [], [], len(table.row_keys) + 1
+    for heading, count in table.blocks:
+        spans.append(rf"\multicolumn{{{count}}}{{c}}{{{escape(heading)}}}")
+        rules.append(rf"\cmidrule(lr){{{first}-{first + count - 1}}}")
+        first += count
+    above = _line([*[""] * len(table.row_keys), *spans])
+    return [above, "".join(rules), _line([*map(escape, (*table.row_keys, *table.columns))])]
 
 
 def _below(notes: tuple[str, ...]) -> list[str]:

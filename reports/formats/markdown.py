@@ -9,10 +9,11 @@ from reports.tables.report import Report
 
 
 def render(report: Report) -> str:
-    """Title, one table per metric (with its name if there are several), further ones with titles, and a list of footnotes."""
+    """Title, one table per metric (with its name if there are several) or one of all, further ones with titles, and a list of
+    footnotes."""
     parts = [f"# {_escape(report.title)}"]
-    for table in report.tables:
-        if len(report.tables) > 1:
+    for table in report.main:
+        if len(report.main) > 1:
             parts.append(f"## {_escape(table.metric)}")
         parts.append(_table(table))
     for table in report.secondary:

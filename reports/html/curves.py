@@ -10,9 +10,10 @@ import math
 import pandas as pd
 
 from bench.experiments.figure_names import CURVES
+from bench.results.metrics import ACCURACIES
 from bench.results.store import Store
 from reports.figures.curves import X_LABELS, Curve, curves_of, is_constant
-from reports.figures.panels import ACCURACIES
+from reports.figures.panels import Y_LABELS
 from reports.figures.style import COLOURS, LineStyle, line_styles
 from reports.tables.report import Report
 
@@ -35,11 +36,12 @@ def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dic
         None, and "level" is its mean and std.
     """
     found = {}
-    for table in report.tables:
+    tables = [table for table in report.tables if table.metric in ACCURACIES]
+    for table in tables:
         titles = dict(zip(table.columns, table.titles, strict=True))
         for curve in curves_of(report, table, grid, records, store):
             name = titles.get(curve.line, curve.line)
-            title = curve.panel if len(report.tables) == 1 else f"{curve.panel} ({table.metric})"
+            title = curve.panel if len(tables) == 1 else f"{curve.panel} ({table.metric})"
             new = {"title": title, "metric": table.metric, "caveats": [], "lines": {}}
             panel = found.setdefault((table.metric, curve.panel), new)
             panel["lines"][name] = _numbers(curve)
@@ -52,7 +54,7 @@ def specs(report: Report, panels: list[dict]) -> dict[str, dict[str, dict]]:
     """Accuracy -> x axis -> Vega-Lite specification, without the points."""
     lines = _styles(report, panels)
     return {
-        metric: {x: _spec(lines, X_LABELS[x], f"{ACCURACIES[metric]} (%)") for x in CURVES}
+        metric: {x: _spec(lines, X_LABELS[x], f"{Y_LABELS[metric]} (%)") for x in CURVES}
         for metric in dict.fromkeys(panel["metric"] for panel in panels)
     }
 

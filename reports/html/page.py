@@ -12,9 +12,10 @@ from markupsafe import Markup
 
 from bench.results.metrics import METRICS
 from bench.results.store import Store
+from reports.figures.panels import with_figure_layout
 from reports.html import bubbles, curves, runs, vega
 from reports.tables.aggregate import cell_keys, current_cells
-from reports.tables.report import Report
+from reports.tables.report import Report, build
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("tables.js", "charts.js", "runs.js")
@@ -31,13 +32,15 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
     """
     grid = grid | {"cells": current_cells(grid, records)}
     details = runs.collect(grid, records)
-    panels = curves.collect(report, grid, records, store)
-    partitions = bubbles.collect(grid, store)
     value = report.cells["value"].iloc[0]
-    accuracies = [table.metric for table in report.tables if table.metric in METRICS] or [grid["report"]["metric"]]
+    of_figures = with_figure_layout(grid)
+    figures = report if of_figures is grid else build(of_figures, records, value)
+    panels = curves.collect(figures, of_figures, records, store)
+    partitions = bubbles.collect(grid, store)
+    shown = [table.metric for table in report.tables if table.metric in METRICS] or [grid["report"]["metric"]]
     data = {
-        "themes": curves.themes(report, panels),
-        "curves": {"panels": panels, "axes": curves.AXES, "specs": curves.specs(report, panels)},
+        "themes": curves.themes(figures, panels),
+        "curves": {"panels": panels, "axes": curves.AXES, "specs": curves.specs(figures, panels)},
         "partitions": partitions,
         "runs": {"runs": details.runs, "shared": details.shared},
     }
@@ -47,10 +50,10 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
         report=report,
         metrics=METRICS,
         value=value,
-        accuracies=accuracies,
+        shown=shown,
         axes=cell_keys(grid),
         details=details,
-        lines=runs.lines(accuracies, value, grid, records),
+        lines=runs.lines(shown, value, grid, records),
         data=data,
         style=_part("page.css"),
         vega=Markup(vega.script()) if panels or partitions else "",

@@ -4,9 +4,18 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bench.results.metrics import METRICS
 from reports.tables.aggregate import cell_keys, choice_of, label, short
+from reports.tables.relative import relative_scores
 
-_LEFT_OUT = ("id", "schema", "status", "reason", "diagnostics")  # of a record: shown elsewhere, or not readable
+_LEFT_OUT = (
+    "id",
+    "schema",
+    "status",
+    "reason",
+    "diagnostics",
+    "client_accuracies",
+)  # of a record: shown elsewhere, or not readable
 _MOST_VALUES = 12  # that are listed for a setting
 
 
@@ -69,14 +78,18 @@ def lines(metrics: Sequence[str], value: str, grid: dict, records: dict[str, dic
     """All runs in the grid's order.
 
     Args:
-        metrics: accuracies that are shown of each run.
+        metrics: those that are shown of each run.
         value: at which rounds: `last`, `best` or `last10`.
         grid, records: as in `collect`.
     """
+    relative = {metric: relative_scores(grid, records, metric) for metric in metrics if METRICS[metric].relative}
     for cell in grid["cells"]:
         if cell["run"]:
             record = records.get(cell["run"], {})
-            scores = record.get("summary", {}).get(value, {})
+            compared = {metric: found.get(cell["run"]) for metric, found in relative.items()}
+            scores = record.get("summary", {}).get(value, {}) | {
+                metric: score for metric, score in compared.items() if isinstance(score, float)
+            }
             yield Line(
                 run=cell["run"],
                 labels=tuple(label(cell, key) for key in cell_keys(grid)),

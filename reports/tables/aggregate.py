@@ -9,7 +9,9 @@ import re
 
 import pandas as pd
 
-from bench.experiments.labels import chosen_in, value_of
+from bench.experiments.labels import chosen_in, contender, value_of
+from bench.results.metrics import METRICS
+from reports.tables.relative import is_shown, relative_scores
 
 # Identifies the published counterpart of a cell; the same for all runs of the cell.
 SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participation", "variant", "published_as"]
@@ -24,6 +26,31 @@ def row_keys(grid: dict) -> list[str]:
 def cell_keys(grid: dict) -> list[str]:
     """Names of the axes that identify a cell of a table: those of its rows, then that of its columns."""
     return [*row_keys(grid), grid["report"]["columns"]]
+
+
+def compared_keys(grid: dict) -> list[str]:
+    """Names of the axes along which cells compete: that of the columns, unless the report names others."""
+    return grid["report"].get("compared") or [grid["report"]["columns"]]
+
+
+def contest_keys(grid: dict) -> list[str]:
+    """Names of the axes on which competing cells are alike: those of the rows, unless the report compares others."""
+    compared = compared_keys(grid)
+    return [key for key in cell_keys(grid) if key not in compared]
+
+
+def contest_name(grid: dict) -> str:
+    """What cells that compete make together, in words."""
+    compared = compared_keys(grid)
+    if compared == [grid["report"]["columns"]]:
+        return "row"
+    return "column" if compared == row_keys(grid) else "contest"
+
+
+def contenders_of(cells: pd.DataFrame, grid: dict) -> pd.Series:
+    """What competes in each cell: the label of its column, or those of the axes that the report compares."""
+    labels = [cells[key] for key in compared_keys(grid)]
+    return pd.Series([contender(values) for values in zip(*labels, strict=True)], cells.index, dtype=object)
 
 
 def label(cell: dict, key: str) -> str:
@@ -59,24 +86,32 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
     Args:
         grid: expanded grid.
         records: run id -> record of the runs that have ended.
-        metric: name of an accuracy in the records' summaries.
-        value: `last`, `best` or `last10`.
+        metric: one of METRICS.
+        value: `last`, `best` or `last10`; relative metrics are of the last round only.
 
     Returns:
         Columns: the cell keys and SETTING, choice, searched (number of configurations that a search on validation data
         tried, 0 without a search), seed, run, missing, substitute and data_note ("" unless they apply), score (percent;
-        NaN unless the run is done and reports the metric), std_last10 (std over the last 10 rounds of the run; NaN
-        unless value is `last10`), done, diverged, failed (bool).
+        NaN unless the run is done and has the metric), lacking (why a run that is done has no relative metric, or ""),
+        std_last10 (std over the last 10 rounds of the run; NaN unless value is `last10`), done, diverged, failed (bool).
+        Of a relative metric there is no line of reference runs.
 
     Raises:
         ValueError: if two runs of one seed belong to the same table cell.
     """
     keys = cell_keys(grid)
+    relative = relative_scores(grid, records, metric) if METRICS[metric].relative else None
     lines = []
     for cell in grid["cells"]:
+        if not is_shown(grid, cell, metric):
+            continue
         record = records.get(cell["run"], {})
         status = record.get("status")
-        done = status == "done" and metric in record["summary"][value]
+        score = (record["summary"][value] if status == "done" else {}).get(metric)
+        if relative is not None:
+            score = relative.get(cell["run"])
+        lacking = score if isinstance(score, str) else ""
+        done = isinstance(score, int | float)
         stds = record["summary"].get("last10_std", {}) if done and value == "last10" else {}
         lines.append(
             {
@@ -87,7 +122,8 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
                 "missing": cell["missing"] or "",
                 "substitute": cell["substitute"] or "",
                 "data_note": record.get("data_note", ""),
-                "score": 100 * record["summary"][value][metric] if done else float("nan"),
+                "score": 100 * score if done else float("nan"),
+                "lacking": lacking,
                 "std_last10": 100 * stds.get(metric, float("nan")),
                 "done": done,
                 "diverged": status == "diverged",
@@ -105,16 +141,17 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
     return runs
 
 
-def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
+def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1) -> pd.DataFrame:
     """One line per cell, in the order of the runs.
 
     Args:
         runs: lines of `collect_runs`.
         keys: names of the columns that identify a cell.
         std: `population` or `sample`, a key of DDOF.
+        sign: -1 where less is better, so that the setting with the smallest mean is chosen.
 
     Returns:
-        Columns about the chosen setting: keys and SETTING, choice, searched, missing, substitute, data_note, mean, std
+        Columns about the chosen setting: keys and SETTING, choice, searched, missing, substitute, data_note, lacking, mean, std
         (percentage points over seeds; NaN below two seeds, except that a single planned seed has its std over the last
         10 rounds if the value is `last10`), seeds, done, diverged, failed (numbers of seeds), run_ids. Columns about all
         settings of the cell: settings (how many there are), tried (how many ended on every seed, done or diverged),
@@ -129,6 +166,7 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
         seeds=("done", "size"),
         done=("done", "sum"),
         data_note=("data_note", "max"),
+        lacking=("lacking", "max"),
         diverged=("diverged", "sum"),
         failed=("failed", "sum"),
         run_ids=("run", lambda ids: " ".join(ids.dropna())),
@@ -140,7 +178,8 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str) -> pd.DataFrame:
     settings["measured"] = settings["done"] == settings["seeds"]
 
     order = ["measured", "done", "mean"]
-    chosen = settings.sort_values(order, ascending=False, kind="stable").reset_index("choice")
+    rising = [False, False, sign < 0]
+    chosen = settings.sort_values(order, ascending=rising, kind="stable").reset_index("choice")
     by_cell = settings.groupby(keys, sort=False)
     cells = pd.DataFrame({"settings": by_cell.size(), "tried": by_cell["ended"].sum()})
     cells = cells.join(chosen[~chosen.index.duplicated()])

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from reports.tables.aggregate import row_keys
+from bench.results.metrics import METRICS
+from reports.tables.aggregate import contenders_of, contest_keys, contest_name
 from reports.tables.significance import contenders, printed
 
 
@@ -24,24 +25,26 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
     if not grid["mirrors"]:
         return
     own, baselines = ([str(name) for name in grid["mirrors"].get(key, ())] for key in ("own", "baselines"))
-    column = grid["report"]["columns"]
     found = cells[cells["published"].notna() & (cells["partition"] != "none")]
+    found = found.assign(contender=contenders_of(found, grid))
     if baselines:
-        found = found[found[column].isin([*own, *baselines])]
+        found = found[found["contender"].isin([*own, *baselines])]
     found = found.assign(
         expected=[float(published.mean) for published in found["published"]],
         measured=printed(contenders(found)["mean"]),  # NaN for all others
     )
     for metric, lines in found.groupby("metric", sort=False):
-        table = lines.pivot(index=row_keys(grid), columns=column, values=["expected", "measured"])
-        expected, measured = (table[of][lines[column].unique()] for of in ("expected", "measured"))
+        table = lines.pivot(index=contest_keys(grid), columns="contender", values=["expected", "measured"])
+        expected, measured = (
+            METRICS[metric].sign * table[of][lines["contender"].unique()] for of in ("expected", "measured")
+        )
         rivals = expected.notna().sum(axis=1) > 1
         complete = rivals & (measured.notna() | expected.isna()).all(axis=1)
         if complete.any():
             of = f" ({metric})" if found["metric"].nunique() > 1 else ""
-            parts = _parts(expected[complete], measured[complete], own, baselines)
+            parts, rows = _parts(expected[complete], measured[complete], own, baselines), f"{contest_name(grid)}s"
             yield (
-                f"Agreement with the published table{of} over the complete rows, {complete.sum()} of {rivals.sum()}: "
+                f"Agreement with the published table{of} over the complete {rows}, {complete.sum()} of {rivals.sum()}: "
                 f"{'; '.join(parts)}."
             )
 

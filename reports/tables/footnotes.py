@@ -8,7 +8,7 @@ import pandas as pd
 from bench.results.metrics import METRICS
 from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
-from reports.tables.aggregate import label, split_of
+from reports.tables.aggregate import compared_keys, contest_name, label, split_of
 from reports.tables.published_comparison import further_values, is_comparable, own_value, taken_for
 
 ROUNDS_OF = {
@@ -30,14 +30,24 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     yield _numbers(grid, value)
     yield from _further(grid, value)
     for metric in cells["metric"].unique():
-        yield f"{metric}: that of {METRICS[metric]}."
-    yield from significance.footnotes(cells)
+        yield f"{metric}: {METRICS[metric].about}."
+    yield from _reference(grid, cells)
+    yield from significance.footnotes(cells, contest_name(grid))
+    if contest_name(grid) == "contest" and cells["best"].any():
+        yield f"A contest is among the cells that differ in {' and '.join(compared_keys(grid))} only."
     yield from gains.footnotes(cells, grid)
     yield from tuning_notes.footnotes(grid, cells)
     yield from grid["report"].get("notes", ())
     yield from published_beside(grid, cells, value)
     yield from agreement.footnotes(grid, cells)
     yield from about_runs(grid, records, cells)
+
+
+def _reference(grid: dict, cells: pd.DataFrame) -> Iterable[str]:
+    """With what relative metrics compare."""
+    if any(METRICS[metric].relative for metric in cells["metric"].unique()):
+        named = " ".join(f"{key}={value}" for key, value in grid["report"]["reference"].items())
+        yield f"Reference: the run of {named} with the same data, seed, split and budget, which is not compared itself."
 
 
 def about_runs(grid: dict, records: dict[str, dict], cells: pd.DataFrame) -> Iterable[str]:

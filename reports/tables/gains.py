@@ -4,11 +4,13 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from bench.results.metrics import METRICS
 from reports.tables.aggregate import DDOF, cell_keys, scores_by_seed
 
 
-def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict) -> pd.DataFrame:
-    """Cells with two more columns, gain and gain_std: mean and std over seeds of the differences from the baseline.
+def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric: str) -> pd.DataFrame:
+    """Cells with two more columns, gain and gain_std: mean and std over seeds of the differences from the baseline,
+    so that a gain is positive where the cell is better.
 
     The baseline of a cell is the cell with the values of the report's `gains_over` on these axes and its own values on
     all others. Both columns are NaN for the baseline itself, and where no seed has a result of both cells.
@@ -24,7 +26,7 @@ def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict) -> pd.DataFra
     of_baselines = labels.assign(**{key: str(value) for key, value in baseline.items()})
     index_of = pd.Series(cells.index, pd.MultiIndex.from_frame(labels))
     baselines = index_of.reindex(pd.MultiIndex.from_frame(of_baselines)).to_numpy()
-    scores = scores_by_seed(cells, runs)
+    scores = METRICS[metric].sign * scores_by_seed(cells, runs)
     differences = (scores - scores.reindex(baselines).to_numpy())[cells.index != baselines]
     std = differences.std(axis=1, ddof=DDOF[grid["std"]]).where(differences.count(axis=1) > 1)
     return cells.assign(gain=differences.mean(axis=1), gain_std=std)
@@ -35,3 +37,5 @@ def footnotes(cells: pd.DataFrame, grid: dict) -> Iterator[str]:
     if cells["gain"].notna().any():
         over = " ".join(f"{key}={value}" for key, value in grid["report"]["gains_over"].items())
         yield f"In brackets: gain over {over}, in points: mean, and std if there is one, of the differences of the same seeds."
+        if less := [metric for metric in cells["metric"].unique() if METRICS[metric].less_is_better]:
+            yield f"A gain in {', '.join(less)} is a decrease."

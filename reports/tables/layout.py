@@ -3,12 +3,13 @@
 Tables hold short texts, independent of Markdown and LaTeX.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
+from bench.results.metrics import METRICS
 from reports.tables.aggregate import cell_keys, row_keys
 
 
@@ -47,13 +48,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One metric's table.
+    """One metric's table, or one of several metrics side by side.
 
     Attributes:
+        metric: its name; titles of several.
         row_keys: names of the row labels.
         columns: values of the column axis.
         rows: from top to bottom.
         column_key: name of the column axis.
+        blocks: headings over the columns of a table of several metrics, each with how many columns it is over; empty for a
+            table of one.
         title: of a table beside the report's main one (chosen hyper-parameters, ranks); "" for the main one.
     """
 
@@ -62,11 +66,15 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     column_key: str = "algorithm"
+    blocks: tuple[tuple[str, int], ...] = ()
     title: str = ""
 
     @property
     def titles(self) -> tuple[str, ...]:
         """Headings of the columns: "fedavg" for a method, "fraction=0.1" for a value of any other axis."""
+        if self.blocks:
+            above = [heading for heading, count in self.blocks for _ in range(count)]
+            return tuple(" ".join(parts) for parts in zip(above, self.columns, strict=True))
         if self.column_key == "algorithm":
             return self.columns
         return tuple(f"{self.column_key}={name}" for name in self.columns)
@@ -104,6 +112,37 @@ def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], 
     return Table(metric, tuple(keys), tuple(columns), tuple(rows), column_key)
 
 
+def side_by_side(tables: Sequence[Table], title: str = "") -> Table:
+    """One table of several metrics: under each column of theirs, one column per metric.
+
+    Args:
+        tables: of one grid, each of one metric.
+        title: of the table, "" for the main one.
+    """
+    first = tables[0]
+    columns = list(dict.fromkeys(column for table in tables for column in table.columns))
+    labels = list(dict.fromkeys(row.labels for table in tables for row in table.rows))
+    cells = {
+        (table.metric, row.labels, column): cell
+        for table in tables
+        for row in table.rows
+        for column, cell in zip(table.columns, row.cells, strict=True)
+    }
+    shown = [(column, table.metric) for column in columns for table in tables]
+    titles = [METRICS[metric].title for metric in dict.fromkeys(metric for _, metric in shown)]
+    speaks = first.column_key in ("dataset", "partition")  # for itself
+    headings = columns if speaks else replace(first, columns=tuple(columns)).titles
+    rows = (Row(of, tuple(cells.get((metric, of, column)) for column, metric in shown)) for of in labels)
+    return replace(
+        first,
+        metric=", ".join(titles),
+        columns=tuple(titles * len(columns)),
+        rows=tuple(rows),
+        blocks=tuple((heading, len(titles)) for heading in headings),
+        title=title,
+    )
+
+
 def _show(cell) -> Cell:
     published = ()
     if cell.published:
@@ -131,7 +170,9 @@ def caveats_of(cell) -> Iterable[str]:
     if cell.missing:
         yield cell.missing
         return
-    if cell.seeds in (cell.diverged, cell.failed):
+    if cell.lacking and not cell.done:
+        yield cell.lacking
+    elif cell.seeds in (cell.diverged, cell.failed):
         yield "diverged" if cell.diverged else "failed"
     elif cell.done < cell.seeds:
         yield f"{cell.done}/{cell.seeds} seeds"
@@ -139,6 +180,8 @@ def caveats_of(cell) -> Iterable[str]:
             yield f"{cell.diverged} diverged"
         if cell.failed:
             yield f"{cell.failed} failed"
+        if cell.lacking:
+            yield f"others {cell.lacking}"
     if cell.done + cell.diverged == cell.seeds and cell.tried < cell.settings:
         yield f"{cell.tried}/{cell.settings} settings"
     if cell.substitute:

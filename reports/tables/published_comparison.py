@@ -10,6 +10,7 @@ from reports.published.tolerances import rule
 _PUBLISHED_METRICS = {
     "accuracy": ("test_accuracy", "test_accuracy_last10"),
     "local_accuracy": ("local_accuracy",),
+    "own_accuracy": ("own_accuracy", "local_accuracy"),
 }
 
 

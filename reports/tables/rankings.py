@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from reports.tables.aggregate import row_keys
+from bench.results.metrics import METRICS
+from reports.tables.aggregate import compared_keys, contenders_of, contest_keys, contest_name
 from reports.tables.layout import Cell, Row, Table
 from reports.tables.significance import contenders, printed
 
@@ -17,23 +18,24 @@ COLUMNS = ("metric", "column", "over", "measure", "value", "low", "high", "rows"
 _BATCH = 10**6  # numbers of resampled rows in memory at once
 
 
-def standings(cells: pd.DataFrame, grid: dict, columns: tuple[str, ...]) -> pd.DataFrame:
+def standings(cells: pd.DataFrame, grid: dict, metric: str, columns: tuple[str, ...]) -> pd.DataFrame:
     """Mean ranks and wins of the columns, over the rows in which every column has a contender.
 
     Means are compared as printed. Rank 1 is the best; equal means share their mean rank. A column wins a row against
-    another one if its mean is higher; equal means count as half a win for both.
+    another one if its mean is better; equal means count as half a win for both.
 
     Args:
         cells: of one metric.
         grid: expanded grid.
-        columns: of its table, in order. A column that has no contender in a row with others is left out.
+        columns: of its table, or what else it compares, in order. A column that has no contender in a row with others is left
+            out.
 
     Returns:
         Lines of COLUMNS without the metric. A rank has over "" and measure "mean_rank"; a pair has measure "wins", in
         percent of rows. low and high are the ends of percentile bootstrap intervals over rows. Empty with fewer than two
         columns or two rows.
     """
-    means = _ranked(cells, grid, columns).dropna()
+    means = METRICS[metric].sign * _ranked(cells, grid, columns).dropna()
     count, names = len(means), list(means.columns)
     if len(names) < 2 or count < 2:
         return pd.DataFrame(columns=COLUMNS[1:])
@@ -66,8 +68,8 @@ def arrange(found: pd.DataFrame, grid: dict, metric: str) -> Table:
         shown[line.column, line.over] = Cell(text, mean=line.value)
     rows = tuple(Row((name,), tuple(shown.get((name, over)) for over in ("", *names))) for name in names)
     titles = ("mean rank", *(f"over {name}" for name in names))
-    title = f"Mean ranks and wins over {found['rows'].iloc[0]} rows"
-    return Table(metric, (grid["report"]["columns"],), titles, rows, title=title)
+    title = f"Mean ranks and wins over {found['rows'].iloc[0]} {contest_name(grid)}s"
+    return Table(metric, (" ".join(compared_keys(grid)),), titles, rows, title=title)
 
 
 def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: dict) -> Iterator[str]:
@@ -77,26 +79,29 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: dict) -> Iterator[
         found: standings of all metrics.
         cells: of all metrics.
     """
+    rows = f"{contest_name(grid)}s"
+    what = "columns" if rows == "rows" else "contenders"
     if len(found):
         least = found["rows"].min()
-        narrow = f"; of {least} rows they are too narrow, most of all where these agree" if least < FEW_ROWS else ""
+        less = {METRICS[metric].less_is_better for metric in found["metric"]}
+        better = "above" if less == {False} else "below" if less == {True} else "better than"
+        narrow = f"; of {least} {rows} they are too narrow, most of all where these agree" if least < FEW_ROWS else ""
         yield (
-            "Mean ranks (1 is the best) and wins (over: percent of rows in which the mean is above the other's) are over the "
-            "rows in which all these columns are complete, of means as printed: those alike share their mean rank, and half a "
-            f"win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the rows "
-            f"(scipy.stats.bootstrap), which take rows as independent{narrow}."
+            f"Mean ranks (1 is the best) and wins (over: percent of {rows} in which the mean is {better} the other's) are over "
+            f"the {rows} in which all these {what} are complete, of means as printed: those alike share their mean rank, and "
+            f"half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the {rows} "
+            f"(scipy.stats.bootstrap), which take {rows} as independent{narrow}."
         )
-    elif cells.groupby(row_keys(grid)).size().gt(1).sum() > 1:
-        yield "No mean ranks and wins yet: they need two rows in which two columns, and all that are ranked, are complete."
+    elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > 1:
+        yield f"No mean ranks and wins yet: they need two {rows} in which two {what}, and all that are ranked, are complete."
 
 
 def _ranked(cells: pd.DataFrame, grid: dict, columns: tuple[str, ...]) -> pd.DataFrame:
     """Printed means [rows, columns], without rows that have one contender, such as those of centralized training."""
-    keys, column = row_keys(grid), grid["report"]["columns"]
-    found = contenders(cells)
-    found = found.assign(mean=printed(found["mean"]))
+    keys, found = contest_keys(grid), contenders(cells)
+    found = found.assign(mean=printed(found["mean"]), contender=contenders_of(found, grid))
     found = found[found.groupby(keys)["mean"].transform("size") > 1]
-    table = found.pivot(index=keys, columns=column, values="mean")
+    table = found.pivot(index=keys, columns="contender", values="mean")
     return table[[name for name in columns if name in table]]
 
 

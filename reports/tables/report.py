@@ -1,18 +1,28 @@
 """A report: the tables of a grid, one per metric, with footnotes and unrounded numbers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from bench.errors import unknown
 from bench.experiments.figure_names import VALUES
-from bench.results.metrics import METRICS
+from bench.experiments.reference import is_reference
+from bench.results.metrics import ACCURACIES, METRICS
 from reports.tables import rankings, tuning_notes
-from reports.tables.aggregate import cell_keys, collect_runs, current_cells, label, row_keys, summarise
+from reports.tables.aggregate import (
+    cell_keys,
+    collect_runs,
+    compared_keys,
+    contenders_of,
+    contest_keys,
+    current_cells,
+    label,
+    summarise,
+)
 from reports.tables.footnotes import ROUNDS_OF, footnotes
 from reports.tables.gains import add_gains
-from reports.tables.layout import Table, arrange
+from reports.tables.layout import Table, arrange, side_by_side
 from reports.tables.published_comparison import compare, further_values, own_value
 from reports.tables.significance import compare_with_best
 
@@ -25,6 +35,7 @@ class Report:
         name: `<grid>@<budget>`, with `-<value>` if the value is not the grid's own; the stem of the files' names.
         title: of the grid; its name if it has no title.
         tables: one per metric; a column never mixes shared and per-client models.
+        combined: the one that shows all these metrics side by side; None where each has a table of its own.
         notes: footnotes, plain sentences.
         cells: one line per cell and metric, accuracies in percent, not rounded.
         choices: tables of chosen hyper-parameters, one per metric with a choice.
@@ -39,11 +50,17 @@ class Report:
     tables: tuple[Table, ...]
     notes: tuple[str, ...]
     cells: pd.DataFrame
+    combined: Table | None = None
     further: tuple[Table, ...] = ()
     further_cells: pd.DataFrame | None = None
     choices: tuple[Table, ...] = ()
     standings: tuple[Table, ...] = ()
     standings_data: pd.DataFrame | None = None
+
+    @property
+    def main(self) -> tuple[Table, ...]:
+        """The tables that the report opens with."""
+        return (self.combined,) if self.combined else self.tables
 
     @property
     def secondary(self) -> tuple[Table, ...]:
@@ -66,15 +83,11 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
     value = value or own_value(grid)
     _validate(grid, value)
     columns_by_metric = _columns_by_metric(grid, records, value)
-    by_metric = {
-        metric: _compared_cells(grid, records, metric, columns, value) for metric, columns in columns_by_metric.items()
-    }
+    by_metric = _cells_by_metric(grid, records, columns_by_metric, value)
     tables = {metric: arrange(cells, grid, metric) for metric, cells in by_metric.items()}
-    further = [
-        (metric, other, _compared_cells(grid, records, metric, columns, other))
-        for other in further_values(grid, value)
-        for metric, columns in columns_by_metric.items()
-    ]
+    further = {
+        other: _cells_by_metric(grid, records, columns_by_metric, other) for other in further_values(grid, value)
+    }
     standings, ranked = _standings(by_metric, tables, grid), ()
     cells = pd.concat(by_metric.values(), ignore_index=True)
     notes = [*footnotes(grid, records, cells, value)]
@@ -88,11 +101,11 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         tables=tuple(tables.values()),
         notes=tuple(notes),
         cells=cells,
-        further=tuple(
-            replace(arrange(found, grid, metric), title=f"Accuracy, {ROUNDS_OF[other]}")
-            for metric, other, found in further
-        ),
-        further_cells=pd.concat([found for *_, found in further], ignore_index=True) if further else None,
+        combined=side_by_side([*tables.values()]) if grid["report"].get("metrics") else None,
+        further=tuple(_further_tables(further, grid)),
+        further_cells=pd.concat([cells for found in further.values() for cells in found.values()], ignore_index=True)
+        if any(further.values())
+        else None,
         choices=tuple(_choices(by_metric, columns_by_metric, grid)),
         standings=ranked,
         standings_data=standings,
@@ -102,21 +115,68 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
 def _validate(grid: dict, value: str) -> None:
     if value not in VALUES:
         raise ValueError(unknown("value", value, VALUES))
-    if grid["report"]["metric"] not in METRICS:
-        raise ValueError(unknown("metric", grid["report"]["metric"], METRICS))
+    metrics = dict.fromkeys([grid["report"]["metric"], *grid["report"].get("metrics", ())])
+    if mistakes := [unknown("metric", metric, METRICS) for metric in metrics if metric not in METRICS]:
+        raise ValueError(" ".join(mistakes))
+    if any(METRICS[metric].relative for metric in metrics) and not grid["report"].get("reference"):
+        raise ValueError(f"The report shows {', '.join(metrics)}, but names no reference.")
+    if foreign := [key for key in compared_keys(grid) if key not in cell_keys(grid)]:
+        raise ValueError(f"The report compares along {', '.join(foreign)}, which its table does not show.")
+    if not _known_at(value, metrics):
+        raise ValueError(f"{', '.join(metrics)} are known of the last round only; report the value last, not {value}.")
     for key in cell_keys(grid):
         if all(label(cell, key) == "-" for cell in grid["cells"]):
             raise ValueError(f"The report names {key!r}, but no cell of the grid has a setting of that name.")
 
 
-def _compared_cells(grid: dict, records: dict[str, dict], metric: str, columns: set[str], value: str) -> pd.DataFrame:
-    """The cells of one metric's table with gains, published numbers and tests."""
-    runs = collect_runs(grid, records, metric, value)
-    runs = runs[runs[grid["report"]["columns"]].isin(columns)]
-    cells = add_gains(summarise(runs, cell_keys(grid), grid["std"]), runs, grid)
-    cells = compare(cells, grid, metric, value)
-    cells = compare_with_best(cells, runs, row_keys(grid))
-    return cells.assign(metric=metric, value=value, chosen_on=tuning_notes.chosen_on(cells, grid))
+def _known_at(value: str, metrics: Iterable[str]) -> list[str]:
+    """Those of the metrics that are known of these rounds."""
+    return [metric for metric in metrics if value == "last" or not METRICS[metric].relative]
+
+
+def _cells_by_metric(
+    grid: dict, records: dict[str, dict], columns: dict[str, set[str]], value: str
+) -> dict[str, pd.DataFrame]:
+    """Metric -> the cells of its table with gains, published numbers and tests.
+
+    Where metrics stand side by side, all are of the point of a tuning set that the first one chooses.
+    """
+    keys, found = cell_keys(grid), {}
+    for metric in _known_at(value, columns):
+        runs = collect_runs(grid, records, metric, value)
+        runs = runs[runs[grid["report"]["columns"]].isin(columns[metric])]
+        if grid["report"].get("metrics") and found:
+            chosen = next(iter(found.values()))
+            cells = _summarise_chosen(runs, chosen, grid)
+        else:
+            cells = summarise(runs, keys, grid["std"], METRICS[metric].sign)
+        cells = add_gains(cells, runs, grid, metric)
+        cells = compare(cells, grid, metric, value)
+        cells = compare_with_best(cells, runs, contest_keys(grid), METRICS[metric].sign)
+        found[metric] = cells.assign(metric=metric, value=value, chosen_on=tuning_notes.chosen_on(cells, grid))
+    return found
+
+
+def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: dict) -> pd.DataFrame:
+    """Cells of the settings that were chosen by another metric, which also tells what was tried."""
+    keys = cell_keys(grid)
+    points = pd.MultiIndex.from_frame(chosen[[*keys, "choice"]])
+    of_points = runs[pd.MultiIndex.from_frame(runs[[*keys, "choice"]]).isin(points)]
+    cells = summarise(of_points, keys, grid["std"])
+    about = cells[keys].merge(chosen[[*keys, "settings", "tried"]], on=keys, how="left")
+    complete = cells["complete"] & (about["tried"] == about["settings"])
+    return cells.assign(settings=about["settings"], tried=about["tried"], complete=complete)
+
+
+def _further_tables(further: dict[str, dict[str, pd.DataFrame]], grid: dict) -> Iterator[Table]:
+    """Tables of other rounds, of value -> metric -> cells."""
+    for value, by_metric in further.items():
+        title = f"Accuracy, {ROUNDS_OF[value]}"
+        tables = [replace(arrange(cells, grid, metric), title=title) for metric, cells in by_metric.items()]
+        if tables and grid["report"].get("metrics"):
+            yield side_by_side(tables, title)
+        else:
+            yield from tables
 
 
 def _choices(by_metric: dict[str, pd.DataFrame], columns: dict[str, set[str]], grid: dict) -> Iterator[Table]:
@@ -133,26 +193,43 @@ def _standings(by_metric: dict[str, pd.DataFrame], tables: dict[str, Table], gri
     if not grid["report"].get("standings"):
         return None
     found = [
-        rankings.standings(cells, grid, tables[metric].columns).assign(metric=metric)[list(rankings.COLUMNS)]
+        rankings.standings(cells, grid, metric, _contenders(cells, grid, tables[metric])).assign(metric=metric)[
+            list(rankings.COLUMNS)
+        ]
         for metric, cells in by_metric.items()
     ]
     return pd.concat([lines for lines in found if len(lines)] or found[:1], ignore_index=True)
+
+
+def _contenders(cells: pd.DataFrame, grid: dict, table: Table) -> tuple[str, ...]:
+    """What competes in a table, in order."""
+    if compared_keys(grid) == [grid["report"]["columns"]]:
+        return table.columns
+    return tuple(contenders_of(cells, grid).unique())
 
 
 def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict[str, set[str]]:
     """Metric -> columns of its table, the grid's own metric first.
 
     A column is in the table of every accuracy that its runs report, and without any result in that of the grid's metric.
+    Relative metrics are those that the grid names. Where it names several metrics, it has no other tables, and all columns
+    are in each. Of reference runs alone there is their accuracy.
     """
-    axis = grid["report"]["columns"]
+    axis, own = grid["report"]["columns"], grid["report"]["metric"]
+    everything = {label(cell, axis) for cell in grid["cells"]}
+    if all(is_reference(grid["report"], cell) for cell in grid["cells"]):
+        accuracies = [metric for metric in grid["report"].get("metrics") or [own] if not METRICS[metric].relative]
+        return {metric: everything for metric in accuracies or ["own_accuracy"]}
+    if metrics := grid["report"].get("metrics"):
+        return {metric: everything for metric in _known_at(value, metrics)}
     reported = {}
     for cell in grid["cells"]:
         column = label(cell, axis)
         record = records.get(cell["run"], {})
-        found = METRICS.keys() & (record["summary"][value] if record.get("status") == "done" else ())
+        found = ACCURACIES.keys() & (record["summary"][value] if record.get("status") == "done" else ())
         reported.setdefault(column, set()).update(found)
-    tables = {metric: set() for metric in sorted(METRICS, key=lambda metric: metric != grid["report"]["metric"])}
-    for column, metrics in reported.items():
-        for metric in metrics or {grid["report"]["metric"]}:
+    tables = {metric: set() for metric in sorted(METRICS, key=lambda metric: metric != own)}
+    for column, found in reported.items():
+        for metric in found | ({own} if METRICS[own].relative or not found else set()):
             tables[metric].add(column)
     return {metric: columns for metric, columns in tables.items() if columns}

@@ -23,22 +23,22 @@ def printed(means: pd.Series) -> pd.Series:
     return means.map(percent).astype(float)
 
 
-def mark_best(cells: pd.DataFrame, rows: list[str]) -> pd.Series:
+def mark_best(cells: pd.DataFrame, rows: list[str], sign: int = 1) -> pd.Series:
     """True for the contender with the best mean of each row, for all of them if several print alike.
 
     A row with a single contender has no best cell.
     """
     candidates = contenders(cells)
-    means = printed(candidates["mean"])
+    means = sign * printed(candidates["mean"])
     by_row = means.groupby([candidates[key] for key in rows])
     best = (means == by_row.transform("max")) & (by_row.transform("size") > 1)
     return best.reindex(cells.index, fill_value=False)
 
 
-def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) -> pd.DataFrame:
+def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str], sign: int = 1) -> pd.DataFrame:
     """Cells with four more columns: best, p_value (adjusted), pairs, not_significant.
 
-    Each contender is compared with the highest mean of its row by the two-sided paired t-test over runs of the same seed,
+    Each contender is compared with the best mean of its row by the two-sided paired t-test over runs of the same seed,
     with Holm's correction for the rivals of a row. A rank test could not reject at three or five seeds: the smallest
     p-value of Wilcoxon's test is 0.25 and 0.06. The selection of the best on the same seeds is not corrected for: with
     eight equal methods and three to ten seeds, about one row in ten shows a significant difference.
@@ -46,14 +46,16 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) 
     Args:
         cells: of `reports.tables.aggregate.summarise`.
         runs: of `reports.tables.aggregate.collect_runs`.
-        rows: names of the columns that identify a row.
+        rows: names of the columns that identify a row: what its cells have in common.
+        sign: -1 where the smallest mean is the best.
 
     Returns:
-        best: of `mark_best`. p_value: in [0, 1]; NaN for the highest mean itself and with fewer than two common seeds.
+        best: of `mark_best`. p_value: in [0, 1]; NaN for the best mean itself and with fewer than two common seeds.
         pairs: number of common seeds. not_significant: not best, and p_value above LEVEL.
     """
     candidates = contenders(cells)
-    best_of = candidates.groupby(rows)["mean"].transform("idxmax").astype(cells.index.dtype)
+    means = sign * candidates["mean"]
+    best_of = means.groupby([candidates[key] for key in rows]).transform("idxmax").astype(cells.index.dtype)
     rivals = best_of[best_of != best_of.index]
     scores = scores_by_seed(cells, runs)
     own, best = scores.loc[rivals.index].to_numpy(), scores.loc[rivals].to_numpy()
@@ -64,7 +66,7 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) 
         of = (pairs == count).to_numpy()
         p_values[of] = _paired_t_test(*(side[of][shared[of]].reshape(-1, count) for side in (own, best)))
     p_values = _holm(p_values.dropna(), cells[rows])
-    bold = mark_best(cells, rows)
+    bold = mark_best(cells, rows, sign)
     return cells.assign(
         best=bold,
         p_value=p_values.reindex(cells.index),
@@ -73,22 +75,27 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str]) 
     )
 
 
-def footnotes(cells: pd.DataFrame) -> Iterator[str]:
-    """What bold and italics mean, and the power of the test."""
+def footnotes(cells: pd.DataFrame, contest: str = "row") -> Iterator[str]:
+    """What bold and italics mean, and the power of the test.
+
+    Args:
+        contest: of what the best is marked: of a row, or of cells that differ in the axes that are compared.
+    """
     if not cells["best"].any():
         return
-    yield "Bold: best mean of the row among the complete cells, all of them where several print alike."
+    yield f"Bold: best mean of the {contest} among the complete cells, all of them where several print alike."
     pairs = cells.loc[cells["p_value"].notna(), "pairs"]
     if pairs.empty:
-        yield "Fewer than 2 seeds per cell say nothing about which cells differ from the best of their row: none is marked."
+        of = f"the best of their {contest}"
+        yield f"Fewer than 2 seeds per cell say nothing about which cells differ from {of}: none is marked."
         return
     seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
     weak = " Of so few seeds its power is low: italics say unknown, not equal." if pairs.min() < FEW_SEEDS else ""
     yield (
-        f"Italics (not_significant in the CSV): not distinguishable from the best of the row, by the two-sided paired t-test "
-        f"over the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the rivals of the row; that the best was "
-        f"found on the same seeds is not corrected for, so that more than {LEVEL:.0%} of the rows of equals show a "
-        f"difference.{weak}"
+        f"Italics (not_significant in the CSV): not distinguishable from the best of the {contest}, by the two-sided paired "
+        f"t-test over the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the rivals of the {contest}; that "
+        f"the best was found on the same seeds is not corrected for, so that more than {LEVEL:.0%} of the {contest}s of equals "
+        f"show a difference.{weak}"
     )
 
 

@@ -46,6 +46,7 @@ class Store:
         *,
         choice=None,
         personal=False,
+        own=None,
         versions=None,
         device="cpu",
         data_note="",
@@ -56,6 +57,8 @@ class Store:
 
         Args:
             row: "dataset partition".
+            own: for each seed, the accuracies of clients on their own test data; the score must be their mean. None for
+                clients without such data.
             versions: library versions that differ from LIBRARIES.
             data_note: what the records say about incomplete data.
             data: checksum of the images.
@@ -93,7 +96,8 @@ class Store:
             cell["run"] = None if cell["missing"] else hash_of(cell["config"])
             self.cells.append(cell)
             if score is not None and cell["run"]:
-                self._record(cell, score, personal, versions or {}, device, data_note, data)
+                accuracies = own[seed] if own else None
+                self._record(cell, score, personal, accuracies, versions or {}, device, data_note, data)
         return self
 
     def save(self) -> Path:
@@ -110,13 +114,21 @@ class Store:
         return self.folder
 
     def _record(
-        self, cell: dict, score: float | str, personal: bool, versions: dict, device: str, data_note: str, data: str
+        self,
+        cell: dict,
+        score: float | str,
+        personal: bool,
+        own: list[float] | None,
+        versions: dict,
+        device: str,
+        data_note: str,
+        data: str,
     ) -> None:
         status, reason, summary = "done", "", {}
         if isinstance(score, str):
             status, reason = score, "The loss is not finite in round 3."
         else:
-            names = ["global_accuracy", "local_accuracy"] if personal else ["accuracy"]
+            names = ["global_accuracy", "local_accuracy"] if personal else ["own_accuracy" if own else "accuracy"]
             shift = {"last": 0.0, "best": 0.02, "last10": -0.01}
             # The two accuracies of per-client models differ by ten points, so that a mix-up shows.
             summary = {
@@ -134,6 +146,8 @@ class Store:
             "data_note": data_note,
             "data": {"kind": "pickles", "digest": data},
         }
+        if own and not isinstance(score, str):
+            record["client_accuracies"] = own
         folder = self.folder / "runs" / cell["run"]
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(cell["config"]))

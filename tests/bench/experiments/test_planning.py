@@ -441,3 +441,57 @@ def test_a_report_replaces_the_earlier_one_in_one_step(ask, store, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         api.write(store.folder, *request.label.split("@"), value="last")
     assert path.read_text() == before
+
+
+def test_runs_with_which_others_are_compared_are_played_where_only_leaves_them_out(ask, store):
+    layout = {"metric": "ipr", "reference": {"algorithm": "local"}}
+    changes = {
+        "report": layout,
+        "axes": GRID["axes"] | {"algorithm": ["local", "fedavg", "fedprox"], "partition": ["label-2", "label-3"]},
+    }
+    asked = ask(only={"algorithm": ["fedavg"], "partition": ["label-2"]}, seeds=[1], **changes)
+    plan = asked.plan(store)
+    assert [(cell.setting("algorithm"), cell.config.partition, cell.config.seed) for cell in plan.selected] == [
+        ("local", "label-2", 1),
+        ("fedavg", "label-2", 1),
+    ]
+    assert {cell.id for cell in plan.todo} == {cell.id for cell in plan.selected}
+    asked.store_grid(plan, store)
+    assert [cell["algorithm"] for cell in store.grid("mine@paper")["cells"]] == ["local", "fedavg"], (
+        "the report reads it"
+    )
+    without = ask(only={"algorithm": ["fedavg"]}, **(changes | {"report": {}})).plan(store)
+    assert {cell.setting("algorithm") for cell in without.selected} == {"fedavg"}
+
+
+@pytest.mark.parametrize(
+    ("report", "sentence"),
+    [
+        ({"metric": "ipr"}, "ipr compare runs with others: name these by reference, as {algorithm: local}."),
+        ({"metric": "isr"}, "Unknown metric 'isr'. Did you mean 'ipr'?"),
+        ({"metrics": ["accuracy", "accuracy"]}, "metrics of the report names accuracy more than once."),
+        (
+            {"metrics": ["own_accuracy", "rsd"], "metric": "accuracy"},
+            "metric of the report is the first of metrics, own_accuracy, but got accuracy; name that one.",
+        ),
+        (
+            {"metric": "rsd", "value": "best", "reference": {"algorithm": "fedavg"}},
+            "rsd are known of the last round only: value must be last, but got best.",
+        ),
+        ({"reference": {"algorithm": "local"}}, "reference names algorithm=local, but the axis has fedavg, fedprox."),
+        ({"reference": {"lr": 0.1}}, "Unknown row or column of reference 'lr'."),
+        (
+            {"metrics": ["accuracy"], "measured": {"kind": "dataset-sizes"}},
+            "The report is measured and names metrics (accuracy); leave one of them out.",
+        ),
+        ({"compared": ["seed"]}, "Unknown row or column in compared 'seed'."),
+        (
+            {"compared": ["dataset", "partition", "algorithm"]},
+            "compared names all rows and columns, but contests differ in at least one of them.",
+        ),
+    ],
+)
+def test_reports_that_cannot_be_are_refused_before_anything_is_trained(ask, report, sentence):
+    with pytest.raises(ConfigError) as error:
+        ask(report=report)
+    assert sentence in str(error.value)

@@ -90,8 +90,8 @@ def test_accuracies_of_further_rounds_stand_below_without_a_verdict(store):
     assert "**51.6±0.0** (53.6±0.8, -2.0)" in last and "**50.6±0.0** (53.6±0.8, -3.0)" in last10
     assert "Accuracy in percent on the test split, at the best round, found on the split itself; mean±std" in text
     assert (
-        "- Below are accuracies of the same runs in other rounds: at the last round; mean of the last 10 evaluated rounds; "
-        "only the first table is compared with what is published by a verdict.\n"
+        "- Further tables show other rounds of the same cells: at the last round; mean of the last 10 evaluated rounds; they "
+        "carry no verdict.\n"
     ) in text
     lines = pd.read_csv(StringIO(api.render(folder, "small_table", "paper", format="csv")), dtype=str)
     fedavg = lines[lines["algorithm"] == "fedavg"]
@@ -103,10 +103,14 @@ def test_accuracies_of_further_rounds_stand_below_without_a_verdict(store):
     assert fedavg["verdict"].fillna("").tolist() == ["inside", "", ""]
     latex = api.render(folder, "small_table", "paper", format="tex")
     captions = re.findall(r"\\caption{(.*)}", latex)
-    assert captions == ["Small table", "Accuracy, at the last round", "Accuracy, mean of the last 10 evaluated rounds"]
-    assert latex.count("Below are accuracies") == 1
+    assert captions == [
+        "Small table, at the best round, found on the split itself",
+        "Accuracy, at the last round",
+        "Accuracy, mean of the last 10 evaluated rounds",
+    ]
+    assert latex.count("Further tables show other rounds") == 1
     asked = api.render(folder, "small_table", "paper", value="last")
-    assert "51.6" in asked and "##" not in asked and "Below" not in asked
+    assert "51.6" in asked and "##" not in asked and "Further" not in asked
 
 
 def test_a_single_seed_has_the_std_of_its_last_rounds_where_these_are_shown_below(store):
@@ -114,7 +118,9 @@ def test_a_single_seed_has_the_std_of_its_last_rounds_where_these_are_shown_belo
     store.mirrors = None
     text = api.render(store.add("cifar10 label-2", "fedavg", [0.5]).save(), "small_table", "paper")
     assert "| 50.0 " in text and "| 49.0±0.4 " in text
-    assert "other rounds: mean of the last 10 evaluated rounds (1 seed: std of these rounds).\n" in text
+    assert (
+        "other rounds of the same cells: mean of the last 10 evaluated rounds (1 seed: std of these rounds).\n" in text
+    )
 
 
 def test_per_client_models_get_a_section_of_their_own(small_table):
