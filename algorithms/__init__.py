@@ -50,6 +50,7 @@ REGISTRY = {
     "per-fedavg": "per_fedavg:PerFedAvg",
     "pfedme": "pfedme:PFedMe",
     "finetune": "finetune:Finetune",
+    "fedcollab": "fedcollab:FedCollab",
 }
 
 _RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now

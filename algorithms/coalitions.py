@@ -67,9 +67,7 @@ def solve(
     return found[best], values[best]
 
 
-def descend(
-    orders: Callable[[], Tensor], divergences: Tensor, num_examples: Tensor, capacity: float
-) -> Descended:
+def descend(orders: Callable[[], Tensor], divergences: Tensor, num_examples: Tensor, capacity: float) -> Descended:
     """Greedy searches side by side, from clients that are all alone.
 
     In a sweep every client in turn moves to the coalition, perhaps an empty one, with which the objective is lowest, if that is

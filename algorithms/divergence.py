@@ -26,8 +26,8 @@ class Estimated(NamedTuple):
     """What the discriminators have found.
 
     Attributes:
-        divergences: [N, N], float64, symmetric: best balanced accuracy of a pair's discriminator, from [0, 1] to [-1, 1];
-            0 on the diagonal.
+        divergences: [N, N], float64, symmetric, 0 on the diagonal: 2 a - 1, with the best balanced accuracy a of a pair's
+            discriminator, in [0, 1].
         rounds: [N, N], that a pair has trained.
     """
 
@@ -69,12 +69,12 @@ def estimate(task, lr: float, rounds: int) -> Estimated:
 
         logit = v . relu(A x + a + 2 (B onehot(y) L / sqrt(L - 1) + b)) + c,
 
-    with 200 hidden units and PyTorch's initialisation, the same for all pairs. In a round both clients of a pair start from their
-    discriminator and take one step of SGD on one random batch of up to 32 examples, with the binary cross-entropy and target
-    0 for the first and 1 for the second; the new discriminator is the mean of the two. Before the first round and
-    after every tenth it is evaluated: the sum of its accuracies on the two validation sets. A pair stops after ten evaluations
-    in a row without a strictly larger sum; the largest one, less 1, is the divergence. Nothing is augmented; under the
-    partition noise-s an image has the same noise in all rounds.
+    with 200 hidden units and PyTorch's initialisation, the same for all pairs. In a round both clients of a pair start from
+    their discriminator and take one step of SGD on one random batch of up to 32 examples, with the binary cross-entropy and
+    target 0 for the first and 1 for the second; the new discriminator is the mean of the two. Before the first round and after
+    every tenth it is evaluated: the sum of its accuracies on the two validation sets. A pair stops after ten evaluations in a
+    row without a strictly larger sum; the largest one, less 1, is the divergence. Nothing is augmented; under the partition
+    noise-s an image has the same noise in all rounds.
 
     Differs from the paper: images are given as pixels in all settings; on CIFAR its discriminators read the features of a
     ResNet-18 with ImageNet weights, frozen.
@@ -95,7 +95,9 @@ def estimate(task, lr: float, rounds: int) -> Estimated:
     dual = 2 * half < len(start["hidden"])
     largest, size = max(map(len, inputs)), 2 * half if dual else len(start["hidden"])
     at_once = max(1, _NUMBERS_AT_ONCE // (size * (2 * largest + 2 * half + _WIDTH)))
-    found = Estimated(torch.zeros(len(inputs), len(inputs), dtype=torch.float64), torch.zeros(len(inputs), len(inputs)).long())
+    found = Estimated(
+        torch.zeros(len(inputs), len(inputs), dtype=torch.float64), torch.zeros(len(inputs), len(inputs)).long()
+    )
     for first in range(0, len(pairs), at_once):
         some = pairs[first : first + at_once]
         block = _Block(task, some, inputs, hidden, half, start, dual, lr, rounds)
@@ -118,10 +120,10 @@ def stratified(label_counts: Tensor, size: int) -> Tensor:
 class _Block:
     """Discriminators of some pairs, trained side by side.
 
-    The first layer of a discriminator is linear in its input u (see `_inputs`): W_0 u + W z, with the common initial weights W_0,
-    of which W_0 u is known, and what training has added, W. Inputs are given by coordinates z: u itself, or, if the pair
-    has fewer training examples than u has entries, the scalar products of u and all of these: gradients are combinations of
-    their inputs, so that W are the coefficients. Both are the same SGD, up to rounding.
+    The first layer of a discriminator is linear in its input u (see `_inputs`): W_0 u + W z, with the common initial weights
+    W_0, so that W_0 u is computed once, and what training has added, W. Inputs are given by coordinates z: u itself, or, if the
+    pair has fewer training examples than u has entries, the scalar products of u and all of these: gradients are combinations
+    of their inputs, and W are the coefficients. Both are the same SGD, up to rounding.
 
     Attributes:
         pairs: indices of those that still train, as a tensor [P].
@@ -228,7 +230,9 @@ def _initial(task) -> Tree:
     params = {}
     for name, shape in {"pixels": (_WIDTH, pixels), "labels": (_WIDTH, labels), "head": (1, _WIDTH)}.items():
         params |= task.place(uniform_init(name, shape, draws))
-    columns = [params[f"{name}.{part}"].view(_WIDTH, -1) for name in ("pixels", "labels") for part in ("weight", "bias")]
+    columns = [
+        params[f"{name}.{part}"].view(_WIDTH, -1) for name in ("pixels", "labels") for part in ("weight", "bias")
+    ]
     return {"hidden": torch.cat(columns, 1).T, "head": params["head.weight"][0], "bias": params["head.bias"][0]}
 
 
@@ -239,7 +243,9 @@ def _inputs(task, client: int, half: int) -> Tensor:
     rows = _divided(task, everywhere, half).to(task.device)
     x = federation.transform.scale(federation.images[rows], task.dtype).flatten(1)
     if federation.noise_levels is not None:
-        keys = keys_from(torch.tensor(seed_for(task.seed, "discriminator-noise", everywhere)), len(rows)).to(task.device)
+        keys = keys_from(torch.tensor(seed_for(task.seed, "discriminator-noise", everywhere)), len(rows)).to(
+            task.device
+        )
         x = x + federation.noise_levels[everywhere].to(x) * normal_from_keys(keys, x.shape[1]).to(x)
     classes = torch.arange(federation.num_classes, device=task.device)
     scale = 2 * len(classes) / math.sqrt(max(1, len(classes) - 1))
