@@ -46,8 +46,6 @@ def deployed(method, task, state=None, ids=EVERYONE):
 # Identities
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("participation", [1.0, 0.6])
 @pytest.mark.parametrize(
     "base",
     [

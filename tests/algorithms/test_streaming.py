@@ -32,7 +32,7 @@ MEANS = [
 MEANS += ["ditto", "per-fedavg", "pfedme"]
 ALONE = ["local", "centralized"]  # no mean, or of one client
 WRAPPERS = ["fedconcat", "fedconcat-id", "fedconcat-ib", "dp-fedconcat", "random-clusters", "clsnorm", "ccvr", "oracle"]
-WRAPPERS += ["finetune"]
+WRAPPERS += ["finetune", "fedcollab"]
 OWN = ["fedcat", "fedcat-gc", "fedcat-dc"]  # conclude rounds in their own way
 CLUSTERED = ["ifca", "fedsoft", "fesem", "fedconcat-ifca", "fedconcat-fedsoft", "fedconcat-fesem"]
 
