@@ -238,8 +238,8 @@ def _unpublished(config) -> list[str]:
         return []
     settings = ", ".join(f"{dataset} with {partition}" for dataset, partition, _ in known)
     return [
-        f"Divergences are published for {known[0][2]} clients of {settings}, but got {got[2]} of {got[0]} with {got[1]}; use "
-        "divergence estimated."
+        f"Divergences are published for {known[0][2]} clients of {settings}, but got {got[2]} clients of {got[0]} with "
+        f"{got[1]}; use divergence estimated."
     ]
 
 
