@@ -47,8 +47,11 @@ def is_printable(value: Any, depth: int = 0) -> bool:
     if depth == _MAX_DEPTH:
         return False
     if isinstance(value, dict):
-        # Methods are printed by their names, and so are those that they wrap.
-        named = isinstance(value.get("name", ""), str) and ("base" not in value or "name" in (value["base"] or ()))
+        # Methods are printed by their names, and so are those that they wrap; overrides of a grid give a name alone.
+        base = value.get("base", {"name": ""})
+        named = isinstance(value.get("name", ""), str) and (
+            (isinstance(base, dict) and "name" in base) or (isinstance(base, str) and "name" not in value)
+        )
         return named and all(is_text(key) and is_printable(part, depth + 1) for key, part in value.items())
     return all(is_printable(part, depth + 1) for part in value) if isinstance(value, list) else is_number(value)
 
