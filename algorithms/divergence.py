@@ -227,7 +227,7 @@ def _initial(task) -> Tree:
     [hidden], and "bias", a scalar."""
     draws = task.generator_for("discriminator")
     pixels, labels = math.prod(task.federation.input_shape), task.federation.num_classes
-    params = {}
+    params: dict[str, Tensor] = {}
     for name, shape in {"pixels": (_WIDTH, pixels), "labels": (_WIDTH, labels), "head": (1, _WIDTH)}.items():
         params |= task.place(uniform_init(name, shape, draws))
     columns = [
