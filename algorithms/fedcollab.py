@@ -34,9 +34,10 @@ class FedCollab(Wrapper):
     """A method in every coalition of clients, on its own; all coalitions start from one initial model.
 
     Before the first round of the base, every pair of clients estimates how much their data differ
-    (`algorithms.divergence.estimate`), and the server searches for the coalitions that minimise the bound of the paper
-    (`algorithms.coalitions.objective`). They stay as they are. Each client deploys what its coalition trains: with one
-    coalition that is what the base trains, with clients that are all alone what each would train by itself.
+    (`algorithms.divergence.estimate`; once for all runs with the same data, partition and seed), and the server searches for
+    the coalitions that minimise the bound of the paper (`algorithms.coalitions.objective`). They stay as they are. Each client
+    deploys what its coalition trains: with one coalition that is what the base trains, with clients that are all alone what
+    each would train by itself.
 
     A cohort is drawn from all clients, so that in a round a coalition may have few clients, or none.
 
@@ -106,9 +107,10 @@ class FedCollab(Wrapper):
         if self.divergence == "published":
             divergences, num_bytes = _published(task), {}
         else:
-            divergences, rounds = estimate(task, self.discriminator_lr, self.discriminator_rounds)
-            pairs = torch.triu_indices(*rounds.shape, 1)
-            num_bytes = exchanged(task, rounds[*pairs])
+            options = (self.discriminator_lr, self.discriminator_rounds)
+            found = task.derived("divergences", (self.version, *options), lambda: estimate(task, *options)._asdict())
+            divergences, rounds = found["divergences"], found["rounds"]
+            num_bytes = exchanged(task, rounds[torch.ones_like(rounds).triu(1) > 0])
         coalitions, objective = solve(
             divergences, num_examples, self.capacity, self.restarts, task.generator_for("coalitions")
         )

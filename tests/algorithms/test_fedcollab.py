@@ -2,6 +2,7 @@
 
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,6 +139,20 @@ def test_coalitions_are_found_once_in_the_first_round(monkeypatch):
     for _ in range(3):
         state = method.step(task, state)
     assert len(calls) == 1
+
+
+def test_divergences_are_shared_by_bases_and_capacities_and_give_the_same(monkeypatch, tmp_path):
+    task, calls = replace(toy_task(), derived_dir=tmp_path), []
+    monkeypatch.setattr(fedcollab, "estimate", lambda *of: calls.append(of) or divergence.estimate(*of))
+    methods = [collab(capacity=2.0), collab(Ditto(), capacity=1.0), collab(capacity=2.0)]
+    states = [train(method, task, 1) for method in methods]
+    assert len(calls) == 1
+    assert_equal(states[0], states[2])
+    assert_equal(states[0], train(methods[0], replace(task, derived_dir=None), 1))
+    train(collab(discriminator_lr=0.02), task, 1)
+    train(FedCollab(discriminator_rounds=10), task, 1)
+    train(methods[0], replace(task, seed=1), 1)
+    assert len(calls) == 5, "one of them without a folder"
 
 
 def test_capacity_makes_coalitions_larger():
