@@ -6,7 +6,7 @@ import functools
 import hashlib
 import io
 import os
-import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -109,11 +109,9 @@ def _write(path: Path, found: Tree) -> None:
     buffer = io.BytesIO()
     torch.save(found, buffer)
     stored = buffer.getvalue()
-    with tempfile.NamedTemporaryFile(prefix=f".{path.name}-", dir=path.parent, delete=False) as file:
-        try:
-            file.write(hashlib.sha256(stored).digest() + stored)
-            file.flush()
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    partial = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    try:
+        partial.write_bytes(hashlib.sha256(stored).digest() + stored)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
