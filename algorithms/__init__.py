@@ -51,6 +51,8 @@ REGISTRY = {
     "pfedme": "pfedme:PFedMe",
     "finetune": "finetune:Finetune",
     "fedcollab": "fedcollab:FedCollab",
+    "fedcluster": "fedcluster:FedCluster",
+    "kmeans": "kmeans:KMeans",
 }
 
 _RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now

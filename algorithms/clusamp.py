@@ -28,12 +28,13 @@ class CluSamp(RoundBased):
     of a cohort from m distributions, of which the probabilities of client i sum to m p_i, its share of all examples times m.
 
     Clusters are the maximal subtrees, of a share of at most 1/m, of Ward's tree. As in the reference code, its observations
-    are the rows of the matrix of similarities. A client that has not taken part is at 0 to all others. Each of the m heaviest
-    clusters begins a distribution; the clients of all others fill these up, and may be divided between two of them.
+    are the rows of the matrix of similarities. Each of the m heaviest clusters begins a distribution; the clients of all
+    others fill these up, and may be divided between several of them.
 
-    A client that is drawn twice trains twice and counts twice. The new model is the plain mean of the cohort's: the
-    examples are in the distributions. Clients know nothing of it: the server keeps their updates, and what a round exchanges is
-    that of FedAvg. Cohorts hold large clients more often, so that with clients of unequal size a round trains on more examples.
+    A client may be drawn several times; drawn twice, it trains twice and counts twice. The new model is the plain mean of the
+    cohort's: the examples are in the distributions. The server keeps the updates, and clients know nothing of it: a round
+    exchanges what one of FedAvg does. Cohorts hold large clients more often: with clients of unequal size, a round trains on
+    more examples.
 
     The time for a tree grows with the third power of the number of clients, the server state with its square.
 
@@ -45,7 +46,7 @@ class CluSamp(RoundBased):
 
     Attributes:
         similarity: of two updates: "arccos" is the angle between them, "l1" the sum of absolute differences, "l2" the sum of
-            squared differences; the update of a client that has not taken part is 0, and its angle to all others, too.
+            squared differences; the update of a client that has not taken part is 0, and so is its angle to all others.
     """
 
     similarity: Similarity = "arccos"
@@ -140,10 +141,11 @@ def with_products(products: Tensor, rows: dict[int, Tree], changed: list[int], k
     positions = [clients.index(client) for client in changed]
     new = torch.zeros(len(changed), len(clients), dtype=products.dtype, device=products.device)
     # Piece by piece of the params: all updates together may be larger than the memory.
+    width = max(1, _STACKED // len(clients))
     for leaves in zip(*map(tree.leaves, rows.values()), strict=True):
-        pieces = (leaf.flatten().split(max(1, _STACKED // len(clients))) for leaf in leaves)
-        for stacked in map(torch.stack, zip(*pieces, strict=True)):
-            stacked = stacked.to(products.device, products.dtype)
+        flat = [leaf.flatten() for leaf in leaves]
+        for start in range(0, len(flat[0]), width):
+            stacked = torch.stack([leaf[start : start + width] for leaf in flat]).to(products.device, products.dtype)
             new += _products(stacked[positions], stacked, kind)
     result, one, other = products.clone(), torch.tensor(changed), torch.tensor(clients)
     result[one[:, None], other] = new

@@ -1,4 +1,4 @@
-"""Rounds of several cluster models: what IFCA, FedSoft and FeSEM have in common."""
+"""Rounds of several cluster models: what IFCA, FedSoft, FeSEM, FedCluster and k-means have in common."""
 
 import functools
 from collections.abc import Callable
@@ -130,6 +130,70 @@ class ClusteredRounds(RoundBased):
         clusters = self.memberships(task, task.cohort(client_ids), state).argmax(1)
         params, buffers = (tree.row(models, clusters) for models in self.cluster_models(task, state))
         return Deployed(task.model, params, buffers, True)
+
+
+@dataclass(frozen=True)
+class RegroupedRounds(ClusteredRounds):
+    """Cluster models of which the server tells each client its own, and learns from trained models who belongs together.
+
+    All clients begin in the first cluster. When a cohort has trained, `regroup` may divide clients anew; the cohort's models
+    are then averaged within the clusters as they are now. A client receives one model and sends one, and deploys that of its
+    cluster.
+
+    The server state has "clusters" [N], the cluster of each client. What the server keeps of clients, `regroup` writes.
+    """
+
+    def regroup(self, task, state: State, cohort, updates: Tree) -> State:
+        """The state in which a cohort's models are averaged: with new "clusters", and models for those that are new.
+
+        Args:
+            state: before the round.
+            updates: trained - received params of the cohort, leaves [cohort, ...].
+        """
+        raise NotImplementedError
+
+    def initial_models(self, task):
+        return start_models(task, self.num_clusters, "common")
+
+    def init_server(self, task, params):
+        return {"clusters": torch.zeros(task.population, dtype=torch.long, device=task.device)}
+
+    def memberships(self, task, cohort, state):
+        return one_hot(state["server"]["clusters"][cohort.ids], self.num_clusters, task.dtype)
+
+    def clusters(self, state):
+        """Client -> its cluster."""
+        return dict(enumerate(state["server"]["clusters"].tolist()))
+
+    @property
+    def deploy_reads_clients(self):
+        return False
+
+    def downloads(self, state):
+        return tree.row({"params": state["params"], "buffers": state["buffers"]}, 0)
+
+    def init_client(self, task, params):
+        return {}
+
+    def client_states(self, task, cohort, state):
+        """Which model to train: all else that is known of a client, the server keeps."""
+        return {"memberships": self.assign(task, cohort, state)}
+
+    def conclude(self, task, state, cohort, mapped):
+        update = mapped.result.update
+        received = tree.row(state["params"], state["server"]["clusters"][cohort.ids])
+        state = self.regroup(task, state, cohort, tree.subtract(update["params"], received))
+        update = {**update, "memberships": self.memberships(task, cohort, state)}
+        params, server = self.aggregate(task, state["params"], state["server"], update, cohort)
+        return self._concluded(
+            task,
+            state,
+            cohort,
+            params=params,
+            buffers=self.aggregate_buffers(state["buffers"], mapped.buffers, update, cohort),
+            server=server,
+            bytes_up=tree.num_bytes(self.uploads(update, mapped.buffers)),
+        )
 
 
 # For methods

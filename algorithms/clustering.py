@@ -1,11 +1,16 @@
-"""Groups of clients with similar label distributions: K-means, with a limit on sizes, and the elbow rule for K."""
+"""Groups of clients with similar label distributions or models: K-means, with a limit on sizes, the elbow rule for K, and the
+best cut in two."""
 
 import math
 import warnings
 from typing import Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from algorithms import tree
+from algorithms.tree import Tree
 from bench.seeding import seed_for
 
 NumClusters = int | Literal["elbow", "none"]
@@ -108,3 +113,37 @@ def in_equal_parts(count: int, num_clusters: int, seed: int) -> np.ndarray:
     for cluster, members in enumerate(np.array_split(np.random.default_rng(seed).permutation(count), num_clusters)):
         labels[members] = cluster
     return labels
+
+
+def bipartition(similarities: np.ndarray) -> np.ndarray:
+    """The cut of points in two parts whose most similar pair across the cut is as dissimilar as can be.
+
+    It is the last merge of single linkage: the tree joins pairs in descending order of similarity, and what remains apart
+    longest is what the cut divides.
+
+    Args:
+        similarities: [n, n], symmetric, n >= 2.
+
+    Returns:
+        Part of each point, 0 or 1 [n]; that of the first point is 0.
+    """
+    from scipy.cluster.hierarchy import cut_tree, linkage
+
+    above_diagonal = similarities[np.triu_indices(len(similarities), 1)]
+    # linkage wants distances, and only their order matters to it.
+    parts = cut_tree(linkage(above_diagonal.max() - above_diagonal, "single"), n_clusters=2).flatten()
+    return parts ^ parts[0]
+
+
+def inner_products(stacked: Tree) -> Tensor:
+    """Inner products over all leaves of n trees, leaves [n, ...]: [n, n], double."""
+    # Leaf by leaf, so that no more than the largest is there in double precision.
+    rows = (leaf.flatten(1).double() for leaf in tree.leaves(stacked))
+    return torch.stack([row @ row.T for row in rows]).sum(0)
+
+
+def coordinates(products: Tensor) -> np.ndarray:
+    """Points with the distances of vectors of which only the inner products [n, n] are known: [n, n], with mean 0."""
+    centred = products - products.mean(0) - products.mean(1, keepdim=True) + products.mean()
+    squares, axes = torch.linalg.eigh(centred)
+    return (axes * squares.clamp(min=0).sqrt()).cpu().numpy()

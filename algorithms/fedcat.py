@@ -67,7 +67,8 @@ class FedCat(RoundBased):
             return []
         return [
             f"{algorithms.name_of(self)} averages its {size} copies after every {size} rounds: rounds must be a multiple of "
-            f"{size}, the clients of a round, but got {rounds}; use {rounds - rounds % size + size}."
+            f"{size}, the clients of a round, but got {rounds}; set rounds={rounds - rounds % size + size}, or a smaller "
+            f"participation than {config.participation:g}."
         ]
 
     def has_model(self, config, round):
@@ -81,7 +82,8 @@ class FedCat(RoundBased):
         return task.cohort(selected.roll(-position) if self.concatenation else selected)
 
     def selected(self, task, state: State) -> Tensor:
-        """The clients of the round that follows a state, in the order of their groups, or in random order without [K]."""
+        """The clients of the round that follows a state [K]: in the order of their groups; without groups in random order where
+        copies travel, else ascending."""
         round, server = state["round"], state["server"]
         if self.grouping:
             counts = server["counts"].cpu()[:, round % _cohort_size(task)]

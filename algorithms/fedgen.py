@@ -34,7 +34,7 @@ class FedGen(RoundBased):
     generator of its inputs.
 
     Server: when a cohort S has trained, G takes `generator_steps` steps of Adam on the teacher and the diversity loss
-    (`algorithms.generator`), with labels y uniform over those of which a client of S has more than one example, and
+    (`algorithms.generator`), with labels y uniform over those with n_k^y > 1 at a client of S, and
     a_k(y) = n_k^y / sum_S n_j^y. Moments of Adam stay from round to round.
 
     Client: in round r, from the second on, the loss of a batch of the size B (the setting `batch_size`) is
@@ -50,17 +50,18 @@ class FedGen(RoundBased):
     As in the code, B_gen / B is a factor of the first generated term only: with the defaults and B = 50, A B_gen / B is 25.6.
     And y' is uniform, so that clients need not know the global label distribution.
 
-    Differs from the paper: the code's rule that the generated terms end after 20 local epochs, and its decay of the clients'
-    learning rate by 0.99 per round, are left out.
+    Differs from the paper: the code's rule that the generated terms end after 20 local epochs (of one mini-batch each), and its
+    decay of the clients' learning rate by 0.99 per round, are left out.
     Differs from the paper: the sizes of G and of both batches are those of later code by the authors of FedCat (Hu et al.,
-    2022), and labels are counted in all data. FedGen's code has noise_width 32, hidden_width 256, batches of 32 generated
-    features and counted "batches".
+    2022), and labels are counted in all data; Adam goes on from round to round, and weights decay, which they do not in that
+    code. FedGen's code has noise_width 32, hidden_width 256, batches of 32 generated features and counted "batches".
 
     Attributes:
         label_weight: A (generative_alpha of the code), weight of the cross-entropy of generated features, >= 0.
         latent_weight: B (generative_beta of the code), weight of the distance to the predictions for generated features, >= 0;
             FedAvg if both weights are 0.
-        decay: factor per round on A, B and the generator's learning rate, in (0, 1].
+        decay: factor on A and B per round, and on the generator's learning rate per round in which it is trained (in which some
+            label qualifies), in (0, 1].
         generated_per_step: B_gen, generated features of the first generated term, >= 1.
         noise_width, hidden_width: values of a noise and hidden units of the generator, >= 1.
         noise: "uniform" in [0, 1), as in the code, or "gaussian", standard normal, as in the paper.
@@ -211,15 +212,14 @@ class FedGen(RoundBased):
         return Generator(self.noise_width, self.hidden_width, model.num_classes, model.feature_dim)
 
 
-@torch.no_grad()
 def _visited(data, plan, view) -> Tensor:
     """Examples of each class in the batches of a plan [num_classes]."""
     classes = torch.arange(len(view.label_counts), device=view.label_counts.device)
     counts = torch.zeros_like(view.label_counts)
     for index in plan:
-        batch = data.take(index)
-        real = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
-        counts = counts + ((batch.y[:, None] == classes) & real[:, None]).sum(0)
+        labels = data.federation.labels[index.rows]
+        real = torch.ones_like(labels, dtype=torch.bool) if index.mask is None else index.mask
+        counts = counts + ((labels[:, None] == classes) & real[:, None]).sum(0)
     return counts
 
 

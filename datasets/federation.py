@@ -23,6 +23,8 @@ class Federation:
         transform: converts bytes to model inputs.
         noise_levels: [population], standard deviation of the Gaussian noise on the inputs of client i (partition
             `noise-s`), or None.
+        test_clients: rows of the test examples on which each client tests, int64, on the host; None if clients have no
+            test data of their own.
     """
 
     images: Tensor
@@ -33,6 +35,7 @@ class Federation:
     label_counts: Tensor
     transform: Transform | Identity
     noise_levels: Tensor | None = None
+    test_clients: tuple[Tensor, ...] | None = None
 
     @property
     def num_classes(self) -> int:
@@ -75,7 +78,18 @@ class Federation:
         return x + noise_level.to(dtype) * noise.to(dtype)
 
 
-def federate(images, labels, test_images, test_labels, clients, num_classes, transform, noise=0.0, device="cpu"):
+def federate(
+    images,
+    labels,
+    test_images,
+    test_labels,
+    clients,
+    num_classes,
+    transform,
+    noise=0.0,
+    device="cpu",
+    test_clients=None,
+):
     """Builds a Federation from arrays.
 
     Args:
@@ -83,6 +97,7 @@ def federate(images, labels, test_images, test_labels, clients, num_classes, tra
             memory-mapped arrays are not copied.
         clients: one array of rows per client.
         noise: sigma of the partition `noise-s`; client i of N gets sigma * i / (N - 1).
+        test_clients: one array of rows of the test examples per client; None if clients have no test data of their own.
     """
     import warnings
 
@@ -90,7 +105,8 @@ def federate(images, labels, test_images, test_labels, clients, num_classes, tra
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         tensors = [torch.from_numpy(array).to(device) for array in (images, labels, test_images, test_labels)]
     rows = tuple(torch.from_numpy(client) for client in clients)
+    tested = None if test_clients is None else tuple(torch.from_numpy(client) for client in test_clients)
     on_host = tensors[1].cpu()
     counts = torch.stack([torch.bincount(on_host[client], minlength=num_classes) for client in rows])
     levels = noise * torch.arange(len(rows)) / max(len(rows) - 1, 1) if noise else None
-    return Federation(*tensors, rows, counts.double(), transform, levels)
+    return Federation(*tensors, rows, counts.double(), transform, levels, tested)

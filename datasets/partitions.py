@@ -1,8 +1,8 @@
 """Partitions: assignments of training examples to clients.
 
-The partitions equal those of NIID-Bench and FedConcat index for index. Both use the global legacy generators of NumPy and
-Python. Therefore randomness is sequential here, unlike everywhere else: the order of draws must not change. Private
-generator instances produce the same streams without touching the global ones.
+The partitions equal those of NIID-Bench and FedConcat index for index, and the shifts those of FedCollab. All use the global
+legacy generators of NumPy and Python. Therefore randomness is sequential here, unlike everywhere else: the order of draws must
+not change. Private generator instances produce the same streams without touching the global ones.
 
 Li et al., Federated Learning on Non-IID Data Silos: An Experimental Study, ICDE 2022.
 https://arxiv.org/abs/2102.02079
@@ -10,13 +10,14 @@ https://arxiv.org/abs/2102.02079
 
 import random
 import re
-from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from bench.errors import unknown
+from datasets import shifts
 
 MIN_EXAMPLES = 10  # smallest client that a Dirichlet draw may produce
 MAX_DRAWS = 10_000  # the published partitions need up to 1,166
@@ -28,10 +29,12 @@ class Drawn(NamedTuple):
     Attributes:
         indices: one int64 array of training indices per client.
         num_draws: Dirichlet draws until every client was large enough; 1 for other kinds.
+        test_indices: likewise, the indices that clients test on; None if they have no test data of their own.
     """
 
     indices: list[np.ndarray]
     num_draws: int
+    test_indices: list[np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,9 @@ class Partition:
     @property
     def name(self) -> str:
         """The canonical name: "dir-0.1" for "dir-0.10"."""
-        values = (np.format_float_positional(value, trim="-") for value in astuple(self))
+        values = [np.format_float_positional(value, trim="-") for value in astuple(self)]
+        if not values:
+            return self.pattern
         return "-".join([self.pattern.partition("-")[0], *values])
 
     @property
@@ -58,13 +63,9 @@ class Partition:
         """Whether the parameter may have this value; text that is not a number is passed as NaN."""
         return False
 
-    def split(
-        self, labels, num_clients, num_classes, seed, *, dirichlet_seed_override=None, groups=None
-    ) -> list[np.ndarray]:
+    def split(self, labels, num_clients, num_classes, seed, **options) -> list[np.ndarray]:
         """One int64 array of indices per client; see `draw`."""
-        return self.draw(
-            labels, num_clients, num_classes, seed, dirichlet_seed_override=dirichlet_seed_override, groups=groups
-        ).indices
+        return self.draw(labels, num_clients, num_classes, seed, **options).indices
 
     def draw(
         self,
@@ -75,17 +76,20 @@ class Partition:
         *,
         dirichlet_seed_override: int | None = None,
         groups: np.ndarray | None = None,
+        num_test: int = 0,
     ) -> Drawn:
-        """Assigns every index to exactly one client; no client is empty.
+        """Assigns every index to exactly one client; no client is empty. A shift leaves some of them out.
 
         Args:
-            labels: [examples], class of each training example, 0..num_classes-1.
+            labels: [examples], class of each training example, 0..num_classes-1; for a shift of each training example, then
+                of each test example.
             num_clients: size of the population.
             num_classes: classes of the dataset, also those that `labels` lacks.
             seed: the run's seed.
             dirichlet_seed_override: replaces the seed for `dir-b` only. 2020 reproduces the partition that the authors'
                 code drew for every seed before February 2023.
             groups: [examples], number of the writer of each example, read by `natural` only.
+            num_test: test examples among the labels, read by shifts only.
 
         Raises:
             ValueError: these clients and labels cannot be split this way.
@@ -96,14 +100,21 @@ class Partition:
             seed = dirichlet_seed_override
         if isinstance(self, Natural):
             labels = _require_groups(groups, num_clients)
-        drawn = self._draw(np.asarray(labels), num_clients, num_classes, seed)
-        for client, indices in enumerate(drawn.indices):
-            if len(indices) == 0:
-                raise ValueError(
-                    f"{self.name} of {len(labels)} examples leaves client {client} of {num_clients} without "
-                    "examples; use fewer clients or more examples."
-                )
+        own = {"num_test": num_test} if isinstance(self, Shift) else {}
+        drawn = self._draw(np.asarray(labels), num_clients, num_classes, seed, **own)
+        for parts in (drawn.indices, drawn.test_indices or ()):
+            if mistake := self.empty_client([len(indices) for indices in parts], len(labels)):
+                raise ValueError(mistake)
         return drawn
+
+    def empty_client(self, sizes: Sequence[int], num_examples: int) -> str:
+        """Why the first client without examples cannot be, as a sentence; "" if there is none."""
+        if 0 not in sizes:
+            return ""
+        return (
+            f"{self.name} of {num_examples} examples leaves client {list(sizes).index(0)} of {len(sizes)} without "
+            "examples; use fewer clients or more examples."
+        )
 
     def _draw(self, labels: np.ndarray, num_clients: int, num_classes: int, seed: int) -> Drawn:
         raise NotImplementedError
@@ -309,6 +320,106 @@ class Natural(Partition):
         return Drawn([np.flatnonzero(labels == writer) for writer in range(num_clients)], 1)
 
 
+@dataclass(frozen=True)
+class Shift(Partition):
+    """Training and test images are dealt together, and each client has test data of its own (see `datasets.shifts`).
+
+    Of each client's examples the same share is for testing as of all images; the second half of the clients keeps few of the
+    others for training.
+
+    Attributes:
+        decay: these clients keep the share e^-decay.
+        needed_classes: for which it is defined; None for any number.
+    """
+
+    decay: ClassVar[float]
+    needed_classes: ClassVar[int | None] = None
+    usual_clients: ClassVar[int] = 20
+
+    def validate(self, num_clients: int, num_classes: int, num_test: int) -> list[str]:
+        """Why it cannot be drawn, as sentences; arguments as in `draw`."""
+        mistakes = []
+        if num_clients % shifts.GROUPS:
+            mistakes.append(
+                f"{self.name} has {shifts.GROUPS} groups of equally many clients: clients must be a multiple of "
+                f"{shifts.GROUPS}, but got {num_clients}."
+            )
+        if self.needed_classes not in (None, num_classes):
+            mistakes.append(
+                f"{self.name} is defined for {self.needed_classes} classes, but the dataset has {num_classes}; use another "
+                "dataset, or feature-shift."
+            )
+        if not num_test:
+            mistakes.append(
+                f"{self.name} deals training and test images together, but the dataset has no test images; use another "
+                "dataset or partition."
+            )
+        return mistakes
+
+    def counts(self, class_counts: np.ndarray, num_clients: int, test_share: float) -> np.ndarray:
+        """Examples of each class at each client, [2, clients, classes]: for training, and for testing.
+
+        Args:
+            class_counts: [classes], training and test examples together.
+            test_share: share of the test examples in them.
+        """
+        kept = shifts.kept_shares(num_clients, self.decay)
+        return shifts.count(class_counts, self._shares(num_clients, len(class_counts)), kept, test_share)
+
+    def client_images(self, images: np.ndarray, client: int, num_clients: int) -> np.ndarray:
+        """What a client sees of images, uint8 [n, C, H, W]."""
+        return images
+
+    def client_labels(self, labels: np.ndarray, client: int, num_clients: int) -> np.ndarray:
+        """What a client calls examples of these labels, [n]."""
+        return labels
+
+    def _shares(self, num_clients: int, num_classes: int) -> np.ndarray:
+        return shifts.equal_shares(num_clients, num_classes)
+
+    def _draw(self, labels, num_clients, num_classes, seed, num_test=0):
+        for mistake in self.validate(num_clients, num_classes, num_test):
+            raise ValueError(mistake)
+        shares, kept = self._shares(num_clients, num_classes), shifts.kept_shares(num_clients, self.decay)
+        train, test = shifts.deal(labels, shares, kept, num_test / len(labels), seed)
+        return Drawn(train, 1, test)
+
+
+@dataclass(frozen=True)
+class LabelShift(Shift):
+    """Groups of clients with other labels; each client has test data of its own."""
+
+    pattern: ClassVar[str] = "label-shift"
+    decay = 5
+    needed_classes = 10
+
+    def _shares(self, num_clients, num_classes):
+        return shifts.label_shares(num_clients)
+
+
+@dataclass(frozen=True)
+class FeatureShift(Shift):
+    """Groups of clients that see images rotated by other angles; each client has test data of its own."""
+
+    pattern: ClassVar[str] = "feature-shift"
+    decay = 2
+
+    def client_images(self, images, client, num_clients):
+        return shifts.rotate(images, shifts.group_of(client, num_clients))
+
+
+@dataclass(frozen=True)
+class ConceptShift(Shift):
+    """Groups of clients that name the same labels otherwise; each client has test data of its own."""
+
+    pattern: ClassVar[str] = "concept-shift"
+    decay = 3
+    needed_classes = 20
+
+    def client_labels(self, labels, client, num_clients):
+        return shifts.rename(labels, shifts.group_of(client, num_clients))
+
+
 def _require_groups(groups: np.ndarray | None, num_clients: int) -> np.ndarray:
     if groups is None:
         raise ValueError("Partition natural needs a dataset that names its writers, such as femnist.")
@@ -319,10 +430,29 @@ def _require_groups(groups: np.ndarray | None, num_clients: int) -> np.ndarray:
     return groups
 
 
-_CLASSES = {cls.pattern: cls for cls in (LabelsPerClient, Dirichlet, Iid, Quantity, Noise, SingleClient, Natural)}
+_CLASSES = {
+    cls.pattern: cls
+    for cls in (
+        *(LabelsPerClient, Dirichlet, Iid, Quantity, Noise, SingleClient, Natural),
+        *(LabelShift, FeatureShift, ConceptShift),
+    )
+}
 
 KINDS: dict[str, str] = {pattern: cls.__doc__.splitlines()[0] for pattern, cls in _CLASSES.items()}
 """Pattern of the name -> one-line description."""
+
+
+WITH_CLIENTS = ("natural", "label-shift", "feature-shift", "concept-shift")
+"""Partitions that say how many clients there are if a config does not; budgets leave that to them."""
+
+
+def usual_clients(name: str, num_writers: int | None) -> int | None:
+    """The size of the population of one of `WITH_CLIENTS`; None if it is not known.
+
+    Args:
+        num_writers: of the dataset; None if it does not name them.
+    """
+    return num_writers if name == Natural.pattern else Shift.usual_clients
 
 
 def parse(name: str) -> Partition:
@@ -331,11 +461,11 @@ def parse(name: str) -> Partition:
     Raises:
         ValueError: no such kind, or a parameter out of its range.
     """
-    if name in ("iid", "none", "natural"):
+    if name in _CLASSES and not fields(_CLASSES[name]):
         return _CLASSES[name]()
     kind, dash, text = name.partition("-")
     for pattern, cls in _CLASSES.items():
-        if dash and pattern.startswith(f"{kind}-"):
+        if dash and pattern.startswith(f"{kind}-") and fields(cls):
             value = _number(text)
             if not cls.accepts(value):
                 raise ValueError(f"{pattern} needs {cls.parameter}, but got {name!r}.")

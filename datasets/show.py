@@ -5,6 +5,30 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from datasets.base import Dataset
+from datasets.partitions import Partition, Shift
+
+
+def tables(partition: Partition, dataset: Dataset, num_clients: int, seed: int) -> dict[str, pd.DataFrame]:
+    """How a partition deals a dataset: "training", and "testing" where clients have test data of their own -> `count_labels`.
+
+    Raises:
+        ValueError: the dataset cannot be dealt this way.
+    """
+    labels, num_classes = dataset.train.labels, dataset.num_classes
+    if not isinstance(partition, Shift):
+        dealt = partition.split(labels, num_clients, num_classes, seed, groups=dataset.train.groups)
+        return {"training": count_table(dealt, labels, dataset.classes)}
+    tested = dataset.test.labels
+    labels = np.concatenate([labels, tested])
+    drawn = partition.draw(labels, num_clients, num_classes, seed, num_test=len(tested))
+
+    def count(indices: list[np.ndarray]) -> pd.DataFrame:
+        named = [partition.client_labels(labels[own], client, num_clients) for client, own in enumerate(indices)]
+        return count_labels(named, dataset.classes)
+
+    return {"training": count(drawn.indices), "testing": count(drawn.test_indices)}
+
 
 def count_table(indices: list[np.ndarray], labels: np.ndarray, classes: tuple[str, ...]) -> pd.DataFrame:
     """Examples of each class at each client.
@@ -17,17 +41,23 @@ def count_table(indices: list[np.ndarray], labels: np.ndarray, classes: tuple[st
     Returns:
         One row per client (index "client", from 0) and one integer column per class, then "total".
     """
-    counts = [np.bincount(labels[client], minlength=len(classes)) for client in indices]
+    return count_labels([labels[client] for client in indices], classes)
+
+
+def count_labels(labels: list[np.ndarray], classes: tuple[str, ...]) -> pd.DataFrame:
+    """The table of `count_table`, of the labels of each client's examples."""
+    counts = [np.bincount(client, minlength=len(classes)) for client in labels]
     table = pd.DataFrame(np.stack(counts), columns=list(classes)).rename_axis("client")
     return table.assign(total=table.sum(axis=1))
 
 
-def draw_bubbles(table: pd.DataFrame, path: Path, title: str = "") -> None:
+def draw_bubbles(table: pd.DataFrame, path: Path, title: str = "", test: pd.DataFrame | None = None) -> None:
     """Draws one bubble per client and class; its area is proportional to the number of examples.
 
     Args:
         table: from `count_table`.
         path: of the plot, in the format of its suffix (.png, .svg, .pdf).
+        test: the table of the clients' own test examples, to be drawn below on the same scale.
 
     Raises:
         ValueError: a suffix that matplotlib cannot write.
@@ -40,32 +70,35 @@ def draw_bubbles(table: pd.DataFrame, path: Path, title: str = "") -> None:
         known = ", ".join(f".{name}" for name in formats)
         raise ValueError(f"A plot is written to a file ending in one of {known}, but got {str(path)!r}.")
 
-    counts = table.drop(columns="total")
-    num_clients, num_classes = counts.shape
+    shown = [table] if test is None else [table, test]
+    parts = [part.drop(columns="total") for part in shown]
+    num_clients, num_classes = parts[0].shape
     width, height = _cell(10, num_clients), _cell(4, num_classes)  # inches per client and per class
-    largest = counts.to_numpy().max()
+    largest = max(part.to_numpy().max() for part in parts)
     # With many clients or classes, bubbles may overlap in one direction; they are translucent.
     diameter = 72 * min(max(width, height, 0.16), 3 * min(width, height))  # of the largest, in points
 
     def area(count):
         return diameter**2 * count / largest
 
-    figure = Figure(figsize=(width * num_clients + 2.6, height * num_classes + 1.3), layout="constrained")
-    axes = figure.subplots()
-    clients, labels = np.nonzero(counts.to_numpy())
-    axes.scatter(clients, labels, area(counts.to_numpy()[clients, labels]), alpha=0.6, linewidth=0)
-    for count in legend_counts(largest):
-        axes.scatter([], [], area(count), color="C0", alpha=0.6, linewidth=0, label=f"{count:,}")
-    axes.legend(title="examples", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelspacing=1.2)
+    size = (width * num_clients + 2.6, (height * num_classes + 1.3) * len(parts))
+    figure = Figure(figsize=size, layout="constrained")
+    for axes, counts in zip(figure.subplots(len(parts), squeeze=False)[:, 0], parts, strict=True):
+        clients, labels = np.nonzero(counts.to_numpy())
+        axes.scatter(clients, labels, area(counts.to_numpy()[clients, labels]), alpha=0.6, linewidth=0)
+        for count in legend_counts(largest):
+            axes.scatter([], [], area(count), color="C0", alpha=0.6, linewidth=0, label=f"{count:,}")
+        axes.legend(title="examples", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, labelspacing=1.2)
 
-    axes.set_xlim(-1, num_clients)
-    axes.set_ylim(-1, num_classes)
-    step = max(1, round(0.12 / height))  # a label needs about 0.12 inches
-    axes.set_yticks(range(0, num_classes, step), counts.columns[::step], fontsize=8)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_axisbelow(True)
-    axes.grid(color="0.92", linewidth=0.5)
-    axes.set(xlabel="client", ylabel="class", title=title)
+        axes.set_xlim(-1, num_clients)
+        axes.set_ylim(-1, num_classes)
+        step = max(1, round(0.12 / height))  # a label needs about 0.12 inches
+        axes.set_yticks(range(0, num_classes, step), counts.columns[::step], fontsize=8)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_axisbelow(True)
+        axes.grid(color="0.92", linewidth=0.5)
+        what = "" if test is None else ", for testing" if counts is parts[-1] else ", for training"
+        axes.set(xlabel="client", ylabel="class", title=title + what)
     figure.savefig(path, dpi=150)
 
 

@@ -4,7 +4,7 @@ Augmentation is an index map: each output pixel has the index of the input pixel
 compose into one map, so a batch is augmented by one gather of bytes on its device.
 
 The sets of transforms are those of the papers: `fedconcat` (FedConcat and NIID-Bench), `moon` (MOON, used by CCVR), `fedcat`
-(FedCat: normalisation without augmentation), and `none` (scaling to [0, 1] only, for any dataset).
+and `fedcollab` (normalisation without augmentation), and `none` (scaling to [0, 1] only, for any dataset).
 """
 
 from __future__ import annotations
@@ -46,12 +46,14 @@ _CIFAR100 = {
     "std": (0.2673342858792401, 0.2564384629170883, 0.27615047132568404),
 }
 _FEDCAT_CIFAR100 = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
+_FEDCOLLAB_CIFAR100 = {"mean": (0.5071, 0.4866, 0.4409), "std": (0.2673, 0.2564, 0.2762)}
 _ROTATED = {"padding": "zero", "flip": True, "rotation": 15.0}
 _MIRRORED = {"padding": "reflect", "flip": True}
 
 # FedConcat: as in its released code; other datasets are only scaled.
 # MOON: as in QinbinLi/MOON for CIFAR and in FedML for CINIC-10; defined for these three datasets only.
 # FedCat: no augmentation; the paper names no scaling, these are the statistics of its authors' code (HMHelloWorld/FedMR).
+# FedCollab: no augmentation; as in its authors' code. MNIST, which may stand in for Fashion-MNIST, with its own statistics.
 RECIPES = {
     "fedconcat": {
         "cifar10": Recipe(**_MIRRORED),
@@ -77,9 +79,16 @@ RECIPES = {
         "cifar100-coarse": Recipe(**_FEDCAT_CIFAR100),
         "femnist": Recipe(mean=(0.5,), std=(-0.5,)),  # 1 - 2x: the white background becomes -1
     },
+    "fedcollab": {
+        "fmnist": Recipe(mean=(0.2860,), std=(0.3530,)),
+        "mnist": Recipe(mean=(0.1307,), std=(0.3081,)),
+        "cifar10": Recipe(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
+        "cifar100": Recipe(**_FEDCOLLAB_CIFAR100),
+        "cifar100-coarse": Recipe(**_FEDCOLLAB_CIFAR100),
+    },
     "none": {},
 }
-_UNDEFINED_ELSEWHERE = ("moon", "fedcat")  # transforms that are refused for datasets without an entry
+_UNDEFINED_ELSEWHERE = ("moon", "fedcat", "fedcollab")  # transforms that are refused for datasets without an entry
 NAMES = tuple(RECIPES)
 VERSION = 1  # raised whenever the outputs of a transform may change; part of the run id
 

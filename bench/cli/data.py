@@ -50,14 +50,16 @@ def show(
     partition: str,
     clients: Annotated[
         int | None,
-        typer.Option(min=1, help="Size of the population; 40 if left out, for natural the number of writers."),
+        typer.Option(
+            min=1, help="Size of the population; 40 if left out, for natural the number of writers, for shifts 20."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     image_size: SizeOption = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw it, to a .png, .svg or .pdf file.")] = None,
     data_dir: given.DataOption = None,
 ) -> None:
-    """Print how many examples of each class each client gets."""
+    """Print how many examples of each class each client gets, for training and, where it has its own, for testing."""
     import datasets
     from datasets import partitions
     from datasets import show as pictures
@@ -65,14 +67,15 @@ def show(
     with explained():
         dealt = partitions.parse(partition)
         images = datasets.load(dataset, data_dir, image_size=_size(image_size))
-        labels, groups = images.train.labels, images.train.groups
-        if clients is None:
-            clients = images.num_writers if isinstance(dealt, partitions.Natural) and images.num_writers else 40
-        indices = dealt.split(labels, clients, images.num_classes, seed, groups=groups)
-        table = pictures.count_table(indices, labels, images.classes)
-        typer.echo(table.to_string())
+        if clients is None and partition in partitions.WITH_CLIENTS:
+            clients = partitions.usual_clients(partition, images.num_writers)
+        clients = clients or 40
+        parts = pictures.tables(dealt, images, clients, seed)
+        for name, table in parts.items():
+            typer.echo("\n".join([*([f"{name}:"] if len(parts) > 1 else []), table.to_string()]))
         if plot:
-            pictures.draw_bubbles(table, plot, f"{dataset}, {dealt.name}, {clients} clients, seed {seed}")
+            title = f"{dataset}, {dealt.name}, {clients} clients, seed {seed}"
+            pictures.draw_bubbles(parts["training"], plot, title, parts.get("testing"))
             say(f"Saved: {plot}")
 
 

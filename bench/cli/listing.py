@@ -130,12 +130,15 @@ def _counts(cells: list[Cell], store: Store, counted: set[str]) -> list[str]:
     done = len({cell.id for cell in cells if store.status(cell.id) in ("done", "diverged")})
     trained = {cell.id: cell.config for cell in (training_of(cell) or cell for cell in cells) if cell.id not in counted}
     counted |= trained.keys()
-    examples = sum(map(examples_to_train, trained.values()))
-    return [str(len(cells)), str(chosen(cells)), str(len(trained)), str(done), f"{examples / 1e6:,.1f}"]
+    examples = [examples_to_train(config) for config in trained.values()]
+    unknown = " ?" * (0 in examples)
+    millions = f"{sum(examples) / 1e6:,.1f}{unknown}" if any(examples) or not examples else "?"
+    return [str(len(cells)), str(chosen(cells)), str(len(trained)), str(done), millions]
 
 
 _CAPTION = (
     "trials: every point of the tuning sets; chosen: one for each cell and seed; trainings: runs that train, each counted "
     "once (what is calibrated after training shares one); M examples: millions of training examples, all epochs and "
-    "trainings; MB/client: sent and received in one trial, mean over clients (10^6 bytes)"
+    "trainings (? where the size of the data is not known); MB/client: sent and received in one trial, mean over clients "
+    "(10^6 bytes)"
 )

@@ -20,7 +20,8 @@ def tune(
     samples: Annotated[int | None, typer.Option(help="Configurations to try; a grid is tried as a whole.")] = None,
     seeds: given.SeedsOption = None,
     metric: Annotated[
-        str | None, typer.Option(help="What counts: validation_accuracy, ..._global_accuracy, ..._local_accuracy.")
+        str | None,
+        typer.Option(help="What counts: validation_accuracy, ..._global_..., ..._local_..., ..._own_accuracy."),
     ] = None,
     validation_share: given.ShareOption = 0.15,
     budget: given.BudgetOption = "paper",

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bench import models
 from datasets import DatasetInfo, partitions
 from datasets.resized import shape_in_run
@@ -57,7 +59,8 @@ def _validate_placement(config: RunConfig, partition: partitions.Partition) -> l
         )
     if config.validation_share is not None and config.split != "validation":
         mistakes.append(f"validation_share is for the split validation only, but the split is {config.split}.")
-    if config.split == "validation" and config.test_examples is not None:
+    is_shift = isinstance(partition, partitions.Shift)  # its test examples are among those that clients set aside from
+    if config.split == "validation" and config.test_examples is not None and not is_shift:
         mistakes.append("test_examples is for the split test only, but the split is validation; leave it out.")
     if config.dirichlet_seed_override is not None and not isinstance(partition, partitions.Dirichlet):
         mistakes.append(f"dirichlet_seed_override is for partitions dir-b only, but the partition is {partition.name}.")
@@ -93,6 +96,8 @@ def _validate_partition(config: RunConfig, partition: partitions.Partition, info
     """Why a partition cannot deal this many examples of this many classes to this many clients."""
     if isinstance(partition, partitions.Natural):
         return _validate_writers(config, info)
+    if isinstance(partition, partitions.Shift):
+        return _validate_shift(config, partition, info)
     examples, mistakes = config.train_examples or info.train_size, []
     if isinstance(partition, partitions.LabelsPerClient):
         if partition.labels_per_client > info.num_classes:
@@ -119,6 +124,26 @@ def _validate_partition(config: RunConfig, partition: partitions.Partition, info
             f"clients must be at most the number of training examples ({examples}), but got {config.clients}."
         )
     return mistakes
+
+
+def shift_sizes(config: RunConfig, partition: partitions.Shift, info: DatasetInfo) -> list[list[int]]:
+    """Training examples of each client, and test examples, as if all classes had equally many; [] where the sizes of the
+    dataset depend on its files."""
+    train, test = config.train_examples or info.train_size, config.test_examples or info.test_size
+    if train is None or test is None:
+        return []
+    per_class = np.full(info.num_classes, (train + test) // info.num_classes)
+    return partition.counts(per_class, config.clients, test / (train + test)).sum(2).tolist()
+
+
+def _validate_shift(config: RunConfig, partition: partitions.Shift, info: DatasetInfo) -> list[str]:
+    """Why a shift cannot deal the examples."""
+    num_test = 1 if info.test_size is None else info.test_size
+    if mistakes := partition.validate(config.clients, info.num_classes, num_test):
+        return mistakes
+    train, test = config.train_examples or info.train_size or 0, config.test_examples or info.test_size or 0
+    found = (partition.empty_client(sizes, train + test) for sizes in shift_sizes(config, partition, info))
+    return [mistake for mistake in found if mistake][:1]
 
 
 def _validate_writers(config: RunConfig, info: DatasetInfo) -> list[str]:

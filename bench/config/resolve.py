@@ -17,7 +17,6 @@ from bench.config.methods import build, describe_method, is_method, options_of, 
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
 from bench.errors import ConfigError, sentences, unknown
 from datasets import DatasetInfo, partitions, transforms
-from datasets.partitions import Natural
 
 DEFAULT_LOCAL_EPOCHS = 10
 
@@ -31,7 +30,7 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
     Raises:
         ConfigError: with all mistakes, each with the nearest valid name or the range that holds.
     """
-    config, method = read(_with_writers(flat, datasets.INFO if facts is None else facts))
+    config, method = read(_with_clients(flat, datasets.INFO if facts is None else facts))
     mistakes = [*validate_config(config, facts), *method.validate(config), *_validate_trace(config, method)]
     if mistakes:
         raise ConfigError(mistakes)
@@ -70,13 +69,14 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     return config, method
 
 
-def _with_writers(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo]) -> dict[str, Any]:
-    """The settings with a client for each writer, if the partition is natural and leaves the number of clients open."""
+def _with_clients(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo]) -> dict[str, Any]:
+    """The settings with as many clients as the partition usually has, if it says so and they leave that open."""
     settings, dataset = dict(flat), flat.get("dataset")
-    if settings.get("partition") == Natural.pattern and settings.get("clients") is None:
+    info = facts.get(dataset) if isinstance(dataset, str) else None
+    if settings.get("partition") in partitions.WITH_CLIENTS and settings.get("clients") is None:
         settings.pop("clients", None)
-        if isinstance(dataset, str) and dataset in facts and (num_writers := facts[dataset].num_writers):
-            settings["clients"] = num_writers
+        if usual := partitions.usual_clients(settings["partition"], info.num_writers if info else None):
+            settings["clients"] = usual
     return settings
 
 

@@ -81,8 +81,8 @@ class RunConfig(BaseModel):
 
     @property
     def nearest_cohort(self) -> bool:
-        """Whether the size of a cohort is rounded to the nearest integer: where the data say how many clients there are, FedCat
-        has 10 % of them, and 18 of 175 or 184 as of its 180."""
+        """Whether the size of a cohort is rounded to the nearest integer: only for clients of the data, so that 175 to 184
+        writers give 18 per round, as FedCat's 180 do."""
         return self.partition == Natural.pattern
 
     @property

@@ -2,20 +2,22 @@
 
 import functools
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
 import datasets
+from bench.config.compatibility import shift_sizes
 from bench.config.schema import RunConfig
-from datasets import Dataset, Split
+from datasets import Dataset, Split, partitions
 from datasets.resized import shape_in_run
 
 
 def examples_to_train(config: RunConfig) -> int:
     """Training examples of a run, summed over clients, epochs and rounds; 0 where the size of the dataset is unknown.
 
-    As if all clients were of one size; under partial participation the mean over cohorts.
+    As if all clients were of one size, or all classes where they are not; under partial participation the mean over cohorts.
     """
     info = datasets.INFO.get(config.dataset)
     examples = config.train_examples or (info.train_size if info else None)
@@ -23,13 +25,14 @@ def examples_to_train(config: RunConfig) -> int:
         return 0
     from bench.simulation.client import Settings  # imports torch
 
-    each, more = divmod(examples, config.clients)
+    partition = partitions.parse(config.partition)
+    if isinstance(partition, partitions.Shift) and info and (parts := shift_sizes(config, partition, info)):
+        sizes = Counter(parts[0])
+    else:
+        each, more = divmod(examples, config.clients)
+        sizes = Counter({each: config.clients - more, each + 1: more})
     method = _method(json.dumps(config.algorithm))
-    of_all = sum(
-        clients * method.workload(Settings.of(config), size)
-        for clients, size in ((config.clients - more, each), (more, each + 1))
-        if size
-    )
+    of_all = sum(clients * method.workload(Settings.of(config), size) for size, clients in sizes.items() if size)
     return round(config.participation * of_all * config.population / config.clients)
 
 
@@ -51,7 +54,7 @@ def without_numbers(config: RunConfig) -> str | None:
         "momentum": 0.0,
         "weight_decay": 0.0,
         "evaluate_every": None,
-        "partition": config.partition if config.partition in ("none", "natural") else "iid",
+        "partition": config.partition if config.partition in ("none", partitions.Natural.pattern) else "iid",
         "train_examples": None,
         "test_examples": None,
         "dirichlet_seed_override": None,

@@ -19,7 +19,6 @@ from bench.experiments.cells import Cell
 from bench.experiments.grid_schema import Budget, GridSpec, matches, without
 from bench.experiments.labels import UNWRAPPED
 from datasets import DatasetInfo
-from datasets.partitions import Natural
 
 _GENERAL = (*SETTINGS, "wrapper")  # settings of every cell; all others are options of methods
 
@@ -69,10 +68,13 @@ def expand(
     replaced = {dataset: (substitutes or {}).get(dataset) for dataset in missing}
     cells: dict[tuple[str, str], Cell] = {}
     mistakes, used, options = _unknown_whens(grid), set[str](), set[str]()
-    for point in _points(grid, budget, overrides, seeds, datasets.INFO if facts is None else facts):
+    known = datasets.INFO if facts is None else facts
+    for point in _points(grid, budget, overrides, seeds, known):
         used |= point.given - {"rounds"}
         options |= {*_options(point.settings)}
         settings = _with_conditions(grid, point.settings)
+        fixed, info = {*grid.axes, *point.choice, *point.given}, known.get(str(settings.get("dataset")))
+        grid.budgets[budget].fit_to_clients(settings, fixed, info)
         try:
             cell = _cell(grid, settings, point.choice, replaced, facts)
         except ConfigError as error:
@@ -113,9 +115,8 @@ def _points(
             base.setdefault("model", datasets.INFO[dataset].model)
         for choice in _choices(grid, budget, base | given):
             settings = base | choice | given
-            natural = _with_conditions(grid, settings).get("partition") == Natural.pattern
-            fixed = {*axes, *choice, *given}
-            budget.apply(settings, fixed=fixed, axes=varied, info=facts.get(dataset), natural=natural)
+            fixed, cell = {*axes, *choice, *given}, _with_conditions(grid, settings)
+            budget.apply(settings, fixed=fixed, axes=varied, info=facts.get(dataset), cell=cell)
             yield _Point(without(settings, foreign), choice, frozenset(given))
 
 

@@ -19,7 +19,8 @@ from bench.models import canonical
 from bench.participation import cohort_size
 from bench.results.metrics import METRICS
 from datasets import DatasetInfo
-from reports.published.lookup import papers
+from datasets.partitions import WITH_CLIENTS, Natural, usual_clients
+from reports.published.lookup import models_of, papers
 from reports.published.tolerances import RULES
 
 Values = Annotated[list, Field(min_length=1)]
@@ -74,7 +75,7 @@ class Budget(Part):
         min_clients: the population becomes max(min_clients, number of classes).
         train_examples_per_client: trains on a stratified subset of this many examples per client.
         first_clients: where the clients are those of the data (partition `natural`), only the first so many, if there are more.
-        whole_cycles: rounds, and rounds between evaluations, become the next multiple of the number of clients of a round:
+        whole_cycles: rounds, and evaluate_every where it is set, become the next multiple of the number of clients of a round:
             FedCat has a model only then, and all methods of a table train and are evaluated alike.
     """
 
@@ -93,7 +94,7 @@ class Budget(Part):
         fixed: Collection[str],
         axes: Collection[str],
         info: DatasetInfo | None,
-        natural: bool,
+        cell: Mapping[str, Any],
     ) -> None:
         """Puts the settings of the budget into those of a cell.
 
@@ -101,36 +102,50 @@ class Budget(Part):
             fixed: settings that the budget leaves as they are: those of axes, tuning sets and `--set`.
             axes: those among them that are axes; on an axis over clients, `min_clients` is the least.
             info: what is known about the cell's dataset.
-            natural: whether the cell, with the conditions of its grid, has the clients of the data.
+            cell: the settings that the cell would have without a budget: with the conditions of its grid.
         """
+        partition = str(cell.get("partition"))
+        counts_clients, natural = partition in WITH_CLIENTS, partition == Natural.pattern
+        is_shift = counts_clients and not natural  # of fewer images, most clients would have none
+        left = ["clients"] if counts_clients else []
         # A validation run reads no test example.
-        settings = without(self.settings, ["test_examples"] if flat.get("split") == "validation" else [])
-        settings = without(settings, ["clients"] if natural else [])
+        left += ["test_examples"] if flat.get("split") == "validation" or is_shift else []
+        settings = without(self.settings, left + (["train_examples"] if is_shift else []))
         flat |= without(settings, fixed)
+        changes: dict[str, Any] = {}
         for condition in self.conditions:
             if matches(condition.when, flat):
+                changes |= condition.set
                 flat |= without(condition.set, fixed)
-        clients = flat.get("clients", RunConfig.model_fields["clients"].default)
-        if natural and info and "clients" not in fixed:
-            clients = info.num_writers
-        if not isinstance(clients, int):
-            return  # `resolve` refuses it
-        if self.min_clients and not natural and ("clients" in axes or "clients" not in fixed):
-            wanted = clients if "clients" in axes else 0
-            flat["clients"] = clients = max(self.min_clients, info.num_classes if info else 0, wanted)
+        of_data = {"clients": None} if counts_clients and cell.get("clients") is None else {}
+        clients = _clients({**flat, "partition": partition, **of_data}, info)
+        if clients is not None and not counts_clients and self.min_clients:
+            if "clients" in axes or "clients" not in fixed:
+                wanted = clients if "clients" in axes else 0
+                flat["clients"] = clients = max(self.min_clients, info.num_classes if info else 0, wanted)
         own = dict(settings)
-        if self.train_examples_per_client:
+        if clients is not None and self.train_examples_per_client and not is_shift:
             own["train_examples"] = self.train_examples_per_client * clients
+        own |= changes
         for key, size in (("train_examples", "train_size"), ("test_examples", "test_size")):
             if key in own and key not in fixed:
                 of = getattr(info, size, None)
-                flat[key] = subset(own[key], of, info.num_classes) if info and of else own[key]
+                flat[key] = subset(own[key], of, info.num_classes) if info and of and own[key] is not None else own[key]
+
+    def fit_to_clients(self, flat: dict[str, Any], fixed: Collection[str], info: DatasetInfo | None) -> None:
+        """Puts what depends on the number of clients into the settings of a cell, which have all conditions: the first of the
+        clients of the data, and whole cycles; arguments as in `apply`."""
+        clients, natural = _clients(flat, info), flat.get("partition") == Natural.pattern
+        if clients is None:
+            return
         if natural and self.first_clients and self.first_clients < clients and "first_clients" not in fixed:
             flat["first_clients"] = self.first_clients
-        if self.whole_cycles:
-            cohort = _cohort_size(flat, clients, natural)
-            numbers = {key: flat.get(key) for key in ("rounds", "evaluate_every") if key not in fixed}
-            flat |= {key: -(-number // cohort) * cohort for key, number in numbers.items() if isinstance(number, int)}
+        population, share = flat.get("first_clients") or clients, _setting(flat, "participation")
+        if not (self.whole_cycles and isinstance(population, int) and isinstance(share, int | float)):
+            return
+        cohort = cohort_size(population, share, to_nearest=natural)
+        numbers = {key: _setting(flat, key) for key in ("rounds", "evaluate_every") if key not in fixed}
+        flat |= {key: -(-number // cohort) * cohort for key, number in numbers.items() if isinstance(number, int)}
 
 
 class Variant(Part):
@@ -169,6 +184,12 @@ class Mirrors(Part):
         return {canonical(name): published for name, published in taken.items()}
 
     @model_validator(mode="after")
+    def _stand_for_published_models(self) -> "Mirrors":
+        known = models_of(self.paper, str(self.table))
+        require_known(f"model in Table {self.table} of {self.paper}", self.models.values(), known)
+        return self
+
+    @model_validator(mode="after")
     def _is_not_its_own_baseline(self) -> "Mirrors":
         twice = [str(name) for name in self.own if name in self.baselines]
         if twice:
@@ -187,7 +208,7 @@ class Layout(Part):
 
     Attributes:
         value: of which rounds the accuracies are that are compared with published ones.
-        also: of which rounds the report shows them in further tables below.
+        also: other rounds, whose accuracies the report shows in further tables below.
         measured: what the table shows instead of accuracies; None for accuracies.
         standings: whether the report shows mean ranks and wins of the columns below the table.
         gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
@@ -213,9 +234,17 @@ class Layout(Part):
         shown = [str(info.data.get("value")), *also]
         if twice := [value for value, count in Counter(shown).items() if count > 1]:
             raise ValueError(
-                f"value and also of the report both show {', '.join(twice)}; name it in one of them, once."
+                f"value and also of the report name {', '.join(twice)} twice; name it in one of them, once."
             )
         return also
+
+    @model_validator(mode="after")
+    def _shows_accuracies(self) -> "Layout":
+        if self.measured and self.also:
+            raise ValueError(
+                f"also ({', '.join(self.also)}) is for tables of accuracies, but the report is measured; leave it out."
+            )
+        return self
 
     @property
     def needs(self) -> list[dict]:
@@ -319,12 +348,17 @@ def as_list(value: Any) -> list:
     return value if isinstance(value, list) else [value]
 
 
-def _cohort_size(flat: Mapping[str, Any], clients: int, natural: bool) -> int:
-    """Clients of a round of a cell; 1 for one that `resolve` refuses."""
-    population = flat.get("first_clients") or clients
-    share = flat.get("participation", RunConfig.model_fields["participation"].default)
-    valid = isinstance(population, int) and isinstance(share, int | float)
-    return cohort_size(population, share, to_nearest=natural) if valid else 1
+def _setting(flat: Mapping[str, Any], name: str) -> Any:
+    """A setting of a cell, or its default."""
+    return flat.get(name, RunConfig.model_fields[name].default)
+
+
+def _clients(flat: Mapping[str, Any], info: DatasetInfo | None) -> int | None:
+    """The number of clients of a cell; None where that is known to the data alone, or no number, which `resolve` refuses."""
+    clients, partition = _setting(flat, "clients"), flat.get("partition")
+    if partition in WITH_CLIENTS and flat.get("clients") is None:
+        clients = usual_clients(str(partition), info.num_writers if info else None)
+    return clients if isinstance(clients, int) else None
 
 
 def _product(options: Mapping[str, list]) -> list[dict]:

@@ -18,6 +18,7 @@ _ABOUT = (
     "clients",
     "first_clients",
     "train_examples",
+    "test_examples",
     "validation_share",
     "dirichlet_seed_override",
 )
@@ -63,7 +64,7 @@ def _count(cell, store: Store, data_dir: Path | None) -> None:
     trained_on = store.record(cell.id)["data"]["digest"]
     if dataset.digest != trained_on:
         raise ValueError(f"the run saw other images ({trained_on}) than there are now ({dataset.digest}).")
-    _, labels, clients, _ = divide(cell.config, dataset)
-    counts = [np.bincount(labels[rows], minlength=dataset.num_classes).tolist() for rows in clients]
+    dealt = divide(config, dataset)
+    counts = [np.bincount(dealt.labels[rows], minlength=dataset.num_classes).tolist() for rows in dealt.clients]
     result = {"classes": list(dataset.classes), "label_counts": counts}
     store.write_probe(cell.id, NAME, {"version": VERSION, "images": dataset.digest, "result": result})

@@ -23,6 +23,8 @@ REGISTRY = {
     "mcmahan2017-cifar-cnn": "mcmahan:McMahanCifarCnn",
     "fedmr-mnist-cnn": "cnn:FedMrMnistCnn",
     "fedmr-femnist-cnn": "cnn:FedMrFemnistCnn",
+    "fedcollab-mlp": "mlp:FedCollabMlp",
+    "fedcollab-cnn": "fedcollab:FedCollabCnn",
 }
 ALIASES = {"lenet-cifar": "simple-cnn"}
 """Second name of a model -> its name in `REGISTRY`, under which runs are stored."""

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 
@@ -12,12 +13,25 @@ from bench.models.base import Layered
 class Mlp(Layered):
     """Inputs-64-64-classes perceptron with ReLU, for small images such as digits."""
 
+    hidden_width: ClassVar[int] = 64
+
     def layers(self):
-        inputs = math.prod(self.input_shape)
-        return {"linear1": (64, inputs), "linear2": (64, 64), "classifier": (self.num_classes, 64)}
+        inputs, width = math.prod(self.input_shape), self.hidden_width
+        return {"linear1": (width, inputs), "linear2": (width, width), "classifier": (self.num_classes, width)}
 
     def hidden(self, params, x, bound):
         x = x.flatten(1)
         for name in ("linear1", "linear2"):
             x = F.relu(F.linear(x, params[f"{name}.weight"], params[f"{name}.bias"]))
             yield name, x
+
+
+@dataclass(frozen=True)
+class FedCollabMlp(Mlp):
+    """FedCollab's perceptron: two hidden layers of 200 (199,210 parameters for 1x28x28 and 10 classes).
+
+    Bao et al., Optimizing the Collaboration Structure in Cross-Silo Federated Learning, ICML 2023.
+    https://arxiv.org/abs/2306.06508
+    """
+
+    hidden_width = 200

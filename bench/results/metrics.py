@@ -14,6 +14,7 @@ METRICS = {
     "global_accuracy": "each client's own model on the whole split, mean over clients",
     "local_accuracy": "each client's own model, classes weighted by the client's training label shares, mean "
     "over clients",
+    "own_accuracy": "the model that each client uses on the client's own test data, mean over clients",
 }
 """Accuracy -> whose it is."""
 

@@ -97,6 +97,8 @@ class RunRecord(TypedDict):
         block: the largest number of clients that the engine trained at once; None for no bound.
         kept: how much of the last state is on disk.
         base_summary: that of the run from whose end this one started.
+        client_accuracies: of the model that each client uses on the client's own test data, at the last evaluated round;
+            missing where clients have no test data of their own.
     """
 
     id: RunId
@@ -124,6 +126,7 @@ class RunRecord(TypedDict):
     started: NotRequired[str | None]
     finished: NotRequired[str | None]
     base_summary: NotRequired[Summary | None]
+    client_accuracies: NotRequired[list[float]]
 
 
 class RoundRow(TypedDict, total=False):
@@ -148,6 +151,7 @@ class RoundRow(TypedDict, total=False):
     accuracy: float
     global_accuracy: float
     local_accuracy: float
+    own_accuracy: float
     local_models: dict[str, list[Any]]
 
 

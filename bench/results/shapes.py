@@ -47,10 +47,10 @@ def is_printable(value: Any, depth: int = 0) -> bool:
     if depth == _MAX_DEPTH:
         return False
     if isinstance(value, dict):
-        # Methods are printed by their names, and so are those that they wrap; overrides of a grid give a name alone.
-        base = value.get("base", {"name": ""})
+        # Methods are printed by their names, and so are those that they wrap; settings may name a base alone.
+        base, is_method = value.get("base", {"name": ""}), "name" in value
         named = isinstance(value.get("name", ""), str) and (
-            (isinstance(base, dict) and "name" in base) or (isinstance(base, str) and "name" not in value)
+            "name" in base if isinstance(base, dict) else isinstance(base, str) and not is_method
         )
         return named and all(is_text(key) and is_printable(part, depth + 1) for key, part in value.items())
     return all(is_printable(part, depth + 1) for part in value) if isinstance(value, list) else is_number(value)

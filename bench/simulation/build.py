@@ -7,7 +7,7 @@ import algorithms
 from algorithms.base import Algorithm
 from bench import models
 from bench.simulation.client import Settings
-from bench.simulation.data import divide, take_subset
+from bench.simulation.data import divide
 from bench.simulation.engines import refuse_loop_only
 from bench.simulation.task import Task
 from datasets import cache, partitions, transforms
@@ -30,25 +30,23 @@ def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = 
     Raises:
         ValueError: if the parts of the config do not fit together, or clients have too few examples for a validation part.
     """
-    images, labels, clients, held_out = divide(config, dataset)
-    if config.split == "validation":
-        evaluated = images[held_out], labels[held_out]
-    else:
-        evaluated = take_subset(dataset.test, config.test_examples, config.seed)
-    transform = transforms.build(config.transform, dataset.name, images.shape[1:], device)
+    division = divide(config, dataset)
+    shape = division.images.shape[1:]
     federation = federate(
-        images,
-        labels,
-        *evaluated,
-        clients,
+        division.images,
+        division.labels,
+        division.test_images,
+        division.test_labels,
+        division.clients,
         dataset.num_classes,
-        transform,
+        transforms.build(config.transform, dataset.name, shape, device),
         partitions.parse(config.partition).noise,
         device,
+        division.test_clients,
     )
     model_class = models.load(config.model)
     widened = {"width": config.model_width} if "width" in {field.name for field in fields(model_class)} else {}
-    model = model_class(tuple(images.shape[1:]), dataset.num_classes, **widened)
+    model = model_class(tuple(shape), dataset.num_classes, **widened)
     settings = Settings.of(config)
     if engine == "vectorised":
         refuse_loop_only(model)

@@ -1,26 +1,43 @@
 """Who has which training examples."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bench.seeding import seed_for
-from bench.simulation.validation_split import hold_out
+from bench.simulation.validation_split import hold_out, set_aside
 from datasets import partitions
 
 
-def divide(config: Any, dataset: Any) -> tuple[np.ndarray, np.ndarray, list[np.ndarray], np.ndarray | None]:
-    """Who has which training examples.
+class Division(NamedTuple):
+    """The examples of a run, and who has which.
 
-    Returns:
-        Images and labels of those that the run uses, the rows on which each client trains, and those that all of them have set
-        aside (None if they need not).
+    Attributes:
+        images, labels: on which clients train, uint8 [n, C, H, W] and int64 [n].
+        clients: rows of each client.
+        test_images, test_labels: on which models are evaluated: test examples, or what clients have set aside.
+        test_clients: rows of these on which each client tests; None if clients have no test data of their own.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    clients: list[np.ndarray]
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    test_clients: list[np.ndarray] | None = None
+
+
+def divide(config: Any, dataset: Any) -> Division:
+    """Who has which examples of a dataset in the run of a config.
 
     Raises:
-        ValueError: if clients have too few examples for a validation part.
+        ValueError: if the partition cannot be drawn, or clients have too few examples for a validation part.
     """
+    partition = partitions.parse(config.partition)
+    if isinstance(partition, partitions.Shift):
+        return _divide_pool(config, dataset, partition)
     images, labels, groups = _subset(dataset.train, config.train_examples, config.seed)
-    clients = partitions.parse(config.partition).split(
+    clients = partition.split(
         labels,
         config.clients,
         dataset.num_classes,
@@ -30,9 +47,41 @@ def divide(config: Any, dataset: Any) -> tuple[np.ndarray, np.ndarray, list[np.n
     )
     clients = clients[: config.first_clients]
     if config.split != "validation":
-        return images, labels, clients, None
+        return Division(images, labels, clients, *take_subset(dataset.test, config.test_examples, config.seed))
     kept, held_out = hold_out(labels, clients, dataset.num_classes, config.validation_share, config.seed)
-    return images, labels, kept, held_out
+    return Division(images, labels, kept, images[held_out], labels[held_out])
+
+
+def _divide_pool(config: Any, dataset: Any, partition: partitions.Shift) -> Division:
+    """The same where training and test examples are dealt together: clients get test examples of their own, or keep what they
+    have set aside in place of these. Images are turned, and labels renamed, as each client knows them."""
+    train = take_subset(dataset.train, config.train_examples, config.seed)
+    test = take_subset(dataset.test, config.test_examples, config.seed)
+    labels = np.concatenate([train[1], test[1]])
+    drawn = partition.draw(labels, config.clients, dataset.num_classes, config.seed, num_test=len(test[1]))
+    clients, tested = drawn.indices[: config.first_clients], drawn.test_indices[: config.first_clients]
+    if config.split == "validation":
+        clients, tested = set_aside(labels, clients, dataset.num_classes, config.validation_share, config.seed)
+
+    def gather(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """Images and labels of the clients, one client after another, and where each has its own."""
+        images = [
+            partition.client_images(_rows_of(train[0], test[0], own), client, config.clients)
+            for client, own in enumerate(rows)
+        ]
+        named = [partition.client_labels(labels[own], client, config.clients) for client, own in enumerate(rows)]
+        ends = np.cumsum([len(own) for own in rows])
+        return np.concatenate(images), np.concatenate(named), np.split(np.arange(ends[-1]), ends[:-1])
+
+    return Division(*gather(clients), *gather(tested))
+
+
+def _rows_of(first: np.ndarray, second: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Rows of two arrays as if they were one, which may be too large to be joined."""
+    found = np.empty((len(rows), *first.shape[1:]), first.dtype)
+    in_first = rows < len(first)
+    found[in_first], found[~in_first] = first[rows[in_first]], second[rows[~in_first] - len(first)]
+    return found
 
 
 def stratified_subset(labels: np.ndarray, count: int | None, seed: int) -> np.ndarray | None:

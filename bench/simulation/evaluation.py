@@ -1,5 +1,7 @@
 """Test metrics of what a method deploys."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,6 +12,19 @@ from bench.models.base import BoundModel, Params
 from bench.seeding import normal_from_keys, seed_for
 
 
+class Evaluation(NamedTuple):
+    """What is measured of one deployed model, or one per client.
+
+    Attributes:
+        scores: see `evaluate`.
+        client_accuracies: accuracy of each client's model on the client's own test data, in [0, 1]; None if clients have no
+            test data of their own.
+    """
+
+    scores: dict[str, float]
+    client_accuracies: list[float] | None = None
+
+
 def evaluate(task, deployed: Deployed) -> dict[str, float]:
     """Accuracies in [0, 1].
 
@@ -18,11 +33,47 @@ def evaluate(task, deployed: Deployed) -> dict[str, float]:
         `noise-s` on one copy of it per client, with that client's noise.
         For one model per client: "global_accuracy", each model on the whole test set, mean over clients; and
         "local_accuracy", per-class test accuracies weighted by the client's training label shares, mean over clients.
+        Instead of these, where clients have test data of their own: "own_accuracy" and "loss" of each client's model,
+        shared or not, on these, means over clients. The whole test set would say nothing else of a shared model, as each
+        client has about as many examples in it; and a client's own model is not made for the data of others.
     """
+    return measure(task, deployed).scores
+
+
+def measure(task, deployed: Deployed) -> Evaluation:
+    """The scores of `evaluate`, and the accuracies of clients on test data of their own."""
+    everyone = torch.arange(task.population)
+    if task.federation.test_clients is not None:
+        own, losses = evaluate_own(task, deployed, everyone)
+        return Evaluation({"own_accuracy": own.mean().item(), "loss": losses.mean().item()}, own.tolist())
     if not deployed.per_client:
-        return _evaluate_shared(task, deployed)
-    overall, own = evaluate_clients(task, deployed, torch.arange(task.population))
-    return {"global_accuracy": overall.mean().item(), "local_accuracy": own.mean().item()}
+        return Evaluation(_evaluate_shared(task, deployed))
+    overall, own = evaluate_clients(task, deployed, everyone)
+    return Evaluation({"global_accuracy": overall.mean().item(), "local_accuracy": own.mean().item()})
+
+
+def evaluate_own(task, deployed: Deployed, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Accuracy in [0, 1] and mean cross-entropy of the models of some clients on the clients' own test data, each [K].
+
+    Args:
+        deployed: one model for all, or one per client of ids.
+        ids: [K], of the task, whose clients have test data of their own.
+    """
+    accuracies, losses = [], []
+    for position, client in enumerate(task.global_ids(ids).tolist()):
+        params, buffers = (
+            tree.row(part, position) if deployed.per_client else part for part in (deployed.params, deployed.buffers)
+        )
+        rows = task.federation.test_clients[client].to(task.device)
+        model = BoundModel(deployed.model, buffers)
+        if deployed.test_features is not None:
+            logits = model.head(params, deployed.test_features[rows])
+            correct, loss = _compare(logits, task.federation.test_labels[rows])
+        else:
+            correct, loss = _score(task, model, params, None, rows)
+        accuracies.append(correct.double().mean())
+        losses.append(loss.double().mean())
+    return torch.stack(accuracies), torch.stack(losses)
 
 
 def evaluate_clients(task, deployed: Deployed, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,8 +126,10 @@ def _evaluate_shared(task, deployed: Deployed) -> dict[str, float]:
     return {"accuracy": accuracy.item(), "loss": loss.item()}
 
 
-def _score(task, model: BoundModel, params: Params, noise: tuple[float, int] | None) -> tuple[Tensor, Tensor]:
-    """Correctness (bool) and cross-entropy of every test example, each [n]."""
+def _score(
+    task, model: BoundModel, params: Params, noise: tuple[float, int] | None, rows: Tensor | slice = slice(None)
+) -> tuple[Tensor, Tensor]:
+    """Correctness (bool) and cross-entropy of every test example, or of some rows, each [n]."""
 
     def logits(x: Tensor, first: int) -> Tensor:
         if noise is not None:
@@ -85,7 +138,8 @@ def _score(task, model: BoundModel, params: Params, noise: tuple[float, int] | N
             x = x + level * normal_from_keys(keys, x[0].numel()).view_as(x).to(x.dtype)
         return model(params, x)
 
-    return _compare(task.map_images(logits, task.federation.test_images), task.federation.test_labels)
+    images, labels = task.federation.test_images[rows], task.federation.test_labels[rows]
+    return _compare(task.map_images(logits, images), labels)
 
 
 def _compare(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 
 from algorithms import tree
 from algorithms.base import Deployed, RoundBased
-from bench.simulation.evaluation import evaluate_clients
+from bench.simulation.evaluation import evaluate_clients, evaluate_own
 
 
 def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | None = None) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | No
     once more: training is a function of the state, so these are the models that the round averages.
 
     Returns:
-        "ids" of the cohort [K], "params" and "buffers", leaves [K, *p].
+        "ids" of the cohort [K], "params" and "buffers", leaves [K, *p]; a client that is in the cohort twice is there once.
     """
 
     def update(data, plan, view):
@@ -26,11 +26,14 @@ def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | No
     cohort = algorithm.sample(task, state)
     engine = task.engine if epochs is None else "loop"
     mapped = algorithm.map_clients(replace(task, engine=engine), update, cohort, state)
-    return {"ids": cohort.ids, **algorithm.local_models(state, mapped)}
+    models, ids = {"ids": cohort.ids, **algorithm.local_models(state, mapped)}, cohort.ids.tolist()
+    first = [ids.index(client) for client in dict.fromkeys(ids)]
+    return models if len(first) == len(ids) else tree.map(lambda leaf: leaf[first], models)
 
 
 def trace(task: Any, algorithm: RoundBased, before: dict, after: dict) -> dict[str, list]:
-    """Accuracy of a cohort's models during a round, on test data with the label shares of their clients.
+    """Accuracy of a cohort's models during a round, on the clients' own test data, or on test data with their label shares
+    where they have none.
 
     Args:
         before, after: the states around the round.
@@ -43,7 +46,7 @@ def trace(task: Any, algorithm: RoundBased, before: dict, after: dict) -> dict[s
     for epoch in range(1, task.settings.local_epochs + 1):
         models = local_models(task, algorithm, before, epoch)
         deployed = Deployed(task.model, models["params"], models["buffers"], True)
-        curves.append(evaluate_clients(task, deployed, models["ids"])[1])
+        curves.append(_accuracies(task, deployed, models["ids"]))
     ids = models["ids"]
     deployed = algorithm.deploy(task, after, ids)
     if not deployed.per_client:
@@ -52,5 +55,12 @@ def trace(task: Any, algorithm: RoundBased, before: dict, after: dict) -> dict[s
             for part in (deployed.params, deployed.buffers)
         )
         deployed = Deployed(deployed.model, params, buffers, True)
-    curves.append(evaluate_clients(task, deployed, ids)[1])
+    curves.append(_accuracies(task, deployed, ids))
     return {"clients": ids.tolist(), "accuracies": torch.stack(curves, 1).tolist()}
+
+
+def _accuracies(task: Any, deployed: Deployed, ids: torch.Tensor) -> torch.Tensor:
+    """Accuracy of each client's model, [K]."""
+    if task.federation.test_clients is None:
+        return evaluate_clients(task, deployed, ids)[1]
+    return evaluate_own(task, deployed, ids)[0]

@@ -20,7 +20,7 @@ from bench.results.metrics import summarise
 from bench.results.records import RoundRow
 from bench.simulation.build import build_algorithm, build_task
 from bench.simulation.engines import warm_up
-from bench.simulation.evaluation import evaluate
+from bench.simulation.evaluation import measure
 from bench.simulation.local_models import local_models, trace
 from bench.simulation.retention import FINAL, Final, StateRetention
 
@@ -76,6 +76,7 @@ class Run:
         self._data_note = dataset.note
         self._seconds, self._peak_mb = 0.0, 0.0  # of the part before the checkpoint from which the run continues
         self._diverged, self._deployed = "", None
+        self._client_accuracies: list[float] | None = None  # of the last evaluated round
 
     @property
     def round(self) -> int:
@@ -89,7 +90,13 @@ class Run:
     def checkpoint(self) -> dict[str, Any]:
         """Everything that `restore` needs in order to continue as if nothing had happened."""
         peak = max(peak_memory_mb(self.task.device), self._peak_mb)
-        return {"state": self.state, "rows": self.rows, "seconds": self._seconds, "peak_memory_mb": peak}
+        return {
+            "state": self.state,
+            "rows": self.rows,
+            "client_accuracies": self._client_accuracies,
+            "seconds": self._seconds,
+            "peak_memory_mb": peak,
+        }
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Goes on from a checkpoint of a run with the same config, engine and kind of device.
@@ -104,6 +111,7 @@ class Run:
             raise UnusableCheckpoint(f"its checkpoint is of round {done}, but {', '.join(lacking)} is to be kept too")
         self.state, self.rows, self._seconds = checkpoint["state"], checkpoint["rows"], checkpoint["seconds"]
         self._peak_mb = checkpoint["peak_memory_mb"]
+        self._client_accuracies = checkpoint.get("client_accuracies")  # earlier versions have none
 
     def halve_block(self) -> int | None:
         """Trains half as many clients at once from now on; returns how many, or None if it cannot be fewer."""
@@ -171,17 +179,20 @@ class Run:
         elif evaluated:
             self._deployed = self.algorithm.deploy(self.task, self.state, torch.arange(self.task.population))
         if self._deployed:
-            scores = evaluate(self.task, self._deployed)
+            scores, client_accuracies = measure(self.task, self._deployed)
             for key, num_bytes in self.algorithm.deployment(self.task, self._deployed.model).items():
                 spent[key] += num_bytes
             if not all(map(math.isfinite, scores.values())):
                 scores, self._diverged = {}, f"the test loss was not finite after round {self.round}"
+            else:
+                self._client_accuracies = client_accuracies
         per_client = {key: spent[key] / self.task.population for key in ("bytes_down", "bytes_up")}
         return {"round": self.round, **per_client, "examples": spent["examples"], **scores}
 
     def result(self) -> dict[str, Any]:
         """What a finished run leaves in its record."""
-        return {
+        own = {} if self._client_accuracies is None else {"client_accuracies": self._client_accuracies}
+        return own | {
             "status": "diverged" if self._diverged else "done",
             "reason": self._diverged,
             "summary": summarise(self.rows),

@@ -16,6 +16,28 @@ from bench.seeding import generator_for
 def hold_out(
     labels: np.ndarray, clients: Sequence[np.ndarray], num_classes: int, share: float, seed: int
 ) -> tuple[list[np.ndarray], np.ndarray]:
+    """What `set_aside` divides, for an evaluation on the examples of all clients together.
+
+    Returns:
+        Rows that each client trains on; and all rows that are set aside, ascending.
+
+    Raises:
+        ValueError: as `set_aside`, or if a class has no example that is set aside.
+    """
+    kept, held = set_aside(labels, clients, num_classes, share, seed)
+    together = np.sort(np.concatenate(held))
+    lacking = sorted(set(labels[np.concatenate(list(clients))].tolist()) - set(labels[together].tolist()))
+    if lacking:
+        raise ValueError(
+            f"With validation_share {share:g} no client sets an example of {_some('class', list(map(str, lacking)))} aside; "
+            "use a larger share, or fewer clients."
+        )
+    return kept, together
+
+
+def set_aside(
+    labels: np.ndarray, clients: Sequence[np.ndarray], num_classes: int, share: float, seed: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Divides the examples of each client into those that it trains on and those that it sets aside: of each of its classes
     the share, halves rounded down, and at least one example is trained on; where that is nothing, one of its largest class.
 
@@ -26,10 +48,10 @@ def hold_out(
         seed: of the run.
 
     Returns:
-        Rows that each client trains on, in the order that they had; and all rows that are set aside, ascending.
+        Rows that each client trains on, in the order that they had; and rows that it sets aside.
 
     Raises:
-        ValueError: if a client can set nothing aside, or a class has no example that is.
+        ValueError: if a client can set nothing aside.
     """
     kept, held = [], []
     for client, rows in enumerate(clients):
@@ -48,14 +70,7 @@ def hold_out(
             f"A validation part needs two examples of one class at each client, but {_some('client', empty)} "
             f"{'has' if len(empty) == 1 else 'have'} not; use fewer clients, or another partition."
         )
-    together = np.sort(np.concatenate(held))
-    lacking = sorted(set(labels[np.concatenate(list(clients))].tolist()) - set(labels[together].tolist()))
-    if lacking:
-        raise ValueError(
-            f"With validation_share {share:g} no client sets an example of {_some('class', list(map(str, lacking)))} aside; "
-            "use a larger share, or fewer clients."
-        )
-    return kept, together
+    return kept, held
 
 
 def _some(what: str, names: list[str], shown: int = 5) -> str:

@@ -16,6 +16,7 @@ from bench.experiments.cells import Cell
 from bench.experiments.spec import OWN, VALIDATION, TuningOptions
 from bench.results.metrics import METRICS
 from bench.tuning.search import Search, stops_of
+from datasets import partitions
 from search_spaces import Parameter, Space
 
 # What a search may change: how clients train, but not the problem, nor the number of rounds.
@@ -57,9 +58,16 @@ def make_searches(
 
 
 def on_validation(config: RunConfig, share: float) -> RunConfig:
-    """The config of a run on validation data, without test examples."""
+    """The config of a run on validation data, without test examples unless they are dealt with the others."""
     settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
-    return resolve(settings | {"split": VALIDATION, "validation_share": share, "test_examples": None}, facts=None)
+    if not _has_own_tests(config):
+        settings["test_examples"] = None
+    return resolve(settings | {"split": VALIDATION, "validation_share": share}, facts=None)
+
+
+def _has_own_tests(config: RunConfig) -> bool:
+    """Whether clients have test data of their own."""
+    return isinstance(partitions.parse(config.partition), partitions.Shift)
 
 
 def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str]) -> Space:
@@ -96,15 +104,15 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
             "or take --searcher random."
         )
     method: type[Algorithm] = algorithms.load(name)
-    usual = "local_accuracy" if method.personal else "accuracy"
+    reported = _reported(template, method)
     mistakes += [
         *_validate_space(template, space, tuning.searcher),
-        *_wrong_metric(tuning.metric, method, name),
+        *_wrong_metric(tuning.metric, reported, method, template),
         *_too_early(tuning.scheduler, template),
     ]
     if mistakes:
         raise ConfigError(mistakes)
-    metric = (tuning.metric or usual).removeprefix(f"{VALIDATION}_")
+    metric = (tuning.metric or reported[0]).removeprefix(f"{VALIDATION}_")
     return Search(configs, space, tuning.searcher, tuning.scheduler, metric, tuning.samples, not tuning.compares)
 
 
@@ -128,18 +136,28 @@ def _values(parameter: Parameter, searcher: str) -> list[Any]:
     return parameter.grid if searcher == "grid" or parameter.low is None else [parameter.low, parameter.high]
 
 
-def _wrong_metric(metric: str | None, method: type[Algorithm], name: str) -> list[str]:
+def _reported(config: RunConfig, method: type[Algorithm]) -> list[str]:
+    """The metrics that a run reports, by the first of which it is usually judged."""
+    if _has_own_tests(config):
+        return ["own_accuracy"]
+    return ["local_accuracy", "global_accuracy"] if method.personal else ["accuracy"]
+
+
+def _wrong_metric(metric: str | None, reported: list[str], method: type[Algorithm], config: RunConfig) -> list[str]:
     """Why no run of a method reports a metric."""
     known = [f"{VALIDATION}_{own}" for own in METRICS]
     if metric is None:
         return []
     if metric not in known:
         return [unknown("metric", metric, known)]
-    reported = [own for own in known if (own == f"{VALIDATION}_accuracy") != method.personal]
-    if metric in reported:
+    choices = [own for own in known if own.removeprefix(f"{VALIDATION}_") in reported]
+    if metric in choices:
         return []
-    what = "one model per client" if method.personal else "one shared model"
-    return [f"{name} deploys {what}, so no run reports {metric}; choose {' or '.join(reported)}."]
+    what = f"{config.algorithm['name']} deploys {'one model per client' if method.personal else 'one shared model'}"
+    if _has_own_tests(config) or "own_accuracy" in metric:
+        has = "has" if _has_own_tests(config) else "does not have"
+        what = f"Each client of {config.partition} {has} test data of its own"
+    return [f"{what}, so no run reports {metric}; choose {' or '.join(choices)}."]
 
 
 def _too_early(scheduler: str, config: RunConfig) -> list[str]:

@@ -28,7 +28,7 @@ from datasets import resized
 # What decides who has which training examples, and so whether enough can be set aside.
 _OF_THE_DATA = (
     *("dataset", "transform", "image_size", "partition", "clients", "first_clients", "seed"),
-    *("train_examples", "validation_share", "dirichlet_seed_override"),
+    *("train_examples", "test_examples", "validation_share", "dirichlet_seed_override"),
 )
 
 

@@ -8,6 +8,7 @@ Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. https://arxiv.org
 
 import json
 import string
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,11 @@ def read_writers(path: Path, dataset: str) -> dict[str, dict[str, list[Any]]]:
     """
     try:
         content = json.loads(path.read_bytes())
-        users, data = list(content["users"]), dict(content["user_data"])
+        users, data = content["users"], dict(content["user_data"])
+        if not (isinstance(users, list) and all(isinstance(user, str) for user in users)):
+            raise ValueError("users is not a list of names")
+        if twice := [user for user, times in Counter(users).items() if times > 1]:
+            raise ValueError(f"it names the writer {twice[0]!r} twice")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise broken(path, error, dataset) from error
     for writer in users:

@@ -14,6 +14,7 @@ ACCURACIES = {
     "accuracy": "Test accuracy",
     "global_accuracy": "Global test accuracy",
     "local_accuracy": "Local test accuracy",
+    "own_accuracy": "Test accuracy on own data",
 }
 
 

@@ -131,7 +131,9 @@ def _local_models(report: Report, table: Table, grid: dict, records: dict, store
                 x_label = f"Local epoch (models are averaged after every {epochs})"
                 x = [(round - 1) * epochs + epoch for epoch in (*range(1, epochs + 1), epochs)]
                 frames.append(_points(x, accuracies, title, f"client {client}"))
-    y_label = "Accuracy on test data with\nthe client's label shares (%)"
+    own = table.metric == "own_accuracy"
+    data = "the client's own test data" if own else "test data with\nthe client's label shares"
+    y_label = f"Accuracy on {data} (%)"
     lines = tuple(f"client {client}" for client in sorted(clients))
     return Series("local-models", x_label, y_label, lines, concat_points(frames), caveats=caveats)
 

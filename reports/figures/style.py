@@ -60,6 +60,8 @@ METHODS = {
     "pfedme": LineStyle(_PURPLE, "P", "-."),
     "finetune": LineStyle(_BLUE, "^", _DASHES[3]),
     "fedcollab": LineStyle(_RED, "D", "-"),
+    "fedcluster": LineStyle(_TAN, "s", "-"),
+    "kmeans": LineStyle(_GREY, "P", "--"),
 }
 
 

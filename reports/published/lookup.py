@@ -78,6 +78,12 @@ def papers() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.csv"))
 
 
+def models_of(paper: str, table: str) -> list[str]:
+    """The models of a published table, as the paper calls them."""
+    found = [*_index(paper).items()]
+    return sorted({model for subject, lines in found if subject[1] == table for *_, model in lines})
+
+
 @cache
 def _index(paper: str) -> Mapping[tuple, Mapping[tuple, dict]]:
     """Subject -> setting -> line of the CSV; all fields are text, empty ones ""."""

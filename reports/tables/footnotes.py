@@ -93,9 +93,12 @@ def _further(grid: dict, value: str) -> Iterable[str]:
     if also := further_values(grid, value):
         seeds = {cell["seed"] for cell in grid["cells"]}
         alone = " (1 seed: std of these rounds)" if "last10" in also and len(seeds) == 1 else ""
-        verdicts = "; only the first table is compared with what is published by a verdict" if grid["mirrors"] else ""
         rounds = "; ".join(ROUNDS_OF[other] for other in also)
-        yield f"Below are accuracies of the same runs in other rounds: {rounds}{alone}{verdicts}."
+        tuned = (
+            "; each takes its own best point of a tuning set" if any(cell["choice"] for cell in grid["cells"]) else ""
+        )
+        verdicts = "; they carry no verdict" if grid["mirrors"] else ""
+        yield f"Further tables show other rounds of the same cells: {rounds}{alone}{tuned}{verdicts}."
 
 
 def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ", in points") -> Iterable[str]:
@@ -110,8 +113,8 @@ def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ",
     source = f"{grid['mirrors']['paper']}, Table {grid['mirrors']['table']}"
     yield f"In parentheses: published value ({source}) and difference, measured minus published{unit}."
     for model, published in taken_for(grid).items():
-        if model in set(compared["model"]):
-            yield f"{model} is taken for the model of the published numbers, {published}."
+        if datasets := compared["dataset"][compared["model"] == model].unique().tolist():
+            yield f"{model} is taken for the model of the published numbers on {', '.join(datasets)}, {published}."
     compared = compared[compared["done"] > 0]
     if compared.empty:
         return

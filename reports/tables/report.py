@@ -84,7 +84,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         ranked = tuple(rankings.arrange(lines, grid, metric) for metric, lines in by_name)
     return Report(
         name=f"{grid['grid']}@{grid['budget']}" + (f"-{value}" if value != own_value(grid) else ""),
-        title=grid["title"] or grid["grid"],
+        title=(grid["title"] or grid["grid"]) + (f", {ROUNDS_OF[value]}" if further else ""),
         tables=tuple(tables.values()),
         notes=tuple(notes),
         cells=cells,

@@ -328,7 +328,9 @@ def test_the_name_of_a_method_follows_from_its_options():
 def test_rounds_that_end_within_a_cycle_are_refused(name, said):
     with pytest.raises(ConfigError) as caught:
         resolve(FLAT | {"algorithm": name, "rounds": 10})
-    assert said in str(caught.value) and str(caught.value).endswith("but got 10; use 12.")
+    assert said in str(caught.value) and str(caught.value).endswith(
+        "but got 10; set rounds=12, or a smaller participation than 0.2."
+    )
     assert resolve(FLAT | {"algorithm": "fedcat-gc", "rounds": 10}).rounds == 10
 
 

@@ -35,6 +35,7 @@ WRAPPERS = ["fedconcat", "fedconcat-id", "fedconcat-ib", "dp-fedconcat", "random
 WRAPPERS += ["finetune", "fedcollab"]
 OWN = ["fedcat", "fedcat-gc", "fedcat-dc"]  # conclude rounds in their own way
 CLUSTERED = ["ifca", "fedsoft", "fesem", "fedconcat-ifca", "fedconcat-fedsoft", "fedconcat-fesem"]
+CLUSTERED += ["fedcluster", "kmeans"]
 
 
 @pytest.fixture

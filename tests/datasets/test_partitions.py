@@ -288,7 +288,8 @@ def test_a_name_has_one_canonical_spelling(written, canonical):
 
 
 def test_every_kind_has_a_description():
-    assert list(KINDS) == ["label-k", "dir-b", "iid", "quantity-b", "noise-s", "none", "natural"]
+    shifts = ("label-shift", "feature-shift", "concept-shift")
+    assert list(KINDS) == ["label-k", "dir-b", "iid", "quantity-b", "noise-s", "none", "natural", *shifts]
     assert all(text.endswith(".") for text in KINDS.values())
 
 

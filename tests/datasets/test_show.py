@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from datasets import Dataset, Split
 from datasets.partitions import parse
-from datasets.show import count_table, draw_bubbles
+from datasets.show import count_table, draw_bubbles, tables
 
 LABELS = np.arange(2000) % 10
 CLASSES = tuple(f"class-{label}" for label in range(10))
@@ -40,6 +41,31 @@ def test_bubble_areas_are_proportional_to_the_counts(tmp_path):
     counts = table.drop(columns="total").to_numpy()
     counts = counts[counts > 0]
     assert np.allclose(areas / areas.sum(), counts / counts.sum(), rtol=1e-3)
+
+
+def test_the_tables_of_a_shift_name_labels_as_their_clients_do(tmp_path):
+    labels = np.arange(4000) % 20
+    files = (
+        Split(np.zeros((3200, 1, 1, 1), np.uint8), labels[:3200]),
+        Split(np.zeros((800, 1, 1, 1), np.uint8), labels[:800]),
+    )
+    names = tuple(f"class-{label}" for label in range(20))
+    few = np.where(np.arange(800) < 400, 0, labels[:800])  # half of the test images are of class 0
+    dataset = Dataset("x", files[0], Split(files[1].images, few), names, "", "", "", "")
+    parts = tables(parse("concept-shift"), dataset, 4, 0)
+    assert list(parts) == ["training", "testing"]
+    # y stays y; 5 - y; 19 - y; 14 + y.
+    assert parts["testing"].drop(columns="total").idxmax(axis=1).tolist() == [
+        "class-0",
+        "class-5",
+        "class-19",
+        "class-14",
+    ]
+    draw_bubbles(parts["training"], tmp_path / "plot.png", "both", parts["testing"])
+    draw_bubbles(parts["training"], tmp_path / "one.png", "training alone")
+    with Image.open(tmp_path / "plot.png") as both, Image.open(tmp_path / "one.png") as one:
+        assert both.width == one.width and both.height == pytest.approx(2 * one.height, abs=2)
+    assert list(tables(parse("iid"), dataset, 4, 0)) == ["training"]
 
 
 def test_an_unknown_format_is_refused_with_the_known_ones(tmp_path):

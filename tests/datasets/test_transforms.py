@@ -91,6 +91,21 @@ def test_images_of_fedcat_are_normalised_and_not_augmented(dataset, mean, std):
     assert x[0, :, 0, 0].tolist() == pytest.approx([(0.2 - m) / s for m, s in zip(mean, std, strict=True)], abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    "dataset, mean, std",
+    [
+        ("fmnist", [0.2860], [0.3530]),
+        ("cifar10", [0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
+        ("cifar100-coarse", [0.5071, 0.4866, 0.4409], [0.2673, 0.2564, 0.2762]),
+    ],
+)
+def test_images_of_fedcollab_are_normalised_as_in_its_digest_and_not_augmented(dataset, mean, std):
+    transform = transforms.build("fedcollab", dataset, (len(mean), 4, 4))
+    assert not transform.random and transform.draw(5, torch.Generator()) == {}
+    x = transform.scale(torch.full((1, len(mean), 4, 4), 51, dtype=torch.uint8), torch.float64)
+    assert x[0, :, 0, 0].tolist() == pytest.approx([(0.2 - m) / s for m, s in zip(mean, std, strict=True)], abs=1e-6)
+
+
 def test_augmentation_can_be_traced_by_vmap(images):
     for dataset in ("cifar10", "cifar100"):
         transform = transforms.build("fedconcat", dataset, SHAPE)

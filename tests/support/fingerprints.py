@@ -17,7 +17,10 @@ from datasets import partitions, transforms
 from tests.support.toy import settings_for, toy, toy_method, toy_task, train
 
 STORED = Path(__file__).with_name("fingerprints.json")
-PARTITIONS = ("label-2", "dir-0.5", "iid", "quantity-0.5", "noise-0.1", "none", "natural")
+PARTITIONS = (
+    *("label-2", "dir-0.5", "iid", "quantity-0.5", "noise-0.1", "none", "natural"),
+    *("label-shift", "feature-shift", "concept-shift"),
+)
 
 
 def of_algorithm(name: str) -> dict:
@@ -48,8 +51,22 @@ def of_partition(name: str) -> dict:
     """Checksum of all index lists of twenty clients."""
     clients = 1 if name == "none" else 20
     partition = partitions.parse(name)
+    if isinstance(partition, partitions.Shift):
+        return _of_shift(partition)
     indices = partition.split(np.arange(2000) % 10, clients, 10, 0, groups=np.arange(2000) % 20)
     digest = hashlib.sha256(b"".join(client.astype("<i8").tobytes() for client in indices)).hexdigest()
+    return {"version": partition.version, "numbers": [int(digest[:12], 16)]}
+
+
+def _of_shift(partition: partitions.Shift) -> dict:
+    """Checksum of the index lists of twenty clients, and of what one client of each group makes of images and labels."""
+    classes = partition.needed_classes or 10
+    drawn = partition.draw(np.arange(20_000) % classes, 20, classes, 0, num_test=4000)
+    images, labels = np.arange(3 * 32 * 32, dtype=np.uint16).reshape(1, 3, 32, 32), np.arange(classes)
+    parts = [*drawn.indices, *drawn.test_indices]
+    for client in range(2, 20, 5):
+        parts += [partition.client_images(images, client, 20), partition.client_labels(labels, client, 20)]
+    digest = hashlib.sha256(b"".join(part.astype("<i8").tobytes() for part in parts)).hexdigest()
     return {"version": partition.version, "numbers": [int(digest[:12], 16)]}
 
 

@@ -90,6 +90,8 @@ SMALL = {
     "hidden_width": 16,
     "discriminator_rounds": 20,
     "capacity": 2.0,
+    "warm_up_rounds": 1,
+    "eps1": 2.0,  # of a cluster that has had one mean update
 }
 
 # Options whose effect needs a special task, or is none on the numbers: what tests them instead, for every method.
@@ -109,6 +111,8 @@ TESTED_ELSEWHERE = {
     "relu": "test_ccvr.py: where features are transformed",
     "calibration_batch_size": "test_ccvr.py: fewer features than a batch",
     "calibration_epochs": "test_ccvr.py: fewer than make 1,000 steps",
+    "eps1": "test_clusterers.py: criterion",
+    "eps2": "test_clusterers.py: criterion",
     "regroup_every": "test_fedcat.py: groups of later cycles",
     "greedy_share": "test_fedcat.py: frequencies of selected clients",
     "count_rule": "test_fedcat.py: weights",
@@ -156,6 +160,8 @@ TOYS = {
     "fedsoft": Toy(counters=_CLUSTERED),
     "fesem": Toy(counters=_CLUSTERED, search={"clients": 20}),
     "fedconcat-fesem": Toy(search={"clients": 20}),
+    "fedcluster": Toy(counters=_CLUSTERED),
+    "kmeans": Toy(everyone_begins=True, counters=_CLUSTERED, search={"rounds": 12}),
     "per-fedavg": Toy(counters=([0, 0],)),  # buffers stay
     "pfedme": Toy(counters=([13, 18],)),  # five passes for a batch; the mean is 25/3
     "fedcollab": Toy(counters=_CLUSTERED, smallest_client=2, outlines_are_bounds=True),

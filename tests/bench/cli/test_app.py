@@ -172,6 +172,18 @@ def test_data_show_of_natural_has_a_client_for_each_writer(bench, tmp_path):
     assert code == 2 and "Partition natural needs a dataset that names its writers, such as femnist." in text
 
 
+def test_data_show_of_a_shift_counts_what_clients_train_and_test_on_as_they_name_it(bench, tmp_path):
+    plot = tmp_path / "bubbles.png"
+    code, text = bench("data", "show", "digits", "feature-shift", "--clients", "4", "--plot", str(plot))
+    assert code == 0 and plot.read_bytes().startswith(b"\x89PNG")
+    totals = [int(line.split()[-1]) for line in text.splitlines() if re.match(r"\d+ ", line)]
+    assert text.index("training:") < text.index("testing:") and len(totals) == 8
+    rich, tested = totals[0], totals[4]
+    assert totals[:2] == [rich, totals[1]] and totals[2] < rich / 5 and abs(rich + tested - 1797 / 4) <= 10
+    code, text = bench("data", "show", "digits", "label-shift")
+    assert code == 2 and "label-shift of 1797 examples leaves client 10 of 20 without examples" in text
+
+
 def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
     code, text = bench("data", "check", "digits", "svhn", "--data-dir", str(tmp_path))
     assert code == 0

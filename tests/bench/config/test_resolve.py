@@ -194,6 +194,51 @@ def test_natural_needs_a_dataset_that_names_its_writers():
         resolve(NATURAL | {"dataset": "digits"})
 
 
+SHIFT = {"algorithm": "fedavg", "dataset": "fmnist", "partition": "label-shift"}
+
+
+def test_shifts_have_twenty_clients_unless_told_otherwise():
+    for given in ({}, {"clients": None}):
+        assert resolve(SHIFT | given).clients == resolve(SHIFT | given, None).clients == 20
+    assert resolve(SHIFT | {"clients": 12}).clients == 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"clients": 18}, "clients must be a multiple of 4, but got 18."),
+        ({"dataset": "cifar100", "partition": "concept-shift"}, "is defined for 20 classes, but the dataset has 100;"),
+        ({"dataset": "cifar10", "partition": "concept-shift"}, "is defined for 20 classes, but the dataset has 10;"),
+        ({"dataset": "cifar100-coarse"}, "label-shift is defined for 10 classes, but the dataset has 20;"),
+        ({"train_examples": 2000}, "label-shift of 12000 examples leaves client 10 of 20 without examples"),
+        (
+            {"dataset": "digits", "partition": "feature-shift", "clients": 400},
+            "leaves client 0 of 400 without examples",
+        ),
+        ({"transform": "fedcollab", "dataset": "svhn", "partition": "feature-shift"}, "but the dataset is svhn."),
+    ],
+)
+def test_shifts_that_cannot_be_dealt_are_refused_before_any_work(changes, said):
+    with pytest.raises(ConfigError) as caught:
+        resolve(SHIFT | changes)
+    (mistake,) = caught.value.mistakes
+    assert said in mistake
+
+
+def test_shifts_need_test_images():
+    without = dataclasses.replace(datasets.INFO["fmnist"], test_size=0)
+    with pytest.raises(
+        ConfigError, match="deals training and test images together, but the dataset has no test images"
+    ):
+        resolve(SHIFT, {"fmnist": without})
+    unknown = dataclasses.replace(datasets.INFO["fmnist"], test_size=None)
+    assert resolve(SHIFT, {"fmnist": unknown}).partition == "label-shift"
+
+
+def test_the_test_examples_of_a_shift_stay_in_its_pool_on_validation_data():
+    assert resolve(SHIFT | {"split": "validation", "test_examples": 5000}).test_examples == 5000
+
+
 def test_sizes_that_depend_on_the_files_limit_nothing():
     assert resolve(NATURAL | {"train_examples": 10**6}).train_examples == 10**6
     assert resolve(NATURAL | {"partition": "dir-0.1", "clients": 10**5}).clients == 10**5

@@ -30,7 +30,7 @@ OF_EVERY_RUN = {
         "bench/participation.py",
         "bench/models/base.py",
     ),
-    *("datasets/federation.py", "datasets/partitions.py", "datasets/transforms.py"),
+    *("datasets/federation.py", "datasets/partitions.py", "datasets/shifts.py", "datasets/transforms.py"),
     *("algorithms/base.py", "algorithms/local.py", "algorithms/rows.py", "algorithms/tree.py"),
 }
 SHARED = {"algorithms/checks.py"}

@@ -132,17 +132,17 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
 
 
 def test_a_round_that_fails_leaves_the_run_as_before(job, monkeypatch):
-    run, evaluate = Run(job.config, workers.resized.load("digits", "fedconcat", None)), bench.simulation.run.evaluate
+    run, measure = Run(job.config, workers.resized.load("digits", "fedconcat", None)), bench.simulation.run.measure
     run.step()
 
     def fail(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("bench.simulation.run.evaluate", fail)
+    monkeypatch.setattr("bench.simulation.run.measure", fail)
     with pytest.raises(torch.OutOfMemoryError):
         run.step()
     assert (run.round, len(run.rows)) == (1, 1)
-    monkeypatch.setattr("bench.simulation.run.evaluate", evaluate)
+    monkeypatch.setattr("bench.simulation.run.measure", measure)
     assert run.step()["round"] == 2
 
 

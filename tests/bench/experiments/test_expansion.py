@@ -15,8 +15,10 @@ from bench.config.schema import run_id
 from bench.errors import ConfigError
 from bench.experiments import grid_files
 from bench.experiments.cells import budget_label, select, to_json
+from bench.experiments.cost import bytes_per_client, examples_to_train
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, make_grid, single
+from bench.experiments.grid_schema import without
 from bench.experiments.planning import training_of
 from datasets import partitions
 from reports.tables.aggregate import label
@@ -380,11 +382,27 @@ def test_further_rounds_of_a_report_are_others_than_the_first(grid_of):
     assert grid_of(report={"value": "best", "also": ["last", "last10"]}).report.also == ["last", "last10"]
     for also in (["last"], ["best", "best"]):
         with pytest.raises(
-            ConfigError, match=f"value and also of the report both show {also[0]}; name it in one of them, once"
+            ConfigError, match=f"value and also of the report name {also[0]} twice; name it in one of them, once"
         ):
             grid_of(report={"also": also})
     with pytest.raises(ConfigError, match="Did you mean 'best'"):
         grid_of(report={"also": ["bets"]})
+    with pytest.raises(ConfigError, match="also \\(best\\) is for tables of accuracies"):
+        make_grid("mine", {"extends": "paper_table8", "report": {"also": ["best"]}})
+
+
+def test_a_model_stands_for_one_of_the_published_table():
+    models = load_grid("fedcat_table1").mirrors.models
+    assert models == {"simple-cnn": "mcmahan2017-cifar-cnn"}, "by the name of the registry"
+    for wrong, said in (
+        (
+            {"lenet-cifar": "mcmahan2017-cifar-cn"},
+            "Unknown model in Table 1 of fedcat 'mcmahan2017-cifar-cn'. Did you mean",
+        ),
+        ({"lenet-cifra": "mcmahan2017-cifar-cnn"}, "Unknown model 'lenet-cifra'. Did you mean 'lenet-cifar'"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            make_grid("mine", {"extends": "fedcat_table1", "mirrors": {"models": wrong}})
 
 
 def test_the_rounds_of_a_report_are_written_into_the_expanded_grid(grid_of):
@@ -465,6 +483,17 @@ def test_a_budget_may_round_up_to_whole_cycles(grid_of):
     assert found("cut") == (3, 10, 2)
     assert found(participation=0.2) == (6, 12, 6)
     assert found(clients=50) == (5, 10, 5)
+    for changed, expected in (
+        ({"participation": 0.2}, (6, 12, 6)),
+        ({"clients": 50}, (5, 10, 5)),
+        ({"rounds": 13}, (3, 15, 3)),
+    ):
+        whole = {"whole": {"whole_cycles": True}}
+        other = grid_of(settings=settings, budgets=whole, tuning=[], conditions=[{"when": {}, "set": changed}])
+        (cell, *_) = expand(other, "whole")
+        assert (cell.config.cohort_size, cell.config.rounds, cell.config.evaluate_every) == expected
+    (cell, *_) = expand(grid_of(settings=without(settings, ["rounds"]), budgets=whole, tuning=[]), "whole")
+    assert cell.config.rounds == 51, "of the default, 50"
     assert found(rounds=4) == (3, 4, 3) and found(evaluate_every=1) == (3, 12, 1), "what is set by hand stays"
     with pytest.raises(ConfigError, match="participation must be a valid number, but got 'x'"):
         found(participation="x")
@@ -506,8 +535,10 @@ def test_all_methods_of_the_fedcat_grids_train_and_are_evaluated_at_the_end_of_c
         for cell in expand(load_grid(name), budget):
             config = cell.config
             assert config.rounds % config.cohort_size == config.evaluate_every % config.cohort_size == 0, cell
-        if budget == "small":
-            assert config.rounds >= 300 and config.rounds // config.cohort_size >= 30
+            if budget == "small":
+                assert config.rounds >= 300 and config.rounds // config.cohort_size >= 30
+                own = {"mnist": ("mlp", 2000), "femnist": ("fedmr-femnist-cnn", None)}
+                assert (config.model, config.train_examples) == own.get(cell.dataset, ("simple-cnn", 10_000))
 
 
 def test_table_1_of_fedcat_is_at_the_settings_of_the_paper():
@@ -534,6 +565,30 @@ def test_table_1_of_fedcat_is_at_the_settings_of_the_paper():
         load_grid("fedcat_table1"), "paper", overrides={"model": "mcmahan2017-cifar-cnn", "dataset": "cifar10"}
     )
     assert {cell.config.model for cell in literal} == {"mcmahan2017-cifar-cnn"}
+
+
+def test_budgets_leave_clients_and_images_of_a_shift_as_they_are_but_for_conditions(grid_of):
+    cell = single({"algorithm": "fedavg", "dataset": "fmnist", "partition": "label-shift"}, [0])
+    for budget in ("paper", "small", "smoke"):
+        (found,) = expand(cell, budget)
+        assert (found.config.clients, found.config.train_examples, found.config.test_examples) == (20, None, None)
+    condition = {"when": {"partition": "feature-shift"}, "set": {"clients": 8, "train_examples": 1000}}
+    axes = SMALL["axes"] | {"partition": ["feature-shift"]}
+    cells = expand(grid_of(axes=axes, budgets={"smoke": {"conditions": [condition]}}, tuning=[]), "smoke")
+    found = {(cell.config.clients, cell.config.train_examples, cell.config.test_examples) for cell in cells}
+    assert found == {(8, 1000, None)}
+
+
+def test_the_work_of_a_shift_is_that_of_its_rich_and_poor_clients():
+    settings = {"algorithm": "fedavg", "rounds": 3, "local_epochs": 2}
+    for dataset, partition, examples in (
+        ("fmnist", "label-shift", 21_140),
+        ("cifar10", "feature-shift", 28_400),
+        ("cifar100-coarse", "concept-shift", 26_200),
+    ):
+        config = resolve({**settings, "dataset": dataset, "partition": partition})
+        assert examples_to_train(config) == 6 * examples
+        assert bytes_per_client(config.model_copy(update={"model": "mlp"})) > 0
 
 
 def test_conditions_may_name_options_of_a_method(grid_of):

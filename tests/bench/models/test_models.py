@@ -37,6 +37,8 @@ COLOUR, GREY = (3, 32, 32), (1, 28, 28)
         ("mcmahan2017-cifar-cnn", COLOUR, 20, 1_758_356, 192),
         ("fedmr-mnist-cnn", GREY, 10, 66_130, 50),
         ("fedmr-femnist-cnn", GREY, 62, 160_510, 256),
+        ("fedcollab-mlp", GREY, 10, 199_210, 200),
+        ("fedcollab-cnn", COLOUR, 10, 122_570, 64),
         ("mlp", (1, 8, 8), 10, 64 * 64 + 64 + 64 * 64 + 64 + 64 * 10 + 10, 64),
     ],
 )
@@ -117,6 +119,17 @@ def assert_equal_to_module(bound, params, module, shape=COLOUR):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_fedcollabs_cnn_equals_the_module_with_its_params():
+    nn, (bound, params) = torch.nn, initialised("fedcollab-cnn")
+    module = nn.Sequential(
+        *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(1024, 64), nn.ReLU(), nn.Linear(64, 10)),
+    )
+    assert_equal_to_module(bound, params, module)
+
+
 def test_mcmahans_mnist_cnn_equals_the_module_with_its_params():
     bound, params = initialised("mcmahan2017-mnist-cnn", shape=GREY)
     pooled = [torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
@@ -160,7 +173,7 @@ def test_mcmahans_cifar_cnn_starts_from_the_values_of_the_tutorial():
 
 @pytest.mark.parametrize("name", [name for name in models.REGISTRY if not models.load(name)(COLOUR, 10).loop_only])
 def test_engines_agree_on_every_model_that_both_can_run(name):
-    task = toy_task(sizes=(5, 3), model=name, shape=(3, 16, 16), rounds=1, local_epochs=1, batch_size=3)
+    task = toy_task(sizes=(5, 3), model=name, shape=(3, 18, 18), rounds=1, local_epochs=1, batch_size=3)
     method = toy_method("fedavg")
     looped, vectorised = (train(method, replace(task, engine=engine)) for engine in ("loop", "vectorised"))
     assert_equal(looped, vectorised, tolerance=1e-10)
@@ -212,6 +225,7 @@ def test_a_model_apart_leaves_the_buffers_as_they_are():
         ("vgg9", (1, 4, 4)),
         ("fedmr-mnist-cnn", (1, 8, 8)),
         ("mcmahan2017-mnist-cnn", (1, 3, 3)),
+        ("fedcollab-cnn", (1, 17, 20)),
     ],
 )
 def test_images_that_are_too_small_are_refused(name, shape):

@@ -33,8 +33,14 @@ GOOD = {
 @pytest.mark.parametrize(
     "change",
     [
-        *({}, {"run": None}, {"part": {}}, {"notes": None}, {"notes": ["one"]}, {"more": 1}),
-        *({"options": {"base": "ditto", "mu": 1}}, {"options": {"name": "ccvr", "base": {"name": "fedavg"}}}),
+        {},
+        {"run": None},
+        {"part": {}},
+        {"notes": None},
+        {"notes": ["one"]},
+        {"more": 1},
+        {"options": {"base": "fedprox"}},
+        {"options": {"name": "ccvr", "base": {"name": "fedavg"}}},
     ],
 )
 def test_a_value_of_a_type_has_its_shape(change):
@@ -50,10 +56,8 @@ def test_a_value_of_a_type_has_its_shape(change):
         ({"std": "both"}, "std is not what it should be"),
         ({"part": {"scores": {"accuracy": "high"}}}, "part.scores.accuracy is not a number"),
         ({"options": {"mu": "\x1b[2J"}}, "options is not what it should be"),
-        *(
-            ({"options": options}, "options is not what it should be")
-            for options in ({"name": "ccvr", "base": "fedavg"}, {"base": {"mu": 1}}, {"base": None}, {"base": 5})
-        ),
+        ({"options": {"name": "ccvr", "base": "fedavg"}}, "options is not what it should be"),
+        ({"options": {"base": {"mu": 1}}}, "options is not what it should be"),
         ({"notes": [None]}, "notes[0] is not a text"),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_cohort_of_writers_has_the_nearest_size_in_the_config_in_the_run_and_o
 def test_a_subset_keeps_the_writers_of_its_images(femnist):
     labels = np.arange(len(femnist.train.labels)) % 5
     few = femnist.train.__class__(femnist.train.images, labels, femnist.train.groups)
-    images, _, clients, _ = divide(
+    images, _, clients, *_ = divide(
         resolve(NATURAL | {"train_examples": 70}), datasets.Dataset("femnist", few, few, tuple("abcde"), "", "", "", "")
     )
     known = {image.tobytes(): writer for image, writer in zip(few.images, few.groups, strict=True)}

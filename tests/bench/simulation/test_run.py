@@ -21,7 +21,7 @@ from bench.results.artifacts import Folder, on_device
 from bench.results.metrics import summarise
 from bench.simulation.build import build_algorithm, choose_engine
 from bench.simulation.data import stratified_subset
-from bench.simulation.evaluation import evaluate_clients
+from bench.simulation.evaluation import Evaluation, evaluate_clients
 from bench.simulation.local_models import local_models
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
@@ -184,7 +184,8 @@ def test_divergence_ends_a_run_and_is_named(digits):
 
 
 def test_a_test_loss_that_overflows_is_divergence_too(digits, monkeypatch):
-    monkeypatch.setattr("bench.simulation.run.evaluate", lambda task, deployed: {"accuracy": 0.1, "loss": float("inf")})
+    scores = Evaluation({"accuracy": 0.1, "loss": float("inf")})
+    monkeypatch.setattr("bench.simulation.run.measure", lambda task, deployed: scores)
     run = train(digits)
     assert run.result()["reason"] == "the test loss was not finite after round 1"
     assert "loss" not in run.rows[0]

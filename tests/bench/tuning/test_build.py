@@ -113,6 +113,22 @@ def test_a_search_is_on_validation_data_and_more_samples_continue_it():
     assert make(overrides={"test_examples": 100}).name == make().name, "the final runs may be tested on fewer images"
 
 
+OWN = {"dataset": "mnist", "partition": "label-shift", "clients": 20}
+
+
+@pytest.mark.parametrize("algorithm", ["fedprox", "local"])
+def test_where_clients_have_test_data_of_their_own_that_is_what_counts(algorithm):
+    search = make(algorithm, OWN | {"test_examples": 9000})
+    assert search.metric == "own_accuracy" and search.template.test_examples == 9000, "they are in the pool"
+    assert make(algorithm, OWN, metric="validation_own_accuracy").metric == "own_accuracy"
+    with pytest.raises(
+        ConfigError, match="of label-shift has test data of its own, so no run reports validation_accuracy"
+    ):
+        make(algorithm, OWN, metric="validation_accuracy")
+    with pytest.raises(ConfigError, match="of label-2 does not have test data of its own, .*; choose validation_"):
+        make(algorithm, metric="validation_own_accuracy")
+
+
 def test_an_option_goes_to_the_method_that_has_it():
     config = resolve(SETTING | SMALL | {"algorithm": "ccvr", "base": "fedprox"})
     found = with_options(config, {"mu": 0.3, "virtual_per_class": 7, "lr": 0.2}).algorithm

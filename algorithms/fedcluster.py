@@ -1,0 +1,108 @@
+"""FedCluster: a cluster of clients is cut in two where its mean update is small, but those of clients are not.
+
+Sattler, Mueller and Samek, Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under Privacy
+Constraints, IEEE Transactions on Neural Networks and Learning Systems 2020. https://arxiv.org/abs/1910.01991
+The name is that of the baseline of Bao et al., ICML 2023, whose settings are not published. https://arxiv.org/abs/2306.06508
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from algorithms import tree
+from algorithms.base import State
+from algorithms.checks import above, at_least
+from algorithms.clustered import RegroupedRounds
+from algorithms.clustering import bipartition, inner_products
+from algorithms.rows import read_rows, write_rows
+from algorithms.tree import Tree
+
+
+@dataclass(frozen=True)
+class FedCluster(RegroupedRounds):
+    """FedAvg in every cluster; a cluster is cut in two when |mean update| < eps1 and the largest |update| > eps2.
+
+    An update is trained - received params, the mean one weights clients by their number of examples. The cut is the one whose
+    most similar pair of clients across it has the lowest cosine similarity of updates (an update of length 0 has similarity 0
+    to all). Both parts start from the model of the cluster, and average their own clients' models in that very round.
+
+    Of a client that does not take part in a round, its last update since its cluster came to be counts. A cluster whose
+    clients have not all sent one is not cut.
+
+    Differs from the paper: eps1 and eps2 are in units of the longest mean update of a round that the cluster, or one that it
+    was cut from, has had; as lengths they would depend on model, learning rate and number of steps. The paper recommends a
+    tenth of that length for eps1, and one to ten times eps1 for eps2.
+    Differs from the paper: the number of clusters is bounded, and so is the memory of the server; and the distance of
+    local gradients from those of the client's distribution, which nobody knows, is not checked before a cut.
+
+    Attributes:
+        num_clusters: clusters are cut until there are so many, >= 1; 1 is FedAvg.
+        eps1: how short a mean update must be (eps_1 of the paper), > 0; above 1 always.
+        eps2: how long the longest update must be (eps_2 of the paper), >= 0; 0 always, unless all updates are 0.
+    """
+
+    eps1: float = 0.1
+    eps2: float = 0.4
+
+    def __post_init__(self):
+        super().__post_init__()
+        above("eps1", self.eps1, 0)
+        at_least("eps2", self.eps2, 0)
+
+    def init_client(self, task, params):
+        return {"update": tree.zeros_like(params)}
+
+    def init_server(self, task, params):
+        # Whose update is one since the cluster came to be, and the longest mean update of each client's cluster so far.
+        sent = torch.zeros(task.population, dtype=torch.bool, device=task.device)
+        longest_mean = torch.zeros(task.population, dtype=torch.double, device=task.device)
+        return {**super().init_server(task, params), "sent": sent, "longest_mean": longest_mean}
+
+    def regroup(self, task, state, cohort, updates):
+        own, server = state["server"]["clusters"][cohort.ids], _copy(state["server"])
+        server["sent"][cohort.ids] = True
+        for cluster in own.unique().tolist():
+            present, members = own == cluster, server["clusters"] == cluster
+            length = mean_norm(inner_products(tree.row(updates, present)), cohort.num_examples[present])
+            server["longest_mean"][members] = server["longest_mean"][members].clamp(min=length)
+        clients = write_rows(state["clients"], cohort.ids, {"update": updates})
+        state = {**state, "server": server, "clients": clients}
+        for cluster in own.unique().tolist():
+            state = self._cut(task, state, cluster)
+        return state
+
+    def _cut(self, task, state: State, cluster: int) -> State:
+        """The state in which a cluster is two, if it is to be cut; its new half is the next free cluster."""
+        server = _copy(state["server"])
+        members, new = (server["clusters"] == cluster).nonzero().flatten().cpu(), int(server["clusters"].max()) + 1
+        if len(members) < 2 or new == self.num_clusters or not server["sent"][members].all():
+            return state
+        products = inner_products(read_rows(state["clients"], members)["update"])
+        mean, longest = mean_norm(products, task.cohort(members).num_examples), products.diagonal().max().sqrt()
+        unit = server["longest_mean"][members[0]]
+        if not (mean < self.eps1 * unit and longest > self.eps2 * unit):
+            return state
+        parts = torch.from_numpy(bipartition(cosines(products).cpu().numpy()))
+        server["clusters"][members[parts == 1]] = new
+        server["sent"][members] = False
+        order = torch.arange(self.num_clusters)
+        order[new] = cluster
+        return {**state, "server": server} | {key: tree.row(state[key], order) for key in ("params", "buffers")}
+
+
+def mean_norm(products: Tensor, weights: Tensor) -> Tensor:
+    """Length of the weighted mean of vectors with these inner products [n, n]; weights: [n]. Scalar."""
+    shares = weights.double() / weights.double().sum()
+    return (shares @ products @ shares).clamp(min=0).sqrt()
+
+
+def cosines(products: Tensor) -> Tensor:
+    """Cosine similarities [n, n] of vectors with these inner products [n, n]; those of a vector of length 0 are 0."""
+    norms = products.diagonal().sqrt()
+    lengths = norms[:, None] * norms
+    return torch.where(lengths > 0, products / lengths, 0.0)
+
+
+def _copy(server: Tree) -> Tree:
+    return tree.map(Tensor.clone, server)

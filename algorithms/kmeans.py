@@ -1,0 +1,66 @@
+"""KMeans: k-means on the models that clients train from a common one, then federated averaging in every cluster.
+
+A form of the baseline KMeans of Bao, Wang, Wu and He, Optimizing the Collaboration Structure in Cross-Silo Federated Learning,
+ICML 2023, whose settings are not published. https://arxiv.org/abs/2306.06508
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from algorithms.checks import at_least
+from algorithms.clustered import RegroupedRounds
+from algorithms.clustering import cluster_seed, coordinates, inner_products, k_means
+
+
+@dataclass(frozen=True)
+class KMeans(RegroupedRounds):
+    """FedAvg for some rounds, of which the last tells the clusters: they are those of k-means (ten starts) on the params that
+    all clients have trained in it. Every cluster goes on by itself from the mean of its clients' models.
+
+    The round that tells the clusters is one of all clients, whatever the participation: only models that started from the
+    same one can be compared, and so there is none without a cluster.
+
+    Differs from the paper, which says nothing about this baseline: all of the above is ours.
+
+    Attributes:
+        num_clusters: K, >= 1; 1 is FedAvg with a round of all clients. Fewer clients make fewer clusters.
+        warm_up_rounds: rounds of FedAvg, that of all clients included, >= 1; 1 clusters what was trained from the initial
+            model.
+    """
+
+    warm_up_rounds: int = 5
+
+    def __post_init__(self):
+        super().__post_init__()
+        at_least("warm_up_rounds", self.warm_up_rounds, 1)
+
+    def validate(self, config):
+        mistakes = super().validate(config)
+        if config.rounds <= self.warm_up_rounds:
+            mistakes.append(
+                f"kmeans makes clusters after warm_up_rounds ({self.warm_up_rounds}) rounds and trains them in the others: "
+                f"rounds must be larger than that, but got {config.rounds}."
+            )
+        return mistakes
+
+    def sample(self, task, state):
+        if self._tells_clusters(state):
+            return task.cohort(torch.arange(task.population))
+        return task.sample_cohort(state["round"])
+
+    def regroup(self, task, state, cohort, updates):
+        if not self._tells_clusters(state):
+            return state
+        points = coordinates(inner_products(updates))  # all from one model: updates are as far apart as models
+        labels, _, _ = k_means(points, min(self.num_clusters, len(points)), cluster_seed(task))
+        return {**state, "server": {"clusters": torch.from_numpy(labels).to(task.device)}}
+
+    def traffic(self, task):
+        settings = replace(task.settings, rounds=1, participation=1.0)
+        of_all = super().traffic(replace(task, settings=settings))
+        return round((1 + task.settings.participation * (task.settings.rounds - 1)) * of_all)
+
+    def _tells_clusters(self, state) -> bool:
+        """Whether the round that follows a state is the last one of the warm-up."""
+        return state["round"] == self.warm_up_rounds - 1

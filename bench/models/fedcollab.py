@@ -1,0 +1,42 @@
+"""The CNN of FedCollab: three 3x3 convolutions and two linear layers."""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+
+from bench.models.base import Layered
+
+
+@dataclass(frozen=True)
+class FedCollabCnn(Layered):
+    """FedCollab's CNN: unpadded 3x3 convolutions of 32, 64 and 64 channels (122,570 parameters for 3x32x32, 10 classes).
+
+    Bao et al., Optimizing the Collaboration Structure in Cross-Silo Federated Learning, ICML 2023.
+    https://arxiv.org/abs/2306.06508
+    """
+
+    def __post_init__(self):
+        self._require_pixels(18)
+
+    def layers(self):
+        channels, height, width = self.input_shape
+        return {
+            "conv1": (32, channels, 3, 3),
+            "conv2": (64, 32, 3, 3),
+            "conv3": (64, 64, 3, 3),
+            "linear1": (64, 64 * _after_convolutions(height) * _after_convolutions(width)),
+            "classifier": (self.num_classes, 64),
+        }
+
+    def hidden(self, params, x, bound):
+        for name in ("conv1", "conv2"):  # ReLU commutes with max-pooling; after pooling it has a quarter of the work
+            x = F.relu(F.max_pool2d(F.conv2d(x, params[f"{name}.weight"], params[f"{name}.bias"]), 2))
+            yield name, x
+        x = F.relu(F.conv2d(x, params["conv3.weight"], params["conv3.bias"]))
+        yield "conv3", x
+        yield "linear1", F.relu(F.linear(x.flatten(1), params["linear1.weight"], params["linear1.bias"]))
+
+
+def _after_convolutions(pixels: int) -> int:
+    """Side of the feature map after the convolutions and the two max-pools."""
+    return ((pixels - 2) // 2 - 2) // 2 - 2
