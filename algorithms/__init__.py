@@ -50,6 +50,7 @@ REGISTRY = {
     "per-fedavg": "per_fedavg:PerFedAvg",
     "pfedme": "pfedme:PFedMe",
     "finetune": "finetune:Finetune",
+    "fedcollab": "fedcollab:FedCollab",
     "fedcluster": "fedcluster:FedCluster",
     "kmeans": "kmeans:KMeans",
 }

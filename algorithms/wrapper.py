@@ -16,7 +16,7 @@ class Wrapper(Algorithm):
 
     Attributes:
         does: what a wrapper does to that model, for its refusal of other bases.
-        takes_personal: whether the base may deploy one model per client.
+        takes_personal: whether the base may deploy one model per client, also one that each client only fine-tunes.
         base: the method inside.
     """
 
@@ -28,7 +28,7 @@ class Wrapper(Algorithm):
         name, base = algorithms.name_of(self), algorithms.name_of(self.base)
         if self.base.personal and not self.takes_personal:
             raise ValueError(f"{name} {self.does} one shared model, but {base} deploys one model per client.")
-        if self.base.post_hoc:
+        if self.base.post_hoc and not (self.takes_personal and self.base.personal):
             raise ValueError(f"{name} needs a base that trains, but {base} only changes what another method deploys.")
 
     def inside(self, task):

@@ -22,6 +22,8 @@ def seed_for(seed: int, purpose: str, *ids: int | str) -> int:
             batches), "noise" (client), "clusters", "classifier", "privacy" or "inference" (client), "choice" (model),
             "virtual" or "fraction" (class), "directions" (of projections; always with seed 0), "validation" (client),
             "groups", "order" or "selection" (round), "generator-init", "generator" (steps that it was trained before),
+            "discriminator", "discriminators" (both clients: the keys of their batches), "discriminator-data" or
+            "discriminator-noise" (client), "coalitions",
             "search" (name of the search, number of earlier proposals, number of rejected duplicates).
         *ids: further parts of the key, usually round and client.
     """

@@ -187,7 +187,8 @@ def _sizes(described: str) -> _Sizes:
     outlines = algorithm.outlines(task)
     last, one = outlines[-1], {"params": task.initial_params(), "buffers": task.initial_buffers()}
     cohort = task.settings.cohort_size(task.population)
-    deployed, copies = {key: last[key] for key in one}, task.population if algorithm.personal else 1
+    # A state without a model of its own holds several, each as large as the task's.
+    deployed, copies = {key: last.get(key, one[key]) for key in one}, task.population if algorithm.personal else 1
     return _Sizes(
         tuple(_stage(outline, task.population, cohort) for outline in outlines),
         algorithm.deploy_reads_clients,

@@ -10,7 +10,7 @@ from bench.simulation.client import Settings
 from bench.simulation.data import divide
 from bench.simulation.engines import refuse_loop_only
 from bench.simulation.task import Task
-from datasets import partitions, transforms
+from datasets import cache, partitions, transforms
 from datasets.federation import federate
 
 
@@ -52,7 +52,7 @@ def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = 
         refuse_loop_only(model)
     elif engine == "auto":
         engine = choose_engine(model, device)
-    return Task(model, settings, federation, config.seed, engine)
+    return Task(model, settings, federation, config.seed, engine, derived_dir=cache.default_dir() / "derived")
 
 
 def choose_engine(model, device: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from algorithms.tree import Tree
 from bench.models.base import Model, Params
 from bench.seeding import generator_for
 from bench.simulation.client import BatchPlan, ClientData, ClientView, Mapped, Settings
+from bench.simulation.derived import digest_of, kept
 from bench.simulation.engines import ENGINES, LARGEST_STACK
 from datasets.federation import Federation
 
@@ -48,6 +50,7 @@ class Task:
         initial_model: which of the seed's independent initial models `initial_params` draws; 0 is everybody's.
         block: clients that train at once on the vectorised engine, at most; None for no bound.
         largest_stack: bytes of a cohort's results that the loop engine holds at once, at most, if their means are enough.
+        derived_dir: where `derived` keeps what it computes; None for nowhere.
     """
 
     model: Model
@@ -60,6 +63,7 @@ class Task:
     initial_model: int = 0
     block: int | None = None
     largest_stack: int = LARGEST_STACK
+    derived_dir: Path | None = None
 
     @property
     def population(self) -> int:
@@ -80,6 +84,18 @@ class Task:
     def generator_for(self, purpose: str, *ids: int) -> torch.Generator:
         """A generator of this task's seed, on the host (see `bench.seeding`)."""
         return generator_for(self.seed, purpose, *ids)
+
+    def derived(self, purpose: str, key: tuple, compute: Callable[[], Tree]) -> Tree:
+        """What compute returns, computed once for all runs on a machine with the same data, partition and seed.
+
+        Args:
+            purpose: a name of what is computed.
+            key: numbers and texts on which it depends, beside the data, seed, precision and kind of device of this task.
+            compute: returns nested dicts of tensors on the host; may depend on nothing else, and not on `settings` or `model`.
+        """
+        if self.derived_dir is None:
+            return compute()
+        return kept(self.derived_dir, f"{purpose}-{digest_of(self, purpose, key)}.pt", compute)
 
     def initial_params(self) -> Params:
         """The initial model, the same for all clients and methods of one seed."""

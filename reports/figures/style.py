@@ -59,6 +59,7 @@ METHODS = {
     "per-fedavg": LineStyle(_SLATE, "D", "--"),
     "pfedme": LineStyle(_PURPLE, "P", "-."),
     "finetune": LineStyle(_BLUE, "^", _DASHES[3]),
+    "fedcollab": LineStyle(_RED, "D", "-"),
     "fedcluster": LineStyle(_TAN, "s", "-"),
     "kmeans": LineStyle(_GREY, "P", "--"),
 }

@@ -96,7 +96,10 @@ def test_outlines_are_as_large_as_the_states_of_each_stage(name, method):
     for outline in method.outlines(task):
         state = states[outline["round"]]
         shared, whole = without_clients(state), without_clients(outline)
-        assert numbers(whole) == pytest.approx(numbers(shared), rel=0.05)
+        if toy(name).outlines_are_bounds:
+            assert numbers(whole) >= numbers(shared)
+        else:
+            assert numbers(whole) == pytest.approx(numbers(shared), rel=0.05)
         assert outline["round"] == state["round"]
     assert outline["round"] == method.num_rounds(task.settings)
 
@@ -188,7 +191,7 @@ def deployed_weight(method, **settings) -> torch.Tensor:
 
 
 def test_a_client_with_one_example_is_trained_without_breaking_anything(name, method):
-    task = toy_task(**({"sizes": (1, 4, 20, 8, 11)} | settings_for(name)))
+    task = toy_task(**({"sizes": (toy(name).smallest_client, 4, 20, 8, 11)} | settings_for(name)))
     assert tree.all_finite(method.deploy(task, train(method, task), everyone(task)).params)
 
 

@@ -88,6 +88,8 @@ SMALL = {
     "inference_images": 200,
     "generator_steps": 3,
     "hidden_width": 16,
+    "discriminator_rounds": 20,
+    "capacity": 2.0,
     "warm_up_rounds": 1,
     "eps1": 2.0,  # of a cluster that has had one mean update
 }
@@ -114,6 +116,10 @@ TESTED_ELSEWHERE = {
     "regroup_every": "test_fedcat.py: groups of later cycles",
     "greedy_share": "test_fedcat.py: frequencies of selected clients",
     "count_rule": "test_fedcat.py: weights",
+    "restarts": "test_coalitions.py: only some searches find the best coalitions",
+    "divergence": "test_fedcollab.py: published for the clients of the paper only",
+    "discriminator_lr": "test_divergence.py: against an autograd of the formulas",
+    "discriminator_rounds": "test_divergence.py: rounds until a pair stops",
 }
 
 
@@ -128,6 +134,8 @@ class Toy:
         counters: numbers of batches that two clients with 1 and 2 steps in a round may have counted after two rounds. After the
             first, they go on from the mean 5/3, truncated, unless the method says otherwise.
         search: settings that a small search of its options needs.
+        smallest_client: examples that every client needs.
+        outlines_are_bounds: a state may be smaller than its outline, by what is known only when the run has begun.
     """
 
     alone: bool = False
@@ -135,6 +143,8 @@ class Toy:
     everyone_begins: bool = False
     counters: tuple[list[int], ...] = ([2, 3],)
     search: dict[str, int] = field(default_factory=dict)
+    smallest_client: int = 1
+    outlines_are_bounds: bool = False
 
 
 # From the counters of their cluster, in which they may be alone.
@@ -154,6 +164,7 @@ TOYS = {
     "kmeans": Toy(everyone_begins=True, counters=_CLUSTERED, search={"rounds": 12}),
     "per-fedavg": Toy(counters=([0, 0],)),  # buffers stay
     "pfedme": Toy(counters=([13, 18],)),  # five passes for a batch; the mean is 25/3
+    "fedcollab": Toy(counters=_CLUSTERED, smallest_client=2, outlines_are_bounds=True),
     "fedcat": _CAT,
     "fedcat-gc": _CAT,
     "fedcat-dc": _CAT,

@@ -15,7 +15,7 @@ from bench.execution.ray_environment import PACKAGES, ROOT
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 4, "local_epochs": 1}
 OF_EVERY_RUN = {
     "algorithms/streaming.py",
-    *(f"bench/simulation/{name}.py" for name in ("build", "data", "retention")),
+    *(f"bench/simulation/{name}.py" for name in ("build", "data", "derived", "retention")),
     *(
         "bench/simulation/run.py",
         "bench/simulation/task.py",

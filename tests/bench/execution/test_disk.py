@@ -70,6 +70,21 @@ def test_estimates_agree_with_files(digits, tmp_path, settings):
         assert found.scratch == 0, "so small states are in memory"
 
 
+@pytest.mark.parametrize("base", ["fedavg", "ditto"])
+def test_estimates_are_bounds_where_coalitions_are_found_in_the_run(digits, tmp_path, monkeypatch, base):
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
+    of = {"algorithm": "fedcollab", "base": base, "capacity": 1e-3, "discriminator_rounds": 10, "rounds": 2}
+    config, retention = resolve({**DIGITS, **of}), StateRetention(final="all")
+    run = Run(config, digits, folder=Folder(tmp_path / "run"), retention=retention)
+    checkpoints = Checkpoints(Folder(tmp_path / "checkpoint"), {}, 0)
+    while not run.finished:
+        run.step()
+        checkpoints.save(run.checkpoint())
+    found = footprint(config, retention)
+    assert size(tmp_path / "run") <= 1.1 * found.kept <= 2 * size(tmp_path / "run"), "nearly all clients are alone"
+    assert size(tmp_path / "checkpoint") <= 1.1 * found.checkpoint
+
+
 @pytest.mark.parametrize("method", ["ccvr", "finetune"])
 def test_what_starts_from_another_run_keeps_what_it_deploys(digits, tmp_path, method):
     base, config = (resolve({**DIGITS, "rounds": 2, **of}) for of in ({"algorithm": "moon"}, {"algorithm": method}))

@@ -1,0 +1,267 @@
+"""FedCollab: clients find out who should train with whom, and train in these coalitions.
+
+Bao et al., Optimizing the Collaboration Structure in Cross-Silo Federated Learning, ICML 2023.
+https://arxiv.org/abs/2306.06508
+"""
+
+import functools
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+import algorithms
+from algorithms import tree
+from algorithms.base import Algorithm, Deployed, RoundBased, State, nothing_spent
+from algorithms.centralized import Centralized
+from algorithms.checks import above, at_least, one_of
+from algorithms.coalitions import solve
+from algorithms.divergence import check_sizes, estimate, exchanged
+from algorithms.wrapper import Wrapper
+
+Divergence = Literal["estimated", "published"]
+
+_PUBLISHED = Path(__file__).with_name("published_divergences.json")
+
+
+@dataclass(frozen=True)
+class FedCollab(Wrapper):
+    """A method in every coalition of clients, on its own; all coalitions start from one initial model.
+
+    Before the first round of the base, every pair of clients estimates how much their data differ
+    (`algorithms.divergence.estimate`; once for all runs with the same data, partition and seed), and the server searches for
+    the coalitions that minimise the bound of the paper (`algorithms.coalitions.objective`). They stay as they are. Each client
+    deploys what its coalition trains: with one coalition that is what the base trains, with clients that are all alone what
+    each would train by itself.
+
+    A cohort is drawn from all clients, so that in a round a coalition may have few clients, or none.
+
+    What a run exchanges includes the discriminators of all pairs, which come with the first round; `traffic` is an upper
+    bound, because their training may stop early. Examples are counted for the base alone.
+
+    Differs from the paper: it calls the search greedy; that it is repeated, that D is the best balanced accuracy of all
+    evaluations, and that it is clipped at 0, is from its code.
+
+    Attributes:
+        base: trains the model, or the models, of a coalition.
+        capacity: C of the paper, > 0, the weight of what a client gains from more examples; the more, the larger the
+            coalitions. The scripts of its code have 10 for label and feature shift and 8 for concept shift.
+        restarts: searches for coalitions, >= 1, of which the best counts.
+        divergence: "estimated" by discriminators, or "published": the numbers of its code for the 20 clients of the paper's
+            three settings and its seed 0, for which nothing is exchanged.
+        discriminator_lr: learning rate of the discriminators, > 0; the code has 0.01, and 0.05 for concept shift.
+        discriminator_rounds: rounds of the discriminator of a pair, at most, >= 1.
+    """
+
+    does = "divides clients into coalitions and trains in each"
+    takes_personal = True
+    personal = True
+
+    capacity: float = 10.0
+    restarts: int = 100
+    divergence: Divergence = "estimated"
+    discriminator_lr: float = 0.01
+    discriminator_rounds: int = 2000
+
+    def __post_init__(self):
+        super().__post_init__()
+        _check_base(self.base)
+        above("capacity", self.capacity, 0)
+        at_least("restarts", self.restarts, 1)
+        one_of("divergence", self.divergence, get_args(Divergence))
+        above("discriminator_lr", self.discriminator_lr, 0)
+        at_least("discriminator_rounds", self.discriminator_rounds, 1)
+
+    def validate(self, config):
+        mistakes = super().validate(config)
+        if self.divergence == "published":
+            mistakes = [*mistakes, *_unpublished(config)]
+        return mistakes
+
+    # Rounds
+
+    def init(self, task):
+        if self.divergence == "published":
+            _published(task)
+        else:
+            check_sizes(task)
+        return {"round": 0, "spent": nothing_spent()}
+
+    def step(self, task, state):
+        if "models" not in state:
+            state = self._divided(task, state)
+        models, spent = {}, state["spent"]
+        for name, before in state["models"].items():
+            models[name] = self.base.step(_coalition(task, state, name), before)
+            spent = {key: spent[key] + models[name]["spent"][key] - before["spent"][key] for key in spent}
+        return {**state, "round": state["round"] + 1, "models": models, "spent": spent}
+
+    def _divided(self, task, state: State) -> State:
+        """The state before the first round of the base."""
+        num_examples = torch.tensor(task.sizes(torch.arange(task.population))).double()
+        if self.divergence == "published":
+            divergences, num_bytes = _published(task), {}
+        else:
+            options = (self.discriminator_lr, self.discriminator_rounds)
+            found = task.derived("divergences", (self.version, *options), lambda: estimate(task, *options)._asdict())
+            divergences, rounds = found["divergences"], found["rounds"]
+            num_bytes = exchanged(task, rounds[torch.ones_like(rounds).triu(1) > 0])
+        coalitions, objective = solve(
+            divergences, num_examples, self.capacity, self.restarts, task.generator_for("coalitions")
+        )
+        state = {**state, "divergences": divergences, "coalitions": coalitions, "objective": objective}
+        names = map(str, range(int(coalitions.max()) + 1))
+        return {
+            **state,
+            "discriminator_bytes": sum(num_bytes.values()),
+            "models": {name: self.base.init(_coalition(task, state, name)) for name in names},
+            "spent": state["spent"] | num_bytes,
+        }
+
+    # What is deployed
+
+    def deploy(self, task, state, client_ids):
+        if "models" not in state:
+            return None
+        parts, order = [], []
+        coalitions = state["coalitions"].cpu()
+        for name, model in state["models"].items():
+            members = torch.nonzero(coalitions == int(name)).flatten()
+            wanted = torch.isin(client_ids, members)
+            if not wanted.any():
+                continue
+            part = self.base.deploy(
+                _coalition(task, state, name), model, torch.searchsorted(members, client_ids[wanted])
+            )
+            if part is None:
+                return None
+            parts.append(part if part.per_client else _shared_by(part, int(wanted.sum())))
+            order.append(torch.nonzero(wanted).flatten())
+        back = torch.cat(order).argsort()
+        params, buffers = (
+            tree.row(tree.concatenate(of), back)
+            for of in ([part.params for part in parts], [part.buffers for part in parts])
+        )
+        return Deployed(parts[0].model, params, buffers, per_client=True)
+
+    def watched(self, state):
+        return {name: self.base.watched(model) for name, model in state.get("models", {}).items()}
+
+    # What is known before a run, and reported after it
+
+    def traffic(self, task):
+        if self.divergence == "published":
+            return super().traffic(task)
+        pairs = torch.full((task.population * (task.population - 1) // 2,), self.discriminator_rounds)
+        return super().traffic(task) + round(sum(exchanged(task, pairs).values()) / task.population)
+
+    def outlines(self, task):
+        """As large as with clients that are all alone, the most that there can be."""
+        clients = task.population
+        found = {
+            "divergences": torch.empty(clients, clients, dtype=torch.float64),
+            "coalitions": torch.empty(clients, dtype=torch.long),
+            "objective": torch.empty((), dtype=torch.float64),
+            "discriminator_bytes": 0,
+            "spent": nothing_spent(),
+        }
+        names = list(map(str, range(clients)))
+        return [
+            {**found, "round": alone["round"], "models": dict.fromkeys(names, alone)}
+            for alone in self.base.outlines(task.restrict(torch.tensor([0])))
+        ]
+
+    def diagnostics(self, state):
+        if "models" not in state:
+            return {}
+        of_bases = {name: self.base.diagnostics(model) for name, model in state["models"].items()}
+        return {
+            "coalitions": state["coalitions"].tolist(),
+            "divergences": [[round(value, 5) for value in row] for row in state["divergences"].tolist()],
+            "objective": state["objective"].item(),
+            "discriminator_bytes": state["discriminator_bytes"],
+            **({"of_coalitions": of_bases} if any(of_bases.values()) else {}),
+        }
+
+
+def _coalition(task, state: State, name: str):
+    """The task of one coalition."""
+    return task.restrict(torch.nonzero(state["coalitions"].cpu() == int(name)).flatten())
+
+
+def _shared_by(deployed: Deployed, count: int) -> Deployed:
+    """A shared model as that of each of so many clients."""
+    each = tree.map(lambda leaf: leaf.expand(count, *leaf.shape), {"p": deployed.params, "b": deployed.buffers})
+    return Deployed(deployed.model, each["p"], each["b"], per_client=True)
+
+
+def _check_base(base: Algorithm) -> None:
+    """Raises ValueError unless a method can be trained by the clients of any coalition."""
+    *around, innermost = _layers(base)
+    name = algorithms.name_of(innermost)
+    if any(isinstance(layer, FedCollab) for layer in (*around, innermost)):
+        raise ValueError("fedcollab divides clients into coalitions, and cannot go around itself.")
+    if isinstance(innermost, Centralized):
+        raise ValueError(
+            "fedcollab divides clients into coalitions, but centralized has only one, which holds everything."
+        )
+    if innermost.cohorts_of_one_size:
+        raise ValueError(
+            f"fedcollab trains its base within coalitions, whose cohorts differ in size, but {name} needs cohorts of one size."
+        )
+    if not isinstance(innermost, RoundBased):
+        raise ValueError(
+            f"fedcollab needs a base that trains in rounds with any number of clients, but {name} does not."
+        )
+
+
+def _layers(method: Algorithm) -> Iterator[Algorithm]:
+    """A method, and what it is around, from the outside."""
+    yield method
+    if isinstance(method, Wrapper):
+        yield from _layers(method.base)
+
+
+@functools.cache
+def _settings() -> list[dict[str, Any]]:
+    """The published divergences, each with its "dataset", "partition", and "num_examples" of each client."""
+    return json.loads(_PUBLISHED.read_text())["settings"]
+
+
+def _unpublished(config) -> list[str]:
+    """Why there are no published divergences for a config: one sentence, or none."""
+    known = [(one["dataset"], one["partition"], len(one["num_examples"])) for one in _settings()]
+    if (got := (config.dataset, config.partition, config.population)) in known:
+        return []
+    settings = ", ".join(f"{dataset} with {partition}" for dataset, partition, _ in known)
+    return [
+        f"Divergences are published for {known[0][2]} clients of {settings}, but got {got[2]} clients of {got[0]} with "
+        f"{got[1]}; use divergence estimated."
+    ]
+
+
+def _published(task) -> Tensor:
+    """The published divergences of the clients of a task [N, N]: those of clients with as many examples.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    sizes = task.sizes(torch.arange(task.population))
+    for one in _settings():
+        if one["num_examples"] == sizes:
+            return torch.tensor(one["divergences"], dtype=torch.float64)
+    known = "; ".join(_listed(one["num_examples"]) for one in _settings())
+    raise ValueError(
+        f"Divergences are published for clients with these numbers of training examples: {known}. This run has "
+        f"{_listed(sizes)}; use all training examples, or divergence estimated."
+    )
+
+
+def _listed(sizes: list[int]) -> str:
+    """Sizes of clients, equal ones in a row together: "10 x 2100 and 10 x 14"."""
+    return " and ".join(f"{len(list(of))} x {size}" for size, of in itertools.groupby(sizes))
