@@ -41,6 +41,7 @@ W1 = {
     "momentum": 0.9,
     "weight_decay": 1e-5,
     "participation": 1.0,
+    "nearest_cohort": False,
     "last_batch": "keep",
     "evaluate_every": None,
     "seed": 0,

@@ -35,7 +35,7 @@ def test_halves_of_a_padded_batch_are_those_of_its_real_rows_and_half_as_long(nu
 
 
 def test_halves_are_traced_for_clients_with_different_numbers_of_rows():
-    one = batch(6)
+    one = batch(6)._replace(key=torch.tensor(0))
     masks = torch.arange(6) < torch.tensor([[6], [5], [0]])
     cut = torch.func.vmap(lambda mask: one._replace(mask=mask).halves())(masks)
     for client, mask in enumerate(masks):

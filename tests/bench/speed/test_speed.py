@@ -65,8 +65,8 @@ def test_random_images_have_the_layout_of_cifar10(small):
 
 def test_the_workload_has_every_setting_of_a_run_and_its_defaults():
     fields = {name: field for name, field in RunConfig.model_fields.items() if name != "versions"}
-    assert W1.keys() == fields.keys()
-    own = ("algorithm", "dataset", "partition", "model", "rounds", "local_epochs")
+    own = ("algorithm", "dataset", "partition", "model", "rounds", "local_epochs", "nearest_cohort")
+    assert W1.keys() == {*fields, "nearest_cohort"}, "which follows from the partition"
     assert [key for key in W1 if key not in own and W1[key] != fields[key].default] == []
 
 
