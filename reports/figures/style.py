@@ -26,7 +26,7 @@ class LineStyle(NamedTuple):
 # There are more methods than colours: methods that papers compare have different colours, others differ in the marker.
 METHODS = {
     "centralized": LineStyle(_SLATE, "X", "-."),
-    "local": LineStyle(_BROWN, "D", "--"),
+    "local": LineStyle(_BROWN, "s", "--"),
     "fedavg": LineStyle(_BLUE, "o", "-"),
     "fedprox": LineStyle(_YELLOW, "s", "--"),
     "moon": LineStyle(_CYAN, "^", "-."),
@@ -58,7 +58,7 @@ METHODS = {
     "ditto": LineStyle(_ORANGE, "s", "-"),
     "per-fedavg": LineStyle(_SLATE, "D", "--"),
     "pfedme": LineStyle(_PURPLE, "P", "-."),
-    "finetune": LineStyle(_CYAN, "^", _DASHES[3]),
+    "finetune": LineStyle(_CYAN, "v", _DASHES[3]),
     "fedcollab": LineStyle(_RED, "D", "-"),
     "fedcluster": LineStyle(_TAN, "s", "-"),
     "kmeans": LineStyle(_GREY, "P", "--"),
