@@ -28,7 +28,7 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
         value: `last`, `best` or `last10`, the rounds of the accuracies.
     """
     yield _numbers(grid, value)
-    yield from _further(grid, value)
+    yield from _further(grid, cells, value)
     for metric in cells["metric"].unique():
         yield f"{metric}: {METRICS[metric].about}."
     yield from _reference(grid, cells)
@@ -98,15 +98,13 @@ def _numbers(grid: dict, value: str) -> str:
     )
 
 
-def _further(grid: dict, value: str) -> Iterable[str]:
+def _further(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
     """Of which rounds the tables below the first are."""
     if also := further_values(grid, value):
         seeds = {cell["seed"] for cell in grid["cells"]}
         alone = " (1 seed: std of these rounds)" if "last10" in also and len(seeds) == 1 else ""
         rounds = "; ".join(ROUNDS_OF[other] for other in also)
-        tuned = (
-            "; each takes its own best point of a tuning set" if any(cell["choice"] for cell in grid["cells"]) else ""
-        )
+        tuned = "; each takes its own best point of a tuning set" if (cells["settings"] > 1).any() else ""
         verdicts = "; they carry no verdict" if grid["mirrors"] else ""
         yield f"Further tables show other rounds of the same cells: {rounds}{alone}{tuned}{verdicts}."
 
