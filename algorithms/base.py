@@ -36,6 +36,13 @@ class Deployed(NamedTuple):
     test_features: Tensor | None = None
     diagnostics: dict[str, Any] | None = None
 
+    def for_each(self, count: int) -> "Deployed":
+        """A shared model as that of each of so many clients."""
+        params, buffers = (
+            tree.map(lambda leaf: leaf.expand(count, *leaf.shape), part) for part in (self.params, self.buffers)
+        )
+        return Deployed(self.model, params, buffers, per_client=True, diagnostics=self.diagnostics)
+
 
 class Average(NamedTuple):
     """A weighted mean over the clients of a cohort that the server takes.

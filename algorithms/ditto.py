@@ -10,7 +10,7 @@ from algorithms import tree
 from algorithms.base import RoundBased
 from algorithms.checks import at_least
 from algorithms.local import LocalResult, descend
-from algorithms.rows import read_rows
+from algorithms.rows import read_models
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class Ditto(RoundBased):
         return {"params": params, "buffers": task.initial_buffers()}
 
     def client_states(self, task, cohort, state):
-        received = {"params": state["params"], "buffers": state["buffers"]}
-        return read_rows({**state["clients"], "fresh": received}, cohort.ids)
+        return read_models(state, cohort.ids)
 
     def local_update(self, data, plan, view):
         trained = descend(self.local_loss, view.params, data, plan, view).params

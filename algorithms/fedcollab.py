@@ -140,7 +140,7 @@ class FedCollab(Wrapper):
             )
             if part is None:
                 return None
-            parts.append(part if part.per_client else _shared_by(part, int(wanted.sum())))
+            parts.append(part if part.per_client else part.for_each(int(wanted.sum())))
             order.append(torch.nonzero(wanted).flatten())
         back = torch.cat(order).argsort()
         params, buffers = (
@@ -192,12 +192,6 @@ class FedCollab(Wrapper):
 def _coalition(task, state: State, name: str):
     """The task of one coalition."""
     return task.restrict(torch.nonzero(state["coalitions"].cpu() == int(name)).flatten())
-
-
-def _shared_by(deployed: Deployed, count: int) -> Deployed:
-    """A shared model as that of each of so many clients."""
-    each = tree.map(lambda leaf: leaf.expand(count, *leaf.shape), {"p": deployed.params, "b": deployed.buffers})
-    return Deployed(deployed.model, each["p"], each["b"], per_client=True)
 
 
 def _check_base(base: Algorithm) -> None:

@@ -8,7 +8,6 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from algorithms import tree
 from algorithms.base import Deployed
 from algorithms.checks import at_least, one_of
 from algorithms.local import descend, task_loss
@@ -42,11 +41,9 @@ class Finetune(PostHoc):
         one_of("finetune_unit", self.finetune_unit, get_args(Unit))
 
     def changed(self, task, deployed, state, client_ids):
-        if self.finetune_length:
-            own = self._trained(task, deployed, state["round"], client_ids)
-        else:
-            shared = {"params": deployed.params, "buffers": deployed.buffers}
-            own = tree.map(lambda leaf: leaf.expand(len(client_ids), *leaf.shape), shared)
+        if not self.finetune_length:
+            return deployed.for_each(len(client_ids))
+        own = self._trained(task, deployed, state["round"], client_ids)
         return Deployed(deployed.model, **own, per_client=True, diagnostics=deployed.diagnostics)
 
     def _trained(self, task, deployed: Deployed, round: int, client_ids: Tensor) -> Tree:

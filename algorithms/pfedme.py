@@ -12,7 +12,7 @@ from algorithms import tree
 from algorithms.base import RoundBased
 from algorithms.checks import above, at_least
 from algorithms.local import LocalResult, gradient, unless_padding
-from algorithms.rows import read_rows
+from algorithms.rows import read_models
 from algorithms.tree import Tree
 
 
@@ -56,8 +56,7 @@ class PFedMe(RoundBased):
         return {"params": params, "buffers": task.initial_buffers()}
 
     def client_states(self, task, cohort, state):
-        received = {"params": state["params"], "buffers": state["buffers"]}
-        return read_rows({**state["clients"], "fresh": received}, cohort.ids)
+        return read_models(state, cohort.ids)
 
     def local_update(self, data, plan, view):
         now = {"local": view.params, "theta": view.client["params"]}

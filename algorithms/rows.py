@@ -37,6 +37,13 @@ def read_rows(clients: dict, ids: Tensor) -> Tree:
     return tree.map(pick, clients["fresh"], *(nothing if row is None else row for row in rows))
 
 
+def read_models(state: dict, ids: Tensor) -> Tree:
+    """Models that some clients keep as their states: "params" and "buffers", leaves [len(ids), ...]. For a client that has not
+    taken part, it is the shared model of the method's state."""
+    shared = {"params": state["params"], "buffers": state["buffers"]}
+    return read_rows({**state["clients"], "fresh": shared}, ids)
+
+
 def write_rows(clients: dict, ids: Tensor, new: Tree) -> dict:
     """Client states in which those of ids are replaced by new, leaves [len(ids), ...]. Pure: other rows are shared."""
     return replace_rows(clients, rows_of(ids, new))

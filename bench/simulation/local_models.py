@@ -50,11 +50,7 @@ def trace(task: Any, algorithm: RoundBased, before: dict, after: dict) -> dict[s
     ids = models["ids"]
     deployed = algorithm.deploy(task, after, ids)
     if not deployed.per_client:
-        params, buffers = (
-            tree.map(lambda leaf: leaf.expand(len(ids), *leaf.shape), part)
-            for part in (deployed.params, deployed.buffers)
-        )
-        deployed = Deployed(deployed.model, params, buffers, True)
+        deployed = deployed.for_each(len(ids))
     curves.append(_accuracies(task, deployed, ids))
     return {"clients": ids.tolist(), "accuracies": torch.stack(curves, 1).tolist()}
 
