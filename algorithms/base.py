@@ -335,7 +335,7 @@ class RoundBased(Algorithm):
         per_round = tree.num_bytes(self.downloads(state)) + tree.num_bytes(
             self.uploads(mapped.result.update, mapped.buffers)
         )
-        return round(task.settings.participation * task.settings.rounds * per_round)
+        return round(task.cohort_share * task.settings.rounds * per_round)
 
     def workload(self, settings, num_examples: int) -> int:
         return self.passes_per_example * settings.rounds * sum(map(sum, settings.passes(num_examples)))

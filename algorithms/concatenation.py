@@ -130,7 +130,7 @@ class Concatenation(Algorithm):
         model = self.deployed_model(task)
         params = task.place(model.init(task.generator_for("init")))
         once = tree.num_bytes([encoder_part(params), model.init_buffers()]) if self.classifier_rounds else 0
-        later = task.settings.participation * self.classifier_rounds * 2 * tree.num_bytes(classifier_part(params))
+        later = task.cohort_share * self.classifier_rounds * 2 * tree.num_bytes(classifier_part(params))
         return self.first_stage().traffic(replace(task, settings=settings)) + once + round(later)
 
     def workload(self, settings, num_examples: int) -> int:

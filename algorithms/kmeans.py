@@ -59,7 +59,7 @@ class KMeans(RegroupedRounds):
     def traffic(self, task):
         settings = replace(task.settings, rounds=1, participation=1.0)
         of_all = super().traffic(replace(task, settings=settings))
-        return round((1 + task.settings.participation * (task.settings.rounds - 1)) * of_all)
+        return round((1 + task.cohort_share * (task.settings.rounds - 1)) * of_all)
 
     def _tells_clusters(self, state) -> bool:
         """Whether the round that follows a state is the last one of the warm-up."""

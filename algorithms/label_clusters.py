@@ -76,7 +76,7 @@ class LabelClusters(Algorithm):
     def traffic(self, task) -> int:
         reports = _BYTES_PER_SHARE * task.federation.num_classes if self.reported else 0
         in_full = 1 if self.inferred else 0  # rounds of all clients, whatever the participation
-        rounds = in_full + task.settings.participation * (task.settings.rounds - in_full)
+        rounds = in_full + task.cohort_share * (task.settings.rounds - in_full)
         one_round = replace(task, settings=replace(task.settings, rounds=1, participation=1.0))
         return reports + round(rounds * self.base.traffic(one_round))
 

@@ -33,7 +33,7 @@ def examples_to_train(config: RunConfig) -> int:
         sizes = Counter({each: config.clients - more, each + 1: more})
     method = _method(json.dumps(config.algorithm))
     of_all = sum(clients * method.workload(Settings.of(config), size) for size, clients in sizes.items() if size)
-    return round(config.participation * of_all * config.population / config.clients)
+    return round(config.cohort_size * of_all / config.clients)
 
 
 def bytes_per_client(config: RunConfig) -> int | None:

@@ -70,6 +70,12 @@ class Task:
         return len(self.federation.clients) if self.members is None else len(self.members)
 
     @property
+    def cohort_share(self) -> float:
+        """Share of all clients that trains in a round: the participation, in whole clients."""
+        everyone = len(self.federation.clients)
+        return self.settings.cohort_size(everyone) / everyone
+
+    @property
     def device(self) -> torch.device:
         return self.federation.device
 

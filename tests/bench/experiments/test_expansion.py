@@ -591,6 +591,24 @@ def test_the_work_of_a_shift_is_that_of_its_rich_and_poor_clients():
         assert bytes_per_client(config.model_copy(update={"model": "mlp"})) > 0
 
 
+@pytest.mark.parametrize(
+    ("clients", "cohort"),
+    [
+        ({"clients": 10, "participation": 0.25}, 2),
+        ({"clients": 10, "participation": 0.01}, 1),
+        ({"clients": 100, "first_clients": 10, "participation": 0.25}, 2),
+        ({"clients": 10, "participation": 0.25, "partition": "natural"}, 3),
+    ],
+)
+def test_costs_are_those_of_whole_clients(clients, cohort):
+    settings = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "model": "mlp", "rounds": 3}
+    settings |= {"train_examples": 1000, "local_epochs": 2} | clients
+    config = resolve(settings, None)
+    alone = resolve(settings | {"participation": 1.0, "rounds": 1}, None)
+    assert examples_to_train(config) == 3 * cohort * 2 * 1000 / clients["clients"]
+    assert bytes_per_client(config) == round(3 * cohort / config.population * bytes_per_client(alone))
+
+
 def test_conditions_may_name_options_of_a_method(grid_of):
     condition = {"when": {"mu": 0.01}, "set": {"batch_size": 8}}
     cells = expand(grid_of(conditions=[condition], tuning=[]), "paper")
