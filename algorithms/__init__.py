@@ -115,9 +115,12 @@ def name_of(method: "Algorithm") -> str:
 
 
 def describe(name: str) -> str:
-    """First line of the docstring of a method's file, read without importing it."""
+    """First line of the docstring of a method's file, or the one that begins with the name and a colon where a class has
+    several names; read without importing it."""
     path = Path(__file__).parent / f"{_parts(_lookup(name))[0]}.py"
-    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+    first, *others = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")
+    own = [line.removeprefix(f"{name}: ") for line in others if line.startswith(f"{name}: ")]
+    return own[0] if own else first
 
 
 def _lookup(name: str) -> str:

@@ -1,5 +1,8 @@
 """FedCat: copies of the model visit chains of clients before the server averages them.
 
+fedcat-gc: FedCat's selection of clients by groups and counts alone: the server averages after every round.
+fedcat-dc: FedCat's chains of clients alone, which are drawn as in FedAvg.
+
 Hu et al., FedCat: Towards Accurate Federated Learning via Device Concatenation, 2022. https://arxiv.org/abs/2202.12751
 """
 

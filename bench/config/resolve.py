@@ -14,7 +14,7 @@ import datasets
 from bench import models
 from bench.config.compatibility import validate_config
 from bench.config.methods import build, describe_method, is_method, options_of, versions_of
-from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
+from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig, unknown_setting
 from bench.errors import ConfigError, sentences, unknown
 from datasets import DatasetInfo, partitions, transforms
 
@@ -48,8 +48,7 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     mistakes: list[str] = []
     method, options = _method(flat, mistakes)
     settings = {key: value for key, value in flat.items() if key in SETTINGS}
-    known = sorted([*SETTINGS, *options])
-    mistakes += [unknown("setting", key, known) for key in flat if key not in known]
+    mistakes += [unknown_setting(key, options) for key in flat if key not in {*SETTINGS, *options}]
     if settings.get("local_epochs") is None and settings.get("local_steps") is None:
         settings["local_epochs"] = DEFAULT_LOCAL_EPOCHS
     elif settings.get("local_epochs") is not None and settings.get("local_steps") is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import datasets
 from bench.config.methods import is_method, options_of
 from bench.config.resolve import resolve, wrapped
-from bench.config.schema import SETTINGS, RunConfig, run_id
+from bench.config.schema import SETTINGS, RunConfig, run_id, unknown_setting
 from bench.errors import ConfigError, unknown
 from bench.experiments.cells import Cell
 from bench.experiments.grid_schema import Budget, GridSpec, matches, without
@@ -202,7 +202,7 @@ def _unused(
     return [
         f"rounds is not a setting of {names}, which has stages with rounds of their own."
         if key == "rounds"
-        else unknown("setting", key, sorted({*SETTINGS, *options}))
+        else unknown_setting(key, options)
         for key in overrides
         if key not in used
     ]

@@ -208,6 +208,7 @@ def test_a_model_with_batch_norm_is_trained_and_its_statistics_move(name, method
 
 def test_description_is_one_sentence(name):
     assert algorithms.describe(name).endswith(".") and len(algorithms.describe(name)) < 120
+    assert [other for other in METHODS if algorithms.describe(other) == algorithms.describe(name)] == [name]
 
 
 def everyone(task) -> torch.Tensor:

@@ -265,6 +265,14 @@ def test_wrong_values_and_wrong_names_of_settings_are_told_together(bench, optio
     assert code == 2 and all(sentence in text for sentence in said) and unsaid not in text.partition("Known:")[0]
 
 
+@pytest.mark.parametrize("symbol", ["epsilon", "lambda"])
+def test_a_symbol_of_the_paper_is_answered_with_the_options_of_the_method(bench, symbol):
+    code, text = bench("run", "--algorithm", "fedcat", *ALGORITHM[2:], "--set", f"participation=0.1,{symbol}=1")
+    assert code == 2 and f"Unknown setting '{symbol}'." in text
+    options = "concatenation, count_rule, greedy_share, grouping, regroup_every"
+    assert f"Known: method options {options}; settings algorithm, batch_size," in text
+
+
 def test_options_of_an_unknown_method_are_no_mistake_of_their_own(bench):
     code, text = bench("run", "--algorithm", "fedporx", *ALGORITHM[2:], "--set", "mu=1")
     assert (code, "Did you mean 'fedprox'?" in text, "setting 'mu'" in text) == (2, True, False)
