@@ -9,6 +9,7 @@ from reports.formats.latex_text import escape
 from reports.tables.layout import Cell, Row, Table
 from reports.tables.report import Report
 
+_DASH = "–"
 # As wide as its widest table; without floats, because a float cannot span pages.
 _DOCUMENT = r"""\documentclass{article}
 \usepackage[paperwidth=%dmm,paperheight=297mm,margin=12mm]{geometry}
@@ -25,7 +26,8 @@ _DOCUMENT = r"""\documentclass{article}
 def render(report: Report) -> str:
     """One float per metric, or one of all, with footnotes, and one for each further table.
 
-    Published value and difference are printed below the measured value.
+    Published value and difference are printed below the measured value. A cell without data is a dash, which a footnote
+    explains: the name of its dataset in every column would make the table wider than the page.
     """
     floats = [*report.main, *report.secondary]
     several = {table.title for table in floats if sum(table.title == other.title for other in floats) > 1}
@@ -56,7 +58,7 @@ def _float(table: Table, caption: str, notes: tuple[str, ...]) -> str:
         *_body(table.rows),
         r"\bottomrule",
         r"\end{tabular}",
-        *_below(notes),
+        *_below((*notes, *_explained(table))),
         r"\end{table*}",
         "",
     ]
@@ -81,6 +83,13 @@ def _below(notes: tuple[str, ...]) -> list[str]:
         return []
     lines = (rf"{escape(note)}\par" for note in notes)
     return [r"\par\smallskip", r"\parbox{\linewidth}{\footnotesize", *lines, "}"]
+
+
+def _explained(table: Table) -> list[str]:
+    """The footnote of the dashes, if there are some."""
+    cells = [cell for row in table.rows for cell in row.cells if cell and cell.without_data]
+    missing = dict.fromkeys(cell.caveats[0].removeprefix("no data: ") for cell in cells)
+    return [f"{_DASH}: no data: {', '.join(missing)}."] if missing else []
 
 
 def _body(rows: tuple[Row, ...]) -> list[str]:
@@ -112,6 +121,8 @@ def _line(texts: list[str]) -> str:
 def _measured(cell: Cell | None) -> str:
     if cell is None:
         return ""
+    if cell.without_data:
+        return _DASH
     measured = escape(cell.measured)
     if cell.best or cell.not_significant:
         measured = rf"\text{'bf' if cell.best else 'it'}{{{measured}}}"

@@ -37,6 +37,11 @@ class Cell:
     mean: float | None = None
     runs: tuple[str, ...] = ()
 
+    @property
+    def without_data(self) -> bool:
+        """Whether it is empty because its dataset is not there."""
+        return self.caveats[:1] != () and self.caveats[0].startswith("no data: ")
+
 
 @dataclass(frozen=True)
 class Row:

@@ -191,10 +191,22 @@ def test_latex_groups_rows_by_dataset_and_puts_published_values_below(small_tabl
     ]
     assert body[7:11] == [
         r"\midrule",
-        r"svhn & label-2 & no data: svhn &  &  \\",
+        r"svhn & label-2 & – &  &  \\",
         r" &  & {\scriptsize (82.8$\pm$0.5)} &  &  \\",
         r"\midrule",
     ]
+
+
+def test_a_latex_cell_without_data_is_a_dash_with_one_footnote_per_table(small_table):
+    small_table.report |= {"also": ["best"]}
+    for dataset in ("femnist", "cifar100"):
+        for algorithm in ("fedavg", "moon"):
+            small_table.add(f"{dataset} label-2", algorithm, [None], missing=f"no data: {dataset}")
+    folder = small_table.save()
+    *floats, chosen = api.render(folder, "small_table", "paper", format="tex").split(r"\end{table*}")[:-1]
+    assert [text.count("–: no data: svhn, femnist, cifar100.") for text in (*floats, chosen)] == [1, 1, 0]
+    assert all(text.count("no data") == 1 and text.count("& – ") == 5 for text in floats)
+    assert "| no data: svhn (82.8±0.5) " in api.render(folder, "small_table", "paper")
 
 
 def test_a_latex_row_or_dash_is_not_read_as_a_command(store):
