@@ -16,7 +16,8 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
 
     A row counts if at least two of its cells have a published number and all of these are complete. Means are compared
     as printed. Equal best means are all winners, and the tables agree on a row if they share a winner. A row whose means
-    are all equal has no winner.
+    are all equal has no winner. The sentence names a budget that is not the paper's: after its few rounds another order may
+    hold than at the end of training.
 
     Args:
         grid: expanded grid; `mirrors` names the paper's `own` columns and the `baselines` (none: all others).
@@ -42,6 +43,7 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
         complete = rivals & (measured.notna() | expected.isna()).all(axis=1)
         if complete.any():
             of = f" ({metric})" if found["metric"].nunique() > 1 else ""
+            of += "" if grid["budget"] == "paper" else f", measured at budget {grid['budget']} and not at the paper's,"
             parts, rows = _parts(expected[complete], measured[complete], own, baselines), f"{contest_name(grid)}s"
             yield (
                 f"Agreement with the published table{of} over the complete {rows}, {complete.sum()} of {rivals.sum()}: "

@@ -31,6 +31,15 @@ def test_winners_and_signs_are_counted_over_complete_rows(table_1, report_of):
     ]
 
 
+@pytest.mark.parametrize("budget", ["smoke", "paper+rounds=2"])
+def test_a_budget_that_is_not_the_papers_is_named(table_1, report_of, budget):
+    table_1.budget = budget
+    (sentence,) = said(report_of(table_1))
+    assert sentence.startswith(
+        f"Agreement with the published table, measured at budget {budget} and not at the paper's, over the complete rows"
+    )
+
+
 def test_baselines_may_be_named_and_what_is_neither_is_left_out(table_1, report_of):
     table_1.mirrors |= {"baselines": ["fedavg"]}
     assert said(report_of(table_1)) == [
