@@ -73,7 +73,10 @@ def compare_clients(metric: str, own: Sequence[float], reference: Sequence[float
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> Summary:
-    """Last, best and mean of the last ten evaluated rounds, and the population std of these ten, of every accuracy."""
+    """Last, best and mean of the last ten evaluated rounds, and the population std of these ten, of every accuracy.
+
+    There is no std of a single evaluated round.
+    """
     evaluated = [row for row in rows if any(key.endswith("accuracy") for key in row)]
     if not evaluated:
         return {"last": {}, "best": {}, "last10": {}, "last10_std": {}}
@@ -83,5 +86,5 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> Summary:
         "last": {key: evaluated[-1][key] for key in keys},
         "best": {key: max(row[key] for row in evaluated) for key in keys},
         "last10": {key: sum(row[key] for row in recent) / len(recent) for key in keys},
-        "last10_std": {key: float(np.std([row[key] for row in recent])) for key in keys},
+        "last10_std": {key: float(np.std([row[key] for row in recent])) for key in keys if len(recent) > 1},
     }

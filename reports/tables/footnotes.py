@@ -29,6 +29,7 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     """
     yield _numbers(grid, value)
     yield from _further(grid, cells, value)
+    yield from _evaluated_once(grid, records, value)
     for metric in cells["metric"].unique():
         yield f"{metric}: {METRICS[metric].about}."
     yield from _reference(grid, cells)
@@ -107,6 +108,17 @@ def _further(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
         tuned = "; each takes its own best point of a tuning set" if (cells["settings"] > 1).any() else ""
         verdicts = "; they carry no verdict" if grid["mirrors"] else ""
         yield f"Further tables show other rounds of the same cells: {rounds}{alone}{tuned}{verdicts}."
+
+
+def _evaluated_once(grid: dict, records: dict[str, dict], value: str) -> Iterable[str]:
+    """Which columns have means of a single evaluated round: a method that only changes the end of a run has no other."""
+    if "last10" not in (value, *further_values(grid, value)):
+        return
+    summaries = [(cell, records.get(cell["run"], {}).get("summary", {})) for cell in grid["cells"]]
+    axis = grid["report"]["columns"]
+    once = [label(cell, axis) for cell, found in summaries if found.get("last10") and found.get("last10_std") == {}]
+    if once:
+        yield f"{_join(once)}: evaluated at one round only, so the mean of the last 10 is that of this round."
 
 
 def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ", in points") -> Iterable[str]:

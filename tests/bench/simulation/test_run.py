@@ -225,6 +225,8 @@ def test_summary_by_hand():
     assert summary["last"] == {"accuracy": 0.3} and summary["best"] == {"accuracy": 0.9}
     assert summary["last10"]["accuracy"] == pytest.approx(0.2)
     assert summary["last10_std"]["accuracy"] == pytest.approx(0.1)
+    once = summarise([{"round": 1}, {"round": 2, "accuracy": 0.5}])
+    assert once["last10"] == {"accuracy": 0.5} and once["last10_std"] == {}, "one number has no std"
     assert summarise([{"round": 1}]) == {"last": {}, "best": {}, "last10": {}, "last10_std": {}}
 
 

@@ -1,5 +1,6 @@
 """Whole files: Markdown against a golden text, LaTeX through pdflatex, CSV there and back."""
 
+import json
 import os
 import re
 import subprocess
@@ -121,6 +122,20 @@ def test_a_single_seed_has_the_std_of_its_last_rounds_where_these_are_shown_belo
     assert (
         "other rounds of the same cells: mean of the last 10 evaluated rounds (1 seed: std of these rounds).\n" in text
     )
+
+
+def test_a_mean_of_one_evaluated_round_is_called_so_and_has_no_std(store):
+    store.report |= {"value": "last10"}
+    store.add("cifar10 label-2", "fedavg", [0.5]).add("cifar10 label-2", "ccvr", [0.6])
+    folder, run = store.save(), store.cells[1]["run"]
+    path = folder / "runs" / run / "record.json"
+    record = json.loads(path.read_text())
+    record["summary"]["last10_std"] = {}
+    path.write_text(json.dumps(record))
+    sentence = "- ccvr: evaluated at one round only, so the mean of the last 10 is that of this round.\n"
+    text = api.render(folder, "small_table", "paper")
+    assert "| 49.0±0.4 " in text and "| **59.0** " in text and sentence in text
+    assert sentence not in api.render(folder, "small_table", "paper", value="last")
 
 
 def test_per_client_models_get_a_section_of_their_own(small_table):
