@@ -8,8 +8,10 @@ import pytest
 
 from bench.results.store import Store
 from reports import api
+from tests.support import manual
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
 STORES = sorted(path.parent for path in EXAMPLES.glob("*/grids"))
 
 
@@ -21,6 +23,17 @@ def test_committed_reports_follow_from_the_committed_records(folder, tmp_path):
         grid, _, budget = name.partition("@")
         for path in api.write(copy, grid, budget, formats=("md", "tex", "csv")).values():
             assert path.read_text() == (folder / "reports" / path.name).read_text()
+
+
+def test_commands_of_the_manual_name_exactly_the_committed_runs():
+    commands = [words for block in manual.blocks("bash") for words in manual.commands(block)]
+    runs = [words[3:] for words in commands if words[3:4] == ["run"] and "docs/examples" in " ".join(words)]
+    for options in map(manual.check_bench, runs):
+        store = Store(ROOT / options["results_dir"])
+        stored = store.grid(f"{options['grid']}@{options['budget']}")
+        named = {cell.id for cell in manual.cells_of(options["grid"], options)}
+        assert named == {cell["run"] for cell in stored["cells"]} and all(map(store.record, named)), options
+    assert len(runs) == 2
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/reports/*.html")), ids=lambda path: path.stem)

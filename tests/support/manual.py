@@ -14,7 +14,7 @@ import typer
 import search_spaces
 from bench.cli import options as given
 from bench.cli.app import app
-from bench.experiments.cells import select
+from bench.experiments.cells import Cell, select
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, single
 from bench.speed import main as speed
@@ -126,15 +126,20 @@ def _check_meaning(command: str, options: dict) -> None:
     grid = given.stored_name(options.get("grid"), None)[0] if command in ("report", "export") else options.get("grid")
     if not (grid or options.get("algorithm")):
         return
+    assert cells_of(grid, options)
+    for name in (options.get("space") or "own").split(","):
+        assert name == "own" or search_spaces.load(name)
+
+
+def cells_of(grid: str | None, options: dict) -> list[Cell]:
+    """The cells of a grid, or of a setting without one, that the options of a command name."""
     seeds = given.read_seeds(options.get("seeds"))
     if grid:
         spec = load_grid(grid)
     else:
         spec = single({key: options[key] for key in ("algorithm", "dataset", "partition")}, seeds or [0])
     cells = expand(spec, options.get("budget") or "paper", overrides=given.read_set(options.get("set_")), seeds=seeds)
-    assert select(cells, given.read_only(options.get("only")))
-    for name in (options.get("space") or "own").split(","):
-        assert name == "own" or search_spaces.load(name)
+    return select(cells, given.read_only(options.get("only")))
 
 
 def _check_pytest(arguments: list[str]) -> None:
