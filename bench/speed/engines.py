@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from operator import attrgetter
 from types import SimpleNamespace
 
 import torch
@@ -15,7 +14,7 @@ from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task
 from bench.speed import reference_loop
 from bench.speed.clock import take_turns
-from bench.speed.rows import Row
+from bench.speed.rows import Row, not_measured
 from bench.speed.workload import Setting, task_on
 
 METHODS = (
@@ -31,6 +30,7 @@ METHODS = (
     "clusamp",
     "fedgen",
 )
+COALITIONS = {"partition": "feature-shift", "clients": 20}  # of FedCollab's paper, with published divergences
 PARTITIONS = ("label-2", "dir-0.1", "iid")
 MODELS = ("simple-cnn", "mlp", "moon-cnn", "simple-cnn-wide")
 LARGE_MODELS = ("vgg9", "resnet50")  # minutes per round on a CPU
@@ -39,7 +39,7 @@ _YARDSTICK, _PLAIN = "yardstick", "yardstick, without augmentation"
 
 
 def methods(setting: Setting) -> list[Row]:
-    """Methods on the faster engine against the yardstick."""
+    """Methods on the faster engine against the yardstick, and FedCollab's coalitions against their base."""
     task, plain = _task(setting, engine="auto"), _task(setting, transform="none")
     tasks = {f"{task.engine}, {name}": task for name in METHODS}
     rounds = {
@@ -47,7 +47,24 @@ def methods(setting: Setting) -> list[Row]:
         _YARDSTICK: lambda: yardstick_round(task, augment=True),
         **{f"{task.engine}, {name}": method_round(task, name) for name in METHODS},
     }
-    return _rows(setting, tasks, rounds)
+    return [*_rows(setting, tasks, rounds), *coalitions(setting)]
+
+
+def coalitions(setting: Setting) -> list[Row]:
+    """FedCollab in its published coalitions, without discriminators, against FedAvg on the same clients.
+
+    Clients have test data of their own, so that both train and test on the same images.
+    """
+    names = "fedavg, shifted clients", "fedcollab over fedavg, shifted clients"
+    try:
+        task = _task(setting, engine="auto", **COALITIONS)
+        collab = method_round(task, "fedcollab", base=make("fedavg"), divergence="published")
+    except ValueError as error:  # some images are not there
+        return [not_measured(names[1], str(error).rstrip("."))]
+    base, whole = (f"{task.engine}, {name}" for name in names)
+    rows = take_turns({base: method_round(task, "fedavg"), whole: collab}, setting.repeats, setting.device, setting.gpu)
+    ratio = _pace(setting, rows[whole]) / _pace(setting, rows[base])
+    return [rows[base], replace(rows[whole], note=f"{ratio:.2f} of fedavg")]
 
 
 def engines(setting: Setting) -> list[Row]:
@@ -75,14 +92,17 @@ def yardstick_round(task: Task, augment: bool) -> int:
     return reference_loop.train_round(model, task.federation, clients, task.settings, augment)
 
 
-def method_round(task: Task, name: str) -> Callable[[], int]:
+def method_round(task: Task, name: str, **options) -> Callable[[], int]:
     """The rounds that lead a method to its second model, with a test after each; returns the examples trained on.
 
     One round, for most methods: not the first, in which MOON has no contrastive term. A method that has no new model after
     every round plays all until it has one, and its last model is tested meanwhile, so that rounds of all methods compare.
     The rounds before are those of clients with one local step.
+
+    Args:
+        options: of the method.
     """
-    method = make(name)
+    method = make(name, **options)
     rounds = rounds_to_a_model(task, method)
     start = _after(method, replace(task, settings=replace(task.settings, local_epochs=None, local_steps=1)), rounds)
     everyone = torch.arange(task.population)
@@ -132,12 +152,16 @@ def _on_both_engines(setting: Setting, name: str, **changes) -> dict[str, Task]:
 
 
 def _rows(setting: Setting, tasks: dict[str, Task], rounds: dict[str, Callable[[], int]]) -> list[Row]:
-    """A row per case; those that have a task are also given as a ratio to the yardstick, if it is measured: on the CPU by
-    processor time, which whatever else runs on the machine changes less."""
+    """A row per case; those that have a task are also given as a ratio to the yardstick, if it is measured."""
     rows = take_turns(rounds, setting.repeats, setting.device, setting.gpu)
     reference = rows.get(_YARDSTICK)
-    pace = attrgetter("value" if setting.device.type == "cuda" else "per_core_second")
     for case, task in tasks.items():
-        note = f"{pace(rows[case]) / pace(reference):.2f} of the yardstick" if reference else ""
-        rows[case] = replace(rows[case], note=note, padding=padding_of(task))
+        row = rows[case]
+        note = f"{_pace(setting, row) / _pace(setting, reference):.2f} of the yardstick" if reference else ""
+        rows[case] = replace(row, note=note, padding=padding_of(task))
     return list(rows.values())
+
+
+def _pace(setting: Setting, row: Row) -> float:
+    """By what rows are compared: on the CPU by processor time, which whatever else runs on the machine changes less."""
+    return row.value if setting.device.type == "cuda" else row.per_core_second

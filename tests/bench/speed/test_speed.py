@@ -293,9 +293,26 @@ def test_methods_are_compared_with_the_yardstick(setting):
         "yardstick, without augmentation",
         "yardstick",
         *(f"loop, {m}" for m in engines.METHODS),
+        "fedcollab over fedavg, shifted clients",
     ]
     ratio = rows["loop, moon"].per_core_second / rows["yardstick"].per_core_second
     assert rows["loop, moon"].note == f"{ratio:.2f} of the yardstick" and rows["yardstick"].note == ""
+    missing = rows["fedcollab over fedavg, shifted clients"]
+    assert missing.value is None and "feature-shift of 300 examples leaves client 10 of 20 without" in missing.note
+
+
+def test_coalitions_are_compared_with_their_base_on_the_same_clients(setting, monkeypatch):
+    apart = torch.block_diag(*[torch.ones(5, 5)] * 4) == 0  # four coalitions of five clients
+    monkeypatch.setattr("algorithms.fedcollab._published", lambda task: apart.double())
+    monkeypatch.setattr(engines, "COALITIONS", {"partition": "iid", "clients": 20})
+    measured = {}
+    monkeypatch.setattr(
+        engines, "take_turns", lambda cases, *options: measured.update(cases) or take_turns(cases, *options)
+    )
+    base, whole = engines.coalitions(setting)
+    assert (base.case, whole.case) == ("loop, fedavg, shifted clients", "loop, fedcollab over fedavg, shifted clients")
+    assert whole.note == f"{whole.per_core_second / base.per_core_second:.2f} of fedavg" and base.note == ""
+    assert measured[base.case]() == measured[whole.case]() > 0, "the same examples"
 
 
 def test_engines_are_compared_on_every_partition_with_the_padding_of_one(setting, monkeypatch):
