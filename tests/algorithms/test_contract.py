@@ -210,10 +210,6 @@ def test_description_is_one_sentence(name):
     assert algorithms.describe(name).endswith(".") and len(algorithms.describe(name)) < 120
 
 
-def test_no_two_methods_are_described_alike():
-    assert len({algorithms.describe(name) for name in METHODS}) == len(METHODS)
-
-
 def everyone(task) -> torch.Tensor:
     return torch.arange(task.population)
 

@@ -381,6 +381,12 @@ def test_a_report_names_a_grid_by_its_file_as_well(bench, tmp_path):
     assert (tmp_path / "results" / "reports" / "mine@paper-standalone.tex").exists()
 
 
+def test_no_two_methods_are_described_alike():
+    described = dict(listing("algorithms"))
+    assert len({*described.values()}) == len(described)
+    assert described["fedcat-dc"].startswith("FedCat's chains of clients alone")
+
+
 def test_models_are_listed_with_their_other_names():
     listed = dict(listing("models"))
     assert listed["fedmr-mnist-cnn"].startswith("FedMR's CNN for MNIST")
