@@ -166,7 +166,7 @@ class CoalitionsByCapacity(Part):
 
     kind: Literal["coalitions-by-capacity"]
     smallest: float = Field(0.5, gt=0)
-    largest: float = Field(50, gt=0)
+    largest: float = Field(50.0, gt=0)
 
     @model_validator(mode="after")
     def _is_a_range(self) -> "CoalitionsByCapacity":

@@ -66,9 +66,11 @@ def draw(panels: list[Divided]):
     width = PAGE if columns > 1 else 0.5 * PAGE
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
         side = width / columns
-        figure = Figure(figsize=(width, (side + 0.25) * rows + 0.45), layout="constrained")
+        titles = [titled(panel, f"C = {panel.capacity:g}: {panel.counted}", side) for panel in panels]
+        height = side + 0.25 + 0.14 * max(len(title.splitlines()) for title in titles)
+        figure = Figure(figsize=(width, height * rows + 0.5), layout="constrained")
         drawn = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes, panel in zip(drawn, panels, strict=False):
+        for axes, panel, title in zip(drawn, panels, titles, strict=False):
             values = panel.divergences[np.ix_(panel.order, panel.order)]
             image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
             for low, high in zip(panel.bounds, panel.bounds[1:], strict=False):
@@ -76,7 +78,7 @@ def draw(panels: list[Divided]):
                 axes.add_patch(
                     Rectangle(corner, size, size, fill=False, edgecolor=_FRAME, linewidth=1.2, clip_on=False)
                 )
-            axes.set_title(titled(panel, f"C = {panel.capacity:g}: {panel.counted}", side))
+            axes.set_title(title)
             axes.set_xlabel("Client")
             number_clients(axes.xaxis, panel.order, rotation=90)
             number_clients(axes.yaxis, panel.order)
