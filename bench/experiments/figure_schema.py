@@ -158,7 +158,7 @@ class Divergences(Part):
 
 
 class CoalitionsByCapacity(Part):
-    """The coalitions that FedCollab would make for every C (its option `capacity`) of a range.
+    """The coalitions with the lowest objective of FedCollab for every C (its option `capacity`) of a range.
 
     Attributes:
         smallest, largest: ends of the range.

@@ -1,4 +1,4 @@
-"""The coalitions that FedCollab would make with every capacity C of a range, from the divergences that a run has found."""
+"""The coalitions with the lowest objective of FedCollab for every C of a range, from the divergences that a run has found."""
 
 import itertools
 from collections.abc import Callable, Iterator

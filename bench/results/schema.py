@@ -123,6 +123,12 @@ def check_record(path: Path, content: dict[str, Any]) -> RunRecord:
     _require_shape(path, record, _RECORD)
     if found := mismatch(record.get("diagnostics", {}), _DIAGNOSTICS, "diagnostics"):
         raise Damaged(path, f"does not hold what it should: {found}")
+    diagnostics = record.get("diagnostics", {})
+    if "divergences" in diagnostics:
+        divergences = diagnostics["divergences"]
+        clients = len(diagnostics.get("coalitions", divergences))
+        if {len(divergences), *map(len, divergences)} != {clients}:
+            raise Damaged(path, "does not hold what it should: its divergences are not of every two of its clients")
     if record.get("schema", SCHEMA) != SCHEMA:
         raise Damaged(path, f"has schema {record['schema']}, which this version of the program does not know")
     if record["id"] != path.parent.name:

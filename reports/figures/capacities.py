@@ -1,4 +1,4 @@
-"""Figure of the coalitions that FedCollab would make for every C of a range: how many, and whose each client is."""
+"""Figure of the coalitions with the lowest objective of FedCollab for every C of a range: how many, and who is in which."""
 
 from typing import NamedTuple
 
@@ -75,7 +75,8 @@ def draw(panels: list[ByCapacity]):
             "coalitions of the run": Patch(**_SAME),
             "alone": Patch(facecolor="white", edgecolor="0.5", linewidth=0.5),
         }
-        figure.legend(handles.values(), handles, ncols=3, frameon=False, loc="outside upper center")
+        layout = {"ncols": 3, "columnspacing": 1, "frameon": False}
+        figure.legend(handles.values(), handles, loc="outside upper center", **layout)
     return figure
 
 
@@ -109,6 +110,7 @@ def _draw_coalitions(axes, panel: ByCapacity) -> None:
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(labelbottom=True)  # also where another panel is below
     axes.invert_yaxis()
     axes.grid(visible=False)
     number_clients(axes.yaxis, panel.run.order)

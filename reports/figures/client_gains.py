@@ -11,6 +11,7 @@ from bench.results.store import Store
 from reports.figures import lines
 from reports.figures.panels import Series, concat_points, done_runs, panels, series_of_table, with_figure_layout
 from reports.tables.aggregate import DDOF, compared_keys, contest_keys
+from reports.tables.published_comparison import own_value
 from reports.tables.relative import clients_beside_reference
 from reports.tables.report import build
 
@@ -28,6 +29,8 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
     Each seed's clients are sorted by their gain: a point is the mean over seeds of the gain at one rank. Where methods are
     compared with and without a wrapper, say, both have panels, one above the other.
     """
+    if (value or own_value(grid)) != "last":  # records hold the clients' accuracies of that round only
+        return None
     settings, (_, *others) = contest_keys(grid), compared_keys(grid)
     grid = with_figure_layout(grid)
     report = build(grid, records, value)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.results.shapes import is_number
 from bench.results.store import Store
 from reports.figures.lines import STYLE, panels_per_row
 from reports.figures.style import COLOURS
@@ -98,8 +99,9 @@ def divided(grid: dict, records: dict) -> Iterator[Divided]:
     first: dict[str, tuple[dict, dict]] = {}
     for cell in sorted(current_cells(grid, records), key=lambda cell: cell["seed"]):
         record = records.get(cell["run"], {})
-        if record.get("status") == "done" and {"coalitions", "divergences"} <= record.get("diagnostics", {}).keys():
-            first.setdefault(json.dumps([_setting(cell), _options(cell)]), (cell, record["diagnostics"]))
+        diagnostics = record.get("diagnostics", {}) if record.get("status") == "done" else {}
+        if {"coalitions", "divergences"} <= diagnostics.keys() and is_number(_options(cell).get("capacity")):
+            first.setdefault(json.dumps([_setting(cell), _options(cell)]), (cell, diagnostics))
     order = [json.dumps(_setting(cell)) for cell in grid["cells"]]
     found = sorted(first.values(), key=lambda one: order.index(json.dumps(_setting(one[0]))))
     options = [_options(cell) for cell, _ in found]

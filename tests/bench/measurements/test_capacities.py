@@ -1,4 +1,4 @@
-"""The coalitions that FedCollab would make for every C: against a search of all partitions, and the paper's matrices."""
+"""The coalitions with the lowest objective for every C: against a search of all partitions, and the paper's matrices."""
 
 import json
 from pathlib import Path

@@ -81,6 +81,7 @@ def test_gains_are_sorted_within_each_seed_and_then_averaged_over_seeds(grid):
     # gains in points: -10, 10, 40 and -10, 0, 30
     assert points["mean"].tolist() == pytest.approx([-10, 5, 35])
     assert points["std"].tolist() == pytest.approx([0, 50**0.5, 50**0.5])
+    assert client_gains.collect(GAINS, *stored(grid), "best") is None, "nothing is known of other rounds"
     assert found.seeds == 2 and found.y_label.endswith("over local (points)") and not found.caveats
 
 
@@ -242,8 +243,8 @@ def test_figures_are_drawn_of_runs_that_were_played(tmp_path, monkeypatch):
     ]
     expanded = store.grid("mine@paper")
     (panel,) = capacities.collect(CAPACITIES, expanded, store.records_of(expanded), store)
-    low, high = panel.same
-    assert low <= panel.run.capacity <= high, "the run's coalitions are best at its C"
+    assert panel.ends[[0, -1]].tolist() == [0.5, 50] and panel.coalitions[-1].tolist() == [0] * 4
+    assert panel.coalitions.max(1).argmax() == 0, "the smaller C, the more coalitions"
 
 
 @pytest.mark.parametrize(
