@@ -5,7 +5,7 @@ from bench.errors import unknown
 VALUES = ("last", "best", "last10")
 FIGURES = (
     *("curves", "by-setting", "distributions", "local-models", "cka", "weight-norms", "embedding", "separability"),
-    "encoder-features",
+    *("encoder-features", "client-gains", "divergences", "coalitions-by-capacity"),
 )
 TABLES = ("encoder-heads", "dataset-sizes")
 CURVES = ("rounds", "communication", "time", "examples")

@@ -145,6 +145,36 @@ class EncoderFeatures(Part):
     points: int = Field(1000, gt=1)
 
 
+class ClientGains(Part):
+    """What each client gains over the run that the report names as the reference, clients sorted by their gain."""
+
+    kind: Literal["client-gains"]
+
+
+class Divergences(Part):
+    """How much the data of any two clients differ, with the coalitions that FedCollab made of them."""
+
+    kind: Literal["divergences"]
+
+
+class CoalitionsByCapacity(Part):
+    """The coalitions with the lowest objective of FedCollab for every C (its option `capacity`) of a range.
+
+    Attributes:
+        smallest, largest: ends of the range.
+    """
+
+    kind: Literal["coalitions-by-capacity"]
+    smallest: float = Field(0.5, gt=0)
+    largest: float = Field(50.0, gt=0)
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "CoalitionsByCapacity":
+        if self.smallest >= self.largest:
+            raise ValueError(f"smallest must be less than largest ({self.largest:g}), but got {self.smallest:g}.")
+        return self
+
+
 class EncoderHeads(Part):
     """Table of the losses of heads on the frozen encoders of two clients (see `bench.measurements.encoders`).
 
@@ -184,7 +214,18 @@ def _of_kind(what: str, known: Collection[str]) -> BeforeValidator:
 
 
 _AnyFigure = (
-    Curves | BySetting | Distributions | LocalModels | Cka | WeightNorms | Embedding | Separability | EncoderFeatures
+    Curves
+    | BySetting
+    | Distributions
+    | LocalModels
+    | Cka
+    | WeightNorms
+    | Embedding
+    | Separability
+    | EncoderFeatures
+    | ClientGains
+    | Divergences
+    | CoalitionsByCapacity
 )
 _AnyMeasured = EncoderHeads | DatasetSizes
 Figure = Annotated[_AnyFigure, Field(discriminator="kind"), _of_kind("figure", FIGURES)]

@@ -14,7 +14,7 @@ from bench.config.methods import defaults_of, is_method
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, require_known
 from bench.experiments.figure_names import VALUES, figure_name
-from bench.experiments.figure_schema import BySetting, Figure, Measured, Part, Round, one_of
+from bench.experiments.figure_schema import BySetting, ClientGains, Figure, Measured, Part, Round, one_of
 from bench.experiments.labels import contender
 from bench.models import canonical
 from bench.participation import cohort_size
@@ -272,6 +272,14 @@ class Layout(Part):
         if relative and self.value != "last":
             raise ValueError(
                 f"{', '.join(relative)} are known of the last round only: value must be last, but got {self.value}."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gains_of_clients_are_over_something(self) -> "Layout":
+        if not self.reference and any(isinstance(figure, ClientGains) for figure in self.figures):
+            raise ValueError(
+                "The figure client-gains compares runs with others: name these by reference, as {algorithm: local}."
             )
         return self
 

@@ -44,7 +44,7 @@ def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
 
     from bench.config.resolve import trained_by
     from bench.config.schema import run_id
-    from bench.measurements import encoders, features
+    from bench.measurements import capacities, encoders, features
     from bench.provenance import commit
     from bench.results.artifacts import Folder
     from bench.simulation.build import build_algorithm, build_task
@@ -67,6 +67,10 @@ def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
 
     if probe.kind == "dataset-sizes":
         result = features.sizes(dataset)
+    elif probe.kind == "coalitions-by-capacity":
+        found = store.record(cell.id)["diagnostics"]
+        task = build_task(config, dataset)
+        result = capacities.coalitions_of(task, found["divergences"], found["coalitions"], *probe.option)
     else:
         trained = trained_by(config)
         state = load(run_id(trained) if trained else cell.id, needed_state(probe, config))

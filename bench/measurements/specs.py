@@ -19,7 +19,8 @@ class Probe(NamedTuple):
     Attributes:
         kind: of the figure or table that needs it, such as "cka".
         round: after whose local training; None for the end of the run.
-        option: estimator of "cka", number of points of "embedding", arguments of the measurements of encoders; None for others.
+        option: estimator of "cka", number of points of "embedding", arguments of the measurements of encoders, ends of
+            the range of "coalitions-by-capacity"; None for others.
     """
 
     kind: str
@@ -51,6 +52,8 @@ def probes_of(figure: Mapping[str, Any], rounds: int) -> list[Probe]:
         case "encoder-features":
             option = (figure["view"], *figure["encoders"], figure["points"])
             return [Probe("encoder-features", number, option) for number in rounds_of(figure["rounds"], rounds)]
+        case "coalitions-by-capacity":
+            return [Probe("coalitions-by-capacity", option=(figure["smallest"], figure["largest"]))]
         case "encoder-heads":
             return [Probe("encoder-heads", rounds, (figure["examples"], figure["decoder_width"]))]
         case "dataset-sizes":
@@ -65,7 +68,10 @@ def rounds_of(wanted: Iterable[int | str], rounds: int) -> list[int]:
 
 
 def is_measurable(probe: Probe, config: Any) -> bool:
-    """Whether a run of this config has what a probe is measured on: the state that it needs, or for sizes its images."""
+    """Whether a run of this config has what a probe is measured on: the state that it needs, for sizes its images, for
+    coalitions the divergences of its clients."""
+    if probe.kind == "coalitions-by-capacity":
+        return config.algorithm["name"] == "fedcollab"
     return probe.kind == "dataset-sizes" or needed_state(probe, config) is not None
 
 

@@ -6,7 +6,7 @@ The checks follow from the types (see `bench.results.shapes.shape_of`). `Annotat
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 from bench.results.ids import is_name, is_run_id
-from bench.results.shapes import is_integer, is_printable_mapping, is_text, mismatch, one_of
+from bench.results.shapes import is_integer, is_number, is_printable_mapping, is_text, mismatch, one_of
 
 CONFIG = {
     "algorithm": {"name": is_text},
@@ -45,6 +45,7 @@ _FIGURES = {
         "view": one_of("pca", "tsne"),
         "points": is_integer,
     },
+    "coalitions-by-capacity": {"smallest": is_number, "largest": is_number},
     "encoder-heads": {"examples": one_of("exchange", "pooled"), "decoder_width": is_integer},
 }
 

@@ -13,7 +13,12 @@ SCHEMA = 2  # version of the keys of records that are written now; records witho
 _FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: in the first schema -> now
 
 _RECORD, _GRID, _SEARCH = map(shape_of, (RunRecord, StoredGrid, StoredSearch))
-_DIAGNOSTICS = {"clusters?": [is_integer], "distributions?": [[is_number]]}
+_DIAGNOSTICS = {
+    "clusters?": [is_integer],
+    "distributions?": [[is_number]],
+    "coalitions?": [is_integer],
+    "divergences?": [[is_number]],
+}
 _MATRIX = [[(is_number, None)]]
 _PROBES = {  # by the beginning of the name
     "label-counts": {"classes": [is_text], "label_counts": [[is_integer]]},
@@ -25,6 +30,7 @@ _PROBES = {  # by the beginning of the name
         "labels": [is_integer],
         "owners": [is_integer],
     },
+    "coalitions-by-capacity": {"ends": [is_number], "coalitions": [[is_integer]]},
     "encoder-heads": {
         "values": {str: {str: (is_number, None)}},
         "clients": [is_integer],
@@ -117,6 +123,12 @@ def check_record(path: Path, content: dict[str, Any]) -> RunRecord:
     _require_shape(path, record, _RECORD)
     if found := mismatch(record.get("diagnostics", {}), _DIAGNOSTICS, "diagnostics"):
         raise Damaged(path, f"does not hold what it should: {found}")
+    diagnostics = record.get("diagnostics", {})
+    if "divergences" in diagnostics:
+        divergences = diagnostics["divergences"]
+        clients = len(diagnostics.get("coalitions", divergences))
+        if {len(divergences), *map(len, divergences)} != {clients}:
+            raise Damaged(path, "does not hold what it should: its divergences are not of every two of its clients")
     if record.get("schema", SCHEMA) != SCHEMA:
         raise Damaged(path, f"has schema {record['schema']}, which this version of the program does not know")
     if record["id"] != path.parent.name:

@@ -1,7 +1,7 @@
 """Draws a figure that a grid lists, with the module of its kind."""
 
 from bench.results.store import Store
-from reports.figures import embedding, encoder_scatter, heatmaps, lines, series
+from reports.figures import capacities, client_gains, divergences, embedding, encoder_scatter, heatmaps, lines, series
 
 
 def draw(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict:
@@ -10,6 +10,9 @@ def draw(figure: dict, grid: dict, records: dict, store: Store, value: str | Non
         "embedding": embedding,
         "encoder-features": encoder_scatter,
         "weight-norms": heatmaps,
+        "client-gains": client_gains,
+        "divergences": divergences,
+        "coalitions-by-capacity": capacities,
         "cka": heatmaps if figure.get("show") == "clients" else None,
     }
     if module := modules.get(figure["kind"]):

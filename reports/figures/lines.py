@@ -43,7 +43,7 @@ def draw(series: Series):
     from matplotlib.figure import Figure
 
     panels = list(series.points["panel"].unique())
-    columns = _columns(len(panels))
+    columns = series.columns or panels_per_row(len(panels))
     rows = -(-len(panels) // columns)
     width = _COLUMN if columns == 1 else _PAGE
     height = min(max(0.65 * width / columns, 1.6), 2.2) * rows
@@ -53,7 +53,8 @@ def draw(series: Series):
         figure.supxlabel(series.x_label, fontsize=STYLE["axes.labelsize"])
         figure.supylabel(series.y_label, fontsize=STYLE["axes.labelsize"], multialignment="center")
         handles = {}
-        shared = series.kind == "cka"  # similarities are compared across panels
+        # Similarities are compared across panels.
+        shared = "all" if series.kind == "cka" else "col" if series.columns else "none"
         for axes, panel in zip(figure.subplots(rows, columns, squeeze=False, sharey=shared).flat, panels, strict=False):
             handles |= _draw_panel(axes, panel, series)
             if caveats := series.caveats.get(panel):
@@ -86,21 +87,24 @@ def _draw_panel(axes, panel: str, series: Series) -> dict:
         "local-models": _draw_curves,
         "cka": _draw_values,
         "separability": _draw_points,
+        "client-gains": _draw_curves,
     }[series.kind]
     axes.set_title(panel)
+    if series.kind == "client-gains":
+        axes.axhline(0, color="0.3", linewidth=0.8)
     of_panel = series.points[series.points["panel"] == panel]
     styles = line_styles(series.lines)  # a method has one style in all figures of the grid
     handles = {
         line: draw_line(axes, points, series, styles[line]._asdict())
         for line, points in of_panel.groupby("line", sort=False)
     }
-    if series.kind in ("curves", "local-models"):
+    if series.kind in ("curves", "local-models", "client-gains"):
         _scale_x(axes, of_panel["x"].dropna().to_numpy(float))
     return handles
 
 
-def _columns(panels: int) -> int:
-    """Panels per row: up to three, or four if all rows are full."""
+def panels_per_row(panels: int) -> int:
+    """Up to three, or four if all rows are full."""
     return panels if panels <= 3 else 4 if panels % 4 == 0 else 3
 
 

@@ -34,6 +34,7 @@ class Series:
             similarity, or percentage points; NaN below two seeds).
         seeds: number of seeds of a mean.
         caveats: panel -> limits of its lines ("fedrs: 1/3 seeds").
+        columns: panels side by side, where those above each other share their y axis; 0 for as many as fit.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Series:
     points: pd.DataFrame
     seeds: int = 1
     caveats: dict[str, list[str]] = field(default_factory=dict)
+    columns: int = 0
 
 
 def with_figure_layout(grid: dict) -> dict:

@@ -21,7 +21,14 @@ def relative_scores(grid: dict, records: dict[str, dict], metric: str) -> dict[s
         records: run id -> record of the runs that have ended.
         metric: a relative one.
     """
-    found: dict[str, float | str] = {}
+    pairs = clients_beside_reference(grid, records)
+    return {run: pair if isinstance(pair, str) else compare_clients(metric, *pair) for run, pair in pairs.items()}
+
+
+def clients_beside_reference(grid: dict, records: dict[str, dict]) -> dict[str, tuple[list[float], list[float]] | str]:
+    """Run id -> accuracies of the clients of a run that is done and of the same clients in its reference run, or why there are
+    none; arguments as in `relative_scores`."""
+    found: dict[str, tuple[list[float], list[float]] | str] = {}
     reference_of = _choose(grid, records)
     for cell in grid["cells"]:
         record = records.get(cell["run"], {})
@@ -33,7 +40,7 @@ def relative_scores(grid: dict, records: dict[str, dict], metric: str) -> dict[s
         elif reference is None:
             found[cell["run"]] = NO_REFERENCE
         else:
-            found[cell["run"]] = compare_clients(metric, own, reference)
+            found[cell["run"]] = (own, reference)
     return found
 
 

@@ -302,6 +302,10 @@ CRAFTED = {
     "data of nothing": lambda grid, record: record.update(data={}),
     "kept nothing known": lambda grid, record: record.update(kept="foo"),
     "deep": lambda grid, record: record.update(diagnostics={"x": _deep(500)}),
+    "divergences of others": lambda grid, record: (
+        record.update(diagnostics={"coalitions": [0, 1], "divergences": [[0.0, 1.0], [1.0]]}),
+        grid["report"].update(figures=[{"kind": "divergences"}, {"kind": "client-gains"}]),
+    ),
     "no numbers": lambda grid, record: record.update(summary={"last": {"accuracy": None}}),
 }
 

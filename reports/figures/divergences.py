@@ -1,0 +1,139 @@
+"""Heat maps of how much clients' data differ, with the coalitions that FedCollab made of them."""
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bench.results.shapes import is_number
+from bench.results.store import Store
+from reports.figures.lines import STYLE, panels_per_row
+from reports.figures.style import COLOURS
+from reports.tables.aggregate import current_cells
+
+PAGE = 7.0  # inches: width of the text
+_MOST_TICKS = 25
+_FRAME = COLOURS[2]
+_BAR = {"location": "bottom", "aspect": 40, "shrink": 0.6, "pad": 0.02}
+
+
+class Divided(NamedTuple):
+    """The coalitions of one run.
+
+    Attributes:
+        title: its setting and seed.
+        capacity: C with which they were found.
+        order: [N], clients in the order of their coalitions, then of their ids.
+        coalitions: [N], of each client.
+        divergences: [N, N].
+        run_id, config: of the run.
+    """
+
+    title: str
+    capacity: float
+    order: np.ndarray
+    coalitions: np.ndarray
+    divergences: np.ndarray
+    run_id: str
+    config: dict[str, Any]
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """[K + 1]: where coalitions begin and end in the order."""
+        return np.flatnonzero(np.diff(self.coalitions[self.order], prepend=-1, append=-1))
+
+    @property
+    def counted(self) -> str:
+        """ "3 coalitions"."""
+        count = len(self.bounds) - 1
+        return f"{count} coalition{'s' * (count > 1)}"
+
+
+def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> list[Divided]:
+    """The panels of a figure; arguments as in `reports.figures.series.collect`."""
+    return list(divided(grid, records))
+
+
+def draw(panels: list[Divided]):
+    """The `matplotlib.figure.Figure`: a panel per setting, with the clients of a coalition side by side in a frame."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    columns = panels_per_row(len(panels))
+    rows = -(-len(panels) // columns)
+    width = PAGE if columns > 1 else 0.5 * PAGE
+    with matplotlib.rc_context(STYLE | {"axes.grid": False}):
+        side = width / columns
+        titles = [titled(panel, f"C = {panel.capacity:g}: {panel.counted}", side) for panel in panels]
+        height = side + 0.25 + 0.14 * max(len(title.splitlines()) for title in titles)
+        figure = Figure(figsize=(width, height * rows + 0.5), layout="constrained")
+        drawn = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, panel, title in zip(drawn, panels, titles, strict=False):
+            values = panel.divergences[np.ix_(panel.order, panel.order)]
+            image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+            for low, high in zip(panel.bounds, panel.bounds[1:], strict=False):
+                corner, size = (low - 0.5, low - 0.5), high - low
+                axes.add_patch(
+                    Rectangle(corner, size, size, fill=False, edgecolor=_FRAME, linewidth=1.2, clip_on=False)
+                )
+            axes.set_title(title)
+            axes.set_xlabel("Client")
+            number_clients(axes.xaxis, panel.order, rotation=90)
+            number_clients(axes.yaxis, panel.order)
+        for axes in drawn[len(panels) :]:
+            axes.remove()
+        figure.supylabel("Client", fontsize=STYLE["axes.labelsize"])
+        name = "Divergence of the data of two clients (frames: coalitions)"
+        figure.colorbar(image, ax=figure.axes[: len(panels)], label=name, **_BAR)
+    return figure
+
+
+def divided(grid: dict, records: dict) -> Iterator[Divided]:
+    """The coalitions of the first finished seed of each setting; bases share them, because they do not depend on the base.
+
+    Settings that one title would name say in which options they differ.
+    """
+    first: dict[str, tuple[dict, dict]] = {}
+    for cell in sorted(current_cells(grid, records), key=lambda cell: cell["seed"]):
+        record = records.get(cell["run"], {})
+        diagnostics = record.get("diagnostics", {}) if record.get("status") == "done" else {}
+        if {"coalitions", "divergences"} <= diagnostics.keys() and is_number(_options(cell).get("capacity")):
+            first.setdefault(json.dumps([_setting(cell), _options(cell)]), (cell, diagnostics))
+    order = [json.dumps(_setting(cell)) for cell in grid["cells"]]
+    found = sorted(first.values(), key=lambda one: order.index(json.dumps(_setting(one[0]))))
+    options = [_options(cell) for cell, _ in found]
+    differing = [key for key in options[0] if len({str(one[key]) for one in options}) > 1] if options else []
+    for cell, diagnostics in found:
+        own = _options(cell)
+        named = [f"{key}={own[key]}" for key in differing if key != "capacity"]
+        on = f" (on {cell['substitute']})" if cell["substitute"] else ""
+        title = ", ".join([*_setting(cell)[:2], *named]) + f"{on}, seed {cell['seed']}"
+        coalitions = np.array(diagnostics["coalitions"])
+        order_of_clients = np.argsort(coalitions, kind="stable")
+        divergences = np.array(diagnostics["divergences"], float)
+        yield Divided(title, own["capacity"], order_of_clients, coalitions, divergences, cell["run"], cell["config"])
+
+
+def titled(panel: Divided, below: str, width: float) -> str:
+    """The title of a panel, in lines that fit into a width in inches, and what is said below it."""
+    return f"{textwrap.fill(panel.title, int(width / 0.05))}\n{below}"
+
+
+def number_clients(axis, order: np.ndarray, **options) -> None:
+    """Ids of clients as small ticks without marks, with many clients not of all."""
+    ticks = range(0, len(order), -(-len(order) // _MOST_TICKS))
+    axis.set_ticks(ticks, [str(order[tick]) for tick in ticks], fontsize=5, **options)
+    axis.set_tick_params(length=0, pad=1)
+
+
+def _setting(cell: dict) -> list:
+    return [cell["dataset"], cell["config"]["partition"], cell["substitute"]]
+
+
+def _options(cell: dict) -> dict[str, Any]:
+    """On what coalitions depend, beside the data and the seed."""
+    method = {key: value for key, value in cell["config"]["algorithm"].items() if key not in ("name", "base")}
+    return {"clients": cell["config"]["clients"], **method}

@@ -1,0 +1,87 @@
+"""The coalitions with the lowest objective for every C: against a search of all partitions, and the paper's matrices."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from algorithms.coalitions import objective, solve
+from bench.measurements.capacities import best_coalitions
+
+ORACLE = json.loads((Path(__file__).parents[2] / "algorithms" / "fedcollab_oracle.json").read_text())["settings"]
+# Where an exact search over all partitions finds the coalitions that the authors ship.
+RANGES = {"label-shift": (2.90, 10.42), "feature-shift": (5.32, 12.83), "concept-shift": (4.15, 8.08)}
+
+
+def partitions(count: int, first: tuple[int, ...] = ()) -> list[tuple[int, ...]]:
+    """All partitions of so many clients, numbered in the order of their first clients."""
+    if len(first) == count:
+        return [first]
+    labels = range(max(first, default=-1) + 2)
+    return [found for label in labels for found in partitions(count, (*first, label))]
+
+
+def greedy(divergences, num_examples):
+    def search(capacity: float) -> torch.Tensor:
+        return solve(divergences, num_examples, capacity, 20, torch.Generator().manual_seed(0))[0]
+
+    return search
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_coalitions_of_the_authors_are_best_in_the_known_range_of_c(name):
+    setting = ORACLE[name]
+    divergences = torch.tensor(setting["divergence"]["matrix"], dtype=torch.float64)
+    num_examples = torch.tensor(setting["train_counts"]["values"]).double()
+    number_of = {client: number for number, of in enumerate(setting["coalitions"]["coalitions"]) for client in of}
+    shipped = tuple(number_of[client] for client in range(20))
+    alone = tuple(range(20))
+    # They are found, not only kept: the search begins with clients that are all alone.
+    found = best_coalitions(divergences, num_examples, (0.5, 50.0), greedy(divergences, num_examples), alone)
+    place = found["coalitions"].tolist().index(list(shipped))
+    assert found["ends"][place : place + 2].tolist() == pytest.approx(RANGES[name], abs=0.005)
+    assert found["ends"][[0, -1]].tolist() == [0.5, 50] and found["coalitions"][-1].tolist() == [0] * 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_partition_is_better_anywhere(seed):
+    draws = torch.Generator().manual_seed(seed)
+    divergences = torch.rand(6, 6, generator=draws, dtype=torch.float64)
+    divergences = (divergences + divergences.T).fill_diagonal_(0) / 2 - 0.05  # some are negative: they count as 0
+    num_examples = torch.randint(5, 200, (6,), generator=draws).double()
+    found = best_coalitions(
+        divergences, num_examples, (0.1, 30.0), greedy(divergences, num_examples), (0, 1, 2, 3, 4, 5)
+    )
+    everything = torch.tensor(partitions(6))
+    assert len(everything) == 203  # Bell number
+    assert len(found["coalitions"]) > 3
+    for low, high, coalitions in zip(found["ends"], found["ends"][1:], found["coalitions"], strict=False):
+        for capacity in (float(low), float(low + high) / 2, float(high)):
+            values = objective(everything, divergences.clamp(min=0), num_examples, capacity)
+            own = objective(coalitions[None], divergences.clamp(min=0), num_examples, capacity)
+            assert float(own) == pytest.approx(float(values.min()), abs=1e-6)
+
+
+def test_two_clients_join_where_the_gain_of_the_one_exceeds_the_distance():
+    # 2 C / sqrt(200) + 0.5 = 2 C / sqrt(100): C = 0.25 / (0.1 - 0.0707107)
+    divergences = torch.tensor([[0, 0.5], [0.5, 0]], dtype=torch.float64)
+    num_examples = torch.tensor([100.0, 100.0], dtype=torch.float64)
+    found = best_coalitions(divergences, num_examples, (1.0, 100.0), greedy(divergences, num_examples), (0, 1))
+    assert found["coalitions"].tolist() == [[0, 1], [0, 0]]
+    assert found["ends"].tolist() == pytest.approx([1, 0.25 / (0.1 - 200**-0.5), 100])
+
+
+def test_what_a_search_misses_is_found_as_a_merger_or_because_it_is_known():
+    groups = torch.arange(8) // 2
+    divergences = 0.2 * (groups[:, None] != groups).double()
+    num_examples = torch.full((8,), 50.0, dtype=torch.float64)
+
+    def blind(capacity: float) -> torch.Tensor:
+        return groups
+
+    found = best_coalitions(divergences, num_examples, (0.001, 50.0), blind, tuple(range(8)))
+    assert found["coalitions"].tolist()[0] == groups.tolist() and found["coalitions"].tolist()[-1] == [0] * 8
+    apart = (0.3 + 3 * divergences).fill_diagonal_(0)
+    spread = best_coalitions(apart, num_examples, (0.1, 50.0), blind, tuple(range(8)))
+    assert spread["coalitions"].tolist()[0] == list(range(8))

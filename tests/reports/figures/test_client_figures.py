@@ -1,0 +1,268 @@
+"""Figures about clients: how much their data differ, their coalitions over C, and what each gains over training alone."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from bench.errors import ConfigError
+from bench.experiments.grid_loading import load_grid
+from bench.experiments.spec import ExperimentSpec
+from bench.measurements.run import measure
+from bench.results.artifacts import Folder
+from bench.results.store import Store
+from bench.simulation.run import Run
+from datasets import load
+from reports import api
+from reports.figures import capacities, client_gains, dispatch, divergences
+from tests.support.planning import Experiment
+
+GAINS, DIVERGENCES = {"kind": "client-gains"}, {"kind": "divergences"}
+CAPACITIES = {"kind": "coalitions-by-capacity", "smallest": 0.5, "largest": 50.0}
+FIGURES = [GAINS, DIVERGENCES, CAPACITIES]
+FOUND = {
+    "coalitions": [0, 1, 0, 1],
+    "divergences": [[0, 0.9, -0.1, 0.8], [0.9, 0, 1, 0.2], [-0.1, 1, 0, 0.7], [0.8, 0.2, 0.7, 0]],
+}
+
+
+@pytest.fixture
+def grid(store):
+    """A store of a grid with a reference, methods with and without FedCollab, and clients with test data of their own."""
+    store.report = {
+        **{"rows": ["algorithm", "wrapper"], "columns": "partition", "metric": "own_accuracy"},
+        **{"metrics": ["own_accuracy", "ipr"], "compared": ["algorithm", "wrapper"]},
+        **{"reference": {"algorithm": "local", "wrapper": "none"}, "figures": FIGURES},
+    }
+    store.std, store.mirrors, store.verdict = "sample", None, None
+    return store
+
+
+def play(store, setting: str, algorithm: str, own: list, capacity: float | None = None, **options) -> None:
+    """Adds a cell per seed; with a capacity inside FedCollab, whose record has FOUND."""
+    first = len(store.cells)
+    method = {"name": "fedcollab", "base": {"name": algorithm}, "capacity": capacity}
+    wrapped = {"wrapper": "fedcollab", "config": {"algorithm": method}} if capacity else {"wrapper": "none"}
+    scores = [None if one is None else float(np.mean(one)) for one in own]
+    store.add(setting, algorithm, scores, own=own, **wrapped, **options)
+    for cell in store.cells[first:] if capacity else ():
+        change_record(store, cell["run"], lambda record: record.update(diagnostics=FOUND))
+
+
+def change_record(store, run_id: str, change) -> None:
+    path = store.folder / "runs" / run_id / "record.json"
+    if path.exists():
+        record = json.loads(path.read_text())
+        change(record)
+        path.write_text(json.dumps(record))
+
+
+def stored(store) -> tuple[dict, dict, Store]:
+    """The grid, its records, and the store."""
+    found = Store(store.save())
+    grid = found.grid("small_table@paper")
+    return grid, found.records_of(grid), found
+
+
+def texts(figure) -> list[str]:
+    return [axes.get_title() for axes in figure.axes if axes.get_title()]
+
+
+# Gains of clients
+
+
+def test_gains_are_sorted_within_each_seed_and_then_averaged_over_seeds(grid):
+    play(grid, "digits label-shift", "local", [[0.5, 0.5, 0.5], [0.6, 0.4, 0.5]])
+    play(grid, "digits label-shift", "fedavg", [[0.9, 0.4, 0.6], [0.5, 0.7, 0.5]])
+    found = client_gains.collect(GAINS, *stored(grid))
+    points = found.points
+    assert points["x"].tolist() == [1, 2, 3] and set(points["line"]) == {"fedavg"}
+    # gains in points: -10, 10, 40 and -10, 0, 30
+    assert points["mean"].tolist() == pytest.approx([-10, 5, 35])
+    assert points["std"].tolist() == pytest.approx([0, 50**0.5, 50**0.5])
+    assert client_gains.collect(GAINS, *stored(grid), "best") is None, "nothing is known of other rounds"
+    assert found.seeds == 2 and found.y_label.endswith("over local (points)") and not found.caveats
+
+
+def test_a_method_stands_above_itself_in_coalitions_on_the_same_scale(grid):
+    for setting in ("digits label-shift", "digits feature-shift"):
+        play(grid, setting, "local", [[0.5, 0.5]])
+        for method in ("fedavg", "ditto"):
+            play(grid, setting, method, [[0.1, 0.6]])
+            play(grid, setting, method, [[0.7, 0.8]], capacity=10.0)
+    (figure,) = dispatch.draw(GAINS, *stored(grid)).values()
+    assert texts(figure) == [f"{shift}-shift, {one}" for one in ("none", "fedcollab") for shift in ("label", "feature")]
+    upper, _, lower, _ = figure.axes
+    assert upper.get_ylim() == lower.get_ylim() and upper.get_ylim()[0] < -40 and upper.get_ylim()[1] > 30
+    zero = [line for line in upper.lines if list(line.get_ydata()) == [0, 0]]
+    assert len(zero) == 1
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["fedavg", "ditto"]
+
+
+def test_panels_that_are_not_all_there_do_not_share_scales_of_other_settings(grid):
+    for setting in ("digits label-shift", "digits feature-shift"):
+        play(grid, setting, "local", [[0.5, 0.5]])
+        play(grid, setting, "fedavg", [[0.1, 0.6]])
+    play(grid, "digits label-shift", "fedavg", [[0.7, 0.8]], capacity=10.0)
+    assert client_gains.collect(GAINS, *stored(grid)).columns == 0
+
+
+def test_seeds_without_a_reference_are_left_out_and_counted(grid):
+    play(grid, "digits label-shift", "local", [[0.5, 0.5], None])
+    play(grid, "digits label-shift", "fedavg", [[0.9, 0.4], [0.1, 0.1]])
+    found = client_gains.collect(GAINS, *stored(grid))
+    assert found.points["mean"].tolist() == pytest.approx([-10, 40]) and found.points["std"].isna().all()
+    assert found.caveats == {"label-shift, none": ["local: 1/2 seeds", "fedavg: 1/2 seeds with a reference"]}
+
+
+def test_without_a_reference_without_test_data_and_without_runs_there_is_one_sentence(grid):
+    play(grid, "digits label-shift", "fedavg", [[0.9, 0.4]])
+    play(grid, "digits label-shift", "local", [None])
+    grid.add("digits dir-0.1", "fedavg", [0.5], wrapper="none")
+    grid.add("digits dir-0.1", "local", [0.5], wrapper="none")
+    paths, sentences = api.write_figures(grid.save(), "small_table", "paper")
+    assert paths == [] and [line.split(" of ")[0] for line in sentences] == [
+        f"Nothing to draw yet for {name}" for name in ("client-gains", "divergences", "coalitions-by-capacity")
+    ]
+
+
+# Divergences and coalitions
+
+
+def test_clients_are_ordered_by_coalition_and_framed(grid):
+    play(grid, "digits label-shift", "fedavg", [None, [0.5] * 4, [0.5] * 4], capacity=10.0)
+    play(grid, "digits label-shift", "ditto", [None, [0.6] * 4], capacity=10.0)
+    (panel,) = divergences.collect(DIVERGENCES, *stored(grid))  # bases share what does not depend on them
+    assert panel.title == "digits, label-shift, seed 1"
+    assert panel.order.tolist() == [0, 2, 1, 3] and panel.bounds.tolist() == [0, 2, 4]
+    (figure,) = dispatch.draw(DIVERGENCES, *stored(grid)).values()
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "2", "1", "3"]
+    assert axes.images[0].get_array().tolist()[0] == [0, -0.1, 0.9, 0.8] and axes.images[0].get_clim() == (0, 1)
+    assert [(frame.get_x(), frame.get_width()) for frame in axes.patches] == [(-0.5, 2), (1.5, 2)]
+    assert texts(figure) == ["digits, label-shift, seed 1\nC = 10: 2 coalitions"]
+
+
+def test_settings_and_options_of_fedcollab_have_panels_of_their_own_in_the_order_of_the_grid(grid):
+    play(grid, "svhn label-shift", "fedavg", [[0.5] * 4], capacity=10.0, substitute="digits")
+    play(grid, "cifar10 feature-shift", "fedavg", [[0.5] * 4], capacity=10.0)
+    play(grid, "cifar10 feature-shift", "moon", [[0.5] * 4], capacity=8.0)
+    play(grid, "cifar10 feature-shift", "moon", [[0.5] * 4], capacity=8.0, clients=8)
+    panels = divergences.collect(DIVERGENCES, *stored(grid))
+    assert [(panel.title, panel.capacity) for panel in panels] == [
+        ("svhn, label-shift, clients=40 (on digits), seed 0", 10),
+        ("cifar10, feature-shift, clients=40, seed 0", 10),
+        ("cifar10, feature-shift, clients=40, seed 0", 8),
+        ("cifar10, feature-shift, clients=8, seed 0", 8),
+    ]
+    figure = divergences.draw(panels)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert figure.bbox.y0 <= axes.title.get_window_extent().y0
+        assert axes.title.get_window_extent().y1 <= figure.bbox.y1
+
+
+def measured(grid, ends: list[float], coalitions: list[list[int]]) -> capacities.ByCapacity:
+    """The one panel, with a measurement."""
+    probe = {"version": 1, "result": {"ends": ends, "coalitions": coalitions}}
+    name = "probe-coalitions-by-capacity-0.5-50.0.json"
+    (grid.folder / "runs" / grid.cells[0]["run"] / name).write_text(json.dumps(probe))
+    (panel,) = capacities.collect(CAPACITIES, *stored(grid))
+    return panel
+
+
+@pytest.mark.parametrize(
+    ("of_run", "said"),
+    [
+        ([0, 1, 0, 1], "2 coalitions for C from 3.00 to 20.00"),
+        ([0, 1, 2, 3], "4 coalitions for C below 3.00"),
+        ([0, 0, 0, 0], "1 coalition for C above 20.00"),
+        ([0, 0, 1, 1], "2 coalitions at C = 10"),
+    ],
+)
+def test_the_range_of_c_with_the_coalitions_of_the_run_is_named(grid, monkeypatch, of_run, said):
+    monkeypatch.setitem(FOUND, "coalitions", of_run)
+    play(grid, "digits label-shift", "fedavg", [[0.5] * 4], capacity=10.0)
+    panel = measured(grid, [0.5, 3, 20, 50], [[0, 1, 2, 3], [0, 1, 0, 1], [0, 0, 0, 0]])
+    figure = capacities.draw([panel])
+    assert texts(figure) == [f"digits, label-shift, seed 0\n{said}"]
+    counts, strip = figure.axes
+    assert counts.patches[-1].get_data().values.tolist() == [4, 2, 1]
+    assert len(counts.patches) == 1 + (panel.same is not None)
+    (mesh,) = strip.collections
+    assert mesh.get_array().shape == (4, 3) and (mesh.get_array()[:, 0] == -1).all(), "all are alone"
+    assert strip.get_xscale() == "log" and strip.get_ylim() == (3.5, -0.5)
+
+
+def test_a_coalition_keeps_its_colour_when_others_join_or_leave(grid):
+    play(grid, "digits label-shift", "fedavg", [[0.5] * 4], capacity=10.0)
+    panel = measured(grid, [0.5, 3, 20, 50], [[0, 1, 2, 1], [0, 1, 0, 1], [0, 1, 1, 1]])
+    before, own, after = capacities._colours(panel).tolist()
+    assert own == [0, 1, 0, 1]
+    assert before == [-1, 1, -1, 1] and after == [-1, 1, 1, 1]
+
+
+# From runs to pictures
+
+
+def test_figures_are_drawn_of_runs_that_were_played(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
+    axes = {
+        "partition": ["feature-shift"],
+        "algorithm": ["local", "fedavg"],
+        "wrapper": ["none", "fedcollab"],
+        "seed": [0],
+    }
+    settings = {"dataset": "digits", "model": "mlp", "clients": 4, "rounds": 1, "local_steps": 2, "lr": 0.1}
+    tuning = [{"when": {"wrapper": "fedcollab"}, "options": {"discriminator_rounds": [20]}}]
+    report = {"rows": ["algorithm", "wrapper"], "columns": "partition", "metrics": ["own_accuracy", "ipr"]}
+    report |= {"compared": ["algorithm", "wrapper"], "reference": {"algorithm": "local", "wrapper": "none"}}
+    report |= {"figures": [{"kind": figure["kind"]} for figure in FIGURES]}
+    content = {"axes": axes, "settings": settings, "tuning": tuning, "report": report}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    request = Experiment(ExperimentSpec(load_grid(str(tmp_path / "mine.yaml"))))
+    digits = load("digits", None)
+    with Store(tmp_path / "results").locked() as store:
+        plan = request.plan(store)
+        request.store_grid(plan, store)
+        for cell in plan.todo:
+            run = Run(cell.config, digits, folder=Folder(store.run_folder(cell.id)))
+            store.start(cell.id, cell.config.canonical())
+            while not run.finished:
+                run.step()
+            store.finish(cell.id, run.rows, run.result() | {"id": cell.id, "rounds": len(run.rows)})
+        said = []
+        measure(plan.cells, request.spec.grid.report.needs, store, None, said.append)
+        assert len(said) == sum(cell.wrapper == "fedcollab" for cell in plan.cells) > 0
+        assert not [line for line in said if "not measured" in line]
+    paths, sentences = api.write_figures(store, "mine", "paper")
+    assert sentences == [] and [path.name for path in paths if path.suffix == ".png"] == [
+        f"mine@paper-{kind}.png" for kind in ("client-gains", "divergences", "coalitions-by-capacity")
+    ]
+    expanded = store.grid("mine@paper")
+    (panel,) = capacities.collect(CAPACITIES, expanded, store.records_of(expanded), store)
+    assert panel.ends[[0, -1]].tolist() == [0.5, 50] and panel.coalitions[-1].tolist() == [0] * 4
+    assert panel.coalitions.max(1).argmax() == 0, "the smaller C, the more coalitions"
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        (GAINS, "The figure client-gains compares runs with others: name these by reference, as {algorithm: local}."),
+        (CAPACITIES | {"smallest": 50}, "smallest must be less than largest (50), but got 50."),
+        (CAPACITIES | {"smallest": 0}, "smallest must be greater than 0, but got 0."),
+    ],
+)
+def test_a_mistake_is_explained(tmp_path, figure, said):
+    axes = {"partition": ["label-shift"], "algorithm": ["fedavg"], "seed": [0]}
+    content = {
+        "axes": axes,
+        "settings": {"dataset": "digits", "model": "mlp", "clients": 4},
+        "report": {"figures": [figure]},
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError) as caught:
+        load_grid(str(tmp_path / "mine.yaml"))
+    assert said in str(caught.value)
