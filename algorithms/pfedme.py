@@ -4,9 +4,10 @@ T. Dinh, Tran and Nguyen, Personalized Federated Learning with Moreau Envelopes,
 https://arxiv.org/abs/2006.08848
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from algorithms import tree
 from algorithms.base import RoundBased
@@ -27,8 +28,8 @@ class PFedMe(RoundBased):
 
     Differs from the paper: a round is `local_epochs` or `local_steps` instead of R steps on random mini-batches, and the server
     weights clients by their number of examples, as FedCollab (Bao et al., ICML 2023) does.
-    Differs from the paper: it does not mention buffers. Passes of theta update them, and the server averages them; they do not
-    take part in the steps of w.
+    Differs from the paper: it does not mention buffers. As in the code of FedCollab, running statistics are part of w and of
+    theta: theta starts at those of w, its passes update them, w moves towards them, and the server averages those of w.
 
     Attributes:
         proximal_weight: lambda of the paper, >= 0; at 0 the shared model does not move.
@@ -41,6 +42,7 @@ class PFedMe(RoundBased):
     inner_steps: int = 5
     personal_lr: float = 0.1
 
+    version = 2  # 1 had running statistics that no step took back to those of w
     personal = True
 
     def __post_init__(self):
@@ -59,25 +61,33 @@ class PFedMe(RoundBased):
         return read_models(state, cohort.ids)
 
     def local_update(self, data, plan, view):
-        now = {"local": view.params, "theta": view.client["params"]}
+        now = {"local": {"params": view.params, "buffers": view.model.buffers}, "theta": view.client}
         rate = view.settings.lr * self.proximal_weight
         for index in plan:
             theta = self.proximal_point(now["local"], data.take(index), view)
-            moved = tree.map(lambda w, t: torch.sub(w, w - t, alpha=rate), now["local"], theta)
+            moved = tree.map(lambda w, t: _towards(w, t, rate), now["local"], theta)
             now = unless_padding(index, {"local": moved, "theta": theta}, now)
-        delta = tree.subtract(now["local"], view.params)
-        return LocalResult({"delta": delta}, {"params": now["theta"], "buffers": view.model.buffers})
+        view.model.buffers.update(now["local"]["buffers"])
+        return LocalResult({"delta": tree.subtract(now["local"]["params"], view.params)}, now["theta"])
 
     def proximal_point(self, local: Tree, batch, view) -> Tree:
-        """theta after K steps on a batch from w, the local model."""
-        decay, theta = view.settings.weight_decay, local
+        """theta after K steps on a batch from w, the local model: "params" and "buffers"."""
+        own = replace(view, model=view.model.copy(local["buffers"], training=True))
+        decay, theta = view.settings.weight_decay, local["params"]
         for _ in range(self.inner_steps):
-            slope = gradient(self.local_loss, theta, batch, view)
+            slope = gradient(self.local_loss, theta, batch, own)
             if decay:
                 slope = tree.map(lambda g, t: torch.add(g, t, alpha=decay), slope, theta)
-            slope = tree.map(lambda g, t, w: torch.add(g, t - w, alpha=self.proximal_weight), slope, theta, local)
+            slope = tree.map(
+                lambda g, t, w: torch.add(g, t - w, alpha=self.proximal_weight), slope, theta, local["params"]
+            )
             theta = tree.map(lambda t, g: torch.sub(t, g, alpha=self.personal_lr), theta, slope)
-        return theta
+        return {"params": theta, "buffers": own.model.buffers}
 
     def personal_model(self, data, plan, view):
         return view.client
+
+
+def _towards(local: Tensor, theta: Tensor, rate: float) -> Tensor:
+    """w - rate (w - theta); the counter of batches, an integer, stays as no step is long enough."""
+    return torch.sub(local, local - theta, alpha=rate) if local.is_floating_point() else local

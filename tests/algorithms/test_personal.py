@@ -22,7 +22,7 @@ from algorithms.pfedme import PFedMe
 from algorithms.wrapper import Wrapper
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import Batch, BatchIndex
-from tests.support.toy import NUM_CLASSES, assert_equal, toy_task, train
+from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_task, train
 
 ENGINES = ("loop", "vectorised")
 EVERYONE = torch.arange(5)
@@ -245,10 +245,11 @@ def test_many_inner_steps_of_pfedme_end_at_the_proximal_point():
     """There the gradient of the loss is lambda (w - theta), which is that of the Moreau envelope at w."""
     task = linear_task(weight_decay=0.0)
     method, w = PFedMe(proximal_weight=2.0, inner_steps=400), task.initial_params()
+    local = {"params": w, "buffers": {}}
 
     def at_proximal_point(data, plan, view):
         batch = data.take(plan[0])
-        theta = method.proximal_point(w, batch, view)
+        theta = method.proximal_point(local, batch, view)["params"]
         return gradient(task_loss, theta, batch, view), tree.map(lambda a, b: 2.0 * (a - b), w, theta)
 
     found = task.map_clients(
@@ -322,9 +323,21 @@ def normalised():
     return replace(task, model=replace(task.model, width=1 / 16), dtype=torch.float32)
 
 
+def test_running_statistics_of_pfedme_move_towards_those_of_theta_as_params_do():
+    task = normalised_task(sizes=(4, 4), batch_size=4, local_epochs=1, rounds=1)
+    method = PFedMe(proximal_weight=2.0)
+    state, before = train(method, task), task.initial_buffers()
+    thetas = method.deploy(task, state, torch.arange(2)).buffers
+    for name, found in state["buffers"].items():
+        if found.is_floating_point():
+            moved = before[name] + 2.0 * task.settings.lr * (thetas[name].mean(0) - before[name])
+            assert_equal({name: found}, {name: moved}, tolerance=1e-6)
+            assert (thetas[name] != before[name]).any()
+
+
 @pytest.mark.parametrize(
     "method, shared, own",
-    [(Ditto(), 1, [1, 2]), (PFedMe(inner_steps=2), 3, [2, 4]), (PerFedAvg(), 0, [1, 1]), (Finetune(), 1, [3, 3])],
+    [(Ditto(), 1, [1, 2]), (PFedMe(inner_steps=2), 0, [2, 2]), (PerFedAvg(), 0, [1, 1]), (Finetune(), 1, [3, 3])],
     ids=["ditto", "pfedme", "per-fedavg", "finetune"],
 )
 def test_passes_that_update_running_statistics(normalised, method, shared, own):
