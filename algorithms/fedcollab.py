@@ -21,7 +21,7 @@ from algorithms.base import Algorithm, Deployed, RoundBased, State, nothing_spen
 from algorithms.centralized import Centralized
 from algorithms.checks import above, at_least, one_of
 from algorithms.coalitions import solve
-from algorithms.divergence import check_sizes, estimate, exchanged
+from algorithms.divergence import check_sizes, estimate, exchanged, is_estimate
 from algorithms.wrapper import Wrapper
 
 Divergence = Literal["estimated", "published"]
@@ -108,7 +108,12 @@ class FedCollab(Wrapper):
             divergences, num_bytes = _published(task), {}
         else:
             options = (self.discriminator_lr, self.discriminator_rounds)
-            found = task.derived("divergences", (self.version, *options), lambda: estimate(task, *options)._asdict())
+            found = task.derived(
+                "divergences",
+                (self.version, *options),
+                lambda: estimate(task, *options)._asdict(),
+                lambda found: is_estimate(found, task.population, self.discriminator_rounds),
+            )
             divergences, rounds = found["divergences"], found["rounds"]
             num_bytes = exchanged(task, rounds[torch.ones_like(rounds).triu(1) > 0])
         coalitions, objective = solve(
