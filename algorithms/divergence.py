@@ -6,7 +6,7 @@ https://arxiv.org/abs/2306.06508
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,6 +111,20 @@ def estimate(task, lr: float, rounds: int, network: Pretrained | None = None) ->
             i, j = torch.tensor(some).T
             of[i, j] = of[j, i] = values.to(of)
     return found
+
+
+def is_estimate(found: Any, clients: int, rounds: int) -> bool:
+    """Whether something of any type may be what `estimate` finds for so many clients and at most so many rounds, as a dict."""
+    if not isinstance(found, dict) or found.keys() != {*Estimated._fields}:
+        return False
+    if any(not isinstance(of, Tensor) or of.shape != (clients, clients) for of in found.values()):
+        return False
+    found = Estimated(**found)
+    if (found.divergences.dtype, found.rounds.dtype) != (torch.float64, torch.int64):
+        return False
+    whole = all(torch.equal(of, of.T) and not of.diagonal().any() for of in found)
+    within = (found.divergences.abs() <= 1).all() and ((found.rounds >= 0) & (found.rounds <= rounds)).all()
+    return bool(whole and within)
 
 
 def stratified(label_counts: Tensor, size: int) -> Tensor:

@@ -37,7 +37,7 @@ def clients_beside_reference(grid: dict, records: dict[str, dict]) -> dict[str, 
         own, reference = record.get("client_accuracies"), reference_of(cell)
         if own is None:
             found[cell["run"]] = NO_TEST_DATA
-        elif reference is None:
+        elif reference is None or len(reference) != len(own):
             found[cell["run"]] = NO_REFERENCE
         else:
             found[cell["run"]] = (own, reference)
