@@ -45,9 +45,7 @@ def collect(x: str, report: Report, table: Table, grid: dict, records: dict, sto
         points = _constant(curve) if is_constant(curve, x) else curve.points.rename(columns={x: "x"}).dropna(subset="x")
         frames.append(points.assign(panel=curve.panel, line=curve.line))
     over, (x_label, _) = _partial_axis(report, table), _X[x]
-    series = series_of_table(
-        "curves", x_label, f"{Y_LABELS[table.metric]} (%)", report, table, concat_points(frames), over
-    )
+    series = series_of_table("curves", x_label, Y_LABELS[table.metric], report, table, concat_points(frames), over)
     return series if over is None else replace(series, lines=tuple(dict.fromkeys(series.points["line"])))
 
 

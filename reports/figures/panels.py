@@ -11,13 +11,14 @@ from reports.tables.layout import Table
 from reports.tables.report import Report, build
 
 Y_LABELS = {
-    "accuracy": "Test accuracy",
-    "global_accuracy": "Global test accuracy",
-    "local_accuracy": "Local test accuracy",
-    "own_accuracy": "Test accuracy on own data",
-    "ipr": "Clients above the reference",
-    "rsd": "Std of gains over the reference",
+    "accuracy": "Test accuracy (%)",
+    "global_accuracy": "Global test accuracy (%)",
+    "local_accuracy": "Local test accuracy (%)",
+    "own_accuracy": "Test accuracy on own data (%)",
+    "ipr": "Clients above the reference (%)",
+    "rsd": "Std of gains over the reference (points)",
 }
+"""Metric -> name and unit of an axis."""
 
 
 @dataclass(frozen=True)

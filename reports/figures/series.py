@@ -72,7 +72,7 @@ def _by_setting(setting: str, report: Report, table: Table, grid: dict) -> Serie
             values = [None if cell.partition == "none" else getattr(cell, setting) for cell in found]
             points = [(None if x == "-" else x, cell.mean, cell.std) for x, cell in zip(values, found, strict=True)]
             frames.append(pd.DataFrame(points, columns=["x", "mean", "std"]).assign(panel=panel, line=line))
-    y_label = f"{Y_LABELS[table.metric]} (%),\n{_VALUES[value]}"
+    y_label = f"{Y_LABELS[table.metric]},\n{_VALUES[value]}"
     x_label = _SETTINGS.get(setting, setting.replace("num_", "number of ").replace("_", " ").capitalize())
     return series_of_table("by-setting", x_label, y_label, report, table, concat_points(frames), over=setting)
 

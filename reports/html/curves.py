@@ -54,7 +54,7 @@ def specs(report: Report, panels: list[dict]) -> dict[str, dict[str, dict]]:
     """Accuracy -> x axis -> Vega-Lite specification, without the points."""
     lines = _styles(report, panels)
     return {
-        metric: {x: _spec(lines, X_LABELS[x], f"{Y_LABELS[metric]} (%)") for x in CURVES}
+        metric: {x: _spec(lines, X_LABELS[x], Y_LABELS[metric]) for x in CURVES}
         for metric in dict.fromkeys(panel["metric"] for panel in panels)
     }
 
