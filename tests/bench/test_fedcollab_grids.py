@@ -1,9 +1,12 @@
 """The grids of FedCollab: their cells, and a command that plays the reference of the only cells that it names."""
 
 import csv
+import functools
+from collections import Counter
 
 import pytest
 
+from bench.config.resolve import weights_files
 from bench.experiments.cells import select, to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
@@ -16,6 +19,7 @@ RIVALS = ("ifca", "fedcluster", "fesem", "kmeans")
 SETTINGS = {  # sections 1 and 6 of the digest: dataset, model, rounds, lr; C and lr of the discriminators
     "label-shift": ("fmnist", "fedcollab-mlp", 200, 0.1, 10, 0.01),
     "feature-shift": ("cifar10", "fedcollab-cnn", 500, 0.01, 10, 0.01),
+    "concept-shift": ("cifar100-coarse", "resnet18", 200, 0.001, 8, 0.05),
 }
 LOCAL, WHOLE, DIVIDED = ("local", "none"), "none", "fedcollab"
 ROWS = {
@@ -26,8 +30,13 @@ ROWS = {
 TABLES = {"1": "fedcollab_table1", "2": "fedcollab_table2", "readme-seed0": "fedcollab_readme"}
 
 
-def cells_of(name, budget="paper", **given):
-    return expand(load_grid(name), budget, **given)
+@functools.cache
+def cells_of(name):
+    return expand(load_grid(name), "paper")
+
+
+def of_one_seed(name, budget="paper", **given):
+    return expand(load_grid(name), budget, seeds=[0], **given)
 
 
 def rows_of(cells):
@@ -37,7 +46,7 @@ def rows_of(cells):
 @pytest.fixture(scope="module")
 def published():
     with (FOLDER / "fedcollab.csv").open(newline="", encoding="utf-8") as file:
-        return [line for line in csv.DictReader(file) if line["partition"] in SETTINGS]
+        return [*csv.DictReader(file)]
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +55,24 @@ def reports():
     done = {"status": "done", "summary": {"last": {"own_accuracy": 0.5}}, "client_accuracies": [0.5] * 20}
     found = {}
     for name in ROWS:
-        stored = to_json(grid := load_grid(name), "paper", {}, expand(grid, "paper"))
+        stored = to_json(load_grid(name), "paper", {}, cells_of(name))
         found[name] = report.build(stored, {cell["run"]: done for cell in stored["cells"]})
     return found
 
 
-@pytest.mark.parametrize(("name", "seeds"), [("fedcollab_table1", 5), ("fedcollab_table2", 5), ("fedcollab_readme", 1)])
-def test_every_row_is_played_under_every_setting_with_every_seed(name, seeds):
+@pytest.mark.parametrize(
+    ("name", "trials"), [("fedcollab_table1", 225), ("fedcollab_table2", 60 + 15 + 15), ("fedcollab_readme", 9)]
+)
+def test_every_row_is_played_under_every_setting_with_every_seed(name, trials):
     cells = cells_of(name)
     assert rows_of(cells) == ROWS[name]
-    assert len(cells) == len({cell.id for cell in cells}) == len(ROWS[name]) * len(SETTINGS) * seeds
+    assert len(cells) == len({cell.id for cell in cells}) == trials
+    assert {*Counter((cell.config.partition, cell.config.seed) for cell in cells).values()} == {len(ROWS[name])}
 
 
 def test_tables_share_the_runs_that_they_both_show():
     first, second, readme = ({cell.id: cell for cell in cells_of(name)} for name in ROWS)
-    assert len(second.keys() - first.keys()) == len(RIVALS) * len(SETTINGS) * 5
+    assert len(second.keys() - first.keys()) == 60
     assert {cell.setting("algorithm") for run, cell in second.items() if run not in first} == {*RIVALS}
     assert {cell.wrapper for run, cell in readme.items() if run not in first} == {DIVIDED}
 
@@ -79,6 +91,32 @@ def test_cells_have_the_settings_of_the_paper(name):
             assert options["discriminator_lr"] == discriminator_lr or options["divergence"] == "published"
 
 
+def test_networks_with_imagenet_weights_are_those_of_the_paper_and_what_is_missing_without_the_file():
+    file = "resnet18-f37072fd.pth"
+    read = {
+        (cell.config.partition, cell.wrapper, cell.config.weights, cell.config.algorithm.get("features", "pixels"))
+        for cell in cells_of("fedcollab_table1")
+    }
+    assert read == {
+        ("label-shift", WHOLE, "none", "pixels"),
+        ("label-shift", DIVIDED, "none", "pixels"),
+        ("feature-shift", WHOLE, "none", "pixels"),
+        ("feature-shift", DIVIDED, "none", file),
+        ("concept-shift", WHOLE, file, "pixels"),
+        ("concept-shift", DIVIDED, file, file),
+    }
+
+    def lacking(name, **given):
+        cells = of_one_seed(name, missing_weights=[file], overrides=given)
+        return {(cell.config.partition, cell.wrapper) for cell in cells if cell.missing == f"no data: {file}"}
+
+    concept = {("concept-shift", WHOLE), ("concept-shift", DIVIDED)}
+    assert lacking("fedcollab_table1") == {("feature-shift", DIVIDED), *concept} == lacking("fedcollab_table2")
+    assert lacking("fedcollab_table1", features="pixels") == concept == lacking("fedcollab_readme")
+    assert lacking("fedcollab_table1", divergence="published") == concept
+    assert not lacking("fedcollab_table1", features="pixels", weights="none")
+
+
 def test_methods_have_the_defaults_of_the_authors_alone_and_in_coalitions():
     options = {
         "fedprox": {"mu": 0.1},
@@ -93,7 +131,7 @@ def test_methods_have_the_defaults_of_the_authors_alone_and_in_coalitions():
 
 
 def test_what_is_set_by_hand_wins_over_the_settings_of_a_dataset():
-    cells = cells_of("fedcollab_table1", overrides={"rounds": 100, "lr": 0.5, "capacity": 3})
+    cells = of_one_seed("fedcollab_table1", overrides={"rounds": 100, "lr": 0.5, "capacity": 3})
     assert {(cell.config.rounds, cell.config.lr) for cell in cells} == {(100, 0.5)}
     assert {cell.config.algorithm["capacity"] for cell in cells if cell.wrapper == DIVIDED} == {3}
 
@@ -101,20 +139,21 @@ def test_what_is_set_by_hand_wins_over_the_settings_of_a_dataset():
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("budget", ["short", "small", "smoke"])
 def test_smaller_budgets_leave_every_client_its_examples(name, budget):
-    cells = cells_of(name, budget)
+    cells = of_one_seed(name, budget)
     assert {(cell.config.partition, cell.config.model) for cell in cells} == {
         (partition, model) for partition, (_, model, *_) in SETTINGS.items()
     }
     most = {"short": 100, "small": 20, "smoke": 2}[budget]
     assert all(cell.config.train_examples is None and cell.config.rounds <= most for cell in cells)
+    assert any(weights_files(cell.config) for cell in cells) == (budget == "short")
     assert rows_of(cells) == ROWS[name]
 
 
 def test_short_is_the_first_rounds_of_the_paper():
     only = {"partition": ["label-shift"], "seed": [0, 1, 2]}
-    cells = select(cells_of("fedcollab_table1", "short"), only)
+    cells = select(expand(load_grid("fedcollab_table1"), "short"), only)
     assert len(cells) == 15 * 3 and {cell.config.rounds for cell in cells} == {50}
-    cells = select(cells_of("fedcollab_readme", "short"), {"dataset": ["cifar10"]})
+    cells = select(of_one_seed("fedcollab_readme", "short"), {"dataset": ["cifar10"]})
     assert [(cell.config.rounds, cell.config.evaluate_every) for cell in cells] == [(100, 10)] * 3
     assert {cell.config.lr for cell in cells} == {0.01} and {cell.config.local_epochs for cell in cells} == {1}
 
@@ -137,7 +176,7 @@ def test_every_published_number_has_its_cell(published, reports):
         )
         for line in published
     )
-    assert len(shown) == len(SETTINGS) * (43 + 15 + 7)
+    assert len(shown) == 195
 
 
 def test_cells_of_five_seeds_have_a_verdict_and_single_runs_have_none(reports):
