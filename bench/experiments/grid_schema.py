@@ -165,6 +165,7 @@ class Mirrors(Part):
     """The published table that a grid repeats.
 
     Attributes:
+        table: its number, or its name where it has none, as `reports/published` lists it.
         variants: what tells published numbers of one method apart; the first that holds counts.
         own: the report's columns that are the paper's own methods: whether each is ahead of the best of `baselines` (none
             named: of all others) is compared with what is published. Where the report compares along other axes, their values.
@@ -173,7 +174,7 @@ class Mirrors(Part):
     """
 
     paper: Annotated[str, one_of("paper", papers())]
-    table: int
+    table: int | str
     variants: list[Variant] = []
     own: list[Any] = []
     baselines: list[Any] = []

@@ -236,7 +236,7 @@ class StoredMirrors(TypedDict):
     """The published table that a stored grid repeats, see `bench.experiments.grid_schema.Mirrors`."""
 
     paper: Name
-    table: int
+    table: int | str
     variants: NotRequired[list[dict[str, Any]]]
     own: NotRequired[list[Any]]
     baselines: NotRequired[list[Any]]

@@ -16,7 +16,7 @@ Y_LABELS = {
     "local_accuracy": "Local test accuracy (%)",
     "own_accuracy": "Test accuracy on own data (%)",
     "ipr": "Clients above the reference (%)",
-    "rsd": "Std of gains over the reference\n(percentage points)",
+    "rsd": "Std of gains over the reference (points)",
 }
 """Name and unit of every metric, on axes."""
 

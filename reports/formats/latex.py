@@ -21,6 +21,7 @@ _DOCUMENT = r"""\documentclass{article}
 \begin{document}
 %s\end{document}
 """
+_COLUMN = 22  # mm
 
 
 def render(report: Report) -> str:
@@ -41,8 +42,15 @@ def render(report: Report) -> str:
 
 def render_document(report: Report) -> str:
     """The same tables as a complete document for pdflatex."""
-    width = max(len(table.row_keys) + len(table.columns) for table in (*report.main, *report.secondary))
-    return _DOCUMENT % (max(210, 30 + 22 * width), render(report))
+    width = max(map(_width, (*report.main, *report.secondary)))
+    return _DOCUMENT % (max(210, 30 + width), render(report))
+
+
+def _width(table: Table) -> float:
+    """Room for a table in mm: columns hold numbers with a published value, or long caveats, whose letters take 1.6 mm."""
+    columns = zip(*(row.cells for row in table.rows), strict=True)
+    texts = ([", ".join([cell.measured, *cell.caveats]) for cell in cells if cell] for cells in columns)
+    return _COLUMN * len(table.row_keys) + sum(max([_COLUMN, *(1.6 * len(text) for text in of)]) for of in texts)
 
 
 def _float(table: Table, caption: str, notes: tuple[str, ...]) -> str:

@@ -103,6 +103,7 @@ RULES = {
     "fedcat": Rule(_fedcat, "at most 0.3 points on mnist, 1.5 on femnist, 2 on cifar10 and cifar100-coarse"),
     "fedcollab": Rule(
         _fedcollab,
-        "at most max(0.5, 1.5 s_published) points for means of 5 seeds (share improved: at least 1 point)",
+        "at most 1.5 s_published points for means of 5 seeds, and where that is less, "
+        "0.5 points of accuracy and 1 point of the share improved",
     ),
 }

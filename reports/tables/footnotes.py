@@ -133,7 +133,8 @@ def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ",
     compared = cells[cells["published"].notna()]
     if compared.empty:
         return
-    source = f"{grid['mirrors']['paper']}, Table {grid['mirrors']['table']}"
+    paper, table = grid["mirrors"]["paper"], str(grid["mirrors"]["table"])
+    source = f"{paper}, Table {table}" if table.isdigit() else f"{paper}, {table}"
     yield f"In parentheses: published value ({source}) and difference, measured minus published{unit}."
     for model, published in taken_for(grid).items():
         if datasets := compared["dataset"][compared["model"] == model].unique().tolist():

@@ -280,6 +280,15 @@ def test_a_standalone_document_holds_the_same_tables(small_table):
     assert paths["tex"].read_text(encoding="utf-8") in document
 
 
+def test_a_standalone_page_is_as_wide_as_a_table_of_long_caveats(store, tmp_path):
+    store.mirrors = None
+    for method in ("fedavg", "fedprox", "fednova", "scaffold", "moon", "ditto"):
+        store.add("cifar10 label-2", method, [None], missing="no data: resnet18-f37072fd.pth")
+        store.add("cifar10 label-3", method, [0.5])
+    compile_latex(api.render(store.save(), "small_table", "paper", format=api.STANDALONE), tmp_path)
+    assert "Overfull" not in (tmp_path / "paper.log").read_text(errors="replace")
+
+
 def test_latex_compiles_with_nothing_but_booktabs(small_table, tmp_path):
     small_table.title = SPECIAL
     small_table.add(f"{SPECIAL} label-2", "local", [0.3] * 3, personal=True)

@@ -76,6 +76,7 @@ def test_fedcat_band_depends_on_the_dataset(dataset, band):
         ("local_accuracy", "0.56", 0.84),
         ("ipr", "0.00", 1.0),
         ("ipr", "2.24", 3.36),
+        ("rsd", "0.30", 0.45),
     ],
 )
 def test_fedcollab_band_is_one_and_a_half_std_with_a_floor(metric, std, band):
