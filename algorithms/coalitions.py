@@ -36,7 +36,7 @@ def objective(coalitions: Tensor, divergences: Tensor, num_examples: Tensor, cap
 
     Args:
         coalitions: [R, N], of each client, in 0..N-1.
-        divergences: D of the paper [N, N], float64, symmetric, >= 0, with a diagonal of zeros.
+        divergences: D of the paper [N, N], float64, symmetric, >= 0 (not clipped here), with a diagonal of zeros.
         num_examples: [N], float64.
         capacity: C of the paper.
     """

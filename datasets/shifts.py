@@ -124,7 +124,7 @@ def _parts(kept_share: float, test_share: float) -> list[float]:
 
 
 def _sizes(shares, total: int) -> np.ndarray:
-    """Sizes of consecutive slices of so many items: their ends are rounded, halves down."""
+    """Sizes of consecutive slices of so many items: their ends are rounded, fractions below 0.51 down."""
     return np.diff((np.cumsum(shares) * total + 0.49).astype(np.int64), prepend=0)
 
 

@@ -120,6 +120,7 @@ def test_networks_with_imagenet_weights_are_those_of_the_paper_and_what_is_missi
 def test_methods_have_the_defaults_of_the_authors_alone_and_in_coalitions():
     options = {
         "fedprox": {"mu": 0.1},
+        "fednova": {"momentum_mode": "steps"},
         "finetune": {"finetune_length": 2, "finetune_unit": "steps"},
         "per-fedavg": {"inner_lr": None},
         "pfedme": {"proximal_weight": 1.0, "inner_steps": 5, "personal_lr": 0.1},
