@@ -6,6 +6,7 @@ longer than what they assert needs.
 
 import dataclasses
 import itertools
+import json
 import math
 import typing
 from dataclasses import replace
@@ -204,6 +205,15 @@ def test_a_model_with_batch_norm_is_trained_and_its_statistics_move(name, method
     assert deployed.buffers.keys() >= start.keys() and any("running_mean" in key for key in deployed.buffers)
     assert all(bool((leaf != start.get(key, 0)).any()) for key, leaf in deployed.buffers.items())
     assert all(map(math.isfinite, evaluate(task, deployed).values()))
+
+
+def test_training_that_diverges_ends_in_numbers_that_are_not_finite_and_not_in_an_error(name, method):
+    task = toy_task(lr=1e30, **settings_for(name))
+    state, left = method.init(task), method.num_rounds(task.settings)
+    while tree.all_finite(method.watched(state)) and left:
+        state, left = method.step(task, state), left - 1
+    assert not tree.all_finite(method.watched(state))
+    json.dumps(method.diagnostics(state), allow_nan=False)  # of its record
 
 
 def test_description_is_one_sentence(name):
