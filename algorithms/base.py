@@ -93,6 +93,11 @@ class Algorithm:
         raise NotImplementedError
 
     @property
+    def weights_files(self) -> tuple[str, ...]:
+        """Names of the files with ImageNet weights that the method reads by `Task.pretrained`."""
+        return ()
+
+    @property
     def deploy_reads_clients(self) -> bool:
         """Whether `deploy`, `watched` or `diagnostics` read client states (see `algorithms.rows`), so that a run keeps them
         with its last state: no, unless the method is personal."""

@@ -13,12 +13,14 @@ from torch import Tensor
 
 from algorithms.tree import Tree
 from bench.models.base import uniform_init
+from bench.models.pretrained import NUM_FEATURES, Pretrained
 from bench.seeding import keys_from, normal_from_keys, seed_for, uniform_from_keys
 
 _WIDTH = 200  # units of the hidden layer
 _BATCH = 32  # examples of a client in a step, at most
 _INTERVAL = 10  # rounds between evaluations
 _PATIENCE = 10  # evaluations without improvement, after which a pair stops
+_IMAGES = 500  # of which features are computed at once
 _NUMBERS_AT_ONCE = 2**27  # of pairs that train side by side: half a gigabyte in single precision
 
 
@@ -35,19 +37,19 @@ class Estimated(NamedTuple):
     rounds: Tensor
 
 
-def num_bytes(task) -> int:
-    """Size of a discriminator."""
-    pixels, labels = math.prod(task.federation.input_shape), task.federation.num_classes
-    return ((pixels + 1 + labels + 1) * _WIDTH + _WIDTH + 1) * task.dtype.itemsize
+def num_bytes(task, of_features: bool = False) -> int:
+    """Size of a discriminator, of pixels or of features."""
+    image, labels = _image_width(task, of_features), task.federation.num_classes
+    return ((image + 1 + labels + 1) * _WIDTH + _WIDTH + 1) * task.dtype.itemsize
 
 
-def exchanged(task, rounds: Tensor) -> dict[str, int]:
+def exchanged(task, rounds: Tensor, of_features: bool = False) -> dict[str, int]:
     """Bytes that clients receive and send for the discriminators of pairs that train so many rounds each [pairs].
 
     Both clients receive the discriminator before each round, and once more to evaluate the last one. The few bytes of their
     accuracies are not counted.
     """
-    both = 2 * num_bytes(task)
+    both = 2 * num_bytes(task, of_features)
     return {"bytes_down": both * int((rounds + 1).sum()), "bytes_up": both * int(rounds.sum())}
 
 
@@ -61,11 +63,12 @@ def check_sizes(task) -> None:
             )
 
 
-def estimate(task, lr: float, rounds: int) -> Estimated:
+def estimate(task, lr: float, rounds: int, network: Pretrained | None = None) -> Estimated:
     """Divergences of all pairs of clients of a task, each by a discriminator of its own.
 
     Each client sets aside half as many examples as the smallest client has, with its own label shares; on these it trains, all
-    others are for validation. A discriminator takes an image x, as its normalised pixels, and its label y among L classes:
+    others are for validation. A discriminator takes an image x, as its normalised pixels or as what a frozen network makes of
+    them, and its label y among L classes:
 
         logit = v . relu(A x + a + 2 (B onehot(y) L / sqrt(L - 1) + b)) + c,
 
@@ -76,19 +79,22 @@ def estimate(task, lr: float, rounds: int) -> Estimated:
     row without a strictly larger sum; the largest one, less 1, is the divergence. Nothing is augmented; under the partition
     noise-s an image has the same noise in all rounds.
 
-    Differs from the paper: images are given as pixels in all settings; on CIFAR its discriminators read the features of a
-    ResNet-18 with ImageNet weights, frozen.
+    On CIFAR, the discriminators of the paper read the features of a ResNet-18 with ImageNet weights, frozen and in evaluation
+    mode; on Fashion-MNIST they read pixels.
+
+    Differs from the paper: without such a network, images are given as pixels in all settings.
 
     Pairs train side by side, in numbers that memory allows.
 
     Args:
         lr: of SGD.
         rounds: of a pair, at most.
+        network: of whose features images consist; None for pixels. It computes them once.
     """
     clients = range(task.population)
     half = min(task.sizes(torch.arange(task.population))) // 2
-    start = _initial(task)
-    inputs = [_inputs(task, client, half) for client in clients]
+    start = _initial(task, network is not None)
+    inputs = [_inputs(task, client, half, network) for client in clients]
     hidden = [of_client @ start["hidden"] for of_client in inputs]
     pairs = list(itertools.combinations(clients, 2))
     # What training adds to the weights is a combination of the inputs of the training examples.
@@ -222,23 +228,26 @@ class _Block:
         return (rows + self.half * torch.arange(2, device=rows.device)[:, None]).flatten(1)
 
 
-def _initial(task) -> Tree:
+def _image_width(task, of_features: bool) -> int:
+    """Numbers of which an image consists."""
+    return NUM_FEATURES if of_features else math.prod(task.federation.input_shape)
+
+
+def _initial(task, of_features: bool = False) -> Tree:
     """The discriminator with which all pairs begin: "hidden" [input, hidden], whose rows are those of A, a, B and b, "head"
     [hidden], and "bias", a scalar."""
     draws = task.generator_for("discriminator")
-    pixels, labels = math.prod(task.federation.input_shape), task.federation.num_classes
+    image, labels = _image_width(task, of_features), task.federation.num_classes
     params: dict[str, Tensor] = {}
-    for name, shape in {"pixels": (_WIDTH, pixels), "labels": (_WIDTH, labels), "head": (1, _WIDTH)}.items():
+    for name, shape in {"image": (_WIDTH, image), "labels": (_WIDTH, labels), "head": (1, _WIDTH)}.items():
         params |= task.place(uniform_init(name, shape, draws))
-    columns = [
-        params[f"{name}.{part}"].view(_WIDTH, -1) for name in ("pixels", "labels") for part in ("weight", "bias")
-    ]
+    columns = [params[f"{name}.{part}"].view(_WIDTH, -1) for name in ("image", "labels") for part in ("weight", "bias")]
     return {"hidden": torch.cat(columns, 1).T, "head": params["head.weight"][0], "bias": params["head.bias"][0]}
 
 
-def _inputs(task, client: int, half: int) -> Tensor:
-    """What the first layer reads of each example of a client, [n, input]: pixels, 1, the scaled one-hot label, and 2; the first
-    `half` examples are for training."""
+def _inputs(task, client: int, half: int, network: Pretrained | None = None) -> Tensor:
+    """What the first layer reads of each example of a client, [n, input]: pixels or features, 1, the scaled one-hot label, and
+    2; the first `half` examples are for training."""
     federation, everywhere = task.federation, int(task.global_ids(torch.tensor([client])))
     rows = _divided(task, everywhere, half).to(task.device)
     x = federation.transform.scale(federation.images[rows], task.dtype).flatten(1)
@@ -247,6 +256,8 @@ def _inputs(task, client: int, half: int) -> Tensor:
             task.device
         )
         x = x + federation.noise_levels[everywhere].to(x) * normal_from_keys(keys, x.shape[1]).to(x)
+    if network:
+        x = torch.cat([network.features(part.unflatten(1, federation.input_shape)) for part in x.split(_IMAGES)])
     classes = torch.arange(federation.num_classes, device=task.device)
     scale = 2 * len(classes) / math.sqrt(max(1, len(classes) - 1))
     labels = scale * (federation.labels[rows][:, None] == classes).to(x)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import algorithms
+import datasets
 from algorithms import tree
 from algorithms.base import Algorithm, Deployed, RoundBased, State, nothing_spent
 from algorithms.centralized import Centralized
@@ -23,9 +24,11 @@ from algorithms.checks import above, at_least, one_of
 from algorithms.coalitions import solve
 from algorithms.divergence import check_sizes, estimate, exchanged
 from algorithms.wrapper import Wrapper
+from bench.models.pretrained import CHANNELS
 
 Divergence = Literal["estimated", "published"]
 
+PIXELS = "pixels"
 _PUBLISHED = Path(__file__).with_name("published_divergences.json")
 
 
@@ -56,6 +59,8 @@ class FedCollab(Wrapper):
             three settings and its seed 0, for which nothing is exchanged.
         discriminator_lr: learning rate of the discriminators, > 0; the code has 0.01, and 0.05 for concept shift.
         discriminator_rounds: rounds of the discriminator of a pair, at most, >= 1.
+        features: what discriminators see of an image: its "pixels", or what a frozen ResNet-18 makes of them, with the ImageNet
+            weights of a file (see `bench.models.pretrained.load`), as the code has for CIFAR.
     """
 
     does = "divides clients into coalitions and trains in each"
@@ -67,6 +72,7 @@ class FedCollab(Wrapper):
     divergence: Divergence = "estimated"
     discriminator_lr: float = 0.01
     discriminator_rounds: int = 2000
+    features: str = PIXELS
 
     def __post_init__(self):
         super().__post_init__()
@@ -76,12 +82,25 @@ class FedCollab(Wrapper):
         one_of("divergence", self.divergence, get_args(Divergence))
         above("discriminator_lr", self.discriminator_lr, 0)
         at_least("discriminator_rounds", self.discriminator_rounds, 1)
+        if not (self.features and self.features.isprintable()):
+            raise ValueError(f"features must be {PIXELS} or the name of a file, but got {self.features!r}.")
+        if self.divergence == "published" and self.features != PIXELS:
+            raise ValueError(
+                f"features must be {PIXELS} with published divergences, which read none, but got {self.features}."
+            )
 
     def validate(self, config):
         mistakes = super().validate(config)
         if self.divergence == "published":
             mistakes = [*mistakes, *_unpublished(config)]
+        if self.features != PIXELS and (info := datasets.INFO.get(config.dataset)):
+            mistakes = [*mistakes, *_grey(config.dataset, info.input_shape)]
         return mistakes
+
+    @property
+    def weights_files(self):
+        own = () if self.features == PIXELS else (self.features,)
+        return (*super().weights_files, *own)
 
     # Rounds
 
@@ -90,6 +109,9 @@ class FedCollab(Wrapper):
             _published(task)
         else:
             check_sizes(task)
+            if self.features != PIXELS:
+                for sentence in _grey("the dataset", task.federation.input_shape):
+                    raise ValueError(sentence)
         return {"round": 0, "spent": nothing_spent()}
 
     def step(self, task, state):
@@ -108,9 +130,11 @@ class FedCollab(Wrapper):
             divergences, num_bytes = _published(task), {}
         else:
             options = (self.discriminator_lr, self.discriminator_rounds)
-            found = task.derived("divergences", (self.version, *options), lambda: estimate(task, *options)._asdict())
+            network = None if self.features == PIXELS else task.pretrained(self.features)
+            key = (self.version, *options, network.digest if network else PIXELS)
+            found = task.derived("divergences", key, lambda: estimate(task, *options, network)._asdict())
             divergences, rounds = found["divergences"], found["rounds"]
-            num_bytes = exchanged(task, rounds[torch.ones_like(rounds).triu(1) > 0])
+            num_bytes = exchanged(task, rounds[torch.ones_like(rounds).triu(1) > 0], network is not None)
         coalitions, objective = solve(
             divergences, num_examples, self.capacity, self.restarts, task.generator_for("coalitions")
         )
@@ -158,7 +182,8 @@ class FedCollab(Wrapper):
         if self.divergence == "published":
             return super().traffic(task)
         pairs = torch.full((task.population * (task.population - 1) // 2,), self.discriminator_rounds)
-        return super().traffic(task) + round(sum(exchanged(task, pairs).values()) / task.population)
+        of_all = exchanged(task, pairs, self.features != PIXELS)
+        return super().traffic(task) + round(sum(of_all.values()) / task.population)
 
     def outlines(self, task):
         """As large as with clients that are all alone, the most that there can be."""
@@ -219,6 +244,15 @@ def _layers(method: Algorithm) -> Iterator[Algorithm]:
     yield method
     if isinstance(method, Wrapper):
         yield from _layers(method.base)
+
+
+def _grey(dataset: str, shape: tuple[int, ...]) -> list[str]:
+    """Why a ResNet-18 cannot read images of a shape: one sentence, or none."""
+    if shape[0] == CHANNELS:
+        return []
+    return [
+        f"ImageNet features need images of {CHANNELS} channels, but {dataset} has {shape[0]}; use features {PIXELS}."
+    ]
 
 
 @functools.cache

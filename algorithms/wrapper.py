@@ -57,6 +57,10 @@ class Wrapper(Algorithm):
         return self.base.watched(state)
 
     @property
+    def weights_files(self):
+        return self.base.weights_files
+
+    @property
     def deploy_reads_clients(self):
         return self.base.deploy_reads_clients
 

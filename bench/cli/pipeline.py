@@ -129,11 +129,11 @@ def _report(spec: ExperimentSpec, store: Store) -> None:
 
 
 def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: Images, store: Store) -> None:
-    """Prints how the runs have ended, and what to do about failed ones and absent images; exits with 1 if some have failed."""
+    """Prints how the runs have ended, and what to do about failed ones and absent files; exits with 1 if some have failed."""
     from bench.execution import driver
 
-    if images.none_found:
-        warn(images.none_found)
+    for sentence in filter(None, [images.none_found, *images.absent_weights.values()]):
+        warn(sentence)
     if ended:
         console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
         for line in driver.failures(spec.grid, plan, store):

@@ -53,6 +53,12 @@ def _validate_placement(config: RunConfig, partition: partitions.Partition) -> l
         mistakes.append(
             f"model_width must be 1 for {config.model}, which has no width, but got {config.model_width:g}."
         )
+    if config.weights != "none" and not models.load(config.model).takes_weights:
+        taking = " or ".join(name for name in models.REGISTRY if models.load(name).takes_weights)
+        mistakes.append(
+            f"weights must be none for {config.model}, which takes no ImageNet weights as {taking} does, but got "
+            f"{config.weights}."
+        )
     if config.first_clients is not None and config.first_clients >= config.clients:
         mistakes.append(
             f"first_clients must be less than clients ({config.clients}) or left out, but got {config.first_clients}."
@@ -70,6 +76,10 @@ def _validate_placement(config: RunConfig, partition: partitions.Partition) -> l
 def _validate_model(config: RunConfig, info: DatasetInfo) -> list[str]:
     """Why a model cannot take the images."""
     shape = shape_in_run(info.input_shape, config.dataset, config.transform, config.image_size)
+    if config.weights != "none" and shape[0] != 3:
+        return [
+            f"ImageNet weights are for images of 3 channels, but {config.dataset} has {shape[0]}; set weights to none."
+        ]
     try:
         models.load(config.model)(shape, info.num_classes)
     except ValueError as error:

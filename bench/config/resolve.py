@@ -80,6 +80,13 @@ def _with_clients(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo]) -> 
     return settings
 
 
+def weights_files(config: RunConfig) -> list[str]:
+    """Names of the files with ImageNet weights that a run reads: of its model, and of its method."""
+    options = {key: value for key, value in config.algorithm.items() if key != "name"}
+    own = [] if config.weights == "none" else [config.weights]
+    return list(dict.fromkeys([*own, *build(config.algorithm["name"], options).weights_files]))
+
+
 def base_of(config: RunConfig) -> RunConfig | None:
     """The run whose state a wrapper can start from: the same settings, with its base as the method; None for others."""
     base = config.algorithm.get("base")

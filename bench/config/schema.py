@@ -24,6 +24,8 @@ class RunConfig(BaseModel):
         image_size: to which images are resized (bilinear) when they are decoded: 32, or height and width "24x32", which may be
             given as [24, 32]; in pixels. None is what the transform says, mostly their own size.
         model_width: factor on the channels of models that have a `width`.
+        weights: with which a ResNet-18 starts: "none" are random ones, else those of ImageNet from a file of that name in the
+            data directory, or of that absolute path (see `bench.models.pretrained`).
         rounds: communication rounds; for methods with rounds of their own (stages) their sum, whatever was set.
         participation: share of the population that trains in a round, in (0, 1].
         last_batch: whether a client's last, partial batch trains (`keep`) or not if it has a full one as well.
@@ -68,11 +70,19 @@ class RunConfig(BaseModel):
     dirichlet_seed_override: int | None = Field(None, ge=0, le=MAX_SEED)
     first_clients: int | None = Field(None, gt=0)
     trace_local_models: Literal[True] | None = None
+    weights: str = Field("none", min_length=1)
 
     @field_validator("image_size", mode="before")
     @classmethod
     def _is_a_size(cls, value: Any) -> ImageSize | None:
         return None if value is None else read_image_size(value)
+
+    @field_validator("weights")
+    @classmethod
+    def _is_the_name_of_a_file(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError(f"weights must be none or the name of a file, but got {value!r}.")
+        return value
 
     @property
     def population(self) -> int:
@@ -91,9 +101,10 @@ class RunConfig(BaseModel):
         return cohort_size(self.population, self.participation, self.nearest_cohort)
 
     def canonical(self) -> Config:
-        """The config as JSON values. A setting that is None does not apply and is left out, so that settings which are
-        added later do not rename the runs that they do not concern."""
-        return self.model_dump(mode="json", exclude_none=True)
+        """The config as JSON values. A setting that is None does not apply and is left out, and weights are where there are
+        none, so that settings which are added later do not rename the runs that they do not concern."""
+        without = {"weights"} if self.weights == "none" else None
+        return self.model_dump(mode="json", exclude_none=True, exclude=without)
 
 
 SETTINGS = tuple(name for name in RunConfig.model_fields if name != "versions")

@@ -208,7 +208,7 @@ def measure(config: RunConfig, data_dir: Path | None, block: int | None = None, 
     changes = {"rounds": 10**6, "local_epochs": None, "local_steps": steps, "trace_local_models": None}
     short = config.model_copy(update=changes)
     dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)
-    run = Run(short, dataset, device="cuda", engine=engine, block=block)
+    run = Run(short, dataset, device="cuda", engine=engine, block=block, data_dir=data_dir)
     before, total = torch.cuda.mem_get_info()
     before += torch.cuda.memory_reserved()  # what the run holds already
     run.step()

@@ -144,6 +144,7 @@ class Worker:
             folder=folder,
             retention=job.retention,
             block=job.block,
+            data_dir=self._data_dir,
         )
         if job.base:
             run.take_over(_last_state(job.base))
@@ -171,6 +172,7 @@ def _checkpoint_key(job: Job, run: Run, digest: str) -> dict[str, Any]:
         "code": code_version(job.config),
         "torch": str(torch.__version__),
         "device": device_name(run.task.device),
+        **({"weights": run.weights} if run.weights else {}),
         "threads": torch.get_num_threads(),
     }
 

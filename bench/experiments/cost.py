@@ -58,6 +58,7 @@ def without_numbers(config: RunConfig) -> str | None:
         "train_examples": None,
         "test_examples": None,
         "dirichlet_seed_override": None,
+        "weights": "none",
     }
     return config.model_copy(update=blank).model_dump_json()
 

@@ -7,12 +7,13 @@ client).
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import datasets
 from bench.config.methods import is_method, options_of
-from bench.config.resolve import resolve, wrapped
+from bench.config.resolve import resolve, weights_files, wrapped
 from bench.config.schema import SETTINGS, RunConfig, run_id
 from bench.errors import ConfigError, unknown
 from bench.experiments.cells import Cell
@@ -45,6 +46,7 @@ def expand(
     overrides: Mapping[str, Any] | None = None,
     seeds: Sequence[int] | None = None,
     missing: Collection[str] = (),
+    missing_weights: Collection[str] = (),
     substitutes: Mapping[str, str] | None = None,
     facts: Mapping[str, DatasetInfo] | None = datasets.INFO,
 ) -> list[Cell]:
@@ -55,6 +57,7 @@ def expand(
             have it.
         seeds: replaces the seeds of grid and budget.
         missing: datasets whose images are not there.
+        missing_weights: files with weights that are not there.
         substitutes: missing dataset -> the one that is used instead.
         facts: dataset -> what is known about it; None takes those of the complete datasets for the budgets, and leaves
             unchecked whether a cell fits its dataset.
@@ -76,7 +79,7 @@ def expand(
         fixed, info = {*grid.axes, *point.choice, *point.given}, known.get(str(settings.get("dataset")))
         grid.budgets[budget].fit_to_clients(settings, fixed, info)
         try:
-            cell = _cell(grid, settings, point.choice, replaced, facts)
+            cell = _without_weights(_cell(grid, settings, point.choice, replaced, facts), missing_weights)
         except ConfigError as error:
             mistakes += error.mistakes
             # Of an unknown method, nobody knows whether the overrides are options.
@@ -177,6 +180,12 @@ def _cell(
         published_as=counterpart.algorithm if counterpart else "",
         wrapper=settings.get("wrapper", ""),
     )
+
+
+def _without_weights(cell: Cell, missing: Collection[str]) -> Cell:
+    """A cell that says which of its files with weights is not there, if it has images."""
+    lacking = [name for name in weights_files(cell.config) if name in missing] if missing and not cell.missing else []
+    return replace(cell, missing=f"no data: {Path(lacking[0]).name}") if lacking else cell
 
 
 def _configs(settings: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None) -> tuple[RunConfig, RunConfig]:

@@ -1,10 +1,11 @@
-"""The images of an experiment: which datasets are there, which are absent, and which replace absent ones."""
+"""The files of an experiment: which datasets and weights are there, which are absent, and which replace absent datasets."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
+from bench.config.resolve import weights_files
 from bench.experiments.cells import Cell
 from bench.experiments.spec import ExperimentSpec
 from datasets import Dataset, DatasetInfo, resized
@@ -15,22 +16,29 @@ _View = tuple[str, str, ImageSize | None]  # dataset, transform, image size
 
 @dataclass(frozen=True)
 class Images:
-    """The datasets of an experiment.
+    """The datasets of an experiment, and its files with weights.
 
     Attributes:
         found: name -> images, also of the datasets that replace absent ones.
         absent: name -> what to do to get them.
         substitutes: name of an absent dataset -> the one that replaces it.
+        absent_weights: name of a file that is not there -> what to do to get it.
     """
 
     found: Mapping[str, Dataset]
     absent: Mapping[str, str]
     substitutes: Mapping[str, str]
+    absent_weights: Mapping[str, str]
 
     @property
     def none_found(self) -> str:
         """What to do, if no dataset has images; "" if one has."""
         return "" if self.found else " ".join(self.absent.values())
+
+    def suffice_for(self, cell: Cell) -> bool:
+        """Whether the files of a cell are there."""
+        has_images = {cell.dataset, self.substitutes.get(cell.dataset)} & self.found.keys()
+        return bool(has_images) and not self.absent_weights.keys() & weights_files(cell.config)
 
     @property
     def facts(self) -> dict[str, DatasetInfo]:
@@ -41,10 +49,11 @@ class Images:
 
     @property
     def are_complete(self) -> bool:
-        """Whether every dataset is there, with the sizes of the complete one; never if these depend on the files."""
+        """Whether every file is there, and every dataset with the sizes of the complete one; never if these depend on the
+        files."""
         sizes = {name: _sizes(_facts(dataset)) for name, dataset in self.found.items()}
         known = {name: _sizes(datasets.INFO[name]) for name in sizes if name in datasets.INFO}
-        return not self.absent and sizes == known
+        return not self.absent and not self.absent_weights and sizes == known
 
 
 def locate(spec: ExperimentSpec, cells: Iterable[Cell], data_dir: Path | None) -> Images:
@@ -52,8 +61,11 @@ def locate(spec: ExperimentSpec, cells: Iterable[Cell], data_dir: Path | None) -
 
     Raises:
         datasets.DataError: if a dataset is there but damaged, or one that is to replace another is absent; or if no cell
-            has images and the grid repeats no published table, beside which the lack of numbers would say something.
+            has its files and the grid repeats no published table, beside which the lack of numbers would say something.
+        ValueError: if weights are there but damaged, or not those of a ResNet-18.
     """
+    cells = list(cells)
+    absent_weights = _absent_weights(cells, data_dir)
     views = dict.fromkeys((cell.config.dataset, cell.config.transform, cell.config.image_size) for cell in cells)
     found, absent = _load(views, data_dir)
     used = {name: spec.substitutes[name] for name in absent if name in spec.substitutes}
@@ -61,10 +73,11 @@ def locate(spec: ExperimentSpec, cells: Iterable[Cell], data_dir: Path | None) -
     others, without = _load(replacing, data_dir)
     for sentence in without.values():
         raise datasets.DataError(sentence)
-    images = Images(found | others, absent, used)
+    images = Images(found | others, absent, used, absent_weights)
     has_folder = data_dir is not None and data_dir.is_dir()
-    if images.none_found and not (has_folder and spec.grid.mirrors):
-        raise datasets.DataError(next(iter(absent.values())))
+    lacking = [*absent.values(), *absent_weights.values()]
+    if lacking and not any(map(images.suffice_for, cells)) and not (has_folder and spec.grid.mirrors):
+        raise datasets.DataError(lacking[0])
     return images
 
 
@@ -77,6 +90,19 @@ def _load(views: Iterable[_View], data_dir: Path | None) -> tuple[dict[str, Data
         except datasets.MissingData as error:
             absent[name] = str(error)
     return found, absent
+
+
+def _absent_weights(cells: Iterable[Cell], data_dir: Path | None) -> dict[str, str]:
+    """Name of each file with weights that is not there -> what to do; the others are read, which checks them."""
+    from bench.models import pretrained  # imports torch
+
+    absent = {}
+    for name in dict.fromkeys(name for cell in cells for name in weights_files(cell.config)):
+        try:
+            pretrained.load(name, data_dir)
+        except pretrained.MissingWeights as error:
+            absent[name] = str(error)
+    return absent
 
 
 def _facts(dataset: Dataset) -> DatasetInfo:

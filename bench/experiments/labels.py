@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 UNWRAPPED = "none"  # on the axis `wrapper`: the method as it is
+_LEFT_OUT = {"weights": "none"}  # what configs do not say at its default
 
 
 def value_of(cell: Mapping[str, Any], key: str) -> Any:
@@ -12,7 +13,7 @@ def value_of(cell: Mapping[str, Any], key: str) -> Any:
     method = cell["config"]["algorithm"]
     inside = method["base"] if cell.get("wrapper", UNWRAPPED) != UNWRAPPED else {}
     found = (part[key] for part in (cell, cell["config"], method, inside) if part.get(key) not in (None, ""))
-    return shown(next(found, None))
+    return shown(next(found, _LEFT_OUT.get(key)))
 
 
 def contender(values: Sequence[Any]) -> Any:

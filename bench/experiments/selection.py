@@ -54,7 +54,7 @@ def fit_to_images(selection: Selection, spec: ExperimentSpec, images: Images) ->
         ConfigError: with all mistakes.
     """
     if not images.are_complete:
-        selection = _expand(spec, missing=images.absent, facts=images.facts)
+        selection = _expand(spec, missing=images.absent, missing_weights=images.absent_weights, facts=images.facts)
     else:
         mistakes = [line for cell in selection.cells for line in validate_config(cell.config, images.facts)]
         if mistakes:

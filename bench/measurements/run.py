@@ -70,7 +70,7 @@ def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
     else:
         trained = trained_by(config)
         state = load(run_id(trained) if trained else cell.id, needed_state(probe, config))
-        task, algorithm = build_task(config, dataset), build_algorithm(config.algorithm)
+        task, algorithm = build_task(config, dataset, data_dir=data_dir), build_algorithm(config.algorithm)
         match probe.kind:
             case "embedding":
                 result = features.embedding(task, algorithm, state, load(cell.id, FINAL), probe.option)

@@ -17,6 +17,7 @@ REGISTRY = {
     "simple-cnn-wide": "cnn:SimpleCnnWide",
     "moon-cnn": "cnn:MoonCnn",
     "vgg9": "vgg:Vgg9",
+    "resnet18": "resnet:ResNet18",
     "resnet50": "resnet:ResNet50",
     "mobilenetv2": "mobilenet:MobileNetV2",
     "mcmahan2017-mnist-cnn": "cnn:McMahanMnistCnn",

@@ -21,6 +21,7 @@ class Model:
         num_classes: number of logits.
         version: raised whenever the outputs of the model may change; part of the run id.
         loop_only: why the vectorised engine refuses the model, as the end of a sentence; "" if it does not.
+        takes_weights: whether the model can start from ImageNet weights (see `bench.models.pretrained`).
     """
 
     input_shape: tuple[int, int, int]
@@ -28,6 +29,7 @@ class Model:
 
     version: ClassVar[int] = 1
     loop_only: ClassVar[str] = ""
+    takes_weights: ClassVar[bool] = False
 
     def layers(self) -> dict[str, tuple[int, ...]]:
         """Weight shape of each convolution [out, in, kernel, kernel] and linear layer [out, in], in order."""
@@ -63,6 +65,11 @@ class Model:
     def depends_on_mode(self) -> bool:
         """Whether training mode differs from evaluation mode (dropout, batch statistics)."""
         return bool(self.loop_only)
+
+    @property
+    def smallest_batch(self) -> int:
+        """Examples that a batch needs in training mode."""
+        return 1
 
     @property
     def feature_dim(self) -> int:

@@ -43,6 +43,10 @@ class ModelWrapper(Model):
     def loop_only(self):
         return self.inner.loop_only
 
+    @property
+    def smallest_batch(self):
+        return self.inner.smallest_batch
+
     def layers(self):
         return self.inner.layers()
 

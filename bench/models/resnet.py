@@ -1,19 +1,84 @@
-"""ResNet-50 for 32x32 images."""
+"""Residual networks: ResNet-50 for 32x32 images, and ResNet-18 as it is for ImageNet."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from typing import ClassVar, NamedTuple
 
 import torch.nn.functional as F
+from torch import Tensor
 
 from bench.models.base import BatchNormalised
 
-_BLOCKS = (3, 4, 6, 3)  # bottleneck blocks per stage
-_EXPANSION = 4
+_EXPANSION = 4  # of a bottleneck
+
+
+class _Convolution(NamedTuple):
+    """Name, weight shape [out, in, kernel, kernel] and stride of a convolution."""
+
+    name: str
+    shape: tuple[int, int, int, int]
+    stride: int = 1
+
+
+class _ResNet(BatchNormalised):
+    """A stem, four stages of residual blocks of which all but the first halve the resolution, and the mean over pixels.
+
+    Attributes:
+        counts: blocks per stage.
+        stem: of the first convolution, kernel and stride.
+    """
+
+    counts: ClassVar[tuple[int, ...]]
+    stem: ClassVar[tuple[int, int]]
+
+    def block(self, inside: int, previous: int, stride: int) -> list[_Convolution]:
+        """The convolutions of a block with so many inner and input channels, without the one on its shortcut."""
+        raise NotImplementedError
+
+    def pooled(self, x: Tensor) -> Tensor:
+        """What the first block gets of the output of the stem."""
+        return x
+
+    def layers(self):
+        kernel, _ = self.stem
+        layers = {"stem": (self._channels(64), self.input_shape[0], kernel, kernel)}
+        for convolutions, shortcut in self._blocks():
+            layers |= {name: shape for name, shape, _ in [*convolutions, *shortcut]}
+            width, *_ = convolutions[-1].shape
+        return {**layers, "classifier": (self.num_classes, width)}
+
+    def features(self, params, x, bound):
+        x = self.pooled(F.relu(self.conv(params, bound, x, "stem", self.stem[1])))
+        for convolutions, shortcut in self._blocks():
+            around = x
+            for name, _, stride in shortcut:
+                around = self.conv(params, bound, x, name, stride)
+            *first, last = convolutions
+            for name, _, stride in first:
+                x = F.relu(self.conv(params, bound, x, name, stride))
+            x = F.relu(self.conv(params, bound, x, last.name, last.stride) + around)
+        return x.mean((2, 3))
+
+    def _channels(self, published: int) -> int:
+        return published
+
+    def _blocks(self) -> Iterator[tuple[list[_Convolution], list[_Convolution]]]:
+        """The convolutions of every block, and the one on its shortcut, [] where that is the identity."""
+        previous = self._channels(64)
+        for stage, count in enumerate(self.counts):
+            for index in range(count):
+                name, stride = f"stage{stage + 1}.block{index + 1}", 2 if stage > 0 and index == 0 else 1
+                own = self.block(self._channels(64 * 2**stage), previous, stride)
+                out, *_ = own[-1].shape
+                changes = stride > 1 or previous != out
+                shortcut = [_Convolution(f"{name}.shortcut", (out, previous, 1, 1), stride)] if changes else []
+                yield [of._replace(name=f"{name}.{of.name}") for of in own], shortcut
+                previous = out
 
 
 @dataclass(frozen=True)
-class ResNet50(BatchNormalised):
+class ResNet50(_ResNet):
     """ResNet-50 with a 3x3 stem and no max-pool, for 32x32 images (23,705,252 parameters with 100 classes).
 
     The stride of a bottleneck is in its 3x3 convolution (v1.5).
@@ -22,40 +87,54 @@ class ResNet50(BatchNormalised):
         width: multiplier of all channel counts, > 0; 1 is the published network.
     """
 
+    counts = (3, 4, 6, 3)
+    stem = (3, 1)
+
     width: float = 1.0
 
     def __post_init__(self):
         if self._channels(64) < 1:
             raise ValueError(f"width must leave at least one channel of 64, but got {self.width}.")
 
-    def layers(self):
-        layers = {"stem": (self._channels(64), self.input_shape[0], 3, 3)}
-        for name, inside, previous, stride in self._bottlenecks():
-            layers[f"{name}.conv1"] = (inside, previous, 1, 1)
-            layers[f"{name}.conv2"] = (inside, inside, 3, 3)
-            layers[f"{name}.conv3"] = (inside * _EXPANSION, inside, 1, 1)
-            if stride > 1 or previous != inside * _EXPANSION:
-                layers[f"{name}.shortcut"] = (inside * _EXPANSION, previous, 1, 1)
-        return {**layers, "classifier": (self.num_classes, self._channels(512) * _EXPANSION)}
+    def block(self, inside, previous, stride):
+        return [
+            _Convolution("conv1", (inside, previous, 1, 1)),
+            _Convolution("conv2", (inside, inside, 3, 3), stride),
+            _Convolution("conv3", (inside * _EXPANSION, inside, 1, 1)),
+        ]
 
-    def features(self, params, x, bound):
-        conv = partial(self.conv, params, bound)
-        x = F.relu(conv(x, "stem"))
-        for name, _, _, stride in self._bottlenecks():
-            shortcut = conv(x, f"{name}.shortcut", stride) if f"{name}.shortcut.weight" in params else x
-            x = F.relu(conv(x, f"{name}.conv1"))
-            x = F.relu(conv(x, f"{name}.conv2", stride))
-            x = F.relu(conv(x, f"{name}.conv3") + shortcut)
-        return x.mean((2, 3))
-
-    def _channels(self, published: int) -> int:
+    def _channels(self, published):
         return int(published * self.width)
 
-    def _bottlenecks(self) -> Iterator[tuple[str, int, int, int]]:
-        """(name, inner channels, input channels, stride) of every block."""
-        previous = self._channels(64)
-        for stage, count in enumerate(_BLOCKS):
-            inside = self._channels(64 * 2**stage)
-            for block in range(count):
-                yield f"stage{stage + 1}.block{block + 1}", inside, previous, 2 if stage > 0 and block == 0 else 1
-                previous = inside * _EXPANSION
+
+@dataclass(frozen=True)
+class ResNet18(_ResNet):
+    """ResNet-18 as torchvision has it for ImageNet, 7x7 stem and max-pool included (11,186,772 parameters with 20 classes).
+
+    He et al., CVPR 2016 (https://arxiv.org/abs/1512.03385). Images of up to 32x32 pixels end as a single one, so that batch
+    statistics need two examples.
+    """
+
+    counts = (2, 2, 2, 2)
+    stem = (7, 2)
+    takes_weights = True
+
+    @property
+    def smallest_batch(self):
+        return 2 if max(self.input_shape[1:]) <= 32 else 1
+
+    def block(self, inside, previous, stride):
+        return [
+            _Convolution("conv1", (inside, previous, 3, 3), stride),
+            _Convolution("conv2", (inside, inside, 3, 3)),
+        ]
+
+    def pooled(self, x):
+        return F.max_pool2d(x, 3, stride=2, padding=1)
+
+
+def torchvision_name(name: str) -> str:
+    """What torchvision's files call a param or buffer of `ResNet18`."""
+    name = re.sub(r"stage(\d)\.block(\d)", lambda found: f"layer{found[1]}.{int(found[2]) - 1}", name)
+    name = name.replace("shortcut.norm", "downsample.1").replace("shortcut", "downsample.0")
+    return re.sub(r"conv(\d)\.norm", r"bn\1", name.replace("stem", "conv1").replace("classifier", "fc"))

@@ -93,6 +93,7 @@ class RunRecord(TypedDict):
         reason: why the run failed, diverged or was stopped; "" if it is done.
         bytes_per_client: sent and received, mean over the population.
         data_note: how the images differ from the complete dataset; "" if they do not.
+        weights: name of each file with weights that the run has read -> its sha256; missing where there are none.
         diagnostics: what the method tells of its last state, as JSON values.
         block: the largest number of clients that the engine trained at once; None for no bound.
         kept: how much of the last state is on disk.
@@ -112,6 +113,7 @@ class RunRecord(TypedDict):
     bytes_per_client: NotRequired[float]
     data: NotRequired[DataSource]
     data_note: NotRequired[str]
+    weights: NotRequired[dict[str, str]]
     caveats: NotRequired[list[str]]
     diagnostics: NotRequired[dict[str, Any]]
     engine: NotRequired[str]

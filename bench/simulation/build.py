@@ -1,11 +1,13 @@
 """From a config to its algorithm, engine and task."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import algorithms
 from algorithms.base import Algorithm
 from bench import models
+from bench.models import pretrained
 from bench.simulation.client import Settings
 from bench.simulation.data import divide
 from bench.simulation.engines import refuse_loop_only
@@ -24,12 +26,19 @@ def build_algorithm(spec: dict[str, Any]) -> Algorithm:
     return algorithms.make(spec["name"], **options)
 
 
-def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = "auto") -> Task:
+def build_task(
+    config: Any, dataset: Any, *, device: str = "cpu", engine: str = "auto", data_dir: Path | None = None
+) -> Task:
     """The federated learning problem of a config; its partition is drawn from the labels of the dataset.
 
+    Args:
+        data_dir: where files with weights are, if the config names some.
+
     Raises:
-        ValueError: if the parts of the config do not fit together, or clients have too few examples for a validation part.
+        ValueError: if the parts of the config do not fit together, clients have too few examples for a validation part, or
+            weights cannot be read.
     """
+    weights = None if config.weights == "none" else pretrained.load(config.weights, data_dir)
     division = divide(config, dataset)
     shape = division.images.shape[1:]
     federation = federate(
@@ -52,7 +61,16 @@ def build_task(config: Any, dataset: Any, *, device: str = "cpu", engine: str = 
         refuse_loop_only(model)
     elif engine == "auto":
         engine = choose_engine(model, device)
-    return Task(model, settings, federation, config.seed, engine, derived_dir=cache.default_dir() / "derived")
+    return Task(
+        model,
+        settings,
+        federation,
+        config.seed,
+        engine,
+        derived_dir=cache.default_dir() / "derived",
+        weights=weights,
+        data_dir=data_dir,
+    )
 
 
 def choose_engine(model, device: str) -> str:

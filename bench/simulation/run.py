@@ -4,6 +4,7 @@ import math
 import platform
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ class Run:
         folder: Folder | None = None,
         retention: StateRetention | None = None,
         block: int | None = None,
+        data_dir: Path | None = None,
     ):
         """Prepares everything up to the first round.
 
@@ -49,9 +51,10 @@ class Run:
             folder: where kept states are written.
             retention: which states to keep; none without a folder.
             block: clients that train at once on the vectorised engine, at most; None for no bound.
+            data_dir: where files with weights are, if the config or the method names some.
 
         Raises:
-            ValueError: if the parts of the config do not fit together.
+            ValueError: if the parts of the config do not fit together, or weights cannot be read.
         """
         reset_peak_memory(torch.device(device))
         self.algorithm = build_algorithm(config.algorithm)
@@ -61,7 +64,9 @@ class Run:
                 f"{name} does not train one model in rounds, so it has no local models to keep; leave out "
                 "save_local_models, or say by save_when which runs keep them."
             )
-        self.task = replace(build_task(config, dataset, device=device, engine=engine), block=block)
+        self.task = build_task(config, dataset, device=device, engine=engine, data_dir=data_dir)
+        self.task = replace(self.task, block=block)
+        _check_batches(self.task)
         warm_up(self.task.engine)
         self.state = self.algorithm.init(self.task)
         self.num_rounds = self.algorithm.num_rounds(self.task.settings)
@@ -73,10 +78,18 @@ class Run:
         self._folder, self._retention = folder, retention or StateRetention(final="none")
         self._kept: Final = "none"
         self._data = {"kind": dataset.kind, "digest": dataset.digest}
+        self._weights = {name: self.task.pretrained(name).digest for name in self.algorithm.weights_files}
+        if self.task.weights:
+            self._weights[config.weights] = self.task.weights.digest
         self._data_note = dataset.note
         self._seconds, self._peak_mb = 0.0, 0.0  # of the part before the checkpoint from which the run continues
         self._diverged, self._deployed = "", None
         self._client_accuracies: list[float] | None = None  # of the last evaluated round
+
+    @property
+    def weights(self) -> dict[str, str]:
+        """Name of each file with weights that the run reads -> its sha256."""
+        return self._weights
 
     @property
     def round(self) -> int:
@@ -201,6 +214,7 @@ class Run:
             "bytes_per_client": self.rows[-1]["bytes_down"] + self.rows[-1]["bytes_up"] if self.rows else 0,
             "data": self._data,
             "data_note": self._data_note,
+            **({"weights": self._weights} if self._weights else {}),
             "caveats": self.algorithm.caveats(self.task),
             "kept": self._kept,
             "diagnostics": self.algorithm.diagnostics(self.state)
@@ -232,3 +246,15 @@ class Run:
             kept = self.state if everything else without_clients(self.state)
             self._folder.save(FINAL, on_host(kept))
             self._kept = "all" if kept is self.state else "deployed"
+
+
+def _check_batches(task) -> None:
+    """Raises ValueError if a client has a batch that is too small for the model."""
+    least = task.model.smallest_batch
+    sizes = task.sizes(torch.arange(task.population)) if least > 1 else []
+    for client, size in enumerate(sizes):
+        if size and min(map(min, task.settings.passes(size))) < least:
+            raise ValueError(
+                f"The model takes batch statistics of at least {least} examples, but client {client} with {size} has a smaller "
+                "batch; use another batch_size, last_batch drop-if-full, larger images, or more examples."
+            )

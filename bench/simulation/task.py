@@ -9,7 +9,9 @@ from torch import Tensor
 
 from algorithms import tree
 from algorithms.tree import Tree
+from bench.models import pretrained
 from bench.models.base import Model, Params
+from bench.models.pretrained import Pretrained
 from bench.seeding import generator_for
 from bench.simulation.client import BatchPlan, ClientData, ClientView, Mapped, Settings
 from bench.simulation.derived import digest_of, kept
@@ -51,6 +53,8 @@ class Task:
         block: clients that train at once on the vectorised engine, at most; None for no bound.
         largest_stack: bytes of a cohort's results that the loop engine holds at once, at most, if their means are enough.
         derived_dir: where `derived` keeps what it computes; None for nowhere.
+        weights: of the encoder of every initial model; None for random ones.
+        data_dir: where `pretrained` looks for files with weights.
     """
 
     model: Model
@@ -64,6 +68,8 @@ class Task:
     block: int | None = None
     largest_stack: int = LARGEST_STACK
     derived_dir: Path | None = None
+    weights: Pretrained | None = None
+    data_dir: Path | None = None
 
     @property
     def population(self) -> int:
@@ -100,14 +106,21 @@ class Task:
     def initial_params(self) -> Params:
         """The initial model, the same for all clients and methods of one seed."""
         which = [self.initial_model] if self.initial_model else []
-        return self.place(self.model.init(self.generator_for("init", *which)))
+        params = self.model.init(self.generator_for("init", *which))
+        return self.place(params | (self.weights.params if self.weights else {}))
 
     def place(self, params: Params) -> Params:
         """Params on the device and in the precision of the task."""
         return tree.map(lambda leaf: leaf.to(self.device, self.dtype), params)
 
     def initial_buffers(self) -> Params:
-        return tree.map(lambda leaf: leaf.to(self.device), self.model.init_buffers())
+        buffers = self.model.init_buffers() | (self.weights.buffers if self.weights else {})
+        return tree.map(lambda leaf: leaf.to(self.device), buffers)
+
+    def pretrained(self, name: str) -> Pretrained:
+        """A network with the ImageNet weights in a file, which a method may use beside the model; see
+        `bench.models.pretrained.load`."""
+        return pretrained.load(name, self.data_dir)
 
     def sample_cohort(self, round: int) -> Cohort:
         """The clients of a round: as many of the whole federation as `Settings.cohort_size` says, without replacement. A

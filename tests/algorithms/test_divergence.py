@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from algorithms import divergence
 from algorithms.divergence import check_sizes, estimate, exchanged, num_bytes, stratified
 from bench.models.base import uniform_init
+from bench.models.pretrained import load
 from bench.seeding import generator_for
 from tests.support.toy import NUM_CLASSES, toy_task
+from tests.support.weights import write_weights
 
 SMALL, LARGE = (13, 4, 20, 8, 11), (60, 50, 56)  # fewer and more training examples than an image has pixels
 
@@ -111,6 +113,33 @@ def test_a_batch_is_32_different_training_examples_of_either_client():
     assert not torch.equal(batches[0], batches[1]) and not torch.equal(batches[:, 0], batches[:, 1])
 
 
+COLOUR = {"sizes": (20, 24, 22), "shape": (3, 8, 8)}
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    """A ResNet-18 with random weights."""
+    folder = tmp_path_factory.mktemp("weights")
+    write_weights(folder / "w.pth")
+    return load("w.pth", folder)
+
+
+def test_with_a_network_discriminators_read_its_features_of_each_image(network, monkeypatch):
+    task = toy_task(**COLOUR)
+    monkeypatch.setattr(divergence, "_IMAGES", 7)
+    inputs, pixels = divergence._inputs(task, 1, 10, network), divergence._inputs(task, 1, 10)
+    assert inputs.shape == (24, 512 + 1 + NUM_CLASSES + 1) and torch.equal(inputs[:, 512:], pixels[:, 3 * 64 :])
+    images = task.federation.images[divergence._divided(task, 1, 10)].to(task.dtype) / 255
+    for features, image in zip(inputs[:, :512], images, strict=True):
+        torch.testing.assert_close(features, network.features(image[None])[0])
+
+
+def test_features_give_other_divergences_that_are_the_same_each_time(network):
+    task = toy_task(**COLOUR)
+    found, again = (estimate(task, 0.3, 20, network).divergences for _ in range(2))
+    assert torch.equal(found, again) and not torch.equal(found, estimate(task, 0.3, 20).divergences)
+
+
 def relabelled(task, changed: dict[int, int]):
     """The task in which clients add a number to their labels."""
     labels = task.federation.labels.clone()
@@ -175,6 +204,9 @@ def test_bytes():
     task = toy_task()  # 36 pixels and 3 labels, in double precision
     size = 8 * (36 * 200 + 200 + 3 * 200 + 200 + 200 + 1)
     assert num_bytes(task) == size == 8 * sum(leaf.numel() for leaf in initial(task).values())
+    assert num_bytes(task, of_features=True) - size == 8 * (512 - 36) * 200
+    features = exchanged(task, torch.tensor([20]), of_features=True)
+    assert features == {"bytes_down": 2 * 21 * num_bytes(task, True), "bytes_up": 2 * 20 * num_bytes(task, True)}
     # Two clients; a pair with 0 rounds only evaluates.
     assert exchanged(task, torch.tensor([20, 0])) == {"bytes_down": 2 * 22 * size, "bytes_up": 2 * 20 * size}
 

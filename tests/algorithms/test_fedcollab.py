@@ -26,6 +26,7 @@ from algorithms.ifca import IFCA
 from algorithms.local_training import LocalTraining
 from algorithms.scaffold import Scaffold
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
+from tests.support.weights import write_weights
 
 ORACLE = json.loads((Path(__file__).parent / "fedcollab_oracle.json").read_text())["settings"]
 EVERYONE = torch.arange(5)
@@ -189,6 +190,37 @@ def test_traffic_is_a_bound_where_discriminators_stop_early():
     assert spent["bytes_down"] + spent["bytes_up"] < 5 * method.traffic(task)
 
 
+# Features
+
+
+def test_divergences_of_features_are_kept_for_what_the_file_holds(tmp_path):
+    task = toy_task(sizes=(80, 84, 90), shape=(3, 8, 8))
+    task = replace(task, derived_dir=tmp_path / "derived", data_dir=tmp_path)
+    pixels, method = collab(), collab(features="w.pth")
+    assert (pixels.weights_files, method.weights_files, Ditto().weights_files) == ((), ("w.pth",), ())
+    found = {"pixels": train(pixels, task, 1)}
+    for seed in (0, 1):
+        write_weights(tmp_path / "w.pth", seed)
+        found[seed] = train(method, task, 1)
+    assert len({str(state["divergences"]) for state in found.values()}) == 3
+    (tmp_path / "w.pth").rename(tmp_path / "v.pth")
+    assert_equal(train(collab(features="v.pth"), task, 1), found[1])
+    assert len([*(tmp_path / "derived").glob("divergences-*.pt")]) == 3
+    *_, size = (divergence.num_bytes(task, of_features) for of_features in (False, True))
+    assert found[0]["discriminator_bytes"] == 2 * size * (41 * 3)  # three pairs of 20 rounds
+    assert method.traffic(task) - pixels.traffic(task) == round(2 * 41 * (size - divergence.num_bytes(task)))
+    with pytest.raises(ValueError, match="No weights in .*w.pth"):
+        train(method, task, 1)
+
+
+def test_features_are_of_coloured_images_and_for_estimated_divergences():
+    said = r"ImageNet features need images of 3 channels, but {} has 1; use features pixels."
+    with pytest.raises(ValueError, match=said.format("the dataset")):
+        FedCollab(features="w.pth").init(toy_task())
+    assert FedCollab(features="w.pth").validate(config(dataset="mnist")) == [said.format("mnist")]
+    assert FedCollab(features="w.pth").validate(config()) == FedCollab().validate(config(dataset="mnist")) == []
+
+
 # Published divergences
 
 
@@ -270,6 +302,11 @@ def test_what_cannot_go_around_it(method):
         ({"restarts": 0}, "restarts must be at least 1, but got 0."),
         ({"divergence": "ideal"}, "divergence must be one of estimated, published, but got 'ideal'."),
         ({"discriminator_lr": 0.0}, "discriminator_lr must be greater than 0, but got 0.0."),
+        ({"features": ""}, "features must be pixels or the name of a file, but got ''."),
+        (
+            {"features": "w.pth", "divergence": "published"},
+            "features must be pixels with published divergences, which read none, but got w.pth.",
+        ),
         ({"discriminator_rounds": 0}, "discriminator_rounds must be at least 1, but got 0."),
     ],
 )

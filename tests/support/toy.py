@@ -119,6 +119,7 @@ TESTED_ELSEWHERE = {
     "restarts": "test_coalitions.py: only some searches find the best coalitions",
     "divergence": "test_fedcollab.py: published for the clients of the paper only",
     "discriminator_lr": "test_divergence.py: against an autograd of the formulas",
+    "features": "test_fedcollab.py: a file of weights",
     "discriminator_rounds": "test_divergence.py: rounds until a pair stops",
 }
 

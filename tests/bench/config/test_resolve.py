@@ -71,10 +71,20 @@ def test_run_id_depends_on_every_setting(change):
 
 @pytest.mark.parametrize(
     ("base", "change"),
-    [({"model": "resnet50"}, {"model_width": 0.5}), ({"partition": "dir-1"}, {"dirichlet_seed_override": 2020})],
+    [
+        ({"model": "resnet50"}, {"model_width": 0.5}),
+        ({"partition": "dir-1"}, {"dirichlet_seed_override": 2020}),
+        ({"dataset": "cifar10", "model": "resnet18"}, {"weights": "resnet18.pth"}),
+    ],
 )
 def test_run_id_depends_on_settings_that_only_some_runs_read(base, change):
     assert run_id(resolve(FEDPROX | base | change)) != run_id(resolve(FEDPROX | base))
+
+
+def test_weights_are_part_of_a_config_only_where_there_are_some():
+    """So that the setting has renamed no run."""
+    config = resolve(FEDPROX | {"weights": "none"})
+    assert "weights" not in config.canonical() and run_id(config) == run_id(resolve(FEDPROX))
 
 
 def test_a_model_by_another_name_is_the_same_run():
@@ -133,6 +143,16 @@ def test_a_resolved_config_resolves_to_itself():
         ({"train_examples": 9}, "train_examples must be between 10 and 1427"),
         ({"test_examples": 361}, "test_examples must be between 10 and 350"),
         ({"model_width": 0.5}, "model_width must be 1 for mlp, which has no width, but got 0.5."),
+        (
+            {"weights": "w.pth"},
+            "weights must be none for mlp, which takes no ImageNet weights as resnet18 does, but got w.pth.",
+        ),
+        (
+            {"weights": "w.pth", "model": "resnet18"},
+            "ImageNet weights are for images of 3 channels, but digits has 1; set weights to none.",
+        ),
+        ({"weights": "a\nb"}, "weights must be none or the name of a file, but got 'a\\nb'."),
+        ({"weights": None}, "weights must be a valid string, but got None."),
         ({"dirichlet_seed_override": 3}, "dirichlet_seed_override is for partitions dir-b only"),
         ({"partition": "dir-0.1", "clients": 144}, "1437 training examples are too few for 144 clients"),
         ({"partition": "iid", "clients": 1438}, "clients must be at most the number of training examples"),

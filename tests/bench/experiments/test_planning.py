@@ -1,6 +1,7 @@
 """What is left to train, and what of a grid is stored, over several requests; nothing is trained."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -20,6 +21,7 @@ from datasets import Dataset, MissingData, Split, resized
 from reports import api
 from tests.support.leaf import write_femnist
 from tests.support.planning import Experiment
+from tests.support.weights import write_weights
 
 GRID = {
     "axes": {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]},
@@ -382,6 +384,48 @@ def test_a_papers_grid_shows_its_table_even_if_none_of_its_images_are_there(ask,
     made = request.plan(store)
     assert made.todo == [] and request.images().none_found == "No svhn."
     assert {cell.missing for cell in made.selected} == {"no data: svhn"}
+
+
+@pytest.fixture
+def from_weights(ask, svhn):
+    """A grid of a ResNet-18 with random weights and with those of w.pth."""
+    svhn(_images(10, 30, ""))
+    axes = {
+        "dataset": ["svhn"],
+        "partition": ["iid"],
+        "weights": ["none", "w.pth"],
+        "algorithm": ["fedavg"],
+        "seed": [0],
+    }
+    report = {"rows": ["dataset", "weights"], "columns": "algorithm"}
+    return lambda **more: ask(axes=axes, settings=GRID["settings"] | {"model": "resnet18"}, report=report, **more)
+
+
+def test_cells_whose_weights_are_absent_say_so_and_are_played_when_they_are_there(from_weights, store, tmp_path):
+    request = from_weights()
+    made = train(request, store)
+    assert {cell.config.weights: cell.missing for cell in made.cells} == {"none": None, "w.pth": "no data: w.pth"}
+    assert [cell.config.weights for cell in made.todo] == ["none"]
+    shown = re.sub(" +", " ", table(store, request))
+    assert "| svhn | none | 50.0 |" in shown and "| svhn | w.pth | no data: w.pth |" in shown
+    assert (
+        request.images()
+        .absent_weights["w.pth"]
+        .startswith(f"No weights in {tmp_path / 'w.pth'}: expected torchvision's")
+    )
+    write_weights(tmp_path / "w.pth")
+    assert [cell.config.weights for cell in request.plan(store).todo] == ["w.pth"]
+    torch.save({"conv1.weight": torch.zeros(1)}, tmp_path / "w.pth")
+    with pytest.raises(ValueError, match="w.pth lack 101 names, such as 'bn1.weight': expected"):
+        request.plan(store)
+
+
+def test_where_all_cells_lack_their_weights_only_a_papers_grid_shows_its_table(from_weights, store):
+    alone = {"only": {"weights": ["w.pth"]}}
+    with pytest.raises(datasets.DataError, match="No weights in .*w.pth"):
+        from_weights(**alone).plan(store)
+    made = from_weights(**alone, mirrors={"paper": "fedconcat", "table": 13}).plan(store)
+    assert [cell.missing for cell in made.selected] == ["no data: w.pth"] and made.todo == []
 
 
 def test_real_images_replace_a_substitute_whatever_the_seed(without_svhn, store, svhn):

@@ -23,6 +23,7 @@ COLOUR, GREY = (3, 32, 32), (1, 28, 28)
         ("simple-cnn-concat5", GREY, 10, 222_090, 420),
         ("simple-cnn-wide", COLOUR, 10, 310_089, 189),
         ("vgg9", COLOUR, 10, 3_491_530, 512),
+        ("resnet18", COLOUR, 20, 11_186_772, 512),
         ("resnet50", COLOUR, 100, 23_705_252, 2048),
         ("resnet50", COLOUR, 200, 23_910_152, 2048),
         ("mobilenetv2", COLOUR, 10, 2_236_682, 1280),
@@ -98,6 +99,14 @@ def test_resnet50_equals_torchvisions_with_the_stem_for_small_images(training):
     module = torchvision.models.resnet50(num_classes=10)
     module.conv1, module.maxpool = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.Identity()
     assert_equal_to_module(bound, params, module.train(training))
+
+
+@pytest.mark.parametrize("shape", [COLOUR, (3, 40, 56)])
+@pytest.mark.parametrize("training", [False, True])
+def test_resnet18_equals_torchvisions(training, shape):
+    torchvision = pytest.importorskip("torchvision")
+    bound, params = initialised("resnet18", training=training, shape=shape)
+    assert_equal_to_module(bound, params, torchvision.models.resnet18(num_classes=10).train(training), shape)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -177,6 +186,16 @@ def test_engines_agree_on_every_model_that_both_can_run(name):
     method = toy_method("fedavg")
     looped, vectorised = (train(method, replace(task, engine=engine)) for engine in ("loop", "vectorised"))
     assert_equal(looped, vectorised, tolerance=1e-10)
+
+
+def test_images_that_end_as_one_pixel_need_two_examples_for_batch_statistics():
+    for side, least in ((32, 2), (33, 1)):
+        bound, params = initialised("resnet18", training=True, shape=(3, side, side))
+        assert bound.spec.smallest_batch == least
+        bound(params, torch.rand(least, 3, side, side))
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        bound, params = initialised("resnet18", training=True)
+        bound(params, torch.rand(1, *COLOUR))
 
 
 def test_another_name_is_the_same_class_and_is_described():
