@@ -110,9 +110,8 @@ class FedCollab(Wrapper):
             _published(task)
         else:
             check_sizes(task)
-            if self.features != PIXELS:
-                for sentence in _grey("the dataset", task.federation.input_shape):
-                    raise ValueError(sentence)
+            if self.features != PIXELS and (mistakes := _grey("the dataset", task.federation.input_shape)):
+                raise ValueError(mistakes[0])
         return {"round": 0, "spent": nothing_spent()}
 
     def step(self, task, state):
@@ -201,6 +200,12 @@ class FedCollab(Wrapper):
             {**found, "round": alone["round"], "models": dict.fromkeys(names, alone)}
             for alone in self.base.outlines(task.restrict(torch.tensor([0])))
         ]
+
+    def caveats(self, task):
+        in_colour = task.federation.input_shape[0] == CHANNELS
+        otherwise = self.divergence == "estimated" and self.features == PIXELS and in_colour
+        own = ["fedcollab: discriminators read pixels; on images in colour, those of the paper read ImageNet features."]
+        return super().caveats(task) + (own if otherwise else [])
 
     def diagnostics(self, state):
         if "models" not in state:

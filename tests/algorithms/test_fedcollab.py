@@ -250,6 +250,17 @@ def test_features_are_of_coloured_images_and_for_estimated_divergences():
     assert FedCollab(features="w.pth").validate(config()) == FedCollab().validate(config(dataset="mnist")) == []
 
 
+def test_tables_say_where_discriminators_read_pixels_and_those_of_the_paper_do_not():
+    colour = toy_task(shape=(3, 8, 8))
+    (said,) = FedCollab().caveats(colour)
+    assert said.startswith(
+        "fedcollab: discriminators read pixels; on images in colour, those of the paper read ImageNet"
+    )
+    for method, task in ((FedCollab(features="w.pth"), colour), (FedCollab(divergence="published"), colour)):
+        assert method.caveats(task) == []
+    assert FedCollab().caveats(toy_task()) == []
+
+
 # Published divergences
 
 
