@@ -174,10 +174,6 @@ class FedCollab(Wrapper):
 
     # What is known before a run, and reported after it
 
-    def caveats(self, task):
-        own = "fedcollab: published divergences are those of the clients of seed 0; at other seeds, clients are others."
-        return super().caveats(task) + ([own] if self.divergence == "published" and task.seed else [])
-
     def traffic(self, task):
         if self.divergence == "published":
             return super().traffic(task)
@@ -202,10 +198,16 @@ class FedCollab(Wrapper):
         ]
 
     def caveats(self, task):
-        in_colour = task.federation.input_shape[0] == CHANNELS
-        otherwise = self.divergence == "estimated" and self.features == PIXELS and in_colour
-        own = ["fedcollab: discriminators read pixels; on images in colour, those of the paper read ImageNet features."]
-        return super().caveats(task) + (own if otherwise else [])
+        published, in_colour = self.divergence == "published", task.federation.input_shape[0] == CHANNELS
+        own = {
+            "published divergences are those of the clients of seed 0; at other seeds, clients are others": (
+                published and task.seed != 0
+            ),
+            "discriminators read pixels; on images in colour, those of the paper read ImageNet features": (
+                not published and self.features == PIXELS and in_colour
+            ),
+        }
+        return super().caveats(task) + [f"fedcollab: {said}." for said, holds in own.items() if holds]
 
     def diagnostics(self, state):
         if "models" not in state:
