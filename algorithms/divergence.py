@@ -6,7 +6,7 @@ https://arxiv.org/abs/2306.06508
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -106,19 +106,40 @@ def estimate(task, lr: float, rounds: int, network: Pretrained | None = None) ->
     found = Estimated(
         torch.zeros(len(inputs), len(inputs), dtype=torch.float64), torch.zeros(len(inputs), len(inputs)).long()
     )
+
+    def found_by(block: list[tuple[int, int]]) -> Tree:
+        def train() -> Tree:
+            own = _Block(task, block, inputs, hidden, half, start, dual, lr, rounds)
+            return dict(zip(Estimated._fields, own.train(rounds), strict=True))
+
+        key = (lr, rounds, network.digest if network else None, block)
+        return task.derived("discriminators", key, train, lambda of: _are_of_pairs(of, (len(block),), rounds))
+
     for first in range(0, len(pairs), at_once):
-        some = pairs[first : first + at_once]
-
-        def train(some=some) -> Tree:
-            block = _Block(task, some, inputs, hidden, half, start, dual, lr, rounds)
-            return dict(zip(Estimated._fields, block.train(rounds), strict=True))
-
-        key = (lr, rounds, network.digest if network else None, some)
-        of_block = task.derived("discriminators", key, train)
-        i, j = torch.tensor(some).T
+        block = pairs[first : first + at_once]
+        of_block, (i, j) = found_by(block), torch.tensor(block).T
         for name, of in found._asdict().items():
-            of[i, j] = of[j, i] = of_block[name].to(of)
+            of[i, j] = of[j, i] = of_block[name]
     return found
+
+
+def is_estimate(found: Any, clients: int, rounds: int) -> bool:
+    """Whether something of any type may be what `estimate` finds for so many clients and at most so many rounds, as a dict."""
+    if not _are_of_pairs(found, (clients, clients), rounds):
+        return False
+    return all(torch.equal(of, of.T) and not of.diagonal().any() for of in found.values())
+
+
+def _are_of_pairs(found: Any, shape: tuple[int, ...], rounds: int) -> bool:
+    """Whether something of any type may be divergences and rounds of pairs, each of this shape, in a dict as `Estimated`."""
+    if not isinstance(found, dict) or found.keys() != {*Estimated._fields}:
+        return False
+    if any(not isinstance(of, Tensor) or of.shape != shape for of in found.values()):
+        return False
+    found = Estimated(**found)
+    if (found.divergences.dtype, found.rounds.dtype) != (torch.float64, torch.int64):
+        return False
+    return bool((found.divergences.abs() <= 1).all() and ((found.rounds >= 0) & (found.rounds <= rounds)).all())
 
 
 def stratified(label_counts: Tensor, size: int) -> Tensor:

@@ -22,7 +22,7 @@ from algorithms.base import Algorithm, Deployed, RoundBased, State, nothing_spen
 from algorithms.centralized import Centralized
 from algorithms.checks import above, at_least, one_of
 from algorithms.coalitions import solve
-from algorithms.divergence import check_sizes, estimate, exchanged
+from algorithms.divergence import check_sizes, estimate, exchanged, is_estimate
 from algorithms.wrapper import Wrapper
 from bench.models.pretrained import CHANNELS
 
@@ -131,8 +131,12 @@ class FedCollab(Wrapper):
         else:
             options = (self.discriminator_lr, self.discriminator_rounds)
             network = None if self.features == PIXELS else task.pretrained(self.features)
-            key = (self.version, *options, network.digest if network else PIXELS)
-            found = task.derived("divergences", key, lambda: estimate(task, *options, network)._asdict())
+            found = task.derived(
+                "divergences",
+                (self.version, *options, network.digest if network else PIXELS),
+                lambda: estimate(task, *options, network)._asdict(),
+                lambda found: is_estimate(found, task.population, self.discriminator_rounds),
+            )
             divergences, rounds = found["divergences"], found["rounds"]
             num_bytes = exchanged(task, rounds[torch.ones_like(rounds).triu(1) > 0], network is not None)
         coalitions, objective = solve(
@@ -152,7 +156,8 @@ class FedCollab(Wrapper):
     def deploy(self, task, state, client_ids):
         if "models" not in state:
             return None
-        coalitions, whole, part = state["coalitions"].cpu(), {}, None
+        coalitions, part = state["coalitions"].cpu(), None
+        whole: tree.Tree = {}
         for name, model in state["models"].items():
             members = torch.nonzero(coalitions == int(name)).flatten()
             rows = torch.nonzero(torch.isin(client_ids, members)).flatten()

@@ -269,6 +269,12 @@ class Layout(Part):
             raise ValueError(
                 f"{', '.join(relative)} compare runs with others: name these by reference, as {{algorithm: local}}."
             )
+        if self.reference and not relative:
+            comparing = " or ".join(name for name, metric in METRICS.items() if metric.relative)
+            raise ValueError(
+                f"reference is for metrics that compare runs with it, but the report shows {', '.join(dict.fromkeys(shown))}; "
+                f"add {comparing} to metrics, or leave reference out."
+            )
         if relative and self.value != "last":
             raise ValueError(
                 f"{', '.join(relative)} are known of the last round only: value must be last, but got {self.value}."

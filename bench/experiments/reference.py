@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from bench.config.schema import DATA_SETTINGS
 from bench.experiments.labels import value_of
 from bench.results.records import StoredCell
-
-_SAME_CLIENTS = ("dataset", "partition", "clients", "split")  # settings in which both must agree, beside the seed
 
 
 def is_reference(layout: Mapping[str, Any], cell: StoredCell) -> bool:
@@ -16,8 +15,8 @@ def is_reference(layout: Mapping[str, Any], cell: StoredCell) -> bool:
 
 
 def find_references(layout: Mapping[str, Any], cells: Iterable[StoredCell]) -> Callable[[StoredCell], list[StoredCell]]:
-    """What finds the references of a stored cell among these: those of its seed, split and clients, one per point of their
-    tuning set.
+    """What finds the references of a stored cell among these: those of its seed and data, one per point of their tuning
+    set.
 
     They have the cell's values on all axes of the table but those that `reference` names, and those on which no reference
     has a value, as an option of another method.
@@ -27,7 +26,7 @@ def find_references(layout: Mapping[str, Any], cells: Iterable[StoredCell]) -> C
     axes = [key for key in others if any(value_of(cell, key) is not None for cell in references)]
 
     def identity(cell: StoredCell) -> tuple:
-        settings = (cell["config"][key] for key in _SAME_CLIENTS)
+        settings = (str(cell["config"].get(key)) for key in DATA_SETTINGS)
         return (cell["seed"], *settings, *(str(value_of(cell, key)) for key in axes))
 
     found: dict[tuple, list[StoredCell]] = {}

@@ -8,25 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.config.schema import PARTITION_SETTINGS
 from bench.results.store import Store
 
 NAME = "label-counts"
 VERSION = 1  # raised whenever the counts of the same config may change
-_ABOUT = (
-    "dataset",
-    "partition",
-    "clients",
-    "first_clients",
-    "train_examples",
-    "test_examples",
-    "validation_share",
-    "dirichlet_seed_override",
-)
 
 
 def partition_of(config: Mapping[str, Any]) -> tuple:
     """What tells partitions apart, seeds left out; of a resolved config as it is stored."""
-    return tuple(config.get(name) for name in _ABOUT)
+    return tuple(config.get(name) for name in PARTITION_SETTINGS)
 
 
 def measure(cells: Iterable, store: Store, data_dir: Path | None, on_message: Callable[[str], None]) -> None:

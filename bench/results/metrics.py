@@ -9,6 +9,7 @@ import numpy as np
 from bench.results.records import Summary
 
 LAST_ROUNDS = 10  # over how many of the last evaluated rounds "last10" is the mean
+_ROUNDING = 1e-9  # of an accuracy, at most: devices divide by the number of examples in different ways
 
 ACCURACIES = {
     "accuracy": "the shared model",
@@ -69,7 +70,7 @@ def compare_clients(metric: str, own: Sequence[float], reference: Sequence[float
         own, reference: [clients], accuracy of each client on its own test data in [0, 1], of the run and of its reference.
     """
     gains = np.subtract(own, reference)
-    return float({"ipr": (gains > 0).mean, "rsd": gains.std}[metric]())
+    return float({"ipr": (gains > _ROUNDING).mean, "rsd": gains.std}[metric]())
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> Summary:

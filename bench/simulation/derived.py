@@ -2,40 +2,41 @@
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import io
 import os
-import uuid
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-import algorithms
-import bench
-import datasets
 from algorithms.tree import Tree
+from bench.files import replacing
+from bench.imports import hash_of
 
 _DIGEST = hashlib.sha256().digest_size
 
 
-def kept(folder: Path, name: str, compute: Callable[[], Tree]) -> Tree:
-    """What compute returns, from the file of that name in a folder if it is there and whole.
+def kept(folder: Path, name: str, compute: Callable[[], Tree], is_valid: Callable[[Any], bool]) -> Tree:
+    """What compute returns, from the file of that name in a folder if it is there, whole and valid.
 
-    A file is complete or absent, and begins with a checksum: a damaged one is replaced. Of several processes one computes, and
-    the others wait for it. Where the folder cannot be written, nothing is kept.
+    A file is complete or absent, and begins with a checksum: one that is damaged, or not what it should be, is replaced. Others
+    may write to the folder: what lies there is not followed if it is a link, not waited for if it is a pipe, and never run. Of
+    several processes one computes, and the others wait for it. Where the folder cannot be written, nothing is kept.
 
     Args:
         compute: returns nested dicts of tensors.
+        is_valid: whether something that was read, of any type, may be what compute returns; an error means that it is not.
     """
     path = folder / name
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_locked(folder / f".{name}.lock"))
-        if (known := _read(path)) is not None:
+        if (known := _read(path, is_valid)) is not None:
             return known
         found = compute()
         with contextlib.suppress(OSError):
@@ -43,8 +44,12 @@ def kept(folder: Path, name: str, compute: Callable[[], Tree]) -> Tree:
         return found
 
 
-def digest_of(task, purpose: str, key: tuple) -> str:
-    """Hash of all on which a fact depends: data and partition, seed, precision, kind of device, key, code and PyTorch."""
+def digest_of(task, purpose: str, key: tuple, module: str) -> str:
+    """Hash of all on which a fact depends: data and partition, seed, precision, kind of device, key, code and PyTorch.
+
+    Args:
+        module: which computes the fact; its code counts, that of the task, and that of all which these import.
+    """
     data = task.federation
     digest = hashlib.blake2b(digest_size=16)
     clients = task.global_ids(torch.arange(task.population))
@@ -56,7 +61,8 @@ def digest_of(task, purpose: str, key: tuple) -> str:
         task.device.type,
         data.transform.recipe,
         data.num_classes,
-        _code(),
+        hash_of((module, "bench.simulation.task")),
+        torch.__version__,
     )
     digest.update(repr((*words, clients.tolist(), tuple(data.images.shape[1:]))).encode())
     for client in clients.tolist():
@@ -71,47 +77,41 @@ def _bytes(tensor: Tensor) -> bytes:
     return tensor.cpu().contiguous().numpy().tobytes()
 
 
-@functools.cache
-def _code() -> str:
-    """Hash of the code of methods, models, simulation and data."""
-    digest = hashlib.sha256()
-    roots = [(package, Path(package.__path__[0])) for package in (algorithms, datasets, bench)]
-    for package, root in roots:
-        folders = [root / "models", root / "simulation"] if package is bench else [root]
-        files = [file for folder in folders for file in folder.rglob("*.py")]
-        files += [root / "seeding.py"] if package is bench else []
-        for file in sorted(files):
-            digest.update(f"{package.__name__}/{file.relative_to(root)}\0".encode() + file.read_bytes())
-    return digest.hexdigest()
+def _open_itself(path: str, flags: int) -> int:
+    """Opens a file that may be somebody's trap: no link is followed, and no pipe waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Waits until no other process is inside; the system opens the lock of a process that dies."""
-    with open(path, "w") as file:
+    with open(path, "a+b", opener=_open_itself) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _read(path: Path) -> Tree | None:
-    """What a file holds; None if it is absent or damaged."""
+def _read(path: Path, is_valid: Callable[[Any], bool]) -> Tree | None:
+    """What a file holds; None if it is absent, damaged or not valid."""
     try:
-        content = path.read_bytes()
+        with open(path, "rb", opener=_open_itself) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None
+            content = file.read()
     except OSError:
         return None
     checksum, stored = content[:_DIGEST], content[_DIGEST:]
     if hashlib.sha256(stored).digest() != checksum:
         return None
-    return torch.load(io.BytesIO(stored), weights_only=True)
+    try:
+        found = torch.load(io.BytesIO(stored), weights_only=True)
+        return found if is_valid(found) else None
+    except Exception:  # a right checksum says nothing about the rest, in which anything may go wrong
+        return None
 
 
 def _write(path: Path, found: Tree) -> None:
     buffer = io.BytesIO()
     torch.save(found, buffer)
     stored = buffer.getvalue()
-    partial = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    try:
-        partial.write_bytes(hashlib.sha256(stored).digest() + stored)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as partial, open(partial, "xb") as file:
+        file.write(hashlib.sha256(stored).digest() + stored)

@@ -145,11 +145,11 @@ class Run:
             evaluation; "examples_per_second" of this round's training; and "local_models", if they are traced in an
             evaluated round (see `bench.simulation.local_models.trace`).
         """
-        known = self.state, list(self.rows), self._seconds, self._diverged
+        known = self.state, list(self.rows), self._seconds, self._diverged, self._client_accuracies
         try:
             return self._step()
         except BaseException:
-            self.state, self.rows, self._seconds, self._diverged = known
+            self.state, self.rows, self._seconds, self._diverged, self._client_accuracies = known
             raise
 
     def take_over(self, state: dict[str, Any]) -> None:

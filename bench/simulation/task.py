@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,17 +92,21 @@ class Task:
         """A generator of this task's seed, on the host (see `bench.seeding`)."""
         return generator_for(self.seed, purpose, *ids)
 
-    def derived(self, purpose: str, key: tuple, compute: Callable[[], Tree]) -> Tree:
+    def derived(self, purpose: str, key: tuple, compute: Callable[[], Tree], is_valid: Callable[[Any], bool]) -> Tree:
         """What compute returns, computed once for all runs on a machine with the same data, partition and seed.
 
         Args:
             purpose: a name of what is computed.
             key: numbers and texts on which it depends, beside the data, seed, precision and kind of device of this task.
             compute: returns nested dicts of tensors on the host; may depend on nothing else, and not on `settings` or `model`.
+                The code of its module counts, with all that this imports.
+            is_valid: whether something of any type, read from a file that others may have written, may be what compute returns;
+                if not, it is computed anew.
         """
         if self.derived_dir is None:
             return compute()
-        return kept(self.derived_dir, f"{purpose}-{digest_of(self, purpose, key)}.pt", compute)
+        name = f"{purpose}-{digest_of(self, purpose, key, compute.__module__)}.pt"
+        return kept(self.derived_dir, name, compute, is_valid)
 
     def initial_params(self) -> Params:
         """The initial model, the same for all clients and methods of one seed."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.config.schema import RunConfig, run_id
+from bench.config.schema import DATA_SETTINGS, RunConfig, run_id
 from bench.errors import ConfigError
 from bench.execution import driver
 from bench.execution.resources import Machines
@@ -24,12 +24,6 @@ from bench.tuning.outcomes import Outcome, list_runs
 from bench.tuning.search import Search
 from bench.tuning.study import Study
 from datasets import resized
-
-# What decides who has which training examples, and so whether enough can be set aside.
-_OF_THE_DATA = (
-    *("dataset", "transform", "image_size", "partition", "clients", "first_clients", "seed"),
-    *("train_examples", "test_examples", "validation_share", "dirichlet_seed_override"),
-)
 
 
 def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search]:
@@ -143,7 +137,7 @@ def _check_data(searches: Iterable[Search], data_dir: Path | None) -> None:
     """Raises ValueError if clients have too few examples to set aside; checked before workers start."""
     checked = set()
     for config in (config for search in searches for config in search.configs.values()):
-        key = tuple(getattr(config, name) for name in _OF_THE_DATA)
+        key = tuple(getattr(config, name) for name in (*DATA_SETTINGS, "seed"))
         if key not in checked:
             checked.add(key)
             divide(config, resized.load(config.dataset, config.transform, data_dir, config.image_size))

@@ -1,10 +1,12 @@
 """The footnotes of a report: what the numbers are, how hyper-parameters were chosen, and what went wrong."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import pandas as pd
 
+from bench.config.schema import DATA_SETTINGS
 from bench.results.metrics import METRICS
 from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
@@ -60,6 +62,7 @@ def about_runs(grid: dict, records: dict[str, dict], cells: pd.DataFrame) -> Ite
     yield from _origins(grid, records)
     yield from _casualties(grid, records)
     yield from _mixtures(grid, records)
+    yield from _coalitions(grid, records)
 
 
 def _pooled(cells: pd.DataFrame) -> Iterable[str]:
@@ -207,6 +210,22 @@ def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:
         if len(versions) > 1:
             found = ", ".join(f"{version} ({_runs(n)})" for version, n in versions.items())
             yield f"Mixed versions: {what} {found}."
+
+
+def _coalitions(grid: dict, records: dict[str, dict]) -> Iterable[str]:
+    """Runs of FedCollab that should have found the same coalitions, but have not."""
+    found = defaultdict(set)
+    for config, record in ((cell["config"], records.get(cell["run"], {})) for cell in grid["cells"]):
+        method, coalitions = config["algorithm"], record.get("diagnostics", {}).get("coalitions")
+        if method["name"] == "fedcollab" and coalitions is not None:
+            options = {key: value for key, value in method.items() if key != "base"}
+            alike = [options, *(config.get(key) for key in ("seed", *DATA_SETTINGS))]
+            found[json.dumps(alike, sort_keys=True)].add(json.dumps(coalitions))
+    if any(len(coalitions) > 1 for coalitions in found.values()):
+        yield (
+            "Runs of fedcollab with the same data, seed and options have found different coalitions, as different devices or "
+            "machines without a shared cache may: these runs differ in more than their bases."
+        )
 
 
 def _part(config: dict, path: str) -> str:

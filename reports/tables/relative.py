@@ -30,7 +30,7 @@ def relative_scores(grid: dict, records: dict[str, dict], metric: str) -> dict[s
         own, reference = record.get("client_accuracies"), reference_of(cell)
         if own is None:
             found[cell["run"]] = NO_TEST_DATA
-        elif reference is None:
+        elif reference is None or len(reference) != len(own):
             found[cell["run"]] = NO_REFERENCE
         else:
             found[cell["run"]] = compare_clients(metric, own, reference)

@@ -232,6 +232,24 @@ def test_a_pair_has_its_own_draws_whoever_else_takes_part():
     assert part.divergences[0, 1] == whole.divergences[0, 2]
 
 
+def test_what_is_no_estimate_is_told_from_one():
+    found = estimate(toy_task(), 0.3, 10)._asdict()
+    assert divergence.is_estimate(found, 5, 10)
+    d, rounds = found["divergences"], found["rounds"]
+    skewed = d.clone()
+    skewed[0, 1] += 0.1
+    wrong = [
+        *([1, 2], {}, {"divergences": d}, found | {"more": d}, found | {"rounds": 3}),
+        *(
+            found | {"divergences": one}
+            for one in (d.float(), d[:3, :3], d * math.nan, d - 7, d + torch.eye(5), skewed)
+        ),
+        *(found | {"rounds": one} for one in (rounds.double(), rounds[:3, :3], -rounds, rounds + 1, 2 * rounds)),
+    ]
+    assert [divergence.is_estimate(one, 5, 10) for one in wrong] == [False] * 16
+    assert not divergence.is_estimate(found, 4, 10) and not divergence.is_estimate(found, 5, 9)
+
+
 def test_bytes():
     task = toy_task()  # 36 pixels and 3 labels, in double precision
     size = 8 * (36 * 200 + 200 + 3 * 200 + 200 + 200 + 1)

@@ -1,6 +1,8 @@
 """FedCollab: the values at which it is its base, or training alone; what it keeps, counts and refuses."""
 
 import functools
+import hashlib
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from algorithms.ccvr import CCVR
 from algorithms.centralized import Centralized
 from algorithms.clsnorm import ClsNorm
 from algorithms.clusamp import CluSamp
+from algorithms.coalitions import solve
 from algorithms.ditto import Ditto
 from algorithms.fedavg import FedAvg
 from algorithms.fedcat import FedCat
@@ -183,6 +186,32 @@ def test_divergences_are_shared_by_bases_and_capacities_and_give_the_same(monkey
     train(FedCollab(discriminator_rounds=10), task, 1)
     train(methods[0], replace(task, seed=1), 1)
     assert len(calls) == 5, "one of them without a folder"
+
+
+def test_stored_divergences_that_cannot_be_are_found_anew(tmp_path):
+    task, method = replace(toy_task(), derived_dir=tmp_path), collab(capacity=2.0)
+    expected = train(method, task, 1)
+    (path,) = tmp_path.glob("divergences-*.pt")
+    whole = path.read_bytes()
+    buffer = io.BytesIO()
+    torch.save({"divergences": torch.full((5, 5), -7.0).double(), "rounds": torch.zeros(5, 5).long()}, buffer)
+    path.write_bytes(hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue())
+    assert_equal(train(method, task, 1), expected)
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("other", [{"discriminator_lr": 0.02}, {"discriminator_rounds": 10}], ids=str)
+def test_options_of_discriminators_reach_them(other):
+    task = toy_task()
+    usual, changed = (train(FedCollab(**{"discriminator_rounds": 20} | options), task, 1) for options in ({}, other))
+    assert not torch.equal(usual["divergences"], changed["divergences"])
+
+
+def test_as_many_searches_are_made_as_restarts_say(monkeypatch):
+    asked = []
+    monkeypatch.setattr(fedcollab, "solve", lambda *given: asked.append(given[3]) or solve(*given))
+    train(collab(restarts=3), toy_task(), 1)
+    assert asked == [3]
 
 
 def test_capacity_makes_coalitions_larger():

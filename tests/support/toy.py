@@ -94,7 +94,8 @@ SMALL = {
     "eps1": 2.0,  # of a cluster that has had one mean update
 }
 
-# Options whose effect needs a special task, or is none on the numbers: what tests them instead, for every method.
+# Options whose effect needs a special task, or is none on the numbers: what tests them instead, for every method that has them,
+# or for one method, (method, option), where others of the same name are tested as all options are.
 TESTED_ELSEWHERE = {
     "cache_features": "test_fedconcat.py: fewer passes, equal numbers",
     "stage3_encoder_mode": "test_fedconcat.py: batch norm",
@@ -103,7 +104,14 @@ TESTED_ELSEWHERE = {
     "inference_images": "test_fedconcat.py: images counted",
     "inference_mode": "test_fedconcat.py: mode of the passes",
     "estimate": "test_fedconcat.py: formula",
-    "proximal_weight": "test_clustered.py: read only with the intended proximal term",
+    **dict.fromkeys(
+        (("fesem", "proximal_weight"), ("fedsoft", "proximal_weight")),
+        "test_clustered.py: read only with the intended proximal term",
+    ),
+    **dict.fromkeys(
+        (("fedconcat-fesem", "proximal_weight"), ("fedconcat-fedsoft", "proximal_weight")),
+        "test_fedconcat.py: given to the first stage, that of fesem or fedsoft",
+    ),
     "smallest_importance": "test_clustered.py: three clusters",
     "vote": "test_clustered.py: three clusters",
     "interval": "test_clustered.py: three rounds",
@@ -118,9 +126,9 @@ TESTED_ELSEWHERE = {
     "count_rule": "test_fedcat.py: weights",
     "restarts": "test_coalitions.py: only some searches find the best coalitions",
     "divergence": "test_fedcollab.py: published for the clients of the paper only",
-    "discriminator_lr": "test_divergence.py: against an autograd of the formulas",
+    "discriminator_lr": "test_fedcollab.py: divergences, of which coalitions may be the same",
     "features": "test_fedcollab.py: a file of weights",
-    "discriminator_rounds": "test_divergence.py: rounds until a pair stops",
+    "discriminator_rounds": "test_fedcollab.py: divergences, of which coalitions may be the same",
 }
 
 

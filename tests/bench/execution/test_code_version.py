@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from bench.config.resolve import resolve
-from bench.execution import code_version
 from bench.execution.code_version import files_of
 from bench.execution.ray_environment import PACKAGES, ROOT
 
@@ -70,42 +69,6 @@ def test_another_model_is_other_code():
     mnist = DIGITS | {"algorithm": "fedavg", "dataset": "mnist"}
     files = [files_of(resolve(mnist | {"model": model})) for model in ("mlp", "simple-cnn")]
     assert {path.name for path in set(files[0]) ^ set(files[1])} == {"mlp.py", "cnn.py"}
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "import algorithms.moon",
-        "from algorithms import moon",
-        "from algorithms.moon import Moon",
-        "from . import moon",
-        "from .moon import Moon",
-        "def late():\n    from algorithms.moon import Moon",
-        "import algorithms.inner.deep as deep",
-        "from .inner import deep",
-    ],
-)
-def test_every_form_of_an_import_counts(statement, tmp_path, monkeypatch):
-    package = tmp_path / "algorithms"
-    (package / "inner").mkdir(parents=True)
-    (package / "mine.py").write_text(f"import torch\nfrom torch import nn\n{statement}\n")
-    (package / "moon.py").write_text("from algorithms import tree, not_a_module\n")
-    (package / "inner" / "__init__.py").write_text("")
-    (package / "inner" / "deep.py").write_text("from ..moon import Moon\n")
-    for name in ("tree", "other"):
-        (package / f"{name}.py").write_text("")
-    monkeypatch.setattr(code_version, "_FOLDERS", {"algorithms": package})
-    _forget()
-    found = code_version._reached(frozenset({"algorithms.mine"}))
-    _forget()
-    inside = {"algorithms.inner", "algorithms.inner.deep"} if "inner" in statement else set()
-    assert found == {"algorithms.mine", "algorithms.moon", "algorithms.tree"} | inside
-
-
-def _forget():
-    for cached in (code_version._hash, code_version._reached, code_version._imported, code_version._source):
-        cached.cache_clear()
-    code_version._path.cache_clear()
 
 
 SCRIPT = """

@@ -522,8 +522,16 @@ def test_runs_with_which_others_are_compared_are_played_where_only_leaves_them_o
             {"metric": "rsd", "value": "best", "reference": {"algorithm": "fedavg"}},
             "rsd are known of the last round only: value must be last, but got best.",
         ),
-        ({"reference": {"algorithm": "local"}}, "reference names algorithm=local, but the axis has fedavg, fedprox."),
-        ({"reference": {"lr": 0.1}}, "Unknown row or column of reference 'lr'."),
+        (
+            {"metric": "ipr", "reference": {"algorithm": "local"}},
+            "reference names algorithm=local, but the axis has fedavg, fedprox.",
+        ),
+        ({"metric": "ipr", "reference": {"lr": 0.1}}, "Unknown row or column of reference 'lr'."),
+        (
+            {"metrics": ["own_accuracy"], "reference": {"algorithm": "fedavg"}},
+            "reference is for metrics that compare runs with it, but the report shows own_accuracy; add ipr or rsd to metrics, "
+            "or leave reference out.",
+        ),
         (
             {"metrics": ["accuracy"], "measured": {"kind": "dataset-sizes"}},
             "The report is measured and names metrics (accuracy); leave one of them out.",

@@ -1,12 +1,19 @@
 """Costly facts are computed once for the same data, seed and options, and whatever happens to their files, they are right."""
 
+import hashlib
+import io
+import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+from bench.execution.ray_environment import ROOT
 from bench.simulation import derived
 from tests.support.toy import assert_equal, toy_task
 
@@ -25,6 +32,14 @@ class Computing:
         return FOUND
 
 
+def is_valid(found) -> bool:
+    return found["numbers"].shape == (3,)
+
+
+def derive(task, purpose: str, key: tuple, compute):
+    return task.derived(purpose, key, compute, is_valid)
+
+
 @pytest.fixture
 def task(tmp_path):
     return replace(toy_task(), derived_dir=tmp_path / "derived")
@@ -33,14 +48,14 @@ def task(tmp_path):
 def test_a_fact_is_computed_once_for_all_that_ask(task):
     compute = Computing()
     for asking in (task, replace(task, engine="vectorised"), replace(task, initial_model=3)):
-        assert_equal(asking.derived("fact", (0.1, "x"), compute), FOUND)
+        assert_equal(derive(asking, "fact", (0.1, "x"), compute), FOUND)
     assert compute.calls == 1
 
 
 def test_without_a_folder_nothing_is_kept(task):
     compute = Computing()
     for _ in range(2):
-        assert_equal(replace(task, derived_dir=None).derived("fact", (), compute), FOUND)
+        assert_equal(derive(replace(task, derived_dir=None), "fact", (), compute), FOUND)
     assert compute.calls == 2 and not task.derived_dir.exists()
 
 
@@ -61,11 +76,15 @@ def test_a_fact_belongs_to_its_data_partition_seed_precision_and_key(task, monke
             for change in ({"images": images}, {"labels": labels}, {"clients": swapped})
         ),
     ]
-    names = [derived.digest_of(one, "fact", (1,)) for one in [task, *others]]
-    names += [derived.digest_of(task, "fact", (2,)), derived.digest_of(task, "other", (1,))]
-    monkeypatch.setattr(derived, "_code", lambda: "other code")
-    names.append(derived.digest_of(task, "fact", (1,)))
-    assert len(set(names)) == len(names) == 12
+    module = "algorithms.fedcollab"
+    names = [derived.digest_of(one, "fact", (1,), module) for one in [task, *others]]
+    names += [derived.digest_of(task, "fact", (2,), module), derived.digest_of(task, "other", (1,), module)]
+    names.append(derived.digest_of(task, "fact", (1,), "algorithms.scaffold"))
+    monkeypatch.setattr(torch, "__version__", "another")
+    names.append(derived.digest_of(task, "fact", (1,), module))
+    monkeypatch.setattr(derived, "hash_of", lambda modules: "other code")
+    names.append(derived.digest_of(task, "fact", (1,), module))
+    assert len(set(names)) == len(names) == 14
 
 
 def test_data_of_others_do_not_matter(task):
@@ -73,17 +92,43 @@ def test_data_of_others_do_not_matter(task):
     part, images = task.restrict(torch.tensor([0, 1])), data.images.clone()
     images[data.clients[2]] = 0
     other = replace(part, federation=replace(data, images=images))
-    assert derived.digest_of(part, "fact", ()) == derived.digest_of(other, "fact", ())
+    assert derived.digest_of(part, "fact", (), "") == derived.digest_of(other, "fact", (), "")
 
 
-def test_the_code_of_methods_models_simulation_and_data_counts():
-    assert derived._code() == derived._code() and len(derived._code()) == 64
+def test_the_code_that_counts_is_that_of_the_module_which_computes_and_of_the_task(task, monkeypatch):
+    modules = []
+    monkeypatch.setattr(derived, "hash_of", lambda names: modules.append(names) or "code")
+    derive(task, "fact", (), Computing())
+    assert modules == [(__name__, "bench.simulation.task")]
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
-def test_damaged_files_are_replaced(task, damage):
+def sealed(stored: bytes) -> bytes:
+    """With the checksum of a whole file."""
+    return hashlib.sha256(stored).digest() + stored
+
+
+def saved(found) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(found, buffer)
+    return sealed(buffer.getvalue())
+
+
+class Trap:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize(
+    "damage", ["cut", "flipped", "empty", "foreign", "no archive", "list", "other names", "other shape", "code"]
+)
+def test_what_is_damaged_or_not_valid_is_replaced_and_never_run(task, damage, tmp_path):
     compute = Computing()
-    task.derived("fact", (), compute)
+    derive(task, "fact", (), compute)
     (path,) = task.derived_dir.glob("fact-*.pt")
     whole = path.read_bytes()
     middle = len(whole) // 2
@@ -93,12 +138,59 @@ def test_damaged_files_are_replaced(task, damage):
             "flipped": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
             "empty": b"",
             "foreign": b"something else",
+            "no archive": sealed(b"something else"),
+            "list": saved([1, 2]),
+            "other names": saved({"others": FOUND["numbers"]}),
+            "other shape": saved(FOUND | {"numbers": torch.arange(4.0)}),
+            "code": saved(FOUND | {"numbers": Trap(tmp_path / "was run")}),
         }[damage]
     )
-    assert_equal(task.derived("fact", (), compute), FOUND)
-    assert compute.calls == 2
-    task.derived("fact", (), compute)
+    assert_equal(derive(task, "fact", (), compute), FOUND)
+    assert compute.calls == 2 and not (tmp_path / "was run").exists()
+    derive(task, "fact", (), compute)
     assert compute.calls == 2, "it is whole again"
+
+
+@pytest.mark.parametrize("trap", ["pipe", "folder", "link"])
+def test_what_is_no_file_is_neither_read_nor_waited_for(task, trap, tmp_path):
+    derive(task, "fact", (), Computing())
+    (path,) = task.derived_dir.glob("fact-*.pt")
+    elsewhere = tmp_path / "elsewhere"
+    path.rename(elsewhere)
+    make = {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda path: os.symlink(elsewhere, path)}[trap]
+    make(path)
+    before, compute = elsewhere.read_bytes(), Computing()
+    assert_equal(derive(task, "fact", (), compute), FOUND)
+    assert compute.calls == 1 and elsewhere.read_bytes() == before
+    assert len(list(task.derived_dir.iterdir())) == 2, "the lock, and the file or what stands in its place"
+
+
+def test_a_link_in_place_of_the_lock_or_of_a_partial_file_harms_nothing(task, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    derive(task, "fact", (), Computing())
+    (path,) = task.derived_dir.glob("fact-*.pt")
+    path.unlink()
+    for place in (f".{path.name}.lock", f".{path.name}.partial"):
+        (task.derived_dir / place).unlink(missing_ok=True)
+        (task.derived_dir / place).symlink_to(precious)
+    assert_equal(derive(task, "fact", (), Computing()), FOUND)
+    assert precious.read_text() == "precious"
+
+
+def test_what_a_killed_writer_left_is_replaced_by_the_next(task):
+    script = f"""
+import os
+from pathlib import Path
+import torch
+from bench.simulation import derived
+os.replace = lambda *paths: os._exit(9)
+derived.kept(Path({str(task.derived_dir)!r}), "x.pt", lambda: {{"a": torch.ones(1)}}, bool)
+"""
+    left = subprocess.run([sys.executable, "-c", script], cwd=ROOT)
+    assert left.returncode == 9 and len(list(task.derived_dir.glob(".x.pt.partial"))) == 1
+    derived.kept(task.derived_dir, "x.pt", lambda: FOUND, bool)
+    assert {path.name for path in task.derived_dir.iterdir()} == {"x.pt", ".x.pt.lock"}
 
 
 def test_an_error_leaves_nothing_behind(task):
@@ -106,19 +198,19 @@ def test_an_error_leaves_nothing_behind(task):
         raise RuntimeError("interrupted")
 
     with pytest.raises(RuntimeError, match="interrupted"):
-        task.derived("fact", (), fail)
+        derive(task, "fact", (), fail)
     assert not list(task.derived_dir.glob("fact-*"))
-    assert_equal(task.derived("fact", (), Computing()), FOUND)
+    assert_equal(derive(task, "fact", (), Computing()), FOUND)
 
 
 def test_where_nothing_can_be_written_it_is_computed(task, tmp_path):
     (tmp_path / "file").write_text("no folder")
-    assert_equal(replace(task, derived_dir=tmp_path / "file" / "derived").derived("fact", (), Computing()), FOUND)
+    assert_equal(derive(replace(task, derived_dir=tmp_path / "file" / "derived"), "fact", (), Computing()), FOUND)
 
 
 def test_of_several_at_once_one_computes_and_the_others_wait(task):
     compute, results = Computing(seconds=0.2), []
-    asking = [threading.Thread(target=lambda: results.append(task.derived("fact", (), compute))) for _ in range(4)]
+    asking = [threading.Thread(target=lambda: results.append(derive(task, "fact", (), compute))) for _ in range(4)]
     for thread in asking:
         thread.start()
     for thread in asking:

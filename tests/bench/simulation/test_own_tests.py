@@ -151,6 +151,18 @@ def test_elsewhere_no_record_has_accuracies_of_clients():
     assert "client_accuracies" not in run.result() and run.task.federation.test_clients is None
 
 
+def test_a_round_that_fails_leaves_the_accuracies_of_clients_as_they_were(monkeypatch):
+    run = Run(config("feature-shift"), synthetic(10))
+    run.step()
+    before = run.result()["client_accuracies"]
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(run, "_save", lambda previous: 1 / 0)
+        run.step()
+    assert run.result()["client_accuracies"] == run.checkpoint()["client_accuracies"] == before
+    run.step()
+    assert run.result()["client_accuracies"] != before
+
+
 def test_accuracies_of_clients_are_those_of_the_last_evaluated_round_also_after_a_checkpoint(tmp_path):
     name, dataset = "feature-shift", synthetic(10)
     whole = play(name, evaluate_every=2)

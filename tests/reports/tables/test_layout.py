@@ -281,6 +281,29 @@ def test_mixed_devices_are_named(store):
     assert notes(store)[-1] == "Mixed versions: device NVIDIA H200 (2 runs), cpu (1 run)."
 
 
+@pytest.mark.parametrize(
+    ("other", "coalitions", "said"),
+    [
+        ({}, [0, 1, 1], True),
+        ({}, [0, 0, 1], False),
+        ({"capacity": 2.0}, [0, 1, 1], False),
+        ({"train_examples": 100}, [0, 1, 1], False),
+        ({"seed": 1}, [0, 1, 1], False),
+    ],
+    ids=str,
+)
+def test_different_coalitions_of_one_seed_are_named(store, other, coalitions, said):
+    usual = {"capacity": 10.0, "train_examples": None, "seed": 0}
+    for base, about in {"fedavg": usual, "ditto": usual | other}.items():
+        method = {"name": "fedcollab", "base": {"name": base}, "capacity": about["capacity"]}
+        settings = {key: about[key] for key in ("train_examples", "seed")}
+        store.add("cifar10 label-shift", base, [0.5], seed=about["seed"], config={"algorithm": method, **settings})
+    for cell, found in zip(store.cells, ([0, 0, 1], coalitions), strict=True):
+        path = store.folder / "runs" / cell["run"] / "record.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"diagnostics": {"coalitions": found}}))
+    assert any("different coalitions" in note for note in notes(store)) == said
+
+
 def test_a_grid_without_a_title_goes_by_its_name(store):
     store.title = ""
     text = api.render(store.add("cifar10 label-2", "fedavg", [0.5]).save(), "small_table", "paper")

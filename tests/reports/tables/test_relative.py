@@ -86,6 +86,15 @@ def test_shares_are_strict_and_spreads_are_those_of_a_population():
     assert compare_clients("rsd", HIGH, LOCAL) == pytest.approx(np.std([0.2, 0, 0.1, 0]))
 
 
+@pytest.mark.parametrize("examples", [50, 350, 500])
+def test_the_same_counts_are_equal_however_a_device_divides(examples):
+    divided = [count / examples for count in range(examples + 1)]
+    multiplied = [count * (1 / examples) for count in range(examples + 1)]
+    assert divided != multiplied
+    assert compare_clients("ipr", multiplied, divided) == compare_clients("ipr", divided, multiplied) == 0
+    assert compare_clients("ipr", [(1 + count) / examples for count in range(examples)], multiplied[:-1]) == 1
+
+
 def test_each_seed_is_compared_with_the_reference_of_its_seed(grid, report_of):
     add(grid, "fmnist label-shift", "local", LOCAL, [0.65] * 4)
     add(grid, "fmnist label-shift", "fedavg", HIGH, HIGH)
@@ -111,13 +120,27 @@ def test_a_cell_without_a_reference_says_so_instead_of_a_number(grid, report_of)
     }
 
 
-@pytest.mark.parametrize("other", [{"clients": 8}, {"config": {"split": "validation"}}], ids=["clients", "split"])
-def test_a_run_on_other_clients_is_no_reference(grid, report_of, other):
+@pytest.mark.parametrize(
+    "other",
+    [{"clients": 8}, {"config": {"split": "validation"}}]
+    + [{"config": {key: 2}} for key in ("first_clients", "train_examples", "test_examples", "dirichlet_seed_override")]
+    + [{"config": {"validation_share": 0.2}}, {"config": {"image_size": 16}}, {"config": {"transform": "none"}}],
+    ids=str,
+)
+def test_a_run_on_other_data_is_no_reference(grid, report_of, other):
     grid.report |= {"rows": ["algorithm"], "compared": ["algorithm"], "reference": {"algorithm": "local"}}
     grid.add("fmnist label-shift", "local", [0.525], own=[LOCAL], **other)
     grid.add("fmnist label-shift", "fedavg", [0.6], own=[HIGH])
     cell = cell_of(report_of(grid), ("fedavg",), "label-shift RSD")
     assert cell.measured == "" and cell.caveats == ("no reference",)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_run_with_another_number_of_clients_is_no_reference(grid, report_of, count):
+    grid.report |= {"rows": ["algorithm"], "compared": ["algorithm"], "reference": {"algorithm": "local"}}
+    grid.add("fmnist label-shift", "local", [float(np.mean(LOCAL[:count]))], own=[LOCAL[:count]])
+    grid.add("fmnist label-shift", "fedavg", [0.6], own=[HIGH])
+    assert cell_of(report_of(grid), ("fedavg",), "label-shift IPR").caveats == ("no reference",)
 
 
 def test_runs_whose_clients_have_no_test_data_are_named(grid, report_of):
