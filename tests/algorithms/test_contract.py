@@ -187,10 +187,9 @@ def test_another_seed_gives_another_model(name, method):
     assert not torch.equal(a, b)
 
 
-def test_every_option_has_an_effect(named, method):
+def test_every_option_has_an_effect(name, method):
     """Each field, changed alone, changes what is deployed at the end."""
-    name, given = named
-    if given:
+    if method != toy_method(name):
         pytest.skip("not every option has an effect on every base: local trains the same in any coalition")
     kinds, short = typing.get_type_hints(type(method)), {"local_epochs": 1, **settings_for(name)}
     default = deployed_weight(method, **short)
