@@ -279,15 +279,19 @@ def _unpublished(config) -> list[str]:
     known = [(one["dataset"], one["partition"], len(one["num_examples"])) for one in _settings()]
     if (got := (config.dataset, config.partition, config.population)) in known:
         info = datasets.INFO[config.dataset]
-        parts = {"train_examples": info.train_size, "test_examples": info.test_size, "first_clients": None}
-        given = [key for key, whole in parts.items() if getattr(config, key) not in (None, whole)]
-        if config.split == "test" and not given:
-            return []
-        return [
-            f"Divergences are published for clients with all their examples, but got split {config.split}"
-            f"{''.join(f', {key} {getattr(config, key)}' for key in given)}; use split test and all examples and clients, or "
-            "divergence estimated."
-        ]
+        whole = {
+            "split": "test",
+            "train_examples": info.train_size,
+            "test_examples": info.test_size,
+            "first_clients": None,
+        }
+        given = {key: getattr(config, key) for key in whole}
+        other = ", ".join(f"{key} {value}" for key, value in given.items() if value not in (None, whole[key]))
+        sentence = (
+            f"Divergences are published for clients with all their examples, but got {other}; use split test and all examples "
+            "and clients, or divergence estimated."
+        )
+        return [sentence] if other else []
     settings = ", ".join(f"{dataset} with {partition}" for dataset, partition, _ in known)
     return [
         f"Divergences are published for {known[0][2]} clients of {settings}, but got {got[2]} clients of {got[0]} with "

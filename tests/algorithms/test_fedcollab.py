@@ -341,9 +341,9 @@ def test_published_divergences_are_for_the_clients_of_the_paper():
     "other, said",
     [
         ({"split": "validation"}, "split validation"),
-        ({"train_examples": 30_000}, "split test, train_examples 30000"),
-        ({"test_examples": 1000}, "split test, test_examples 1000"),
-        ({"clients": 40, "first_clients": 20}, "split test, first_clients 20"),
+        ({"train_examples": 30_000}, "train_examples 30000"),
+        ({"test_examples": 1000}, "test_examples 1000"),
+        ({"clients": 40, "first_clients": 20}, "first_clients 20"),
     ],
 )
 def test_published_divergences_are_for_clients_with_all_their_examples(other, said):
