@@ -65,12 +65,14 @@ class Algorithm:
         personal: whether each client deploys a model of its own.
         post_hoc: whether the method trains as its `base` does, state and all, and only changes what is deployed.
         cohorts_of_one_size: whether all rounds need as many clients, so that the method cannot train a part of a population.
+        brief: options with which the first round takes about as long as any other, for a short trial of what a run needs.
     """
 
     version: ClassVar[int] = 1
     personal: ClassVar[bool] = False
     post_hoc: ClassVar[bool] = False
     cohorts_of_one_size: ClassVar[bool] = False
+    brief: ClassVar[dict[str, Any]] = {}
 
     def num_rounds(self, settings) -> int:
         """Communication rounds of a run: the setting `rounds`, unless the method has rounds of its own."""

@@ -15,7 +15,8 @@ from algorithms.base import State
 from algorithms.checks import above, at_least
 from algorithms.clustered import RegroupedRounds
 from algorithms.clustering import bipartition, inner_products
-from algorithms.rows import read_rows, write_rows
+from algorithms.rows import no_rows, read_rows, write_rows
+from algorithms.streaming import RunningMean
 from algorithms.tree import Tree
 
 
@@ -54,35 +55,48 @@ class FedCluster(RegroupedRounds):
         return {"update": tree.zeros_like(params)}
 
     def init_server(self, task, params):
-        # Whose update is one since the cluster came to be, and the longest mean update of each client's cluster so far.
+        # Whose update is one since the cluster came to be, how long it is, and the longest mean update of each client's
+        # cluster so far.
         sent = torch.zeros(task.population, dtype=torch.bool, device=task.device)
-        longest_mean = torch.zeros(task.population, dtype=torch.double, device=task.device)
-        return {**super().init_server(task, params), "sent": sent, "longest_mean": longest_mean}
+        length = torch.zeros(task.population, dtype=torch.double, device=task.device)
+        return {**super().init_server(task, params), "sent": sent, "length": length, "longest_mean": length.clone()}
 
     def regroup(self, task, state, cohort, updates):
-        own, server = state["server"]["clusters"][cohort.ids], _copy(state["server"])
-        server["sent"][cohort.ids] = True
+        if self._complete(state):
+            return state
+        server = tree.map(Tensor.clone, state["server"])
+        server["sent"][cohort.ids], server["length"][cohort.ids] = True, lengths(updates)
+        state = {**state, "server": server, "clients": write_rows(state["clients"], cohort.ids, {"update": updates})}
+        own = server["clusters"][cohort.ids]
         for cluster in own.unique().tolist():
-            present, members = own == cluster, server["clusters"] == cluster
-            length = mean_norm(inner_products(tree.row(updates, present)), cohort.num_examples[present])
-            server["longest_mean"][members] = server["longest_mean"][members].clamp(min=length)
-        clients = write_rows(state["clients"], cohort.ids, {"update": updates})
-        state = {**state, "server": server, "clients": clients}
-        for cluster in own.unique().tolist():
-            state = self._cut(task, state, cluster)
-        return state
+            mean, members = RunningMean(), (server["clusters"] == cluster).nonzero().flatten().cpu()
+            mean.add(updates, cohort.num_examples * (own == cluster))
+            server["longest_mean"][members] = server["longest_mean"][members].clamp(min=_length(mean))
+            if not self._complete(state) and self._is_cut(task, state, cohort, members, mean):
+                state = self._cut(state, cluster, members)
+                server = state["server"]
+        return {**state, "clients": no_rows(state["clients"]["fresh"])} if self._complete(state) else state
 
-    def _cut(self, task, state: State, cluster: int) -> State:
-        """The state in which a cluster is two, if it is to be cut; its new half is the next free cluster."""
-        server = _copy(state["server"])
-        members, new = (server["clusters"] == cluster).nonzero().flatten().cpu(), int(server["clusters"].max()) + 1
-        if len(members) < 2 or new == self.num_clusters or not server["sent"][members].all():
-            return state
-        products = inner_products(read_rows(state["clients"], members)["update"])
-        mean, longest = mean_norm(products, task.cohort(members).num_examples), products.diagonal().max().sqrt()
+    def _complete(self, state: State) -> bool:
+        """Whether there are as many clusters as there may be, so that no update is needed any more."""
+        return int(state["server"]["clusters"].max()) + 1 == self.num_clusters
+
+    def _is_cut(self, task, state: State, cohort, members: Tensor, mean: RunningMean) -> bool:
+        """Whether a cluster is to be cut; to the mean update of its clients in the cohort, those of its others are added."""
+        server = state["server"]
         unit = server["longest_mean"][members[0]]
-        if not (mean < self.eps1 * unit and longest > self.eps2 * unit):
-            return state
+        if len(members) < 2 or not server["sent"][members].all():
+            return False
+        if not server["length"][members].max() > self.eps2 * unit:
+            return False
+        for ids in members[~torch.isin(members, cohort.ids)].split(1):  # one after another, in little memory
+            mean.add(read_rows(state["clients"], ids)["update"], task.cohort(ids).num_examples)
+        return bool(_length(mean) < self.eps1 * unit)
+
+    def _cut(self, state: State, cluster: int, members: Tensor) -> State:
+        """The state in which a cluster is two; its new half is the next free cluster."""
+        server, new = tree.map(Tensor.clone, state["server"]), int(state["server"]["clusters"].max()) + 1
+        products = inner_products(read_rows(state["clients"], members)["update"])
         parts = torch.from_numpy(bipartition(cosines(products).cpu().numpy()))
         server["clusters"][members[parts == 1]] = new
         server["sent"][members] = False
@@ -91,10 +105,10 @@ class FedCluster(RegroupedRounds):
         return {**state, "server": server} | {key: tree.row(state[key], order) for key in ("params", "buffers")}
 
 
-def mean_norm(products: Tensor, weights: Tensor) -> Tensor:
-    """Length of the weighted mean of vectors with these inner products [n, n]; weights: [n]. Scalar."""
-    shares = weights.double() / weights.double().sum()
-    return (shares @ products @ shares).clamp(min=0).sqrt()
+def lengths(updates: Tree) -> Tensor:
+    """Euclidean length over all leaves of each of n updates, leaves [n, ...]: [n], double."""
+    parts = [torch.linalg.vector_norm(leaf.flatten(1), dim=1, dtype=torch.double) for leaf in tree.leaves(updates)]
+    return torch.linalg.vector_norm(torch.stack(parts), dim=0)
 
 
 def cosines(products: Tensor) -> Tensor:
@@ -104,5 +118,5 @@ def cosines(products: Tensor) -> Tensor:
     return torch.where(lengths > 0, products / lengths, 0.0)
 
 
-def _copy(server: Tree) -> Tree:
-    return tree.map(Tensor.clone, server)
+def _length(mean: RunningMean) -> Tensor:
+    return lengths(tree.map(lambda leaf: leaf[None], mean.mean()))[0]

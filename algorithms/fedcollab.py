@@ -66,6 +66,7 @@ class FedCollab(Wrapper):
     does = "divides clients into coalitions and trains in each"
     takes_personal = True
     personal = True
+    brief = {"discriminator_rounds": 1}
 
     capacity: float = 10.0
     restarts: int = 100
@@ -155,26 +156,23 @@ class FedCollab(Wrapper):
     def deploy(self, task, state, client_ids):
         if "models" not in state:
             return None
-        parts, order = [], []
-        coalitions = state["coalitions"].cpu()
+        coalitions, part = state["coalitions"].cpu(), None
+        whole: tree.Tree = {}
         for name, model in state["models"].items():
             members = torch.nonzero(coalitions == int(name)).flatten()
-            wanted = torch.isin(client_ids, members)
-            if not wanted.any():
+            rows = torch.nonzero(torch.isin(client_ids, members)).flatten()
+            if not len(rows):
                 continue
-            part = self.base.deploy(
-                _coalition(task, state, name), model, torch.searchsorted(members, client_ids[wanted])
-            )
+            own = torch.searchsorted(members, client_ids[rows])
+            part = self.base.deploy(_coalition(task, state, name), model, own)
             if part is None:
                 return None
-            parts.append(part if part.per_client else part.for_each(int(wanted.sum())))
-            order.append(torch.nonzero(wanted).flatten())
-        back = torch.cat(order).argsort()
-        params, buffers = (
-            tree.row(tree.concatenate(of), back)
-            for of in ([part.params for part in parts], [part.buffers for part in parts])
-        )
-        return Deployed(parts[0].model, params, buffers, per_client=True)
+            part = part if part.per_client else part.for_each(len(rows))  # of which nothing is copied
+            found = {"params": part.params, "buffers": part.buffers}
+            whole = whole or tree.map(lambda leaf: leaf.new_empty(len(client_ids), *leaf.shape[1:]), found)
+            for into, leaf in zip(tree.leaves(whole), tree.leaves(found), strict=True):
+                into[rows] = leaf
+        return part and Deployed(part.model, **whole, per_client=True)
 
     def watched(self, state):
         return {name: self.base.watched(model) for name, model in state.get("models", {}).items()}
@@ -205,10 +203,16 @@ class FedCollab(Wrapper):
         ]
 
     def caveats(self, task):
-        in_colour = task.federation.input_shape[0] == CHANNELS
-        otherwise = self.divergence == "estimated" and self.features == PIXELS and in_colour
-        own = ["fedcollab: discriminators read pixels; on images in colour, those of the paper read ImageNet features."]
-        return super().caveats(task) + (own if otherwise else [])
+        published, in_colour = self.divergence == "published", task.federation.input_shape[0] == CHANNELS
+        own = {
+            "published divergences are those of the clients of seed 0; at other seeds, clients are others": (
+                published and task.seed != 0
+            ),
+            "discriminators read pixels; on images in colour, those of the paper read ImageNet features": (
+                not published and self.features == PIXELS and in_colour
+            ),
+        }
+        return super().caveats(task) + [f"fedcollab: {said}." for said, holds in own.items() if holds]
 
     def diagnostics(self, state):
         if "models" not in state:
@@ -274,7 +278,20 @@ def _unpublished(config) -> list[str]:
     """Why there are no published divergences for a config: one sentence, or none."""
     known = [(one["dataset"], one["partition"], len(one["num_examples"])) for one in _settings()]
     if (got := (config.dataset, config.partition, config.population)) in known:
-        return []
+        info = datasets.INFO[config.dataset]
+        whole = {
+            "split": "test",
+            "train_examples": info.train_size,
+            "test_examples": info.test_size,
+            "first_clients": None,
+        }
+        given = {key: getattr(config, key) for key in whole}
+        other = ", ".join(f"{key} {value}" for key, value in given.items() if value not in (None, whole[key]))
+        sentence = (
+            f"Divergences are published for clients with all their examples, but got {other}; use split test and all examples "
+            "and clients, or divergence estimated."
+        )
+        return [sentence] if other else []
     settings = ", ".join(f"{dataset} with {partition}" for dataset, partition, _ in known)
     return [
         f"Divergences are published for {known[0][2]} clients of {settings}, but got {got[2]} clients of {got[0]} with "

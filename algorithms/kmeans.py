@@ -52,7 +52,10 @@ class KMeans(RegroupedRounds):
     def regroup(self, task, state, cohort, updates):
         if not self._tells_clusters(state):
             return state
-        points = coordinates(inner_products(updates))  # all from one model: updates are as far apart as models
+        products = inner_products(updates)  # all from one model: updates are as far apart as models
+        if not products.isfinite().all():
+            return state  # diverged, so that there are no clusters to find
+        points = coordinates(products)
         labels, _, _ = k_means(points, min(self.num_clusters, len(points)), cluster_seed(task))
         return {**state, "server": {"clusters": torch.from_numpy(labels).to(task.device)}}
 

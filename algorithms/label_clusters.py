@@ -118,7 +118,9 @@ class LabelClusters(Algorithm):
             models = base.local_models(start, mapped)
             distributions.append(infer(task.restrict(ids), start["params"], models))
             results = write_rows(results or no_rows(tree.row(mapped, 0)), ids, mapped)
-        state = self._divided(task, 1, torch.cat(distributions))
+        found = torch.cat(distributions)
+        # Of a model that has diverged nothing is inferred; the run ends with this round.
+        state = self._divided(task, 1, torch.where(found.isfinite(), found, 0))
         models, spent = {}, nothing_spent()
         for name, model in state["models"].items():
             members = torch.nonzero(state["clusters"] == int(name)).flatten()

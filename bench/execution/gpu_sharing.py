@@ -186,6 +186,20 @@ class Unprofiled(RuntimeError):
     """A kind of trial could not be profiled; says why."""
 
 
+def shortened(config: RunConfig) -> RunConfig:
+    """A config with the same needs of a GPU and short rounds, as many as anyone asks for."""
+    import algorithms
+
+    changes = {
+        "rounds": 10**6,
+        "local_epochs": None,
+        "local_steps": min(config.local_steps or _STEPS, _STEPS),
+        "trace_local_models": None,
+        "algorithm": config.algorithm | algorithms.load(config.algorithm["name"]).brief,
+    }
+    return config.model_copy(update=changes)
+
+
 def measure(config: RunConfig, data_dir: Path | None, block: int | None = None, engine: str = "auto") -> Profile:
     """Trains short rounds on this process's GPU: the first loads and tunes kernels, the others are measured.
 
@@ -204,11 +218,8 @@ def measure(config: RunConfig, data_dir: Path | None, block: int | None = None, 
     from datasets import resized as images
 
     make_deterministic()
-    steps = min(config.local_steps or _STEPS, _STEPS)
-    changes = {"rounds": 10**6, "local_epochs": None, "local_steps": steps, "trace_local_models": None}
-    short = config.model_copy(update=changes)
     dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)
-    run = Run(short, dataset, device="cuda", engine=engine, block=block, data_dir=data_dir)
+    run = Run(shortened(config), dataset, device="cuda", engine=engine, block=block, data_dir=data_dir)
     before, total = torch.cuda.mem_get_info()
     before += torch.cuda.memory_reserved()  # what the run holds already
     run.step()

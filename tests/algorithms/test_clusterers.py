@@ -9,10 +9,10 @@ import torch
 from sklearn.cluster import KMeans as Reference
 from sklearn.metrics import adjusted_rand_score
 
-from algorithms import tree
+from algorithms import fedcluster, tree
 from algorithms.clustering import bipartition, cluster_seed, coordinates, inner_products
 from algorithms.fedavg import FedAvg
-from algorithms.fedcluster import FedCluster, cosines, mean_norm
+from algorithms.fedcluster import FedCluster, cosines, lengths
 from algorithms.kmeans import KMeans
 from algorithms.local import LocalResult
 from algorithms.rows import no_rows
@@ -86,12 +86,12 @@ def test_ties_and_a_pair_are_cut_too():
 
 
 def test_lengths_and_cosines_by_hand():
-    """Updates (3, 4) and (0, -5), both of length 5, and 0: cosine -20 / 25; the mean with weights 1, 1, 2 is
-    (3, -1) / 4."""
-    products = inner_products({"a": torch.tensor([[3.0], [0.0], [0.0]]), "b": torch.tensor([[4.0], [-5.0], [0.0]])})
+    """Updates (3, 4) and (0, -5), both of length 5, and 0: cosine -20 / 25."""
+    updates = {"a": torch.tensor([[3.0], [0.0], [0.0]]), "b": torch.tensor([[4.0], [-5.0], [0.0]])}
+    products = inner_products(updates)
+    assert lengths(updates).tolist() == [5, 5, 0]
     assert products.tolist() == [[25, -20, 0], [-20, 25, 0], [0, 0, 0]]
     assert cosines(products).tolist() == [[1, -0.8, 0], [-0.8, 1, 0], [0, 0, 0]]
-    assert mean_norm(products, torch.tensor([1.0, 1.0, 2.0]).double()).item() == pytest.approx(10**0.5 / 4)
 
 
 # The criterion, by hand: clients of 4 examples each send these updates
@@ -170,6 +170,23 @@ def test_a_cluster_is_cut_again_only_when_its_clients_have_sent_new_updates():
 
 def test_no_more_clusters_than_asked_for():
     assert after(FedCluster(3, **ALWAYS), SPLIT, SPLIT, SPLIT)[0] == [0, 2, 1, 1]
+
+
+def test_updates_are_kept_until_no_cut_can_come_any_more():
+    assert len(after(FedCluster(3, **ALWAYS), SPLIT)[1]["clients"]["rows"]) == 4
+    clusters, state = after(FedCluster(2, **ALWAYS), SPLIT, SPLIT)
+    assert clusters == [0, 0, 1, 1] and not state["clients"]["rows"]
+    assert not after(FedCluster(1, **ALWAYS), SPLIT)[1]["clients"]["rows"]
+
+
+def test_updates_are_compared_with_each_other_only_where_a_cluster_is_cut(monkeypatch):
+    calls = []
+    monkeypatch.setattr(fedcluster, "inner_products", lambda stacked: calls.append(1) or inner_products(stacked))
+    after(FedCluster(2, 0.04, 0.6), FIRST, SPLIT)
+    after(FedCluster(2, 0.06, 0.61), FIRST, SPLIT)
+    assert not calls
+    after(FedCluster(2, 0.06, 0.6), FIRST, SPLIT)
+    assert len(calls) == 1
 
 
 # KMeans

@@ -6,6 +6,7 @@ longer than what they assert needs.
 
 import dataclasses
 import itertools
+import json
 import math
 import typing
 from dataclasses import replace
@@ -16,6 +17,8 @@ import torch
 
 import algorithms
 from algorithms import calibration, tree
+from algorithms.ditto import Ditto
+from algorithms.local_training import LocalTraining
 from algorithms.rows import without_clients
 from bench.results.artifacts import Folder, on_host
 from bench.simulation.evaluation import evaluate
@@ -32,12 +35,21 @@ from tests.support.toy import (
     train,
 )
 
-METHODS = list(algorithms.REGISTRY)
+METHODS = {name: (name, {}) for name in algorithms.REGISTRY} | {
+    "fedcollab-ditto": ("fedcollab", {"base": Ditto()}),
+    "fedcollab-local": ("fedcollab", {"base": LocalTraining()}),
+}
 
 
 @pytest.fixture(scope="module", params=METHODS)  # so that all tests of a method come one after another, and share
-def name(request):
-    return request.param
+def named(request):
+    """A method's name in the registry, and options that it is tested with."""
+    return METHODS[request.param]
+
+
+@pytest.fixture(scope="module")
+def name(named):
+    return named[0]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,8 +61,9 @@ def short_calibrations():
 
 
 @pytest.fixture
-def method(name):
-    return toy_method(name)
+def method(named):
+    name, options = named
+    return toy_method(name, **options)
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.6])
@@ -176,6 +189,8 @@ def test_another_seed_gives_another_model(name, method):
 
 def test_every_option_has_an_effect(name, method):
     """Each field, changed alone, changes what is deployed at the end."""
+    if method != toy_method(name):
+        pytest.skip("not every option has an effect on every base: local trains the same in any coalition")
     kinds, short = typing.get_type_hints(type(method)), {"local_epochs": 1, **settings_for(name)}
     default = deployed_weight(method, **short)
     for option in dataclasses.fields(method):
@@ -204,6 +219,15 @@ def test_a_model_with_batch_norm_is_trained_and_its_statistics_move(name, method
     assert deployed.buffers.keys() >= start.keys() and any("running_mean" in key for key in deployed.buffers)
     assert all(bool((leaf != start.get(key, 0)).any()) for key, leaf in deployed.buffers.items())
     assert all(map(math.isfinite, evaluate(task, deployed).values()))
+
+
+def test_training_that_diverges_ends_in_numbers_that_are_not_finite_and_not_in_an_error(name, method):
+    task = toy_task(lr=1e30, **settings_for(name))
+    state, left = method.init(task), method.num_rounds(task.settings)
+    while tree.all_finite(method.watched(state)) and left:
+        state, left = method.step(task, state), left - 1
+    assert not tree.all_finite(method.watched(state))
+    json.dumps(method.diagnostics(state), allow_nan=False)  # of its record
 
 
 def test_description_is_one_sentence(name):

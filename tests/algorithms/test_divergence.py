@@ -46,7 +46,7 @@ def reference(task, i: int, j: int, lr: float, rounds: int) -> tuple[float, int]
     data = [halves(task, client, half) for client in (i, j)]
     params, best, idle = initial(task), -1.0, 0
     for round in range(rounds + 1):
-        if round % 10 == 0:
+        if round % 10 == 0 or round == rounds:
             right = [
                 ((logits(params, *validation) >= 0) == bool(target)).double().mean().item()
                 for target, (_, validation) in enumerate(data)
@@ -83,6 +83,15 @@ def test_all_pairs_are_as_two_clients_that_average_their_models(sizes):
     assert len(found.rounds.unique()) > 2, "some pairs stop, others go on"
 
 
+def test_the_last_round_is_evaluated_whatever_its_number():
+    task = toy_task(sizes=LARGE)
+    values = [[reference(task, 0, 2, 0.3, rounds)[0] for rounds in (10, number)] for number in range(11, 20)]
+    number = next(number for number, (before, after) in enumerate(values, 11) if after > before)
+    found = estimate(task, 0.3, number)
+    value, rounds = reference(task, 0, 2, 0.3, number)
+    assert found.divergences[0, 2].item() == pytest.approx(value) and found.rounds[0, 2] == rounds == number
+
+
 def test_the_learning_rate_and_the_seed_count():
     task = toy_task(sizes=LARGE)
     found = estimate(task, 0.3, 50).divergences
@@ -96,6 +105,29 @@ def test_pairs_in_blocks_are_as_all_at_once(monkeypatch):
     monkeypatch.setattr(divergence, "_NUMBERS_AT_ONCE", 1)
     for one, other in zip(whole, estimate(task, 0.1, 40), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_what_blocks_have_found_is_kept_when_a_later_one_is_interrupted(monkeypatch, tmp_path):
+    task, trained, train = toy_task(sizes=(80, 90, 100)), [], divergence._Block.train
+    whole = estimate(task, 0.1, 40)
+    monkeypatch.setattr(divergence, "_NUMBERS_AT_ONCE", 1)  # three blocks of one pair
+
+    def interrupted(block, rounds):
+        trained.append(block)
+        if len(trained) == 3:
+            raise KeyboardInterrupt
+        return train(block, rounds)
+
+    monkeypatch.setattr(divergence._Block, "train", interrupted)
+    task = replace(task, derived_dir=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        estimate(task, 0.1, 40)
+    for one, other in zip(whole, estimate(task, 0.1, 40), strict=True):
+        torch.testing.assert_close(one, other)
+    assert len(trained) == 4, "the third pair twice"
+    estimate(task, 0.2, 40)
+    estimate(task, 0.1, 30)
+    assert len(trained) == 10
 
 
 def test_a_batch_is_32_different_training_examples_of_either_client():

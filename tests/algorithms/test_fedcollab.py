@@ -10,9 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import algorithms
-from algorithms import divergence, fedcollab
+from algorithms import divergence, fedcollab, tree
 from algorithms.ccvr import CCVR
 from algorithms.centralized import Centralized
 from algorithms.clsnorm import ClsNorm
@@ -130,6 +132,33 @@ def test_clients_in_any_order_deploy_their_own_models():
     for ids in ([3, 0, 4], [2], [4, 3, 2, 1, 0]):
         some = deployed(method, task, state, torch.tensor(ids))
         assert_equal(some, {key: {k: leaf[ids] for k, leaf in part.items()} for key, part in everyone.items()})
+
+
+class Allocated(TorchDispatchMode):
+    """Counts the bytes of all tensors that are computed within, or looked at."""
+
+    def __init__(self):
+        super().__init__()
+        self.held = []  # so that no other gets their place
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **kwargs or {})
+        self.held += [leaf.untyped_storage() for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+        return found
+
+    @property
+    def num_bytes(self) -> int:
+        return sum({storage.data_ptr(): storage.nbytes() for storage in self.held}.values())
+
+
+def test_a_shared_model_is_written_out_once_for_each_client():
+    task, method = toy_task(), collab(capacity=2.0)
+    state = train(method, task, 1)
+    assert 1 < len(state["models"]) < 5
+    with Allocated() as allocated:
+        found = method.deploy(task, state, EVERYONE)
+    models = tree.num_bytes([model["params"] for model in state["models"].values()])
+    assert 0 <= allocated.num_bytes - models - tree.num_bytes(found.params) < 0.1 * models, "the rest are indices"
 
 
 # What it keeps and counts
@@ -290,20 +319,48 @@ def test_published_divergences_give_the_published_coalitions(name):
 
 
 def config(**settings):
-    return SimpleNamespace(**{"dataset": "cifar10", "partition": "feature-shift", "population": 20} | settings)
+    usual = {"dataset": "cifar10", "partition": "feature-shift", "clients": 20, "split": "test", "first_clients": None}
+    usual |= {"train_examples": None, "test_examples": None} | settings
+    return SimpleNamespace(**{"population": usual["first_clients"] or usual["clients"]} | usual)
 
 
 def test_published_divergences_are_for_the_clients_of_the_paper():
     method = FedCollab(divergence="published")
     assert method.validate(config()) == []
     assert method.validate(config(dataset="fmnist", partition="label-shift")) == []
-    for other in ({"population": 8}, {"dataset": "mnist"}, {"partition": "dir-0.5"}):
+    for other in ({"clients": 8}, {"dataset": "mnist"}, {"partition": "dir-0.5"}):
         (sentence,) = method.validate(config(**other))
         assert sentence.startswith("Divergences are published for 20 clients of fmnist with label-shift, cifar10 with")
         assert sentence.endswith("; use divergence estimated.") and str(next(iter(other.values()))) in sentence
         assert FedCollab().validate(config(**other)) == []
     with pytest.raises(ValueError, match="10 x 2100 and 10 x 14; .* This run has 1 x 13 and 1 x 4 and"):
         method.init(toy_task())
+
+
+@pytest.mark.parametrize(
+    "other, said",
+    [
+        ({"split": "validation"}, "split validation"),
+        ({"train_examples": 30_000}, "train_examples 30000"),
+        ({"test_examples": 1000}, "test_examples 1000"),
+        ({"clients": 40, "first_clients": 20}, "first_clients 20"),
+    ],
+)
+def test_published_divergences_are_for_clients_with_all_their_examples(other, said):
+    assert FedCollab(divergence="published").validate(config(**other)) == [
+        f"Divergences are published for clients with all their examples, but got {said}; use split test and all examples and "
+        "clients, or divergence estimated."
+    ]
+    assert FedCollab().validate(config(**other)) == []
+    assert FedCollab(divergence="published").validate(config(train_examples=50_000, test_examples=10_000)) == []
+
+
+def test_published_divergences_at_other_seeds_are_footnoted():
+    method = FedCollab(divergence="published")
+    assert method.caveats(toy_task(seed=0)) == FedCollab().caveats(toy_task(seed=1)) == []
+    assert method.caveats(toy_task(seed=1)) == [
+        "fedcollab: published divergences are those of the clients of seed 0; at other seeds, clients are others."
+    ]
 
 
 # Refusals

@@ -126,8 +126,8 @@ TESTED_ELSEWHERE = {
     "count_rule": "test_fedcat.py: weights",
     "restarts": "test_coalitions.py: only some searches find the best coalitions",
     "divergence": "test_fedcollab.py: published for the clients of the paper only",
-    "features": "test_fedcollab.py: a file of weights",
     "discriminator_lr": "test_fedcollab.py: divergences, of which coalitions may be the same",
+    "features": "test_fedcollab.py: a file of weights",
     "discriminator_rounds": "test_fedcollab.py: divergences, of which coalitions may be the same",
 }
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.config.resolve import resolve
-from bench.execution.gpu_sharing import GpuAllocator, Profile, Unprofiled, kind_of, trials_per_gpu
+from bench.execution.gpu_sharing import GpuAllocator, Profile, Unprofiled, kind_of, shortened, trials_per_gpu
 from bench.execution.resources import Resources
 
 AUTO = Resources(1, 1.0, "cuda", auto=True)
@@ -54,6 +54,15 @@ def allocator(tmp_path):
 )
 def test_memory_time_and_cores_bound_how_many_trials_share_a_gpu(used_mb, busy, cores, trials, by):
     assert trials_per_gpu(Profile(used_mb, 100_000, busy), cores) == (trials, by)
+
+
+def test_a_profile_has_short_rounds_and_waits_for_no_discriminators():
+    of = {"rounds": 2, "local_epochs": 3, "base": "ditto", "capacity": 3.0}
+    short = shortened(job(algorithm="fedcollab", **of).config)
+    assert (short.rounds, short.local_epochs, short.local_steps) == (10**6, None, 40)
+    assert short.algorithm["discriminator_rounds"] == 1 and short.algorithm["capacity"] == 3.0
+    assert short.algorithm["base"]["name"] == "ditto"
+    assert shortened(job().config).algorithm == job().config.algorithm
 
 
 def test_runs_of_a_kind_are_profiled_once_and_what_was_found_is_remembered(allocator):

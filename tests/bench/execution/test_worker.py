@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 from PIL import Image
 
 import bench.simulation.run
+from algorithms import divergence
 from bench.config.resolve import resolve
 from bench.execution import worker as workers
 from bench.execution.job import Job
@@ -66,6 +68,35 @@ def test_another_worker_goes_on_from_the_checkpoint_and_reports_everything(job, 
     assert later[0].note == "continues after round 4"
     assert (later[0].start, len(later[0].rows)) == (0, 5)
     assert rows(later) == rows(whole)
+
+
+@pytest.mark.slow
+def test_a_run_of_coalitions_that_is_killed_between_divergences_and_first_round_does_not_compute_them_again(
+    job, tmp_path, monkeypatch
+):
+    flat = {"algorithm": "fedcollab", **DIGITS, "rounds": 2, "discriminator_rounds": 20}
+    job = replace(job, config=resolve(flat))
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "whole"))
+    whole = train(replace(job, folder=str(tmp_path / "whole")))
+    killed = f"""
+import os, signal
+from algorithms import fedcollab
+from bench.config.resolve import resolve
+from bench.execution.job import Job
+from bench.execution.worker import Worker
+from bench.simulation.retention import StateRetention
+import torch
+torch.set_num_threads({torch.get_num_threads()})
+fedcollab.solve = lambda *of: os.kill(os.getpid(), signal.SIGKILL)
+Worker(Job("a1", resolve({flat!r}), {str(tmp_path)!r}, StateRetention(final="none")), None, "cpu").step()
+"""
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
+    ended = subprocess.run([sys.executable, "-c", killed], cwd=ROOT)
+    assert ended.returncode == -signal.SIGKILL
+    monkeypatch.setattr(divergence, "_inputs", None)  # what discriminators read
+    later = train(job)
+    assert rows(later) == rows(whole) and len(rows(whole)) == 2
+    assert later[-1].result["diagnostics"] == whole[-1].result["diagnostics"]
 
 
 def test_a_checkpoint_of_another_run_is_ignored_with_a_sentence(job, monkeypatch):
