@@ -28,8 +28,8 @@ class Estimated(NamedTuple):
     """What the discriminators have found.
 
     Attributes:
-        divergences: [N, N], float64, symmetric, 0 on the diagonal: 2 a - 1, with the best balanced accuracy a of a pair's
-            discriminator, in [0, 1].
+        divergences: [N, N], float64, symmetric, 0 on the diagonal: 2 a - 1, in [-1, 1], with the best balanced accuracy a of a
+            pair's discriminator.
         rounds: [N, N], that a pair has trained.
     """
 
@@ -74,8 +74,8 @@ def estimate(task, lr: float, rounds: int, network: Pretrained | None = None) ->
 
     with 200 hidden units and PyTorch's initialisation, the same for all pairs. In a round both clients of a pair start from
     their discriminator and take one step of SGD on one random batch of up to 32 examples, with the binary cross-entropy and
-    target 0 for the first and 1 for the second; the new discriminator is the mean of the two. Before the first round, after
-    every tenth and after the last it is evaluated: the sum of its accuracies on the two validation sets. A pair stops after ten
+    target 0 for the first and 1 for the second; the new discriminator is the mean of the two. After the rounds 1, 11, 21 and so
+    on, and after the last, it is evaluated: the sum of its accuracies on the two validation sets. A pair stops after ten
     evaluations in a row without a strictly larger sum; the largest one, less 1, is the divergence. Nothing is augmented; under
     the partition noise-s an image has the same noise in all rounds.
 
@@ -193,7 +193,7 @@ class _Block:
         best, idle = torch.full((count,), -math.inf, dtype=torch.float64), torch.zeros(count, dtype=torch.long)
         trained = torch.full((count,), rounds)
         for round in range(rounds + 1):
-            if round % _INTERVAL == 0 or round == rounds:
+            if round % _INTERVAL == 1 or round == rounds:
                 going = self.pairs.cpu()
                 accuracies = self._evaluate(going.tolist())
                 better = accuracies > best[going]

@@ -63,6 +63,7 @@ class FedCollab(Wrapper):
             weights of a file (see `bench.models.pretrained.load`), as the code has for CIFAR.
     """
 
+    version = 2  # 1 evaluated discriminators after the rounds 0, 10, 20 and so on
     does = "divides clients into coalitions and trains in each"
     takes_personal = True
     personal = True
