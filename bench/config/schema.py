@@ -109,13 +109,6 @@ class RunConfig(BaseModel):
 
 
 SETTINGS = tuple(name for name in RunConfig.model_fields if name != "versions")
-PARTITION_SETTINGS = (
-    *("dataset", "partition", "clients", "first_clients", "split", "validation_share"),
-    *("train_examples", "test_examples", "dirichlet_seed_override"),
-)
-"""Which examples each client trains and tests on, beside the seed."""
-DATA_SETTINGS = (*PARTITION_SETTINGS, "transform", "image_size")
-"""What clients see of their data, beside the seed."""
 DEFAULT_VALIDATION_SHARE = 0.15  # of CCVR (Luo et al., NeurIPS 2021, Section 5.1)
 
 

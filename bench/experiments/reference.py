@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bench.config.schema import DATA_SETTINGS
 from bench.experiments.labels import value_of
-from bench.results.records import StoredCell
+from bench.results.records import DATA_SETTINGS, StoredCell
 
 
 def is_reference(layout: Mapping[str, Any], cell: StoredCell) -> bool:

@@ -54,7 +54,21 @@ def coalitions_of(
         return best_coalitions(of_clients, num_examples, (smallest, largest), search, tuple(coalitions))
 
     key = (_RESTARTS, smallest, largest, str(divergences), str(coalitions))
-    return {name: found.tolist() for name, found in task.derived("coalitions-by-capacity", key, compute).items()}
+    found = task.derived("coalitions-by-capacity", key, compute, lambda found: _are_intervals(found, len(coalitions)))
+    return {name: of.tolist() for name, of in found.items()}
+
+
+def _are_intervals(found: Any, clients: int) -> bool:
+    """Whether something of any type may be what `best_coalitions` finds for so many clients."""
+    if not isinstance(found, dict) or found.keys() != {"ends", "coalitions"}:
+        return False
+    ends, coalitions = found["ends"], found["coalitions"]
+    if any(not isinstance(of, Tensor) or not of.dim() for of in (ends, coalitions)):
+        return False
+    if (ends.dtype, coalitions.dtype) != (torch.float64, torch.int64) or coalitions.shape != (len(ends) - 1, clients):
+        return False
+    ascending = ends.isfinite().all() and (ends.diff() >= 0).all()
+    return bool(ascending and ((coalitions >= 0) & (coalitions < clients)).all())
 
 
 def best_coalitions(

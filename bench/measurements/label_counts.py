@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.config.schema import PARTITION_SETTINGS
+from bench.results.records import PARTITION_SETTINGS
 from bench.results.store import Store
 
 NAME = "label-counts"

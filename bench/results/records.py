@@ -20,6 +20,14 @@ CONFIG = {
     "versions": {str: is_integer},
 }
 
+PARTITION_SETTINGS = (
+    *("dataset", "partition", "clients", "first_clients", "split", "validation_share"),
+    *("train_examples", "test_examples", "dirichlet_seed_override"),
+)
+"""Settings of a config: which examples each client trains and tests on, beside the seed."""
+DATA_SETTINGS = (*PARTITION_SETTINGS, "transform", "image_size")
+"""Settings of a config: what clients see of their data, beside the seed."""
+
 
 def is_config(value: Any) -> bool:
     """Whether a value is the config of a run, as far as a report reads it."""

@@ -32,6 +32,7 @@ W1 = {
     "first_clients": None,
     "model": "simple-cnn",
     "model_width": 1.0,
+    "weights": "none",
     "transform": "fedconcat",
     "rounds": 2,
     "local_epochs": 1,

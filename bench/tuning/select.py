@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.config.schema import DATA_SETTINGS, RunConfig, run_id
+from bench.config.schema import RunConfig, run_id
 from bench.errors import ConfigError
 from bench.execution import driver
 from bench.execution.resources import Machines
@@ -16,6 +16,7 @@ from bench.experiments.cells import Cell
 from bench.experiments.planning import has_last_state
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
 from bench.provenance import commit
+from bench.results.records import DATA_SETTINGS
 from bench.results.store import Store
 from bench.simulation.data import divide
 from bench.simulation.retention import StateRetention

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from bench.config.schema import DATA_SETTINGS
 from bench.results.metrics import METRICS
+from bench.results.records import DATA_SETTINGS
 from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
 from reports.tables.aggregate import compared_keys, contest_name, label, split_of

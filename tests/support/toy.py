@@ -172,7 +172,7 @@ TOYS = {
     "fedcluster": Toy(counters=_CLUSTERED),
     "kmeans": Toy(everyone_begins=True, counters=_CLUSTERED, search={"rounds": 12}),
     "per-fedavg": Toy(counters=([0, 0],)),  # buffers stay
-    "pfedme": Toy(counters=([5, 5],)),  # of theta, whose passes begin anew with each batch
+    "pfedme": Toy(counters=([0, 0],)),  # the counter of a local model stays
     "fedcollab": Toy(counters=_CLUSTERED, smallest_client=2, outlines_are_bounds=True),
     "fedcat": _CAT,
     "fedcat-gc": _CAT,

@@ -1,12 +1,14 @@
 """The coalitions with the lowest objective for every C: against a search of all partitions, and the paper's matrices."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 from algorithms.coalitions import objective, solve
+from bench.measurements import capacities
 from bench.measurements.capacities import best_coalitions
 
 ORACLE = json.loads((Path(__file__).parents[2] / "algorithms" / "fedcollab_oracle.json").read_text())["settings"]
@@ -85,3 +87,22 @@ def test_what_a_search_misses_is_found_as_a_merger_or_because_it_is_known():
     apart = (0.3 + 3 * divergences).fill_diagonal_(0)
     spread = best_coalitions(apart, num_examples, (0.1, 50.0), blind, tuple(range(8)))
     assert spread["coalitions"].tolist()[0] == list(range(8))
+
+
+def test_what_a_file_holds_is_checked():
+    whole = {"ends": torch.tensor([0.5, 3.0, 50.0]).double(), "coalitions": torch.tensor([[0, 1, 2], [0, 0, 1]])}
+    assert capacities._are_intervals(whole, 3)
+    wrong = [
+        None,
+        {"ends": whole["ends"]},
+        whole | {"ends": [0.5, 3.0, 50.0]},
+        whole | {"ends": whole["ends"].float()},
+        whole | {"ends": whole["ends"].flip(0)},
+        whole | {"ends": torch.tensor([0.5, 3.0, math.nan]).double()},
+        whole | {"ends": torch.tensor(0.5).double()},
+        whole | {"coalitions": whole["coalitions"][:1]},
+        whole | {"coalitions": whole["coalitions"].double()},
+        whole | {"coalitions": whole["coalitions"] + 1},
+    ]
+    assert not any(capacities._are_intervals(found, 3) for found in wrong)
+    assert not capacities._are_intervals(whole, 4)
