@@ -67,8 +67,14 @@ def solve(
     return found[best], values[best]
 
 
-def descend(orders: Callable[[], Tensor], divergences: Tensor, num_examples: Tensor, capacity: float) -> Descended:
-    """Greedy searches side by side, from clients that are all alone.
+def descend(
+    orders: Callable[[], Tensor],
+    divergences: Tensor,
+    num_examples: Tensor,
+    capacity: float,
+    start: Tensor | None = None,
+) -> Descended:
+    """Greedy searches side by side.
 
     In a sweep every client in turn moves to the coalition, perhaps an empty one, with which the objective is lowest, if that is
     strictly lower; of equals to the first. A search ends with a sweep in which nobody moves.
@@ -76,9 +82,10 @@ def descend(orders: Callable[[], Tensor], divergences: Tensor, num_examples: Ten
     Args:
         orders: a new order of the clients for each search, [R, N], at each call.
         divergences, num_examples, capacity: as in `objective`.
+        start: coalitions from which the searches start, [R, N]; None for clients that are all alone.
     """
     order = orders()
-    members = _members(torch.arange(order.shape[1]).expand(order.shape))
+    members = _members(torch.arange(order.shape[1]).expand(order.shape) if start is None else start)
     sweeps = torch.zeros(len(order), dtype=torch.long)
     going = torch.ones(len(order), dtype=torch.bool)
     for _ in range(_MOST_SWEEPS):

@@ -158,7 +158,7 @@ class Divergences(Part):
 
 
 class CoalitionsByCapacity(Part):
-    """The coalitions with the lowest objective of FedCollab for every C (its option `capacity`) of a range.
+    """The best coalitions that a search finds for every C of FedCollab (its option `capacity`) in a range.
 
     Attributes:
         smallest, largest: ends of the range.

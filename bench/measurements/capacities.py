@@ -1,15 +1,16 @@
-"""The coalitions with the lowest objective of FedCollab for every C of a range, from the divergences that a run has found."""
+"""The best coalitions that a search finds for every C of FedCollab in a range, from the divergences that a run has found."""
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.coalitions import objective, solve
+from algorithms.coalitions import descend, objective, solve
 
-_RESTARTS = 20  # of the search at each C: what it misses at one, it finds at another, or as a merger
+_RESTARTS = 100  # of the search at each C, as many as a run has unless it is told otherwise
+_SEARCHED = 30  # values of C with which the search begins
 _TOLERANCE = 1e-9  # slopes and values that differ by less are equal
 
 Coalitions = tuple[int, ...]
@@ -33,7 +34,7 @@ class Line(NamedTuple):
 def coalitions_of(
     task: Any, divergences: list[list[float]], coalitions: list[int], smallest: float, largest: float
 ) -> dict[str, list]:
-    """The best coalitions for each C.
+    """The best coalitions that are found for each C.
 
     Args:
         task: of a run of FedCollab.
@@ -78,55 +79,95 @@ def best_coalitions(
     search: Callable[[float], Tensor],
     known: Coalitions,
 ) -> dict[str, Tensor]:
-    """The coalitions with the lowest objective, for each C of a range.
+    """The coalitions with the lowest objective among those that are found, for each C of a range.
 
-    The objective of given coalitions is linear in C, so that each is best in one interval. Those that are best at the ends are
-    searched first, then those that are best where the lines of two neighbours cross, until nothing better is found there
-    (Eisner and Severance, Mathematical Techniques for Efficient Record Segmentation in Large Shared Databases, JACM 1976).
-
-    A search that moves one client at a time may miss that two coalitions had better be one: whatever is best somewhere is also
-    tried with any two of its coalitions merged.
+    The objective of given coalitions is linear in C, so that each is best in one interval. It is searched at some C, and where
+    the lines of two neighbours cross (Eisner and Severance, Mathematical Techniques for Efficient Record Segmentation in Large
+    Shared Databases, JACM 1976); whatever is best in an interval is improved at both of its ends; until nothing better is found.
+    There may be better ones: no search but one of all partitions is sure of the best.
 
     Args:
-        divergences: as in `algorithms.coalitions.solve`.
-        num_examples: [N], float64.
+        divergences, num_examples: as in `algorithms.coalitions.solve`.
         ends: of the range of C.
-        search: the best coalitions [N] for a C, as far as it can tell, numbered in the order of their first clients.
-        known: coalitions that may be best somewhere, numbered likewise.
+        search: good coalitions [N] for a C, numbered in the order of their first clients.
+        known: coalitions, numbered likewise, that count only where they are better than all that are found.
 
     Returns:
         As `coalitions_of`, as tensors.
     """
-    clipped = divergences.clamp(min=0)
+    divergences = divergences.clamp(min=0)
     lines: dict[Coalitions, Line] = {}
 
-    def add(candidates: list[Coalitions]) -> None:
-        if new := [candidate for candidate in candidates if candidate not in lines]:
-            at_zero, at_one = (objective(torch.tensor(new), clipped, num_examples, capacity) for capacity in (0.0, 1.0))
-            lines.update(zip(new, map(Line, (at_one - at_zero).tolist(), at_zero.tolist()), strict=True))
+    def add(candidate: Tensor) -> None:
+        if (name := tuple(candidate.tolist())) not in lines:
+            at_zero, at_one = (objective(candidate[None], divergences, num_examples, of).item() for of in (0.0, 1.0))
+            lines[name] = Line(at_one - at_zero, at_zero)
 
-    add([known])
-    merged: set[Coalitions] = set()
-    searched: set[tuple[Coalitions, Coalitions]] = set()
-    wanted = [*ends]
+    tried: set[tuple[Coalitions, float]] = set()
+    wanted = np.geomspace(*ends, _SEARCHED).tolist()
+    searched = {*wanted}
     while wanted:
-        add([tuple(search(capacity).tolist()) for capacity in wanted])
+        for capacity in wanted:
+            add(search(capacity))
         borders, best = _envelope(lines, *ends)
-        while unmerged := [one for one in best if one not in merged]:
-            for one in unmerged:
-                add(list(_merged(one)))
-            merged.update(unmerged)
+        while untried := [*_at_ends(borders, best) - tried]:
+            for coalitions, capacity in sorted(untried):
+                add(improved(torch.tensor(coalitions), divergences, num_examples, capacity))
+            tried.update(untried)
             borders, best = _envelope(lines, *ends)
-        neighbours = dict(zip(itertools.pairwise(best), borders[1:-1], strict=True))
-        wanted = [end for pair, end in neighbours.items() if pair not in searched]
-        searched |= neighbours.keys()
+        wanted = [border for border in borders if border not in searched]
+        searched.update(wanted)
+    lowest = [lines[one] for one in (*best, best[-1])]
+    add(torch.tensor(known))
+    # The lowest lines are concave in C together: another one is below them somewhere only if it is so at a border.
+    if any(
+        lines[known].at(border) < line.at(border) - _TOLERANCE for border, line in zip(borders, lowest, strict=True)
+    ):
+        borders, best = _envelope(lines, *ends)
     return {"ends": torch.tensor(borders, dtype=torch.float64), "coalitions": torch.tensor(best)}
 
 
-def _merged(coalitions: Coalitions) -> Iterator[Coalitions]:
-    """The same with any two coalitions in one; the numbers stay in the order of first clients."""
-    for first, second in itertools.combinations(range(max(coalitions) + 1), 2):
-        yield tuple(first if own == second else own - (own > second) for own in coalitions)
+def _at_ends(borders: list[float], best: list[Coalitions]) -> set[tuple[Coalitions, float]]:
+    """The best coalitions of each interval with its two ends."""
+    return {*zip(best, borders[:-1], strict=True), *zip(best, borders[1:], strict=True)}
+
+
+def improved(coalitions: Tensor, divergences: Tensor, num_examples: Tensor, capacity: float) -> Tensor:
+    """Coalitions [N] of which no client had better move, and no two had better be one: found from given ones, step by step.
+
+    A search that moves one client at a time misses that two coalitions had better be one.
+
+    Args:
+        divergences, num_examples, capacity: as in `algorithms.coalitions.objective`.
+    """
+    order = torch.arange(len(coalitions))[None]
+    while True:
+        found = descend(lambda: order, divergences, num_examples, capacity, coalitions[None]).coalitions[0]
+        pair = _best_merger(found, divergences, num_examples, capacity)
+        if pair is None:
+            return found
+        coalitions = torch.where(found == pair[1], pair[0], found)
+
+
+def _best_merger(
+    coalitions: Tensor, divergences: Tensor, num_examples: Tensor, capacity: float
+) -> tuple[int, int] | None:
+    """The two coalitions that had best be one; None if no merger makes the objective lower."""
+    members = (coalitions[:, None] == torch.arange(int(coalitions.max()) + 1)).double()  # [N, K]
+    clients, examples = members.sum(0), num_examples @ members
+    between = members.T @ (num_examples[:, None] * divergences) @ members
+
+    def cost(clients: Tensor, examples: Tensor, divergence: Tensor) -> Tensor:
+        return clients * capacity * examples.rsqrt() + divergence / examples
+
+    within = between.diagonal()
+    together = (of[:, None] + of for of in (clients, examples, within))
+    apart = cost(clients, examples, within)
+    clients, examples, divergence = together
+    rise = cost(clients, examples, divergence + between + between.T) - apart[:, None] - apart
+    rise.fill_diagonal_(0)
+    first, second = divmod(int(rise.argmin()), len(rise))
+    return (first, second) if rise[first, second] < -_TOLERANCE else None
 
 
 def _envelope(lines: dict[Coalitions, Line], smallest: float, largest: float) -> tuple[list[float], list[Coalitions]]:

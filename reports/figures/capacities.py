@@ -1,4 +1,4 @@
-"""Figure of the coalitions with the lowest objective of FedCollab for every C of a range: how many, and who is in which."""
+"""Figure of the best coalitions that were found for every C of FedCollab in a range: how many, and who is in which."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class ByCapacity(NamedTuple):
     Attributes:
         run: its coalitions.
         ends: [S + 1], of intervals of C.
-        coalitions: [S, N], the best in each interval.
+        coalitions: [S, N], the best that were found in each interval.
     """
 
     run: Divided
@@ -67,7 +67,7 @@ def draw(panels: list[ByCapacity]):
             for axes in drawn[2 * (number // columns) :, number % columns]:
                 axes.remove()
         for row in range(rows):
-            drawn[2 * row, 0].set_ylabel("Coalitions")
+            drawn[2 * row, 0].set_ylabel("Coalitions (best found)")
             drawn[2 * row + 1, 0].set_ylabel("Client, by coalition")
         figure.supxlabel("C (capacity)", fontsize=STYLE["axes.labelsize"])
         handles = {

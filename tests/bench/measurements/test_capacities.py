@@ -1,4 +1,4 @@
-"""The coalitions with the lowest objective for every C: against a search of all partitions, and the paper's matrices."""
+"""The best coalitions that are found for every C: against a search of all partitions, and the paper's matrices."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def test_coalitions_of_the_authors_are_best_in_the_known_range_of_c(name):
     number_of = {client: number for number, of in enumerate(setting["coalitions"]["coalitions"]) for client in of}
     shipped = tuple(number_of[client] for client in range(20))
     alone = tuple(range(20))
-    # They are found, not only kept: the search begins with clients that are all alone.
+    # They are found, not only kept: what is known is another partition.
     found = best_coalitions(divergences, num_examples, (0.5, 50.0), greedy(divergences, num_examples), alone)
     place = found["coalitions"].tolist().index(list(shipped))
     assert found["ends"][place : place + 2].tolist() == pytest.approx(RANGES[name], abs=0.005)
@@ -74,7 +74,7 @@ def test_two_clients_join_where_the_gain_of_the_one_exceeds_the_distance():
     assert found["ends"].tolist() == pytest.approx([1, 0.25 / (0.1 - 200**-0.5), 100])
 
 
-def test_what_a_search_misses_is_found_as_a_merger_or_because_it_is_known():
+def test_what_a_search_misses_is_found_by_moves_and_mergers():
     groups = torch.arange(8) // 2
     divergences = 0.2 * (groups[:, None] != groups).double()
     num_examples = torch.full((8,), 50.0, dtype=torch.float64)
@@ -82,11 +82,40 @@ def test_what_a_search_misses_is_found_as_a_merger_or_because_it_is_known():
     def blind(capacity: float) -> torch.Tensor:
         return groups
 
-    found = best_coalitions(divergences, num_examples, (0.001, 50.0), blind, tuple(range(8)))
+    found = best_coalitions(divergences, num_examples, (0.001, 50.0), blind, tuple(groups.tolist()))
     assert found["coalitions"].tolist()[0] == groups.tolist() and found["coalitions"].tolist()[-1] == [0] * 8
     apart = (0.3 + 3 * divergences).fill_diagonal_(0)
-    spread = best_coalitions(apart, num_examples, (0.1, 50.0), blind, tuple(range(8)))
+    spread = best_coalitions(apart, num_examples, (0.1, 50.0), blind, tuple(groups.tolist()))
     assert spread["coalitions"].tolist()[0] == list(range(8))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_improved_coalitions_are_not_improved_by_any_move_or_merger(seed):
+    draws = torch.Generator().manual_seed(seed)
+    divergences = torch.rand(9, 9, generator=draws, dtype=torch.float64)
+    divergences = (divergences + divergences.T).fill_diagonal_(0) / 4
+    num_examples = torch.randint(5, 200, (9,), generator=draws).double()
+    start = torch.randint(0, 9, (9,), generator=draws)
+    found = capacities.improved(start, divergences, num_examples, 4.0)
+    moved = [found.index_fill(0, torch.tensor([client]), into) for client in range(9) for into in range(9)]
+    merged = [torch.where(found == one, other, found) for one in range(9) for other in range(9)]
+    values = objective(torch.stack([found, start, *moved, *merged]), divergences, num_examples, 4.0)
+    assert values[0] < values[1] and values[0] <= values.min() + 1e-9
+
+
+def test_coalitions_of_the_run_count_only_where_they_are_better():
+    # Of 0 with 2 and 1 with 3 no client had better move alone, and no two coalitions had better be one.
+    divergences = torch.tensor([[0, 0, 0.04, 1], [0, 0, 1, 0.04], [0.04, 1, 0, 0], [1, 0.04, 0, 0]]).double()
+    num_examples = torch.full((4,), 100.0, dtype=torch.float64)
+
+    def best(known: tuple[int, ...]) -> list[list[int]]:
+        crossed = torch.tensor([0, 1, 0, 1])
+        return best_coalitions(divergences, num_examples, (1.0, 1.1), lambda capacity: crossed, known)[
+            "coalitions"
+        ].tolist()
+
+    assert best((0, 1, 2, 3)) == best((0, 0, 0, 0)) == best((0, 1, 0, 1)) == [[0, 1, 0, 1]]
+    assert best((0, 0, 1, 1)) == [[0, 0, 1, 1]]
 
 
 def test_what_a_file_holds_is_checked():
