@@ -129,6 +129,11 @@ class Algorithm:
         """Bytes that one client sends and receives in a run of the task, mean over the population."""
         raise NotImplementedError
 
+    @property
+    def traffic_is_bound(self) -> bool:
+        """Whether `traffic` is an upper bound, because a run may exchange less."""
+        return False
+
     def workload(self, settings, num_examples: int) -> int:
         """Examples that a client with so many trains on in a run, repetitions included, if it always takes part."""
         raise NotImplementedError

@@ -187,6 +187,10 @@ class FedCollab(Wrapper):
         of_all = exchanged(task, pairs, self.features != PIXELS)
         return super().traffic(task) + round(sum(of_all.values()) / task.population)
 
+    @property
+    def traffic_is_bound(self):
+        return self.divergence == "estimated" or super().traffic_is_bound
+
     def outlines(self, task):
         """As large as with clients that are all alone, the most that there can be."""
         clients = task.population

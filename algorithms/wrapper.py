@@ -70,6 +70,10 @@ class Wrapper(Algorithm):
     def traffic(self, task):
         return self.base.traffic(self.inside(task))
 
+    @property
+    def traffic_is_bound(self):
+        return self.base.traffic_is_bound
+
     def workload(self, settings, num_examples):
         return self.base.workload(settings, num_examples)
 

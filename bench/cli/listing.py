@@ -57,7 +57,7 @@ def listing_table(what: str) -> Table:
 
 def cost_table(title: str, cells: list[Cell], store: Store) -> Group:
     """One line per dataset and method, and the total, below a title and above what the columns are."""
-    from bench.experiments.cost import bytes_per_client
+    from bench.experiments.cost import bytes_per_client, is_bound
 
     numbers = ("trials", "chosen", "trainings", "done", "M examples", "MB/client")
     table = Table("dataset", "method", *(Column(name, justify="right") for name in numbers))
@@ -66,10 +66,11 @@ def cost_table(title: str, cells: list[Cell], store: Store) -> Group:
     for cell in cells:
         groups.setdefault((cell.dataset, cell.setting("algorithm")), []).append(cell)
     for (dataset, algorithm), members in groups.items():
-        traffic = {bytes_per_client(cell.config) for cell in members}
-        known = sorted(traffic - {None})
+        sizes = {cell.id: bytes_per_client(cell.config) for cell in members}
+        known = sorted((size, is_bound(cell.config)) for cell in members if (size := sizes[cell.id]) is not None)
         ends = dict.fromkeys((known[0], known[-1])) if known else ()
-        megabytes = " to ".join(f"{size / 1e6:.2f}" for size in ends) + (", ?" if known else "?") * (None in traffic)
+        megabytes = " to ".join(f"{'≤ ' * bound}{size / 1e6:.2f}" for size, bound in ends)
+        megabytes += (", ?" if known else "?") * (None in sizes.values())
         table.add_row(dataset, algorithm, *_counts(members, store, counted), megabytes)
     table.add_section()
     table.add_row("all", "", *_counts(cells, store, set()), "")
@@ -132,13 +133,18 @@ def _counts(cells: list[Cell], store: Store, counted: set[str]) -> list[str]:
     counted |= trained.keys()
     examples = [examples_to_train(config) for config in trained.values()]
     unknown = " ?" * (0 in examples)
-    millions = f"{sum(examples) / 1e6:,.1f}{unknown}" if any(examples) or not examples else "?"
+    millions = f"{_millions(sum(examples))}{unknown}" if any(examples) or not examples else "?"
     return [str(len(cells)), str(chosen(cells)), str(len(trained)), str(done), millions]
+
+
+def _millions(count: int) -> str:
+    """ "1,234.5", and "0.0026" of few."""
+    return f"{count / 1e6:,.1f}" if count >= 1e6 or not count else f"{float(f'{count:.2g}') / 1e6:.6f}".rstrip("0")
 
 
 _CAPTION = (
     "trials: every point of the tuning sets; chosen: one for each cell and seed; trainings: runs that train, each counted "
     "once (what is calibrated after training shares one); M examples: millions of training examples, all epochs and "
-    "trainings (? where the size of the data is not known); MB/client: sent and received in one trial, mean over clients "
-    "(10^6 bytes)"
+    "trainings (? where the size of the data is not known); MB/client: sent and received in one trial, mean over clients, "
+    "at most (≤) where training may stop early (10^6 bytes)"
 )

@@ -43,6 +43,11 @@ def bytes_per_client(config: RunConfig) -> int | None:
     return None if described is None else _traffic(described)
 
 
+def is_bound(config: RunConfig) -> bool:
+    """Whether `bytes_per_client` is an upper bound."""
+    return _method(json.dumps(config.algorithm)).traffic_is_bound
+
+
 def without_numbers(config: RunConfig) -> str | None:
     """What sizes depend on, as the JSON of a config: runs that differ in other settings are described alike. None where sizes
     are not known before: for a dataset that is not known, and a number of clusters that depends on the clients."""

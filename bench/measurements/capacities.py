@@ -82,9 +82,9 @@ def best_coalitions(
     """The coalitions with the lowest objective among those that are found, for each C of a range.
 
     The objective of given coalitions is linear in C, so that each is best in one interval. It is searched at some C, and where
-    the lines of two neighbours cross (Eisner and Severance, Mathematical Techniques for Efficient Record Segmentation in Large
-    Shared Databases, JACM 1976); whatever is best in an interval is improved at both of its ends; until nothing better is found.
-    There may be better ones: no search but one of all partitions is sure of the best.
+    the lines of two neighbours cross, until nothing better is found there (Eisner and Severance, Mathematical Techniques for
+    Efficient Record Segmentation in Large Shared Databases, JACM 1976); what is best in an interval is improved at its ends.
+    There may be better ones: only a search of all partitions could exclude that.
 
     Args:
         divergences, num_examples: as in `algorithms.coalitions.solve`.

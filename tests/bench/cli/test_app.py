@@ -109,6 +109,17 @@ def test_describe_counts_trials_examples_and_bytes(bench):
     assert ("cifar10", "centralized", "3", "3", "3", "0", "30.0", "0.00") in lines
 
 
+def test_describe_marks_upper_bounds_and_shows_digits_of_few_examples(bench):
+    arguments = ("describe", "--grid", "fedcollab_table1", "--only", "dataset=fmnist,algorithm=local|fedavg")
+    code, text = bench(*arguments, "--budget", "smoke")
+    rows = [re.findall(r"[^│]+", line) for line in text.splitlines() if "fmnist" in line]
+    (_, _, *local), (_, _, *fedavg) = [[cell.strip() for cell in row] for row in rows]
+    assert code == 0 and local[-2:] == ["0.0018", "0.00"]
+    assert re.fullmatch(r"[\d.]+ to ≤ [\d.]+", fedavg[-1]), "of discriminators, which may stop early"
+    _, published = bench(*arguments, "--set", "divergence=published", "--budget", "paper")
+    assert "≤ " not in published.partition("trials:")[0]
+
+
 def test_what_is_no_terminal_has_no_width():
     commands = ["list"], ["describe", "--grid", "quickstart", "--set", f"lr=0.{'1' * 80}"]
     listed, described = (CliRunner().invoke(app, command, env={"COLUMNS": "40"}).output for command in commands)
