@@ -26,9 +26,14 @@ def chosen_in(cell: Mapping[str, Any]) -> dict[str, Any]:
     return cell["choice"] or cell.get("tuned", {}).get("params", {})
 
 
+def number(value: float) -> str:
+    """A number as people read it, with four digits, but large ones whole: "10", "0.01235", "100000"."""
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def pairs(params: Mapping[str, Any]) -> list[str]:
-    """["mu=0.01", "tau=0.5"]: hyper-parameters as people read them, with four digits."""
-    return [f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in params.items()]
+    """["mu=0.01", "tau=0.5"]: hyper-parameters as people read them."""
+    return [f"{key}={number(value) if isinstance(value, float) else value}" for key, value in params.items()]
 
 
 def text_of(params: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.experiments.labels import pairs
 from bench.results.shapes import is_number
 from bench.results.store import Store
 from reports.figures.lines import STYLE, panels_per_row
@@ -108,7 +109,7 @@ def divided(grid: dict, records: dict) -> Iterator[Divided]:
     differing = [key for key in options[0] if len({str(one[key]) for one in options}) > 1] if options else []
     for cell, diagnostics in found:
         own = _options(cell)
-        named = [f"{key}={own[key]}" for key in differing if key != "capacity"]
+        named = pairs({key: own[key] for key in differing if key != "capacity"})
         on = f" (on {cell['substitute']})" if cell["substitute"] else ""
         title = ", ".join([*_setting(cell)[:2], *named]) + f"{on}, seed {cell['seed']}"
         coalitions = np.array(diagnostics["coalitions"])

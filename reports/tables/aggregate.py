@@ -9,7 +9,7 @@ import re
 
 import pandas as pd
 
-from bench.experiments.labels import chosen_in, contender, value_of
+from bench.experiments.labels import chosen_in, contender, number, value_of
 from bench.results.metrics import METRICS
 from reports.tables.relative import is_shown, relative_scores
 
@@ -205,5 +205,5 @@ def choice_of(cell: dict) -> str:
 
 
 def short(choice: str) -> str:
-    """A choice whose long decimals, as a search draws them from a range, are rounded to four digits."""
-    return re.sub(r"\d+\.\d{5,}(e-\d+)?|\d\.\d{4,}e-\d+", lambda found: f"{float(found[0]):.4g}", choice)
+    """A choice with its decimals as people read them: rounded, where a search has drawn them from a range, and 10 for 10.0."""
+    return re.sub(r"(?<![\w.])\d+\.\d+(e[-+]?\d+)?(?![\w.])", lambda found: number(float(found[0])), choice)

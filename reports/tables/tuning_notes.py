@@ -145,7 +145,7 @@ def _choices(cells: list[dict]) -> Iterator[str]:
             found[f"{_method(cell, name)} {name}"][json.dumps(value)][cell["dataset"]] = True
     for option, values in found.items():
         for value, names in values.items():
-            yield f"{option}={value}" + (f" on {' and '.join(names)}" if len(values) > 1 else "")
+            yield f"{option}={short(value)}" + (f" on {' and '.join(names)}" if len(values) > 1 else "")
 
 
 def _method(cell: dict, option: str) -> str:

@@ -48,7 +48,7 @@ def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):
     assert rows[0] == ["dataset", "partition", "algorithm", "chosen"]
     assert rows[2:] == [
         ["cifar10", "label-2", "fedprox", "mu=0.01235"],
-        ["cifar10", "dir-0.1", "fedprox", "mu=3.0"],
+        ["cifar10", "dir-0.1", "fedprox", "mu=3"],
     ], "methods without a choice have no row"
     assert (
         "- Hyper-parameters were chosen on validation data (15% of each class of each client; no test image was read), and "
