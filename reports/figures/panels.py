@@ -1,11 +1,12 @@
 """Numbers of a figure: one panel per row of a grid's table, one line per column. Nothing here draws."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
+from bench.experiments.labels import UNWRAPPED
 from reports.tables.aggregate import cell_keys, compared_keys, contest_keys
 from reports.tables.layout import Table
 from reports.tables.report import Report, build
@@ -84,7 +85,7 @@ def panels(report: Report, table: Table, grid: dict, over: str | None = None) ->
     for panel in panels:
         if panel not in shown_in_others and any((panel, line) in cells for line in table.columns):
             own = {line: cells.get((panel, line)) or cells.get((pooled(panel), line)) for line in table.columns}
-            yield ", ".join(panel), {line: found for line, found in own.items() if found}
+            yield _titled(panel, keys), {line: found for line, found in own.items() if found}
 
 
 def first_runs(grid: dict, records: dict, value: str | None = None) -> Iterator[tuple[str, dict, str]]:
@@ -127,11 +128,12 @@ def series_of_table(
 ) -> Series:
     """A series whose lines are the columns of a table, with the caveats of its cells; `over` as in `panels`."""
     by_panel = defaultdict(dict)
+    keys = [key for key in table.row_keys if key != over]
     for row in table.rows:
         at = "".join(f" at {name}" for key, name in zip(table.row_keys, row.labels, strict=True) if key == over)
         for line, cell in zip(table.titles, row.cells, strict=True):
             if cell and cell.measured:
-                by_panel[", ".join(_panel(row.labels, table, over))][f"{line}{at}"] = ", ".join(cell.caveats)
+                by_panel[_titled(_panel(row.labels, table, over), keys)][f"{line}{at}"] = ", ".join(cell.caveats)
     caveats = {panel: _distinct(of_lines) for panel, of_lines in by_panel.items() if any(of_lines.values())}
     seeds = int(report.cells.loc[report.cells["metric"] == table.metric, "done"].max())
     titles = dict(zip(table.columns, table.titles, strict=True))
@@ -148,3 +150,9 @@ def _distinct(caveats: dict[str, str]) -> list[str]:
 
 def _panel(labels: tuple[str, ...], table: Table, over: str | None) -> tuple[str, ...]:
     return tuple(name for key, name in zip(table.row_keys, labels, strict=True) if key != over)
+
+
+def _titled(panel: tuple[str, ...], keys: Sequence[str]) -> str:
+    """The title of a panel from its values of some axes; a method that nothing is around needs no word for that."""
+    named = [name for key, name in zip(keys, panel, strict=True) if (key, name) != ("wrapper", UNWRAPPED)]
+    return ", ".join(named) or UNWRAPPED

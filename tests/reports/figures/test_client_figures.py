@@ -92,7 +92,7 @@ def test_a_method_stands_above_itself_in_coalitions_on_the_same_scale(grid):
             play(grid, setting, method, [[0.1, 0.6]])
             play(grid, setting, method, [[0.7, 0.8]], capacity=10.0)
     (figure,) = dispatch.draw(GAINS, *stored(grid)).values()
-    assert texts(figure) == [f"{shift}-shift, {one}" for one in ("none", "fedcollab") for shift in ("label", "feature")]
+    assert texts(figure) == [f"{shift}-shift{one}" for one in ("", ", fedcollab") for shift in ("label", "feature")]
     upper, _, lower, _ = figure.axes
     assert upper.get_ylim() == lower.get_ylim() and upper.get_ylim()[0] < -40 and upper.get_ylim()[1] > 30
     zero = [line for line in upper.lines if list(line.get_ydata()) == [0, 0]]
@@ -114,7 +114,7 @@ def test_seeds_without_a_reference_are_left_out_and_counted(grid):
     play(grid, "digits label-shift", "fedavg", [[0.9, 0.4], [0.1, 0.1]])
     found = client_gains.collect(GAINS, *stored(grid))
     assert found.points["mean"].tolist() == pytest.approx([-10, 40]) and found.points["std"].isna().all()
-    assert found.caveats == {"label-shift, none": ["local: 1/2 seeds", "fedavg: 1/2 seeds with a reference"]}
+    assert found.caveats == {"label-shift": ["local: 1/2 seeds", "fedavg: 1/2 seeds with a reference"]}
 
 
 def test_without_a_reference_without_test_data_and_without_runs_there_is_one_sentence(grid):
