@@ -34,7 +34,7 @@ def render(report: Report) -> str:
     several = {table.title for table in floats if sum(table.title == other.title for other in floats) > 1}
     texts = []
     for table in floats:
-        of = f" ({table.metric})" if table.title in several else ""
+        of = f" ({table.heading})" if table.title in several else ""
         notes = report.notes if not table.title else ()
         texts.append(_float(table, (table.title or report.title) + of, notes))
     return "\n".join(texts)

@@ -14,10 +14,10 @@ def render(report: Report) -> str:
     parts = [f"# {_escape(report.title)}"]
     for table in report.main:
         if len(report.main) > 1:
-            parts.append(f"## {_escape(table.metric)}")
+            parts.append(f"## {_escape(table.heading)}")
         parts.append(_table(table))
     for table in report.secondary:
-        of = f" ({table.metric})" if len(report.tables) > 1 else ""
+        of = f" ({table.heading})" if len(report.tables) > 1 else ""
         parts += [f"## {_escape(table.title + of)}", _table(table)]
     parts.append("\n".join(f"- {_escape(note)}" for note in report.notes))
     return "\n\n".join(parts) + "\n"

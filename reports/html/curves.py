@@ -41,7 +41,7 @@ def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dic
         titles = dict(zip(table.columns, table.titles, strict=True))
         for curve in curves_of(report, table, grid, records, store):
             name = titles.get(curve.line, curve.line)
-            title = curve.panel if len(tables) == 1 else f"{curve.panel} ({table.metric})"
+            title = curve.panel if len(tables) == 1 else f"{curve.panel} ({table.heading})"
             new = {"title": title, "metric": table.metric, "caveats": [], "lines": {}}
             panel = found.setdefault((table.metric, curve.panel), new)
             panel["lines"][name] = _numbers(curve)

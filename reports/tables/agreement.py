@@ -42,7 +42,7 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
         rivals = expected.notna().sum(axis=1) > 1
         complete = rivals & (measured.notna() | expected.isna()).all(axis=1)
         if complete.any():
-            of = f" ({metric})" if found["metric"].nunique() > 1 else ""
+            of = f" ({METRICS[metric].title})" if found["metric"].nunique() > 1 else ""
             of += "" if grid["budget"] == "paper" else f", measured at budget {grid['budget']} and not at the paper's,"
             parts, rows = _parts(expected[complete], measured[complete], own, baselines), f"{contest_name(grid)}s"
             yield (

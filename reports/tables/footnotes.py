@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from bench.experiments.labels import number
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS
 from reports.published.tolerances import rule
@@ -33,7 +34,7 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     yield from _further(grid, cells, value)
     yield from _evaluated_once(grid, records, value)
     for metric in cells["metric"].unique():
-        yield f"{metric}: {METRICS[metric].about}."
+        yield f"{METRICS[metric].title}: {METRICS[metric].about}."
     yield from _reference(grid, cells)
     yield from significance.footnotes(cells, contest_name(grid))
     if contest_name(grid) == "contest" and cells["best"].any():
@@ -159,14 +160,15 @@ def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ",
 
 
 def _traffic(grid: dict, records: dict[str, dict]) -> Iterable[str]:
-    """Bytes that clients sent and received: one sentence per dataset, a range where a method's runs differ."""
+    """Bytes that clients sent and received: one sentence per dataset whose images were used, a range where a method's runs
+    differ."""
     found = defaultdict(lambda: defaultdict(set))
     for cell in grid["cells"]:
         if exchanged := records.get(cell["run"], {}).get("bytes_per_client"):
-            found[cell["dataset"]][cell["config"]["algorithm"]["name"]].add(exchanged)
+            found[cell["config"]["dataset"]][cell["config"]["algorithm"]["name"]].add(exchanged)
     for dataset, methods in found.items():
         amounts = (
-            f"{name} {' to '.join(dict.fromkeys(f'{amount / 1e6:.3g}' for amount in (min(sizes), max(sizes))))}"
+            f"{name} {' to '.join(dict.fromkeys(number(float(f'{amount / 1e6:.3g}')) for amount in (min(sizes), max(sizes))))}"
             for name, sizes in methods.items()
         )
         yield f"Sent and received, MB (10^6 bytes) per client on {dataset}: {', '.join(amounts)}."
@@ -179,7 +181,8 @@ def _caveats(grid: dict, records: dict[str, dict]) -> Iterable[str]:
         for caveat in records.get(cell["run"], {}).get("caveats", ()):
             found[caveat][label(cell, axis)] = True
     for caveat, columns in found.items():
-        yield f"{_join(columns)}: {caveat}"
+        of = f"{_join(columns)}: "
+        yield caveat if caveat.startswith(of) else of + caveat
 
 
 def _origins(grid: dict, records: dict[str, dict]) -> Iterable[str]:

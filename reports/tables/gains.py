@@ -37,5 +37,5 @@ def footnotes(cells: pd.DataFrame, grid: dict) -> Iterator[str]:
     if cells["gain"].notna().any():
         over = " ".join(f"{key}={value}" for key, value in grid["report"]["gains_over"].items())
         yield f"In brackets: gain over {over}, in points: mean, and std if there is one, of the differences of the same seeds."
-        if less := [metric for metric in cells["metric"].unique() if METRICS[metric].less_is_better]:
+        if less := [METRICS[metric].title for metric in cells["metric"].unique() if METRICS[metric].less_is_better]:
             yield f"A gain in {', '.join(less)} is a decrease."

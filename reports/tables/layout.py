@@ -75,6 +75,11 @@ class Table:
     title: str = ""
 
     @property
+    def heading(self) -> str:
+        """What the metric is called in texts: "own accuracy", "IPR"."""
+        return METRICS[self.metric].title if self.metric in METRICS else self.metric.replace("_", " ")
+
+    @property
     def titles(self) -> tuple[str, ...]:
         """Headings of the columns: "fedavg" for a method, "fraction=0.1" for a value of any other axis."""
         if self.blocks:

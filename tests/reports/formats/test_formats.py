@@ -144,8 +144,8 @@ def test_per_client_models_get_a_section_of_their_own(small_table):
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     assert [section.split("\n")[0] for section in sections] == [
         "accuracy",
-        "global_accuracy",
-        "local_accuracy",
+        "global accuracy",
+        "local accuracy",
         "Chosen hyper-parameters (accuracy)",
     ]
     assert ["local" in section.split("|:")[0] for section in sections[:2]] == [False, True]

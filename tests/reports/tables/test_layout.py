@@ -360,11 +360,14 @@ def test_tables_end_with_what_clients_sent_and_received(store):
         "svhn label-2", "moon", [0.5]
     )
     assert not any("Sent and received" in note for note in notes(store))
-    for run, exchanged in enumerate((24_802_400, 12_401_200, 5_000)):
+    for run, exchanged in enumerate((3_083_000_000, 12_401_200, 5_000)):
         with_facts(store, run, bytes_per_client=exchanged)
+    store.add("fmnist label-2", "fedavg", [0.5], substitute="mnist").save()
+    with_facts(store, 3, bytes_per_client=2_000_000)
     assert [note for note in notes(store) if "Sent and received" in note] == [
-        "Sent and received, MB (10^6 bytes) per client on cifar10: fedavg 12.4 to 24.8.",
+        "Sent and received, MB (10^6 bytes) per client on cifar10: fedavg 12.4 to 3080.",
         "Sent and received, MB (10^6 bytes) per client on svhn: moon 0.005.",
+        "Sent and received, MB (10^6 bytes) per client on mnist: fedavg 2.",
     ]
 
 
@@ -375,3 +378,5 @@ def test_what_methods_say_about_their_runs_names_their_columns(store):
     for run in range(2):
         with_facts(store, run, caveats=["Features were cached."])
     assert "fedconcat, fedconcat-id: Features were cached." in notes(store)
+    with_facts(store, 2, caveats=["fedavg: features were cached."])
+    assert "fedavg: features were cached." in notes(store), "the name of the column once"

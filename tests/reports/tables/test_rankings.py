@@ -106,7 +106,7 @@ def test_every_metric_has_standings_of_its_own(grid):
         for row, score in zip(ROWS, scores, strict=False):
             grid.add(row, algorithm, [score], personal=True)
     text = api.render(grid.save(), "small_table", "paper")
-    assert "## Mean ranks and wins over 2 rows (local_accuracy)" in text
+    assert "## Mean ranks and wins over 2 rows (local accuracy)" in text
     assert "## Mean ranks and wins over 4 rows (accuracy)" in text
 
 

@@ -171,7 +171,7 @@ def test_the_smallest_spread_is_the_best_everywhere(table, report_of):
     assert dict(zip(ranks["column"], ranks["value"], strict=True)) == {"fedavg none": 2.0, "fedavg fedcollab": 1.0}
     before, after = (found(report, "rsd", ("fedavg", wrapper)) for wrapper in ("none", "fedcollab"))
     assert after["mean"] < before["mean"] and after["gain"] == pytest.approx(before["mean"] - after["mean"])
-    assert "A gain in rsd is a decrease." in report.notes
+    assert "A gain in RSD is a decrease." in report.notes
     assert (
         "Bold: best mean of the column among the complete cells, all of them where several print alike." in report.notes
     )
@@ -218,13 +218,14 @@ def test_all_formats_show_all_metrics(table):
         r"\multicolumn{3}{c}{label-shift}" in texts["tex"] and r"\cmidrule(lr){3-5}\cmidrule(lr){6-8}" in texts["tex"]
     )
     lines = [*csv.DictReader(StringIO(texts["csv"]))]
+    assert all(f"- {name}: " in texts["md"] for name in ("own accuracy", "IPR", "RSD")), "as in the headings"
     assert {line["metric"] for line in lines} == {*LAYOUT["metrics"]} and "lacking" not in lines[0]
     page = texts["html"]
     assert page.count('<th scope="col" data-type="number"><button type="button">label-shift RSD</button>') == 1
     assert "<h2>Own accuracy, IPR, RSD</h2>" in page and "rsd (last)" in page
     panels = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["curves"]["panels"]
     assert [panel["title"] for panel in panels] == [
-        f"{partition}, {wrapper}" for partition in ("label-shift", "feature-shift") for wrapper in ("none", "fedcollab")
+        f"{partition}{wrapper}" for partition in ("label-shift", "feature-shift") for wrapper in ("", ", fedcollab")
     ], "a panel per setting, of accuracy only"
     assert [*panels[0]["lines"]] == ["local", "fedavg"]
 
