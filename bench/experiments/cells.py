@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, suggestion, unknown
@@ -86,15 +86,23 @@ class Cell:
         return stored
 
 
-def select(cells: list[Cell], only: Mapping[str, Sequence[Any]]) -> list[Cell]:
+class _Point(Protocol):
+    def setting(self, key: str) -> Any: ...
+
+
+def select(cells: list[Cell], only: Mapping[str, Sequence[Any]], refused: Sequence[_Point] = ()) -> list[Cell]:
     """The cells whose settings are among the values of `only`.
+
+    Args:
+        refused: points of the grid that make no cell, whose values are known ones all the same.
 
     Raises:
         ConfigError: for a key that no cell has and a value that no cell has.
     """
     mistakes = []
+    points: list[_Point] = [*cells, *refused]
     for key, values in only.items():
-        found = list(dict.fromkeys(cell.setting(key) for cell in cells if cell.setting(key) is not None))
+        found = list(dict.fromkeys(point.setting(key) for point in points if point.setting(key) is not None))
         if not found:
             known = {*SETTINGS, *(key for cell in cells for key in cell.choice)}
             mistakes.append(unknown("setting", key, sorted(known)))
