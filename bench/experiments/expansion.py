@@ -237,14 +237,28 @@ def _unused(
     overrides: Mapping[str, Any], used: Collection[str], options: Collection[str], cells: Iterable[Cell]
 ) -> list[str]:
     """One sentence for every override that no cell uses."""
+    cells = list(cells)
     names = ", ".join(dict.fromkeys(cell.setting("algorithm") for cell in cells))
-    return [
-        f"rounds is not a setting of {names}, which has stages with rounds of their own."
-        if key == "rounds"
-        else unknown_setting(key, options)
-        for key in overrides
-        if key not in used
-    ]
+    around = {key: method for cell in cells for key, method in _options_of_base(cell.config).items()}
+    mistakes = []
+    for key in (key for key in overrides if key not in used):
+        if key == "rounds":
+            mistakes.append(f"rounds is not a setting of {names}, which has stages with rounds of their own.")
+        elif key in around:
+            name, base = around[key]["name"], around[key]["base"]["name"]
+            mistakes.append(
+                f"{key} is an option of {base}, the base of {name}; make {base} the algorithm and {name} its wrapper: "
+                f"--algorithm {base} --set wrapper={name},{key}={overrides[key]}."
+            )
+        else:
+            mistakes.append(unknown_setting(key, options))
+    return mistakes
+
+
+def _options_of_base(config: RunConfig) -> dict[str, Mapping[str, Any]]:
+    """Option of the method inside a wrapper -> the wrapper as a dict; {} without a wrapper."""
+    base = config.algorithm.get("base")
+    return dict.fromkeys(base.keys() - {"name"}, config.algorithm) if isinstance(base, Mapping) else {}
 
 
 def _options(flat: Mapping[str, Any]) -> list[str]:

@@ -734,3 +734,20 @@ def test_calibrated_runs_of_ccvrs_tables_share_60_trainings_and_27_more():
         cell.id for cell in expand(load_grid("ccvr_figure7"), "paper") if cell.setting("virtual_per_class") == 100
     }
     assert points <= {cell.id for cell in tables[0]}, "Figure 7 goes through cells of Table 2"
+
+
+def test_an_option_of_a_base_that_is_named_by_an_option_is_refused_with_the_way_that_works():
+    setting = {"dataset": "digits", "partition": "label-2"}
+    wrapped = single({"algorithm": "fedcollab", **setting}, [0])
+    way = "--algorithm ditto --set wrapper=fedcollab,proximal_weight=3."
+    with pytest.raises(ConfigError) as refusal:
+        expand(wrapped, "smoke", overrides={"base": "ditto", "proximal_weight": 3})
+    assert refusal.value.mistakes == [
+        "proximal_weight is an option of ditto, the base of fedcollab; make ditto the algorithm and fedcollab its wrapper: "
+        + way
+    ]
+    given = {"wrapper": "fedcollab", "proximal_weight": 3}
+    (cell,) = expand(single({"algorithm": "ditto", **setting}, [0]), "smoke", overrides=given)
+    assert cell.config.algorithm["base"]["proximal_weight"] == 3
+    with pytest.raises(ConfigError, match="Unknown setting 'proximal_wait'"):
+        expand(wrapped, "smoke", overrides={"base": "ditto", "proximal_wait": 3})
