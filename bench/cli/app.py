@@ -97,7 +97,7 @@ def run(
         )
         machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, is_tuned=bool(tuning))
         spec = ExperimentSpec(
-            grid=_grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds),
+            grid=_grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_),
             budget=budget,
             only=given.read_only(only),
             overrides=given.read_set(set_),
@@ -221,7 +221,7 @@ def describe(
 
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
     with explained():
-        of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds)
+        of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
         spec = ExperimentSpec(of, budget, given.read_only(only), given.read_set(set_), given.read_seeds(seeds))
         cells = select_cells(spec, datasets.INFO).selected
         store = Store(results_dir)
@@ -258,7 +258,7 @@ def _tuning_options(tuned: str, values: Mapping[str, Any]) -> "TuningOptions | N
     return tuning
 
 
-def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None):
+def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None, set_: list[str] | None):
     """The grid of that name, or of the one setting that the other options describe."""
     from bench.experiments.grid_loading import load_grid, single
 
@@ -272,4 +272,4 @@ def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None):
     absent = [f"--{key}" for key, value in settings.items() if not value]
     if absent:
         raise ValueError(f"Name a --grid, or one setting: {', '.join(absent)} missing.")
-    return single(settings, given.read_seeds(seeds) or [0])
+    return single(settings, given.read_seeds(seeds) or [0], given.read_set(set_))

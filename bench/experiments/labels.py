@@ -28,7 +28,9 @@ def chosen_in(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 def pairs(params: Mapping[str, Any]) -> list[str]:
     """["mu=0.01", "tau=0.5"]: hyper-parameters as people read them, with four digits."""
-    return [f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in params.items()]
+    return [
+        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={shown(value)}" for key, value in params.items()
+    ]
 
 
 def text_of(params: Mapping[str, Any]) -> str:
