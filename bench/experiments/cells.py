@@ -109,13 +109,20 @@ def select(cells: list[Cell], only: Mapping[str, Sequence[Any]], refused: Sequen
             continue
         there = list(map(str, found))
         mistakes += [
-            f"No cell has {key}={value}.{suggestion(value, there)} The cells have: {', '.join(there)}."
+            f"No cell has {key}={value}.{_elsewhere(value, points) or suggestion(value, there)} "
+            f"The cells have: {', '.join(there)}."
             for value in values
             if value not in found
         ]
     if mistakes:
         raise ConfigError(mistakes)
     return [cell for cell in cells if all(cell.setting(key) in values for key, values in only.items())]
+
+
+def _elsewhere(value: Any, points: Sequence[_Point]) -> str:
+    """ " Did you mean wrapper=fedcollab?" where a name is the value of another setting; "" where it is of none."""
+    keys = [key for key in ("wrapper", *SETTINGS) if any(point.setting(key) == value for point in points)]
+    return f" Did you mean {keys[0]}={value}?" if isinstance(value, str) and keys else ""
 
 
 def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: Sequence[Cell]) -> StoredGrid:

@@ -522,6 +522,8 @@ def test_only_selected_cells_and_their_references_have_to_fit(ask, store):
         ask(only={"algorithm": ["ditto"]}, **around, **changes).plan(store)
     with pytest.raises(ConfigError, match="No cell has algorithm=dito. Did you mean 'ditto'?"):
         ask(only={"algorithm": ["dito"]}, **around, **changes).plan(store)
+    with pytest.raises(ConfigError, match=r"algorithm=ccvr\. Did you mean wrapper=ccvr\? The cells have: local,"):
+        ask(only={"algorithm": ["ccvr"]}, **around, **changes).plan(store)
     of_all = {"report": {"metric": "ipr", "reference": {"algorithm": "local"}}, "conditions": []}
     with pytest.raises(ConfigError, match="local"):
         ask(only={"algorithm": ["fedavg"]}, **around, **(changes | of_all)).plan(store)
