@@ -294,13 +294,13 @@ def _unpublished(config) -> list[str]:
         other = ", ".join(f"{key} {value}" for key, value in given.items() if value not in (None, whole[key]))
         sentence = (
             f"Divergences are published for clients with all their examples, but got {other}; use split test and all examples "
-            "and clients, or divergence estimated."
+            "and clients, or --set divergence=estimated."
         )
         return [sentence] if other else []
     settings = ", ".join(f"{dataset} with {partition}" for dataset, partition, _ in known)
     return [
         f"Divergences are published for {known[0][2]} clients of {settings}, but got {got[2]} clients of {got[0]} with "
-        f"{got[1]}; use divergence estimated."
+        f"{got[1]}; use --set divergence=estimated."
     ]
 
 
@@ -317,7 +317,7 @@ def _published(task) -> Tensor:
     known = "; ".join(_listed(one["num_examples"]) for one in _settings())
     raise ValueError(
         f"Divergences are published for clients with these numbers of training examples: {known}. This run has "
-        f"{_listed(sizes)}; use all training examples, or divergence estimated."
+        f"{_listed(sizes)}; use all training examples, or --set divergence=estimated."
     )
 
 

@@ -97,7 +97,7 @@ def run(
         )
         machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, is_tuned=bool(tuning))
         spec = ExperimentSpec(
-            grid=_grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds),
+            grid=_grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_),
             budget=budget,
             only=given.read_only(only),
             overrides=given.read_set(set_),
@@ -212,24 +212,22 @@ def describe(
     """Say what a grid costs: trials, how many are done, examples to train, bytes per client, disk. Needs no data."""
     import torch
 
+    import datasets
     from bench.cli.listing import cost_table, disk_table
     from bench.execution.resources import Machines, Resources
-    from bench.experiments import expansion as grids
-    from bench.experiments.cells import budget_label, select
-    from bench.experiments.selection import with_references
+    from bench.experiments.selection import select_cells
+    from bench.experiments.spec import ExperimentSpec
     from bench.results.store import Store
 
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
     with explained():
-        spec = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds)
-        overrides, chosen_seeds = given.read_set(set_), given.read_seeds(seeds)
-        cells = grids.expand(spec, budget, overrides=overrides, seeds=chosen_seeds)
-        cells = with_references(select(cells, given.read_only(only)), cells, spec)
-        title = f"{spec.name}@{budget_label(budget, overrides)}"
+        of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
+        spec = ExperimentSpec(of, budget, given.read_only(only), given.read_set(set_), given.read_seeds(seeds))
+        cells = select_cells(spec, datasets.INFO).selected
         store = Store(results_dir)
         name_damaged(store)
-        console.print(cost_table(title, cells, store))
-        console.print(disk_table(cells, spec, store, Machines(Resources()).at_once))
+        console.print(cost_table(spec.label, cells, store))
+        console.print(disk_table(cells, of, store, Machines(Resources()).at_once))
 
 
 @app.command(
@@ -260,7 +258,7 @@ def _tuning_options(tuned: str, values: Mapping[str, Any]) -> "TuningOptions | N
     return tuning
 
 
-def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None):
+def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None, set_: list[str] | None):
     """The grid of that name, or of the one setting that the other options describe."""
     from bench.experiments.grid_loading import load_grid, single
 
@@ -274,4 +272,4 @@ def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None):
     absent = [f"--{key}" for key, value in settings.items() if not value]
     if absent:
         raise ValueError(f"Name a --grid, or one setting: {', '.join(absent)} missing.")
-    return single(settings, given.read_seeds(seeds) or [0])
+    return single(settings, given.read_seeds(seeds) or [0], given.read_set(set_))

@@ -154,8 +154,10 @@ def _announce(plan: Plan) -> None:
 
 
 def _print_runs(plan: Plan, spec: ExperimentSpec) -> None:
+    """Names the runs, below the budget with all that was set: the names say only in what runs of a grid differ."""
     from bench.execution import driver
 
+    console.print(spec.label, highlight=False, markup=False)
     for cell in plan.todo:
         console.print(f"{cell.id}  {driver.name_of(cell, spec.grid)}", highlight=False, markup=False)
 

@@ -50,7 +50,7 @@ def tune(
         tuning.validate()
         machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, is_tuned=True)
         spec = ExperimentSpec(
-            grid=single({"algorithm": algorithm, "dataset": dataset, "partition": partition}, wanted_seeds),
+            grid=single({"algorithm": algorithm, "dataset": dataset, "partition": partition}, wanted_seeds, overrides),
             budget=budget,
             overrides=overrides,
             seeds=wanted_seeds,

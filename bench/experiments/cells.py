@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, suggestion, unknown
@@ -86,28 +86,43 @@ class Cell:
         return stored
 
 
-def select(cells: list[Cell], only: Mapping[str, Sequence[Any]]) -> list[Cell]:
+class _Point(Protocol):
+    def setting(self, key: str) -> Any: ...
+
+
+def select(cells: list[Cell], only: Mapping[str, Sequence[Any]], refused: Sequence[_Point] = ()) -> list[Cell]:
     """The cells whose settings are among the values of `only`.
+
+    Args:
+        refused: points of the grid that make no cell, whose values are known ones all the same.
 
     Raises:
         ConfigError: for a key that no cell has and a value that no cell has.
     """
     mistakes = []
+    points: list[_Point] = [*cells, *refused]
     for key, values in only.items():
-        found = list(dict.fromkeys(cell.setting(key) for cell in cells if cell.setting(key) is not None))
+        found = list(dict.fromkeys(point.setting(key) for point in points if point.setting(key) is not None))
         if not found:
             known = {*SETTINGS, *(key for cell in cells for key in cell.choice)}
             mistakes.append(unknown("setting", key, sorted(known)))
             continue
         there = list(map(str, found))
         mistakes += [
-            f"No cell has {key}={value}.{suggestion(value, there)} The cells have: {', '.join(there)}."
+            f"No cell has {key}={value}.{_elsewhere(value, points) or suggestion(value, there)} "
+            f"The cells have: {', '.join(there)}."
             for value in values
             if value not in found
         ]
     if mistakes:
         raise ConfigError(mistakes)
     return [cell for cell in cells if all(cell.setting(key) in values for key, values in only.items())]
+
+
+def _elsewhere(value: Any, points: Sequence[_Point]) -> str:
+    """ " Did you mean wrapper=fedcollab?" where a name is the value of another setting; "" where it is of none."""
+    keys = [key for key in ("wrapper", *SETTINGS) if any(point.setting(key) == value for point in points)]
+    return f" Did you mean {keys[0]}={value}?" if isinstance(value, str) and keys else ""
 
 
 def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: Sequence[Cell]) -> StoredGrid:

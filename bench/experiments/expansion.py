@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+from bench import models
 from bench.config.methods import is_method, options_of
 from bench.config.resolve import resolve, weights_files, wrapped
 from bench.config.schema import SETTINGS, RunConfig, run_id, unknown_setting
@@ -19,7 +20,7 @@ from bench.errors import ConfigError, unknown
 from bench.experiments.cells import Cell
 from bench.experiments.grid_schema import Budget, GridSpec, matches, without
 from bench.experiments.labels import UNWRAPPED
-from datasets import DatasetInfo
+from datasets import DatasetInfo, partitions
 
 _GENERAL = (*SETTINGS, "wrapper")  # settings of every cell; all others are options of methods
 
@@ -39,6 +40,30 @@ class _Point:
     given: frozenset[str]
 
 
+@dataclass(frozen=True)
+class Refused:
+    """A point that makes no cell.
+
+    Attributes:
+        settings: settings and method options, as they were given; {} for mistakes of the whole grid.
+        mistakes: sentences.
+    """
+
+    settings: Mapping[str, Any]
+    mistakes: list[str]
+
+    def setting(self, key: str) -> Any:
+        """What `Cell.setting` would be; None if the point leaves it open."""
+        value = self.settings.get(key)
+        if isinstance(value, Mapping):
+            return value.get("name")
+        read = {"model": models.canonical, "partition": lambda text: partitions.parse(text).name}.get(key)
+        try:
+            return read(value) if read and isinstance(value, str) else value
+        except ValueError:  # its own mistake
+            return value
+
+
 def expand(
     grid: GridSpec,
     budget: str,
@@ -49,6 +74,7 @@ def expand(
     missing_weights: Collection[str] = (),
     substitutes: Mapping[str, str] | None = None,
     facts: Mapping[str, DatasetInfo] | None = datasets.INFO,
+    refused: list[Refused] | None = None,
 ) -> list[Cell]:
     """Every cell of a grid at a budget.
 
@@ -61,6 +87,7 @@ def expand(
         substitutes: missing dataset -> the one that is used instead.
         facts: dataset -> what is known about it; None takes those of the complete datasets for the budgets, and leaves
             unchecked whether a cell fits its dataset.
+        refused: gets the points with mistakes, which then stop nothing; None stops at them.
 
     Raises:
         ConfigError: with the mistakes of all cells.
@@ -70,7 +97,7 @@ def expand(
     overrides = dict(overrides or {})
     replaced = {dataset: (substitutes or {}).get(dataset) for dataset in missing}
     cells: dict[tuple[str, str], Cell] = {}
-    mistakes, used, options = _unknown_whens(grid), set[str](), set[str]()
+    wrong, used, options = [Refused({}, _unknown_whens(grid))], set[str](), set[str]()
     known = datasets.INFO if facts is None else facts
     for point in _points(grid, budget, overrides, seeds, known):
         used |= point.given - {"rounds"}
@@ -81,16 +108,19 @@ def expand(
         try:
             cell = _without_weights(_cell(grid, settings, point.choice, replaced, facts), missing_weights)
         except ConfigError as error:
-            mistakes += error.mistakes
+            wrong.append(Refused(settings, error.mistakes))
             # Of an unknown method, nobody knows whether the overrides are options.
             used |= {"rounds"} if _has_known_methods(settings) else overrides.keys()
             continue
         if "rounds" in point.given and cell.config.rounds == overrides["rounds"]:
             used.add("rounds")
         cells.setdefault((cell.dataset, cell.id), cell)
-    mistakes += _unused(overrides, used, options, cells.values())
-    if mistakes:
-        raise ConfigError(mistakes)
+    wrong.append(Refused({}, _unused(overrides, used, options, cells.values())))
+    wrong = [point for point in wrong if point.mistakes]
+    if refused is not None:
+        refused += wrong
+    elif wrong:
+        raise ConfigError([line for point in wrong for line in point.mistakes])
     return list(cells.values())
 
 
@@ -207,14 +237,28 @@ def _unused(
     overrides: Mapping[str, Any], used: Collection[str], options: Collection[str], cells: Iterable[Cell]
 ) -> list[str]:
     """One sentence for every override that no cell uses."""
+    cells = list(cells)
     names = ", ".join(dict.fromkeys(cell.setting("algorithm") for cell in cells))
-    return [
-        f"rounds is not a setting of {names}, which has stages with rounds of their own."
-        if key == "rounds"
-        else unknown_setting(key, options)
-        for key in overrides
-        if key not in used
-    ]
+    around = {key: method for cell in cells for key, method in _options_of_base(cell.config).items()}
+    mistakes = []
+    for key in (key for key in overrides if key not in used):
+        if key == "rounds":
+            mistakes.append(f"rounds is not a setting of {names}, which has stages with rounds of their own.")
+        elif key in around:
+            name, base = around[key]["name"], around[key]["base"]["name"]
+            mistakes.append(
+                f"{key} is an option of {base}, the base of {name}; make {base} the algorithm and {name} its wrapper: "
+                f"--algorithm {base} --set wrapper={name},{key}={overrides[key]}."
+            )
+        else:
+            mistakes.append(unknown_setting(key, options))
+    return mistakes
+
+
+def _options_of_base(config: RunConfig) -> dict[str, Mapping[str, Any]]:
+    """Option of the method inside a wrapper -> the wrapper as a dict; {} without a wrapper."""
+    base = config.algorithm.get("base")
+    return dict.fromkeys(base.keys() - {"name"}, config.algorithm) if isinstance(base, Mapping) else {}
 
 
 def _options(flat: Mapping[str, Any]) -> list[str]:

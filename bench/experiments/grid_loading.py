@@ -33,11 +33,16 @@ def load_grid(name: str) -> GridSpec:
     return make_grid(path.stem, content, source="" if path.parent == grid_files.FOLDER else str(path.absolute()))
 
 
-def single(settings: Mapping[str, Any], seeds: list[int]) -> GridSpec:
-    """A grid of one setting: algorithm, dataset and partition as on the command line."""
+def single(settings: Mapping[str, Any], seeds: list[int], overrides: Mapping[str, Any] | None = None) -> GridSpec:
+    """A grid of one setting: algorithm, dataset and partition as on the command line. Where `overrides` name a wrapper or a
+    base, the table shows it: the method is another one."""
     axes = {key: [settings[key]] for key in ("dataset", "partition", "algorithm")}
     name = "-".join(str(settings[key]) for key in ("algorithm", "dataset", "partition"))
-    return make_grid(file_name(name), {"title": name, "axes": axes | {"seed": seeds}})
+    content: dict[str, Any] = {"title": name, "axes": axes | {"seed": seeds}}
+    if nested := {key: [value] for key, value in (overrides or {}).items() if key in ("wrapper", "base")}:
+        content["axes"] |= nested
+        content["report"] = {"rows": [*Layout.model_fields["rows"].default, *nested]}
+    return make_grid(file_name(name), content)
 
 
 def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSpec:

@@ -33,7 +33,7 @@ def number(value: float) -> str:
 
 def pairs(params: Mapping[str, Any]) -> list[str]:
     """["mu=0.01", "tau=0.5"]: hyper-parameters as people read them."""
-    return [f"{key}={number(value) if isinstance(value, float) else value}" for key, value in params.items()]
+    return [f"{key}={number(value) if isinstance(value, float) else shown(value)}" for key, value in params.items()]
 
 
 def text_of(params: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,17 +13,20 @@ from bench.errors import ConfigError
 from bench.experiments import cells as grid_cells
 from bench.experiments import expansion
 from bench.experiments.cells import Cell
+from bench.experiments.expansion import Refused
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.images import Images
 from bench.experiments.reference import find_references
 from bench.experiments.spec import ExperimentSpec
+from bench.results.records import DATA_SETTINGS
+from datasets import DatasetInfo
 
 
 class Selection(NamedTuple):
     """The cells of an experiment.
 
     Attributes:
-        cells: all cells of the grid.
+        cells: all cells of the grid, but for those with mistakes that are not selected.
         selected: those of the seeds and the values of `only` that the experiment names, and those with which the report
             compares them.
     """
@@ -32,13 +35,16 @@ class Selection(NamedTuple):
     selected: list[Cell]
 
 
-def select_cells(spec: ExperimentSpec) -> Selection:
+def select_cells(spec: ExperimentSpec, facts: Mapping[str, DatasetInfo] | None = None) -> Selection:
     """The cells of an experiment, checked as far as that is possible without images.
 
+    Args:
+        facts: dataset -> what is known about it; None leaves unchecked whether a cell fits its dataset.
+
     Raises:
-        ConfigError: with all mistakes.
+        ConfigError: with all mistakes of selected cells.
     """
-    selection = _expand(spec, missing=(), facts=None)
+    selection = _expand(spec, missing=(), facts=facts)
     used = {cell.dataset for cell in selection.selected}
     unused = [name for name in spec.substitutes if name not in used]
     if unused:
@@ -51,12 +57,12 @@ def fit_to_images(selection: Selection, spec: ExperimentSpec, images: Images) ->
     cells expanded again: their number of examples and of clients may depend on it.
 
     Raises:
-        ConfigError: with all mistakes.
+        ConfigError: with all mistakes of selected cells.
     """
     if not images.are_complete:
         selection = _expand(spec, missing=images.absent, missing_weights=images.absent_weights, facts=images.facts)
     else:
-        mistakes = [line for cell in selection.cells for line in validate_config(cell.config, images.facts)]
+        mistakes = [line for cell in selection.selected for line in validate_config(cell.config, images.facts)]
         if mistakes:
             raise ConfigError(list(dict.fromkeys(mistakes)))
     return selection
@@ -89,20 +95,42 @@ def with_chosen(selection: Selection, spec: ExperimentSpec, chosen: Mapping[str,
 
 
 def _expand(spec: ExperimentSpec, **about_images) -> Selection:
+    refused: list[Refused] = []
     cells = expansion.expand(
         spec.grid.untuned() if spec.tuning else spec.grid,
         spec.budget,
         overrides=spec.overrides,
         seeds=spec.all_seeds,
         substitutes=spec.substitutes,
+        refused=refused,
         **about_images,
     )
     if spec.tuning:
         cells = [replace(cell, choice={}) for cell in cells]
     only = dict(spec.only) | ({"seed": spec.seeds} if spec.seeds else {})
-    selected = with_references(grid_cells.select(cells, only), cells, spec.grid)
+    selected = with_references(grid_cells.select(cells, only, refused), cells, spec.grid)
+    if mistakes := [line for point in refused if _is_needed(point, only, spec.grid) for line in point.mistakes]:
+        raise ConfigError(mistakes)
     _check_keys(selected, spec)
     return Selection(cells, selected)
+
+
+def _is_needed(point: Refused, only: Mapping[str, list], grid: GridSpec) -> bool:
+    """Whether a point without a cell may be one of `only`, or one with which the report would compare these. What a point
+    leaves open may be anything."""
+
+    def may_have(key: str, values: Collection[Any]) -> bool:
+        return point.setting(key) is None or point.setting(key) in values
+
+    if all(may_have(key, values) for key, values in only.items()):
+        return True
+    named = grid.report.reference or {}
+    shared = {*DATA_SETTINGS, "seed", *grid.report.rows, grid.report.columns}.difference(named)
+    return (
+        bool(named)
+        and all(may_have(key, [value]) for key, value in named.items())
+        and all(may_have(key, values) for key, values in only.items() if key in shared)
+    )
 
 
 def _with_chosen(cell: Cell, choice: Mapping[str, Any] | None) -> Cell:

@@ -78,7 +78,7 @@ def load(name: str, data_dir: Path | None) -> Pretrained:
         with warnings.catch_warnings(action="ignore"):
             found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # whatever damaged and hostile files raise
-        raise ValueError(f"The weights in {path} cannot be read ({type(error).__name__}): {_EXPECTED}.") from error
+        raise ValueError(f"The weights in {path} cannot be read: {_EXPECTED}.") from error
     if fault := _fault(found):
         raise ValueError(f"The weights in {path} {fault}: {_EXPECTED}.")
     params, buffers = (

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from bench.experiments.labels import number
+from bench.experiments.labels import UNWRAPPED, contender, number
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS
 from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
-from reports.tables.aggregate import compared_keys, contest_name, label, split_of
+from reports.tables.aggregate import cell_keys, compared_keys, contest_name, label, split_of
 from reports.tables.published_comparison import further_values, is_comparable, own_value, taken_for
 
 ROUNDS_OF = {
@@ -165,13 +165,19 @@ def _traffic(grid: dict, records: dict[str, dict]) -> Iterable[str]:
     found = defaultdict(lambda: defaultdict(set))
     for cell in grid["cells"]:
         if exchanged := records.get(cell["run"], {}).get("bytes_per_client"):
-            found[cell["config"]["dataset"]][cell["config"]["algorithm"]["name"]].add(exchanged)
+            found[cell["config"]["dataset"]][_method(grid, cell)].add(exchanged)
     for dataset, methods in found.items():
         amounts = (
             f"{name} {' to '.join(dict.fromkeys(number(float(f'{amount / 1e6:.3g}')) for amount in (min(sizes), max(sizes))))}"
             for name, sizes in methods.items()
         )
         yield f"Sent and received, MB (10^6 bytes) per client on {dataset}: {', '.join(amounts)}."
+
+
+def _method(grid: dict, cell: dict) -> str:
+    """A cell's method with the wrapper around it, and with its base where the table shows it: "fedavg fedcollab"."""
+    keys = ["algorithm", "wrapper", *({"base"} & {*cell_keys(grid)})]
+    return contender([name for key in keys if (name := label(cell, key)) not in ("-", UNWRAPPED)])
 
 
 def _caveats(grid: dict, records: dict[str, dict]) -> Iterable[str]:

@@ -331,7 +331,7 @@ def test_published_divergences_are_for_the_clients_of_the_paper():
     for other in ({"clients": 8}, {"dataset": "mnist"}, {"partition": "dir-0.5"}):
         (sentence,) = method.validate(config(**other))
         assert sentence.startswith("Divergences are published for 20 clients of fmnist with label-shift, cifar10 with")
-        assert sentence.endswith("; use divergence estimated.") and str(next(iter(other.values()))) in sentence
+        assert sentence.endswith("; use --set divergence=estimated.") and str(next(iter(other.values()))) in sentence
         assert FedCollab().validate(config(**other)) == []
     with pytest.raises(ValueError, match="10 x 2100 and 10 x 14; .* This run has 1 x 13 and 1 x 4 and"):
         method.init(toy_task())
@@ -349,7 +349,7 @@ def test_published_divergences_are_for_the_clients_of_the_paper():
 def test_published_divergences_are_for_clients_with_all_their_examples(other, said):
     assert FedCollab(divergence="published").validate(config(**other)) == [
         f"Divergences are published for clients with all their examples, but got {said}; use split test and all examples and "
-        "clients, or divergence estimated."
+        "clients, or --set divergence=estimated."
     ]
     assert FedCollab().validate(config(**other)) == []
     assert FedCollab(divergence="published").validate(config(train_examples=50_000, test_examples=10_000)) == []

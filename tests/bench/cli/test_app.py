@@ -165,6 +165,30 @@ def test_dry_run_says_what_would_run_and_writes_nothing(bench, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "around", "name"),
+    [
+        ("ditto", "wrapper=fedcollab", "ditto with fedcollab seed 0"),
+        ("fedcollab", "base=ditto", "fedcollab base=ditto proximal_weight=1.0 seed 0"),
+    ],
+)
+def test_a_single_setting_is_called_by_its_wrapper_and_its_base(bench, algorithm, around, name):
+    of = [
+        "--algorithm",
+        algorithm,
+        *ALGORITHM[2:],
+        "--budget",
+        "smoke",
+        "--seeds",
+        "0",
+        "--set",
+        f"{around},capacity=8",
+    ]
+    code, text = bench("run", *of, "--dry-run")
+    assert code == 0 and f"digits label-2 {name}\n" in text
+    assert f"{algorithm}-digits-label-2@smoke+" in text and "capacity=8" in text
+
+
 def test_data_show_prints_the_clients_and_draws_them(bench, tmp_path):
     plot = tmp_path / "bubbles.png"
     code, text = bench("data", "show", "digits", "label-2", "--clients", "10", "--plot", str(plot))

@@ -734,3 +734,32 @@ def test_calibrated_runs_of_ccvrs_tables_share_60_trainings_and_27_more():
         cell.id for cell in expand(load_grid("ccvr_figure7"), "paper") if cell.setting("virtual_per_class") == 100
     }
     assert points <= {cell.id for cell in tables[0]}, "Figure 7 goes through cells of Table 2"
+
+
+def test_an_option_of_a_base_that_is_named_by_an_option_is_refused_with_the_way_that_works():
+    setting = {"dataset": "digits", "partition": "label-2"}
+    wrapped = single({"algorithm": "fedcollab", **setting}, [0])
+    way = "--algorithm ditto --set wrapper=fedcollab,proximal_weight=3."
+    with pytest.raises(ConfigError) as refusal:
+        expand(wrapped, "smoke", overrides={"base": "ditto", "proximal_weight": 3})
+    assert refusal.value.mistakes == [
+        "proximal_weight is an option of ditto, the base of fedcollab; make ditto the algorithm and fedcollab its wrapper: "
+        + way
+    ]
+    given = {"wrapper": "fedcollab", "proximal_weight": 3}
+    (cell,) = expand(single({"algorithm": "ditto", **setting}, [0]), "smoke", overrides=given)
+    assert cell.config.algorithm["base"]["proximal_weight"] == 3
+    with pytest.raises(ConfigError, match="Unknown setting 'proximal_wait'"):
+        expand(wrapped, "smoke", overrides={"base": "ditto", "proximal_wait": 3})
+
+
+def test_the_table_of_a_single_setting_names_its_wrapper_or_its_base():
+    setting = {"algorithm": "fedprox", "dataset": "digits", "partition": "label-2"}
+
+    def rows(algorithm, overrides):
+        grid = single(setting | {"algorithm": algorithm}, [0], overrides)
+        return to_json(grid, "smoke", overrides, expand(grid, "smoke", overrides=overrides))["row_order"]
+
+    assert rows("fedprox", {"wrapper": "fedcollab", "mu": 0.1}) == [["digits", "label-2", "fedcollab"]]
+    assert rows("fedcollab", {"base": "fedprox"}) == [["digits", "label-2", "fedprox mu=0.01"]]
+    assert single(setting, [0], {"lr": 0.1}) == single(setting, [0]), "a table of a method alone stays as it is"

@@ -508,6 +508,37 @@ def test_runs_with_which_others_are_compared_are_played_where_only_leaves_them_o
     assert {cell.setting("algorithm") for cell in without.selected} == {"fedavg"}
 
 
+def test_only_selected_cells_and_their_references_have_to_fit(ask, store):
+    changes = {
+        "axes": GRID["axes"] | {"algorithm": ["local", "fedavg", "ditto"], "wrapper": ["none"]},
+        "conditions": [{"when": {"algorithm": "local"}, "set": {"wrapper": "none"}}],
+        "report": {"metric": "ipr", "rows": ["wrapper"], "reference": {"algorithm": "local", "wrapper": "none"}},
+    }
+    around = {"overrides": {"wrapper": "ccvr"}}
+    plan = ask(only={"algorithm": ["fedavg"]}, seeds=[1], **around, **changes).plan(store)
+    chosen = [(cell.setting("algorithm"), cell.wrapper, cell.config.seed) for cell in plan.selected]
+    assert chosen == [("local", "none", 1), ("fedavg", "ccvr", 1)]
+    with pytest.raises(ConfigError, match="ditto"):
+        ask(only={"algorithm": ["ditto"]}, **around, **changes).plan(store)
+    with pytest.raises(ConfigError, match="No cell has algorithm=dito. Did you mean 'ditto'?"):
+        ask(only={"algorithm": ["dito"]}, **around, **changes).plan(store)
+    with pytest.raises(ConfigError, match=r"algorithm=ccvr\. Did you mean wrapper=ccvr\? The cells have: local,"):
+        ask(only={"algorithm": ["ccvr"]}, **around, **changes).plan(store)
+    of_all = {"report": {"metric": "ipr", "reference": {"algorithm": "local"}}, "conditions": []}
+    with pytest.raises(ConfigError, match="local"):
+        ask(only={"algorithm": ["fedavg"]}, **around, **(changes | of_all)).plan(store)
+    with pytest.raises(ConfigError, match="Unknown setting 'lrr'"):
+        ask(only={"algorithm": ["fedavg"]}, overrides={"wrapper": "ccvr", "lrr": 1}, **changes).plan(store)
+
+
+def test_only_selected_cells_have_to_fit_their_images(ask, store):
+    axes = GRID["axes"] | {"partition": ["label-2", "label-11"]}
+    fitting = ask(only={"partition": ["label-2"]}, axes=axes)
+    assert {cell.config.partition for cell in fitting.plan(store).todo} == {"label-2"}
+    with pytest.raises(ConfigError, match="label-11"):
+        ask(only={"partition": ["label-11"]}, axes=axes).plan(store)
+
+
 @pytest.mark.parametrize(
     ("report", "sentence"),
     [

@@ -84,7 +84,7 @@ def test_files_that_are_no_weights_are_refused_and_run_nothing(tmp_path, monkeyp
     (tmp_path / "noise.pth").write_bytes(b"\x80noise" * 50)
     (tmp_path / "empty.pth").touch()
     for name in ("zipped.pth", "pickled.pth", "noise.pth", "empty.pth"):
-        with pytest.raises(ValueError, match=rf"The weights in .*{name} cannot be read \(.*\): expected torchvision's"):
+        with pytest.raises(ValueError, match=rf"The weights in .*{name} cannot be read: expected torchvision's"):
             load(name, tmp_path)
     assert not (tmp_path / "hostile").exists()
     with open(tmp_path / "large.pth", "wb") as file:

@@ -304,6 +304,17 @@ def test_different_coalitions_of_one_seed_are_named(store, other, coalitions, sa
     assert any("different coalitions" in note for note in notes(store)) == said
 
 
+def test_what_was_sent_is_told_for_each_method_with_its_wrapper(store):
+    store.report |= {"rows": ["dataset", "wrapper"]}
+    for algorithm, wrapper, exchanged in (("fedavg", "none", 1e6), ("fedavg", "ccvr", 2e6), ("moon", "ccvr", 3e6)):
+        around = {} if wrapper == "none" else {"algorithm": {"name": wrapper, "base": {"name": algorithm}}}
+        store.add("svhn label-2", algorithm, [0.5], config=around)
+        store.cells[-1]["wrapper"] = wrapper
+        with_facts(store, -1, bytes_per_client=exchanged)
+    sentence = "Sent and received, MB (10^6 bytes) per client on svhn: fedavg 1, fedavg ccvr 2, moon ccvr 3."
+    assert sentence in notes(store)
+
+
 def test_a_grid_without_a_title_goes_by_its_name(store):
     store.title = ""
     text = api.render(store.add("cifar10 label-2", "fedavg", [0.5]).save(), "small_table", "paper")
