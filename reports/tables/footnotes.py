@@ -187,8 +187,9 @@ def _caveats(grid: dict, records: dict[str, dict]) -> Iterable[str]:
         for caveat in records.get(cell["run"], {}).get("caveats", ()):
             found[caveat][label(cell, axis)] = True
     for caveat, columns in found.items():
-        of = f"{_join(columns)}: "
-        yield caveat if caveat.startswith(of) else of + caveat
+        method, _, said = caveat.partition(": ")
+        named = all(method in column.split() for column in columns)
+        yield f"{_join(columns)}: {said if named else caveat}"
 
 
 def _origins(grid: dict, records: dict[str, dict]) -> Iterable[str]:

@@ -390,4 +390,4 @@ def test_what_methods_say_about_their_runs_names_their_columns(store):
         with_facts(store, run, caveats=["Features were cached."])
     assert "fedconcat, fedconcat-id: Features were cached." in notes(store)
     with_facts(store, 2, caveats=["fedavg: features were cached."])
-    assert "fedavg: features were cached." in notes(store), "the name of the column once"
+    assert "fedavg: features were cached." in notes(store), "its name once"
