@@ -5,8 +5,9 @@ import difflib
 import functools
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.errors import unknown
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _Class = TypeVar("_Class", bound=type)
 _DECORATED = re.compile(r"^((?:@.*\n)+)class (\w+)", re.MULTILINE)  # parsing whole files takes 40 times as long
+_REGISTERING = re.compile(r"^@registered.*", re.MULTILINE)
+_FOR_PEOPLE = ("title", "symbols")  # arguments of `registered` that are no options
 
 REGISTRY: dict[str, str] = {}
 """Name of a method -> its module, class and the options that the name sets: "fedcat:FedCat(grouping=False)"."""
@@ -23,13 +26,17 @@ REGISTRY: dict[str, str] = {}
 _RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now
 
 
-def registered(name: str, **options: Any) -> Callable[[_Class], _Class]:
+def registered(
+    name: str, *, title: str = "", symbols: Mapping[str, str] = MappingProxyType({}), **options: Any
+) -> Callable[[_Class], _Class]:
     """Registers a class of this folder as a method.
 
-    Names are read from the files, so that a list of methods needs none of them imported: write name and options as constants.
+    All this is read from the files, so that a list of methods needs none of them imported: write constants, in one line.
 
     Args:
         name: of the method, on the command line and in grids. A class may have several.
+        title: what tables and figures call it; see `title_of` for a method that does not say.
+        symbols: option -> the symbol that tables print for it, as LaTeX sets it in formulas: {"num_clusters": "K"}.
         options: values of the class's options that are the defaults of this name.
     """
     return lambda method: method
@@ -46,24 +53,26 @@ def discover(folder: Path) -> dict[str, str]:
         for decorators, class_name in _DECORATED.findall(path.read_text(encoding="utf-8")):
             for line in decorators.splitlines():
                 if line.startswith("@registered"):
-                    name, options = _names(line, path)
+                    name, given = _read(line, path)
+                    options = ", ".join(f"{key}={value!r}" for key, value in given.items() if key not in _FOR_PEOPLE)
                     if name in found:
                         raise ValueError(f"Two classes are registered as {name!r}, in {path.name} and {found[name]}.")
                     found[name] = f"{path.stem}:{class_name}" + (f"({options})" if options else "")
     return found
 
 
-def _names(line: str, path: Path) -> tuple[str, str]:
-    """Name and options, "grouping=False", of a line that registers a class."""
+def _read(line: str, path: Path) -> tuple[str, dict[str, Any]]:
+    """The name and all other arguments of a line that registers a class."""
     try:
         call = ast.parse(line.removeprefix("@"), mode="eval").body
         assert isinstance(call, ast.Call)
         (name,) = [ast.literal_eval(argument) for argument in call.args]
-        options = [f"{keyword.arg}={ast.literal_eval(keyword.value)!r}" for keyword in call.keywords]
+        given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        assert isinstance(given.get("title", ""), str) and isinstance(given.get("symbols", {}), dict)
     except (SyntaxError, ValueError, AssertionError) as error:
-        wanted = 'a name and options, all constants, in one line, as @registered("mine", mu=0.1)'
+        wanted = 'a name and options, all constants, in one line, as @registered("mine", title="Mine", mu=0.1)'
         raise ValueError(f"algorithms/{path.name}: got {line}, expected {wanted}.") from error
-    return name, ", ".join(options)
+    return name, given
 
 
 def load(name: str) -> "type[Algorithm]":
@@ -88,7 +97,8 @@ def load(name: str) -> "type[Algorithm]":
     return method
 
 
-def _misspelt_hooks(method: "type[Algorithm]") -> dict[str, str]:
+@functools.cache  # a grid loads each method for each of its cells
+def _misspelt_hooks(method: type) -> dict[str, str]:
     """Public functions of a method that are no hooks -> the hook that each name resembles: the method would run without it."""
     own = {name for name, part in vars(method).items() if callable(part) and not name.startswith("_")}
     hooks = {name for kind in method.__mro__[1:] for name in dir(kind)}
@@ -125,10 +135,52 @@ def name_of(method: "Algorithm") -> str:
 def describe(name: str) -> str:
     """First line of the docstring of a method's file, or the one that begins with the name and a colon where a class has
     several names; read without importing it."""
-    path = Path(__file__).parent / f"{_parts(_lookup(name))[0]}.py"
-    first, *others = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")
+    first, *others = (ast.get_docstring(ast.parse(_file_of(name).read_text())) or "").split("\n")
     own = [line.removeprefix(f"{name}: ") for line in others if line.startswith(f"{name}: ")]
     return own[0] if own else first
+
+
+@functools.cache
+def title_of(name: str) -> str:
+    """What tables and figures call a method, read from its file: its `title`; without one, what stands before the colon in the
+    first line of the file, where that has the letters of the name ("FedProx: a proximal term ..." for fedprox); else its name.
+    """
+    path = _file_of(name)
+    text = path.read_text(encoding="utf-8")
+    registered = dict(_read(line, path) for line in _REGISTERING.findall(text))
+    if title := registered.get(name, {}).get("title"):
+        return title
+    head = text.lstrip().removeprefix('"""').partition("\n")[0].partition(":")[0]
+    return head if _letters(head) == _letters(name) else name
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.lower()))
+
+
+@functools.cache
+def symbols() -> dict[str, str]:
+    """Option -> its symbol in formulas, of all methods that name one for their options.
+
+    Raises:
+        ValueError: if two files have different symbols for one option.
+    """
+    found: dict[str, str] = {}
+    for path in dict.fromkeys(map(_file_of, REGISTRY)):
+        for line in _REGISTERING.findall(path.read_text(encoding="utf-8")):
+            for option, symbol in _read(line, path)[1].get("symbols", {}).items():
+                if found.setdefault(option, symbol) != symbol:
+                    raise ValueError(
+                        f"algorithms/{path.name}: the symbol of {option} is {symbol}, but that of another method "
+                        f"{found[option]}; tables have one column for both, so give them one symbol."
+                    )
+    return found
+
+
+def _file_of(name: str) -> Path:
+    """The file of a method, in one of the folders of this package."""
+    module = _parts(_lookup(name))[0]
+    return next(path for folder in __path__ if (path := Path(folder) / f"{module}.py").exists())
 
 
 def _lookup(name: str) -> str:

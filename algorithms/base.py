@@ -45,6 +45,7 @@ class Deployed(NamedTuple):
 
 
 Classifier = Literal["trained", "fixed", "replaced"]
+Weighting = Literal["examples", "uniform"]  # how a server weighs clients
 
 
 class Average(NamedTuple):
@@ -65,17 +66,20 @@ class Algorithm:
 
     Attributes:
         version: raised whenever the numbers of the method may change; part of the run id.
-        personal: whether each client deploys a model of its own.
         post_hoc: whether the method trains as its `base` does, state and all, and only changes what is deployed.
         cohorts_of_one_size: whether all rounds need as many clients, so that the method cannot train a part of a population.
         brief: options with which the first round takes about as long as any other, for a short trial of what a run needs.
     """
 
     version: ClassVar[int] = 1
-    personal: ClassVar[bool] = False
     post_hoc: ClassVar[bool] = False
     cohorts_of_one_size: ClassVar[bool] = False
     brief: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def personal(self) -> bool:
+        """Whether each client deploys a model of its own. A class attribute of that name will do."""
+        return False
 
     def num_rounds(self, settings) -> int:
         """Communication rounds of a run: the setting `rounds`, unless the method has rounds of its own."""
@@ -171,9 +175,11 @@ class RoundBased(Algorithm):
 
     Attributes:
         broadcast: entries of the server state that clients receive, beside the params.
+        drawn: entries of the server state that clients need not receive, because everyone can draw them from the seed.
     """
 
     broadcast: ClassVar[tuple[str, ...]] = ()
+    drawn: ClassVar[tuple[str, ...]] = ()
 
     @property
     def passes_per_example(self) -> int:
@@ -231,6 +237,11 @@ class RoundBased(Algorithm):
         """Everything that a cohort sends in a round; only its size matters."""
         return {"update": update, "buffers": buffers}
 
+    def returned(self, state: State) -> Tree:
+        """As much as one client's update, buffers and new state, known before it trains: what it starts from, as deltas are as
+        large as params; only its size matters."""
+        return {key: state[key] for key in ("params", "buffers")} | {"client": state["clients"]["fresh"]}
+
     def averaged(self, updates: Tree, cohort) -> dict[str, Average]:
         """Entries of the updates of which the server reads no more than a weighted mean, by name.
 
@@ -272,7 +283,7 @@ class RoundBased(Algorithm):
         cohort = self.sample(task, state)
         if not len(cohort.ids):
             return state
-        if self._streamable and task.streams(len(cohort.ids) * self._result_bytes(state)):
+        if self._streamable and task.streams(len(cohort.ids) * tree.num_bytes(self.returned(state))):
             return self.stream_round(task, state, cohort)
         return self.conclude(task, state, cohort, self.map_clients(task, self.local_update, cohort, state))
 
@@ -322,12 +333,6 @@ class RoundBased(Algorithm):
         """Whether means are all that the server reads of the entries that `averaged` names."""
         own = type(self)
         return own.aggregate is RoundBased.aggregate and own.conclude is RoundBased.conclude
-
-    def _result_bytes(self, state: State) -> int:
-        """Size of what one client returns, known before it trains. That is the size of what it starts from: delta, changes of
-        what is broadcast, buffers and new client state are as large as what they change."""
-        broadcast = {key: state["server"][key] for key in self.broadcast}
-        return tree.num_bytes([state["params"], state["buffers"], broadcast, state["clients"]["fresh"]])
 
     # The interface
 
@@ -379,7 +384,7 @@ class RoundBased(Algorithm):
             round=state["round"],
             params=state["params"],
             buffers=state["buffers"],
-            server={key: state["server"][key] for key in self.broadcast},
+            server={key: state["server"][key] for key in (*self.broadcast, *self.drawn)},
             client=self.client_states(task, cohort, state),
         )
 

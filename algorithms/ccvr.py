@@ -19,7 +19,7 @@ from bench.seeding import seed_for
 TransformStage = Literal["before_stats", "on_samples", "none"]
 
 
-@registered("ccvr")
+@registered("ccvr", symbols={"virtual_per_class": "M_c"})
 @dataclass(frozen=True)
 class CCVR(Calibration):
     """Algorithm 1 of the paper, once, after training: all clients send count, mean and covariance of the features of each of

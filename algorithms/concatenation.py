@@ -31,6 +31,9 @@ class Concatenation(Algorithm):
     first mini-batches of a newly shuffled pass over its data (fewer if it has fewer), and the server takes the unweighted
     mean. There is no model to evaluate before the first classifier round.
 
+    Differs from the paper: the mean of the classifiers is unweighted, as in the reference code, also where a client has too
+    few examples for all steps; Algorithm 1 averages them as FedAvg does, by their number of examples.
+
     Differs from the paper: encoders stay in training mode and see newly augmented images in every round, as in the
     reference code; the paper says that features are computed once. Where that is the same, it is what happens.
 

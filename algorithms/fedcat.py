@@ -22,8 +22,8 @@ CountRule = Literal["plus_one", "limit", "bellemare"]
 
 
 @registered("fedcat")
-@registered("fedcat-gc", concatenation=False)
-@registered("fedcat-dc", grouping=False)
+@registered("fedcat-gc", title="FedCat-GC", concatenation=False)
+@registered("fedcat-dc", title="FedCat-DC", grouping=False)
 @dataclass(frozen=True)
 class FedCat(RoundBased):
     """Algorithms 1 to 3 of the paper. A cohort has K clients, a cycle K rounds; o is the position of a round in its cycle.

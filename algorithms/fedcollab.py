@@ -31,7 +31,7 @@ PIXELS = "pixels"
 _PUBLISHED = Path(__file__).with_name("published_divergences.json")
 
 
-@registered("fedcollab")
+@registered("fedcollab", symbols={"capacity": "C"})
 @dataclass(frozen=True)
 class FedCollab(Wrapper):
     """A method in every coalition of clients, on its own; all coalitions start from one initial model.

@@ -18,7 +18,7 @@ from algorithms.label_clusters import LabelClusters, by_labels, check_balanced, 
 from algorithms.label_inference import label_shares
 
 
-@registered("fedconcat")
+@registered("fedconcat", symbols={"num_clusters": "K", "encoder_rounds": "T_e", "classifier_rounds": "T_c"})
 @dataclass(frozen=True)
 class FedConcat(Concatenation):
     """Algorithm 1 of the paper: clients report their label distributions, which K-means divides into clusters.

@@ -49,7 +49,7 @@ class FedConcatIB(Concatenation):
     def first_stage(self):
         def inferred(task, start, models):
             name = "classifier.bias"
-            return bias_answers(task, models["params"][name], start[name], self.estimate)
+            return bias_answers(task, models["params"][name], start[name], self.estimate), None
 
         group = functools.partial(by_labels, num_clusters=self.num_clusters)
         return LabelClusters(self.base, group, inferred=inferred)

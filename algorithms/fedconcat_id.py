@@ -25,17 +25,23 @@ class FedConcatID(Concatenation):
     Differs from the paper: the round of inference is the first encoder round, not one before it, as in the reference code
     and as the paper's communication costs say.
 
+    Differs from the reference code: what local models see of noise leaves their running statistics as they are; there the
+    passes in training mode move them, and the moved ones are averaged.
+
     Attributes:
         base: trains the model of a cluster; any method with one shared model.
         balanced: limits clusters to 1.2 times their equal share.
         inference_images: noise images that each local model answers to, a multiple of 100.
         inference_mode: whether it answers in "train" mode, as in the reference code, or in "eval" mode.
+        noise_moves_statistics: whether a model with batch normalisation goes into the mean of its cluster with the running
+            statistics that it has after the noise, as in the reference code; in "eval" mode these have not moved.
     """
 
     base: Algorithm = FedAvg()
     balanced: bool = False
     inference_images: int = 10_000
     inference_mode: EncoderMode = "train"
+    noise_moves_statistics: bool = False
 
     def __post_init__(self):
         super().__post_init__()
@@ -49,7 +55,8 @@ class FedConcatID(Concatenation):
 
     def first_stage(self):
         def inferred(task, start, models):
-            return answers_to_noise(task, models, self.inference_images, self.inference_mode == "train")
+            answers = answers_to_noise(task, models, self.inference_images, self.inference_mode == "train")
+            return answers.shares, answers.buffers if self.noise_moves_statistics else None
 
         group = functools.partial(by_labels, num_clusters=self.num_clusters, balanced=self.balanced)
         return LabelClusters(self.base, group, inferred=inferred)

@@ -5,14 +5,14 @@ https://arxiv.org/abs/2305.19229
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, cast, get_args
+from typing import Literal, cast, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
 import algorithms
 from algorithms import registered
-from algorithms.base import RoundBased, spend
+from algorithms.base import Algorithm, RoundBased, spend
 from algorithms.checks import at_least, one_of
 from algorithms.wrapper import Wrapper, refuse_wrapper
 
@@ -57,9 +57,10 @@ class FedDisco(Wrapper):
         super().__post_init__()
         refuse_wrapper("feddisco", self.base)
         if not (isinstance(self.base, RoundBased) and self.base.weighs_clients):
+            name, option = algorithms.name_of(self.base), _that_weighs(self.base)
             raise ValueError(
                 "feddisco needs a base whose server averages models in rounds by number of examples, but "
-                f"{algorithms.name_of(self.base)} does not with these options."
+                f"{name} {f'does so with {option}=examples only' if option else 'does not'}."
             )
         at_least("a", self.a, 0)
         at_least("b", self.b, 0)
@@ -116,3 +117,11 @@ def discrepancies(label_counts: Tensor, metric: Metric) -> Tensor:
 def _report_bytes(task) -> int:
     """Size of a client's label counts."""
     return _BYTES_PER_COUNT * task.federation.num_classes
+
+
+def _that_weighs(base: Algorithm) -> str | None:
+    """The option with which a method's server weighs clients by number of examples; None if there is none."""
+    if not isinstance(base, RoundBased):
+        return None
+    able = (name for name, hint in get_type_hints(type(base)).items() if "examples" in get_args(hint))
+    return next((name for name in able if replace(base, **{name: "examples"}).weighs_clients), None)

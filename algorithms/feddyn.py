@@ -10,11 +10,10 @@ from typing import Literal, get_args
 import torch
 
 from algorithms import registered, tree
-from algorithms.base import Average, RoundBased
+from algorithms.base import Average, RoundBased, Weighting
 from algorithms.checks import above, one_of
 from algorithms.local import LocalResult, clipped, descend, gradient
 
-Weighting = Literal["examples", "uniform"]
 Mean = Literal["uniform", "examples"]
 
 

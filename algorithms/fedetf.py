@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import registered, tree
+from algorithms import registered
 from algorithms.balanced_softmax import balanced
 from algorithms.base import RoundBased
 from algorithms.checks import above, at_least
@@ -28,11 +28,12 @@ class FedETF(RoundBased):
     cross-entropy of s M^T p / |p| + log max(n_c, 1), where p is the projection of f, a linear layer with a bias.
 
     M follows from the seed, is part of the state and is never sent, as every client can draw it. The scale s is averaged and
-    decays like all params; if it turned negative, training would prefer the wrong classes: `diagnostics` has it. The deployed
-    model predicts as M^T p / |p| does: projection and M are merged into its one linear classifier, of logits M^T p.
+    decays like all params. The deployed model predicts as M^T p / |p| does: projection and M are merged into its one linear
+    classifier, of logits M^T p. If s turned negative, training would fit -M and the deployed model prefer the wrong classes:
+    `diagnostics` has s.
 
-    Differs from the paper: no personal models, for which its code fine-tunes M and the projection in turn; `finetune` goes on
-    from the deployed model.
+    Differs from the paper: no personal models, for which its code fine-tunes all, and then M and the projection in turn;
+    `finetune` goes on from the deployed model.
 
     Attributes:
         width: d' of the paper, dimensions of the projection, at least the number of classes; None for just as many, which are
@@ -43,7 +44,7 @@ class FedETF(RoundBased):
     width: int | None = None
     scale: float = 1.0
 
-    broadcast = ("etf",)
+    drawn = ("etf",)
     classifier = "replaced"
 
     def __post_init__(self):
@@ -69,13 +70,6 @@ class FedETF(RoundBased):
         logits = params["scale"] * (F.normalize(projected, dim=1) @ view.server["etf"])
         return cross_entropy(balanced(logits, view.label_counts, vacant="clamp"), batch)
 
-    def _result_bytes(self, state):
-        # Nothing of what is broadcast comes back.
-        return tree.num_bytes([state["params"], state["buffers"], state["clients"]["fresh"]])
-
-    def downloads(self, state):
-        return {"params": state["params"], "buffers": state["buffers"]}
-
     def local_models(self, state, mapped):
         models = super().local_models(state, mapped)
         return {**models, "params": _merged(models["params"], state["server"]["etf"])}
@@ -92,7 +86,8 @@ class FedETF(RoundBased):
 def _merged(params: Tree, etf: Tensor) -> Tree:
     """Params of the task's model with the same predictions, from those that are trained, leaves [*p] or [K, *p].
 
-    Without the length of the projection and the scale, which change no order of logits, projection and ETF are one layer.
+    Without the length of the projection and the scale, which change no order of logits where the scale is positive, projection
+    and ETF are one layer.
     """
     kept = {name: leaf for name, leaf in params.items() if not name.startswith("projection.") and name != "scale"}
     weight = etf.T @ params["projection.weight"]

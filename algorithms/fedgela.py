@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import registered, tree
+from algorithms import registered
 from algorithms.base import Deployed, RoundBased
 from algorithms.checks import above
 from algorithms.etf import etf_of
@@ -21,7 +21,7 @@ from bench.models.concat import encoder_part
 
 
 @registered("fedgela")
-@registered("fedgela-personal", personal_head=True)
+@registered("fedgela-personal", title="FedGELA (personal)", personal_head=True)
 @dataclass(frozen=True)
 class FedGELA(RoundBased):
     """FedAvg on the encoder alone; with features h of length 1, label shares and the fixed matrix M, clients minimise the
@@ -30,8 +30,8 @@ class FedGELA(RoundBased):
     A vacant class has the logit 0, with which it competes. M follows from the seed, is part of the state and is never sent.
     Deployed are encoder and M, as one linear classifier without a bias; neither the length of h nor T changes a prediction.
 
-    Differs from the paper: its code has batch normalisation of the features instead of unit length, and weights clients by
-    their number of batches; here it is by their number of examples.
+    Differs from the paper: its code has batch normalisation of the features instead of unit length, clips gradients, and
+    weights clients by their number of batches; here nothing is clipped, and they are weighted by their number of examples.
 
     Attributes:
         temperature: T of the paper, > 0.
@@ -43,14 +43,14 @@ class FedGELA(RoundBased):
     normalise: bool = True
     personal_head: bool = False
 
-    broadcast = ("etf",)
+    drawn = ("etf",)
     classifier = "replaced"
 
     def __post_init__(self):
         above("temperature", self.temperature, 0)
 
     @property
-    def personal(self):  # type: ignore[override]
+    def personal(self):
         return self.personal_head
 
     def init(self, task):
@@ -66,13 +66,6 @@ class FedGELA(RoundBased):
         features = F.normalize(features, dim=1) if self.normalise else features
         logits = features @ view.server["etf"] * class_weights(view.label_counts)
         return cross_entropy(logits / self.temperature, batch)
-
-    def _result_bytes(self, state):
-        # Nothing of what is broadcast comes back.
-        return tree.num_bytes([state["params"], state["buffers"], state["clients"]["fresh"]])
-
-    def downloads(self, state):
-        return {"params": state["params"], "buffers": state["buffers"]}
 
     def local_models(self, state, mapped):
         models, etf = super().local_models(state, mapped), state["server"]["etf"]

@@ -162,15 +162,9 @@ class FedGen(RoundBased):
         sent = {name: part for name, part in update.items() if name != "classifier"}  # which is sent with the model
         return super().uploads(sent, buffers)
 
-    def _result_bytes(self, state):
-        # Clients receive the generator, and return the classifier and the label counts instead of a change of it.
+    def returned(self, state):
         classifier = classifier_part(state["params"])
-        counts = classifier["classifier.weight"][:, 0]
-        return (
-            super()._result_bytes(state)
-            + tree.num_bytes([classifier, counts])
-            - tree.num_bytes(state["server"]["generator"])
-        )
+        return {**super().returned(state), "classifier": classifier, "counts": classifier["classifier.weight"][:, 0]}
 
     def server_step(self, task, params, server, update, cohort):
         params, _ = super().server_step(task, params, server, update, cohort)

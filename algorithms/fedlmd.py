@@ -17,7 +17,7 @@ from algorithms.local import cross_entropy
 
 
 @registered("fedlmd")
-@registered("fedlmd-tf", teacher_free=True)
+@registered("fedlmd-tf", title="FedLMD-TF", teacher_free=True)
 @dataclass(frozen=True)
 class FedLMD(RoundBased):
     """FedAvg with label-masking distillation in the local objective: cross-entropy + beta tau^2 mean KL(q_g || q).
@@ -28,7 +28,8 @@ class FedLMD(RoundBased):
     A client without majority classes trains as in FedNTD. The teacher costs one more forward pass of each batch.
 
     Differs from the official code (wnma3mz/FedLMD): the teacher is in evaluation mode, as in FedNTD here; without a teacher
-    q_g divides by the number of its classes, as the paper has it, where the code divides by the size of the batch.
+    q_g divides by the number of its classes, as the paper has it, where the code divides by the size of the batch, and
+    is called without the majority classes that it needs.
 
     Attributes:
         beta: weight of the distillation, >= 0; 0 is FedAvg.

@@ -75,7 +75,7 @@ class FedOpt(RoundBased):
         return new, {"first": first, "second": second, "steps": steps}
 
 
-@registered("fedadagrad")
+@registered("fedadagrad", title="FedAdagrad")
 @dataclass(frozen=True)
 class FedAdagrad(FedOpt):
     """v = v + D^2.
@@ -90,7 +90,7 @@ class FedAdagrad(FedOpt):
         return v + d.square()
 
 
-@registered("fedadam")
+@registered("fedadam", title="FedAdam")
 @dataclass(frozen=True)
 class FedAdam(FedOpt):
     """v = beta2 v + (1 - beta2) D^2.
@@ -118,7 +118,7 @@ class FedAdam(FedOpt):
         return self.server_lr * (1 - self.beta2**power).sqrt() / (1 - self.beta1**power)
 
 
-@registered("fedyogi")
+@registered("fedyogi", title="FedYogi")
 @dataclass(frozen=True)
 class FedYogi(FedOpt):
     """v = v - (1 - beta2) D^2 sign(v - D^2): unlike Adam's, v changes by no more than D^2, however large it is.

@@ -10,14 +10,13 @@ from typing import Literal, get_args
 import torch
 
 from algorithms import registered, tree
-from algorithms.base import Average, RoundBased
+from algorithms.base import Average, RoundBased, Weighting
 from algorithms.checks import at_least, one_of
 from algorithms.local import LocalResult, cross_entropy, descend
 from algorithms.moments import ClassSums, class_sums
 from bench.models.calibrated import NearestPrototype, wrap
 
 Collect = Literal["after", "last_epoch"]
-Weighting = Literal["uniform", "examples"]
 Predict = Literal["argmax", "nearest"]
 
 
@@ -131,10 +130,10 @@ class FedProto(RoundBased):
     def local_models(self, state, mapped):
         return mapped.result.client
 
-    def _result_bytes(self, state):
-        # Clients return prototypes, their weights and their own models.
+    def returned(self, state):
         prototypes = state["server"]["prototypes"]
-        return tree.num_bytes([prototypes, prototypes[:, 0], state["buffers"], state["clients"]["fresh"]])
+        sent = {"prototypes": prototypes, "weights": prototypes[:, 0]}
+        return sent | {"buffers": state["buffers"], "client": state["clients"]["fresh"]}
 
     # What is deployed
 

@@ -18,7 +18,7 @@ class FedRep(PersonalPart):
 
     The phase of the body is the local training of the settings, and that of the head is `head_passes` times as long, on the
     same batches. Momentum starts at 0 in each phase. In the code of the paper a last round is for heads alone, of all clients:
-    `fit_private` "all".
+    `fit_private` "all", which trains a head as long as in any other round, where the code has at least 10 epochs.
 
     Differs from the paper: the server weights clients by their number of examples, unless `weighting` is "uniform" (the paper's
     clients have equally many), and weight decay is that of the settings, on all params of the part that is trained.

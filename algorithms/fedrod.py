@@ -23,7 +23,7 @@ _OWN = "personal."  # prefix of the personal classifier's params while they trai
 
 
 @registered("fedrod")
-@registered("fedrod-personal", personal_head=True)
+@registered("fedrod-personal", title="FedRoD (personal)", personal_head=True)
 @dataclass(frozen=True)
 class FedRoD(RoundBased):
     """FedAvg with the balanced softmax; if asked for, each client also trains a classifier of its own.
@@ -36,7 +36,8 @@ class FedRoD(RoundBased):
     Differs from the paper: no hypernetwork that makes v of the class distribution.
 
     Attributes:
-        gamma: strength of the balancing, >= 0; 0 is FedAvg, and so are equal counts.
+        gamma: strength of the balancing, >= 0; 0 is FedAvg, and so are equal counts. With `vacant` "exclude" any gamma above 0
+            leaves out vacant classes, 0 does not.
         vacant: whether classes without an example are left out of a client's softmax ("exclude"), or count as if they had one
             ("clamp"), as in the code of FedETF.
         personal_head: whether clients train v and deploy z + v(f), or the generic model alone is trained and deployed.
@@ -51,7 +52,7 @@ class FedRoD(RoundBased):
         one_of("vacant", self.vacant, get_args(Vacant))
 
     @property
-    def personal(self):  # type: ignore[override]
+    def personal(self):
         return self.personal_head
 
     def init_client(self, task, params):

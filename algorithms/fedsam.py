@@ -132,7 +132,7 @@ class FedSAM(SharpnessAware):
     """
 
 
-@registered("fedasam")
+@registered("fedasam", title="FedASAM")
 @dataclass(frozen=True)
 class FedASAM(SharpnessAware):
     """e = rho T^2 g / |T g|, where T is |w| + eta at each weight w and 1 at biases.
@@ -160,7 +160,7 @@ class FedASAM(SharpnessAware):
         return tree.map(torch.mul, sizes, super()._ascent(params, scaled))
 
 
-@registered("mofedsam")
+@registered("mofedsam", title="MoFedSAM")
 @dataclass(frozen=True)
 class MoFedSAM(SharpnessAware):
     """FedSAM with steps along alpha g' + (1 - alpha) D, with the gradient g' of FedSAM; D = -(last mean update) / (K lr).
@@ -197,10 +197,6 @@ class MoFedSAM(SharpnessAware):
     def downloads(self, state):
         received = super().downloads(state)
         return received if state["round"] else {name: received[name] for name in received if name != "update"}
-
-    def _result_bytes(self, state):
-        # Nothing of what is broadcast comes back.
-        return tree.num_bytes([state["params"], state["buffers"], state["clients"]["fresh"]])
 
     def traffic(self, task):
         later = task.cohort_share * (task.settings.rounds - 1)

@@ -32,6 +32,10 @@ class FedSoft(ClusteredRounds):
     Differs from the paper: clients start from the model of their largest importance instead of their own last one, every
     client of the cohort trains, and the means of the models also weight clients by their number of examples.
 
+    Differs from the reference code of FedConcat: losses that are equal up to rounding are equal, and the first model wins;
+    there the smallest number does. In the first round there the first K clients share the memory of the K models: each of
+    them overwrites one with the model that it starts from, before later clients read it. Here nobody does.
+
     Attributes:
         interval: rounds from one vote to the next (tau of the paper), >= 1.
         smallest_importance: sigma of the paper, in [0, 1].

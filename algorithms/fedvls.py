@@ -40,7 +40,8 @@ class FedVLS(RoundBased):
         distillation_weight: lambda of the paper, >= 0; 0.5 in the paper for CIFAR-100 and Tiny-ImageNet.
         logit_weight: weight of L_logit, >= 0; None is that of the variant: 0.005 in the code, 1 in the paper. Where it and
             lambda are 0, a client with as many examples of each class as of any other trains as in FedAvg.
-        variant: "code" or "paper", where a class c adds 0 to L_logit if the whole batch is of that class.
+        variant: "code" or "paper", where a class c adds 0 to L_logit if the whole batch is of that class. Nothing bounds
+            L_logit from below, as all logits may fall together; in the paper's form, at its weight 1, runs may diverge.
     """
 
     distillation_weight: float = 0.1

@@ -78,7 +78,7 @@ class Finetune(PostHoc):
         ).result
 
 
-@registered("finetune-head")
+@registered("finetune-head", title="Finetune (head)")
 @dataclass(frozen=True)
 class FinetuneHead(Finetune):
     """The same for the classifier alone."""
@@ -86,7 +86,7 @@ class FinetuneHead(Finetune):
     part = "head"
 
 
-@registered("finetune-body")
+@registered("finetune-body", title="Finetune (body)")
 @dataclass(frozen=True)
 class FinetuneBody(Finetune):
     """The same for all but the classifier."""

@@ -25,6 +25,8 @@ from algorithms.rows import no_rows, read_rows, write_rows
 from algorithms.tree import Tree
 from algorithms.wrapper import refuse_wrapper
 
+Inferred = Callable[[Any, Tree, Tree], tuple[Tensor, Tree | None]]
+
 _BYTES_PER_SHARE = 4  # a client sends its label distribution in single precision
 
 
@@ -40,14 +42,16 @@ class LabelClusters(Algorithm):
         group: (task, label distributions [N, num_classes]) -> cluster of each client [N].
         reported: task -> label distributions that clients send before the first round; None for clusters that ignore them.
         inferred: (task of some clients, initial params, their trained models: "params" and "buffers" [clients, ...]) ->
-            label distributions [clients, num_classes]; set exactly if the clusters are found after the first round.
+            label distributions [clients, num_classes], and the buffers [clients, ...] with which these models go into the
+            means of their clusters, or None if they are as they were; set exactly if the clusters are found after the first
+            round.
         cluster_init: whether all clusters start from the "common" initial model or from "independent" ones.
     """
 
     base: Algorithm
     group: Callable[[Any, Tensor | None], Tensor]
     reported: Callable[[Any], Tensor] | None = None
-    inferred: Callable[[Any, Tree, Tree], Tensor] | None = None
+    inferred: Inferred | None = None
     cluster_init: ClusterInit = "common"
 
     def init(self, task) -> State:
@@ -111,13 +115,16 @@ class LabelClusters(Algorithm):
     def _first_round(self, task, start: State) -> State:
         """All clients train from the initial model, their models tell the clusters, and are averaged within them."""
         # As many clients at a time as in any other round, so that memory is bounded by the cohort.
-        base, infer = cast(RoundBased, self.base), cast(Callable[[Any, Tree, Tree], Tensor], self.inferred)
+        base, infer = cast(RoundBased, self.base), cast(Inferred, self.inferred)
         at_once, distributions = len(task.sample_cohort(0).ids), []
         results: dict[str, Any] = {}
         for ids in torch.arange(task.population).split(at_once):
             mapped = base.map_clients(task, base.local_update, task.cohort(ids), start)
             models = base.local_models(start, mapped)
-            distributions.append(infer(task.restrict(ids), start["params"], models))
+            shares, moved = infer(task.restrict(ids), start["params"], models)
+            distributions.append(shares)
+            if moved is not None:
+                mapped = mapped._replace(buffers={name: moved[name] for name in mapped.buffers})
             results = write_rows(results or no_rows(tree.row(mapped, 0)), ids, mapped)
         found = torch.cat(distributions)
         # Of a model that has diverged nothing is inferred; the run ends with this round.

@@ -4,6 +4,8 @@ FedConcat-ID and FedConcat-IB: Diao, Li and He, Exploiting Label Skews in Federa
 AAAI 2024, Section 4.3. https://arxiv.org/abs/2312.06290
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -27,7 +29,19 @@ def noisy_label_shares(task, epsilon: float) -> Tensor:
     return shares + torch.stack(noise).to(shares) / epsilon
 
 
-def answers_to_noise(task, models: Tree, num_images: int, training: bool = True) -> Tensor:
+class Answers(NamedTuple):
+    """What models said of noise images.
+
+    Attributes:
+        shares: mean softmax outputs [N, num_classes], rows sum to 1, on the host.
+        buffers: of the models after the last image, leaves [N, ...]: running statistics move in training mode.
+    """
+
+    shares: Tensor
+    buffers: Tree
+
+
+def answers_to_noise(task, models: Tree, num_images: int, training: bool = True) -> Answers:
     """Mean softmax output of each client's model on images of uniform noise (inference by dataset, ID).
 
     A model answers with the labels that it was trained on. It sees batches of 100 images with pixels in [0, 1), which are not
@@ -37,16 +51,12 @@ def answers_to_noise(task, models: Tree, num_images: int, training: bool = True)
         models: "params" and "buffers", leaves [N, ...].
         num_images: images per client, a multiple of 100.
         training: whether models run in training mode, as in the reference code: with dropout and batch statistics.
-
-    Returns:
-        [N, num_classes], rows sum to 1, on the host.
     """
-    return torch.stack(
-        [
-            _mean_answer(task, tree.row(models, position), client, num_images, training)
-            for position, client in enumerate(everyone(task))
-        ]
-    )
+    answers = [
+        _mean_answer(task, tree.row(models, position), client, num_images, training)
+        for position, client in enumerate(everyone(task))
+    ]
+    return Answers(torch.stack([one.shares for one in answers]), tree.stack([one.buffers for one in answers]))
 
 
 def bias_answers(task, biases: Tensor, start: Tensor, form: str) -> Tensor:
@@ -73,7 +83,8 @@ def everyone(task) -> list[int]:
 
 
 @torch.no_grad()
-def _mean_answer(task, model: Tree, client: int, num_images: int, training: bool) -> Tensor:
+def _mean_answer(task, model: Tree, client: int, num_images: int, training: bool) -> Answers:
+    """`Answers` of one model, without the first axis."""
     buffers = {name: leaf.clone() for name, leaf in model["buffers"].items()}
     bound = BoundModel(task.model, buffers, training, task.generator_for("inference", client, 1))
     images = task.generator_for("inference", client)
@@ -82,7 +93,7 @@ def _mean_answer(task, model: Tree, client: int, num_images: int, training: bool
         x = torch.rand(IMAGES_PER_BATCH, *task.model.input_shape, generator=images)
         x = x.to(task.device, task.dtype, memory_format=torch.channels_last)
         total += bound(model["params"], x).softmax(1).sum(0)
-    return (total / num_images).cpu()
+    return Answers((total / num_images).cpu(), buffers)
 
 
 def _laplace(count: int, generator: torch.Generator) -> Tensor:

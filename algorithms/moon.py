@@ -5,14 +5,17 @@ https://arxiv.org/abs/2103.16257
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 
 from algorithms import registered, tree
 from algorithms.base import RoundBased
-from algorithms.checks import above, at_least
+from algorithms.checks import above, at_least, one_of
 from algorithms.local import LocalResult, cross_entropy, descend
+
+Mode = Literal["train", "eval"]
 
 
 @registered("moon")
@@ -25,18 +28,23 @@ class Moon(RoundBased):
     Batches of one example are skipped.
 
     Differs from the paper: no projection head is added to a model that has none, as in NIID-Bench; `moon-cnn` has one.
+    The received model runs in training mode, also as in NIID-Bench; in the code of MOON's authors it is in evaluation mode.
 
     Attributes:
         mu: weight of the contrastive term, >= 0; 0 is FedAvg (but for skipped batches).
         temperature: tau of the paper, > 0.
+        global_model_mode: of the received model: "train", with the statistics of each batch, or "eval", with the running
+            statistics that came with it. A model without batch normalisation and dropout gives the same in both.
     """
 
     mu: float = 1.0
     temperature: float = 0.5
+    global_model_mode: Mode = "train"
 
     def __post_init__(self):
         at_least("mu", self.mu, 0)
         above("temperature", self.temperature, 0)
+        one_of("global_model_mode", self.global_model_mode, get_args(Mode))
 
     def init_client(self, task, params):
         return {"previous": params, "buffers": task.initial_buffers()}
@@ -47,7 +55,8 @@ class Moon(RoundBased):
         if view.round == 0:
             return loss
         with torch.no_grad():
-            received = view.model.copy(training=True).features(view.params, batch.x)
+            as_received = view.model.copy(view.buffers, training=self.global_model_mode == "train")
+            received = as_received.features(view.params, batch.x)
             previous = view.model.copy(view.client["buffers"]).features(view.client["previous"], batch.x)
         to_received = F.cosine_similarity(features, received)
         to_previous = F.cosine_similarity(features, previous)

@@ -15,7 +15,7 @@ from algorithms.checks import between
 _MOST_EPOCHS = 100
 
 
-@registered("oracle")
+@registered("oracle", title="Oracle")
 @dataclass(frozen=True)
 class Oracle(Calibration):
     """The classifier is trained again on features of the clients' training images, or of a stratified part of them.

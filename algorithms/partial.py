@@ -9,12 +9,12 @@ from torch import Tensor
 
 import algorithms
 from algorithms import tree
-from algorithms.base import Average, Deployed, RoundBased, State, average_buffers
+from algorithms.base import Average, Deployed, RoundBased, State, Weighting, average_buffers
 from algorithms.checks import at_least, one_of
 from algorithms.local import LocalResult, descend
 from algorithms.tree import Tree
+from bench.models.concat import SideBySide
 
-Weighting = Literal["examples", "uniform"]
 Part = Literal["body", "head"]
 FitPrivate = Literal["absent", "all", "none"]
 
@@ -85,6 +85,11 @@ class PartialSharing(RoundBased):
     def init(self, task):
         name, kind, layers = algorithms.name_of(self), type(task.model).__name__, len(task.model.layers())
         check_classifier(task.model, f"{name} shares a part of the model")
+        if isinstance(task.model, SideBySide) and 1 < self.head_layers < layers:
+            raise ValueError(
+                f"head_layers must be at most 1 for {name} and {kind}, which has {task.model.count} encoders side by side, so "
+                f"that its last layers would be those of the last encoder, but got {self.head_layers}."
+            )
         most = layers - self.needs_body
         if self.head_layers > most:
             raise ValueError(
@@ -119,9 +124,8 @@ class PartialSharing(RoundBased):
             "buffers": {**start["buffers"], **mapped.buffers, **kept.get("buffers", {})},
         }
 
-    def _result_bytes(self, state):
-        # A client returns as much of the shared part as it receives, and its own part.
-        return tree.num_bytes([self.downloads(state), state["clients"]["fresh"]])
+    def returned(self, state):
+        return {"shared": self.downloads(state), "client": state["clients"]["fresh"]}
 
     def _weights(self, cohort) -> Tensor:
         return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)

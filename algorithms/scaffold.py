@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from algorithms import registered, tree
-from algorithms.base import Average, RoundBased
+from algorithms.base import Average, RoundBased, Weighting
 from algorithms.checks import above, one_of
 from algorithms.local import LocalResult, descend, momentum_steps
 
-Weighting = Literal["uniform", "examples"]
 MomentumMode = Literal["outside", "effective-lr", "none"]
 
 
@@ -52,6 +51,9 @@ class Scaffold(RoundBased):
 
     def init_client(self, task, params):
         return {"control": tree.zeros_like(params)}
+
+    def returned(self, state):
+        return {**super().returned(state), "change": state["server"]["control"]}
 
     def local_update(self, data, plan, view):
         offset = tree.subtract(view.server["control"], view.client["control"])

@@ -1,6 +1,7 @@
 """Facts about every dataset that do not need its files: sizes, defaults, location and origin of the files."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class DatasetInfo:
         train_counts: training examples of each class; () if all classes have the same.
         num_writers: clients of the partition `natural`; None if the dataset does not name its writers. Where sizes depend
             on the files it is that of the paper.
+        title: what tables and figures call it; "" for its id.
     """
 
     num_classes: int
@@ -27,6 +29,7 @@ class DatasetInfo:
     layout: str
     train_counts: tuple[int, ...] = ()
     num_writers: int | None = None
+    title: str = ""
 
     @property
     def class_counts(self) -> tuple[int, ...]:
@@ -39,45 +42,45 @@ class DatasetInfo:
 INFO: dict[str, DatasetInfo] = {
     "digits": DatasetInfo(
         10, (1, 8, 8), 1437, 360, "mlp", "Handwritten digits of scikit-learn; needs no download.", "none",
-        (142, 146, 142, 146, 145, 145, 145, 143, 139, 144),
+        (142, 146, 142, 146, 145, 145, 145, 143, 139, 144), title="Digits",
     ),
     "cifar10": DatasetInfo(
         10, (3, 32, 32), 50_000, 10_000, "simple-cnn", "Small colour photographs of 10 kinds of things.",
-        "cifar-10-batches-py/",
+        "cifar-10-batches-py/", title="CIFAR-10",
     ),
     "cifar100": DatasetInfo(
         100, (3, 32, 32), 50_000, 10_000, "resnet50", "Small colour photographs of 100 kinds of things.",
-        "cifar-100-python/",
+        "cifar-100-python/", title="CIFAR-100",
     ),
     "cifar100-coarse": DatasetInfo(
         20, (3, 32, 32), 50_000, 10_000, "resnet50", "cifar100 with its 20 superclasses as labels.",
-        "cifar-100-python/",
+        "cifar-100-python/", title="CIFAR-100 (coarse)",
     ),
     "svhn": DatasetInfo(
         10, (3, 32, 32), 73_257, 26_032, "simple-cnn", "Digits of house numbers, without the split extra.",
         "{train,test}_32x32.mat",
-        (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
+        (4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659), title="SVHN",
     ),
     "fmnist": DatasetInfo(
         10, (1, 28, 28), 60_000, 10_000, "simple-cnn", "Fashion-MNIST: grey pictures of 10 kinds of clothes.",
-        "FashionMNIST/raw/*-ubyte[.gz]",
+        "FashionMNIST/raw/*-ubyte[.gz]", title="FMNIST",
     ),
     "mnist": DatasetInfo(
         10, (1, 28, 28), 60_000, 10_000, "simple-cnn", "Handwritten digits of 500 writers.",
         "MNIST/raw/*-ubyte[.gz]",
-        (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+        (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949), title="MNIST",
     ),
     "femnist": DatasetInfo(
         62, (1, 28, 28), None, None, "mcmahan2017-mnist-cnn", "Handwritten digits and letters of about 180 writers (LEAF).",
-        "femnist/{train,test}/*.json", num_writers=180,
+        "femnist/{train,test}/*.json", num_writers=180, title="FEMNIST",
     ),
     "tinyimagenet": DatasetInfo(
         200, (3, 64, 64), 100_000, 10_000, "resnet50", "200 classes of ImageNet at 64x64 pixels.",
-        "tiny-imagenet-200/{wnids.txt,train,val}",
+        "tiny-imagenet-200/{wnids.txt,train,val}", title="Tiny-ImageNet",
     ),
     "cinic10": DatasetInfo(
         10, (3, 32, 32), 90_000, 90_000, "simple-cnn", "CIFAR-10 and images of ImageNet, without valid.",
-        "CINIC-10/{train,test}/<class>/*",
+        "CINIC-10/{train,test}/<class>/*", title="CINIC-10",
     ),
 }  # fmt: skip
 """Dataset id -> facts; `imagefolder:PATH` is not in it."""
@@ -86,6 +89,14 @@ _ORIGINS = {  # of datasets that torchvision does not download
     "tinyimagenet": "get tiny-imagenet-200.zip from the page of Stanford's course CS231n and unpack it there",
     "cinic10": "get CINIC-10.tar.gz from its page at Edinburgh DataShare and unpack it there into CINIC-10",
 }
+
+
+def title_of(dataset: str) -> str:
+    """What tables and figures call a dataset; an image folder has the name of its last folder, never its path."""
+    if dataset in INFO:
+        return INFO[dataset].title or dataset
+    kind, _, path = dataset.partition(":")
+    return (Path(path).name or kind) if kind == "imagefolder" else dataset
 
 
 def remedy(dataset: str) -> str:

@@ -9,6 +9,7 @@ Li et al., Federated Learning on Non-IID Data Silos: An Experimental Study, ICDE
 https://arxiv.org/abs/2102.02079
 """
 
+import difflib
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -44,15 +45,23 @@ class Partition:
 
     pattern: ClassVar[str]  # of the name: the kind, and a letter for each parameter
     parameter: ClassVar[str] = ""  # the condition on the parameters, for messages
+    title: ClassVar[str]  # what tables and figures call it, with {} for each parameter
+    latex: ClassVar[str] = ""  # the same in LaTeX, with %s for each parameter; "" where it is no formula
     version: ClassVar[int] = 1
 
     @property
     def name(self) -> str:
         """The canonical name: "dir-0.1" for "dir-0.10"."""
-        values = [np.format_float_positional(value, trim="-") for value in astuple(self)]
-        if not values:
-            return self.pattern
-        return "-".join([self.pattern.partition("-")[0], *values])
+        return "-".join([self.pattern.partition("-")[0], *self._values]) if self._values else self.pattern
+
+    @property
+    def for_people(self) -> tuple[str, str]:
+        """What tables and figures call it, "#C = 2", and the same in LaTeX, "" where it is no formula."""
+        return self.title.format(*self._values), self.latex % tuple(self._values) if self.latex else ""
+
+    @property
+    def _values(self) -> list[str]:
+        return [np.format_float_positional(value, trim="-") for value in astuple(self)]
 
     @property
     def noise(self) -> float:
@@ -131,6 +140,8 @@ class LabelsPerClient(Partition):
     """
 
     pattern: ClassVar[str] = "label-k"
+    title: ClassVar[str] = "#C = {}"
+    latex: ClassVar[str] = r"$\#C=%s$"
     parameter: ClassVar[str] = "a whole number k of at least 1"
     labels_per_client: int
 
@@ -215,6 +226,8 @@ class Dirichlet(_Redrawn):
     """Each class split in Dirichlet proportions; smaller b is more skewed."""
 
     pattern: ClassVar[str] = "dir-b"
+    title: ClassVar[str] = "Dir({})"
+    latex: ClassVar[str] = r"$p_k \sim Dir(%s)$"
     concentration: float
 
     def _attempts(self, labels, num_clients, num_classes, rng):
@@ -232,6 +245,7 @@ class Iid(Partition):
     """A random permutation cut into nearly equal parts."""
 
     pattern: ClassVar[str] = "iid"
+    title: ClassVar[str] = "IID"
 
     def _draw(self, labels, num_clients, num_classes, seed):
         rng = np.random.RandomState(seed)
@@ -243,6 +257,8 @@ class Quantity(_Redrawn):
     """Sizes in Dirichlet proportions, classes mixed as in the full dataset; smaller b is more skewed."""
 
     pattern: ClassVar[str] = "quantity-b"
+    title: ClassVar[str] = "q ~ Dir({})"
+    latex: ClassVar[str] = r"$q \sim Dir(%s)$"
     concentration: float
 
     def _attempts(self, labels, num_clients, num_classes, rng):
@@ -263,6 +279,8 @@ class Noise(Iid):
     """
 
     pattern: ClassVar[str] = "noise-s"
+    title: ClassVar[str] = "Gau({})"
+    latex: ClassVar[str] = r"$\hat{x} \sim Gau(%s)$"
     parameter: ClassVar[str] = "a number s of at least 0"
     sigma: float
 
@@ -280,6 +298,7 @@ class SingleClient(Partition):
     """One client holds everything, for centralized training."""
 
     pattern: ClassVar[str] = "none"
+    title: ClassVar[str] = "pooled"
 
     def _draw(self, labels, num_clients, num_classes, seed):
         if num_clients != 1:
@@ -293,6 +312,7 @@ class Natural(Partition):
 
     version: ClassVar[int] = 2  # cohorts are rounded to the nearest size, see `bench.config.schema`
     pattern: ClassVar[str] = "natural"
+    title: ClassVar[str] = "by writer"
 
     def _draw(self, labels, num_clients, num_classes, seed):
         # `draw` passes the numbers of the writers as the labels.
@@ -314,6 +334,8 @@ class Region(_Redrawn):
     """
 
     pattern: ClassVar[str] = "region-g-b"
+    title: ClassVar[str] = "{} regions, Dir({})"
+    latex: ClassVar[str] = r"%s regions, $p_k \sim Dir(%s)$"
     parameter: ClassVar[str] = "a whole number g of at least 2 and a number b above 0"
     num_groups: int
     concentration: float
@@ -405,6 +427,10 @@ class Shift(Partition):
         """What a client calls examples of these labels, [n]."""
         return labels
 
+    def describe_groups(self, num_clients: int) -> str:
+        """What sets the groups apart beside their numbers of examples, as one sentence; "" for nothing."""
+        return ""
+
     def _shares(self, num_clients: int, num_classes: int) -> np.ndarray:
         return shifts.equal_shares(num_clients, num_classes)
 
@@ -421,6 +447,7 @@ class LabelShift(Shift):
     """Groups of clients with other labels; each client has test data of its own."""
 
     pattern: ClassVar[str] = "label-shift"
+    title: ClassVar[str] = "label shift"
     decay = 5
     needed_classes = 10
 
@@ -433,10 +460,14 @@ class FeatureShift(Shift):
     """Groups of clients that see images rotated by other angles; each client has test data of its own."""
 
     pattern: ClassVar[str] = "feature-shift"
+    title: ClassVar[str] = "feature shift"
     decay = 2
 
     def client_images(self, images, client, num_clients):
         return shifts.rotate(images, shifts.group_of(client, num_clients))
+
+    def describe_groups(self, num_clients):
+        return shifts.describe_rotations(num_clients)
 
 
 @dataclass(frozen=True)
@@ -444,11 +475,15 @@ class ConceptShift(Shift):
     """Groups of clients that name the same labels otherwise; each client has test data of its own."""
 
     pattern: ClassVar[str] = "concept-shift"
+    title: ClassVar[str] = "concept shift"
     decay = 3
     needed_classes = 20
 
     def client_labels(self, labels, client, num_clients):
         return shifts.rename(labels, shifts.group_of(client, num_clients))
+
+    def describe_groups(self, num_clients):
+        return shifts.describe_names(num_clients)
 
 
 def _require_groups(groups: np.ndarray | None, num_clients: int) -> np.ndarray:
@@ -494,6 +529,9 @@ def parse(name: str) -> Partition:
     """
     if name in _CLASSES and not fields(_CLASSES[name]):
         return _CLASSES[name]()
+    near = difflib.get_close_matches(name, [own for own, cls in _CLASSES.items() if not fields(cls)], n=1, cutoff=0.8)
+    if near:
+        raise ValueError(unknown("partition", name, KINDS))
     kind, dash, text = name.partition("-")
     for pattern, cls in _CLASSES.items():
         if dash and pattern.startswith(f"{kind}-") and fields(cls):

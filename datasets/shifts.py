@@ -29,6 +29,25 @@ def group_of(client: int, num_clients: int) -> int:
     return client * GROUPS // num_clients
 
 
+def describe_rotations(num_clients: int) -> str:
+    """Which clients see images rotated by which angle, as one sentence."""
+    parts = [f"{who} by {angle}" for who, angle in zip(_members(num_clients), _ANGLES, strict=True)]
+    return f"Images are rotated, in degrees counter-clockwise: those of clients {', '.join(parts)}."
+
+
+def describe_names(num_clients: int) -> str:
+    """Which clients call the 20 labels of images what, as one sentence; see `rename`."""
+    names = ("y", "5 - y up to 5, then y", "19 - y", "14 + y up to 5, then 19 - y")
+    parts = [f"{who} call it {name}" for who, name in zip(_members(num_clients), names, strict=True)]
+    return f"Label y has other names: clients {'; '.join(parts)}."
+
+
+def _members(num_clients: int) -> list[str]:
+    """The clients of each group: "0 to 4"."""
+    size = num_clients // GROUPS
+    return [f"{size * group} to {size * (group + 1) - 1}" for group in range(GROUPS)]
+
+
 def equal_shares(num_clients: int, num_classes: int) -> np.ndarray:
     """Share of each label for each client, [clients, classes]: all alike."""
     return np.full((num_clients, num_classes), 1 / num_clients)
@@ -58,11 +77,8 @@ def count(class_counts: np.ndarray, shares: np.ndarray, kept: np.ndarray, test_s
         test_share: of each client's examples of each class, in (0, 1).
     """
     dealt = np.stack([_sizes(own, total) for own, total in zip(shares.T, class_counts, strict=True)], 1)
-    parts = [
-        [_sizes(_parts(kept_share, test_share), total)[[0, 2]] for total in own]
-        for own, kept_share in zip(dealt, kept, strict=True)
-    ]
-    return np.moveaxis(np.array(parts), 2, 0)
+    parts = [_sizes(_parts(share, test_share), own)[[0, 2]] for own, share in zip(dealt, kept, strict=True)]
+    return np.stack(parts, 1)
 
 
 def deal(labels: np.ndarray, shares: np.ndarray, kept: np.ndarray, test_share: float, seed: int) -> Deal:
@@ -123,9 +139,10 @@ def _parts(kept_share: float, test_share: float) -> list[float]:
     return [(1 - test_share) * kept_share, (1 - test_share) * (1 - kept_share), test_share]
 
 
-def _sizes(shares, total: int) -> np.ndarray:
-    """Sizes of consecutive slices of so many items: their ends are rounded, fractions below 0.51 down."""
-    return np.diff((np.cumsum(shares) * total + 0.49).astype(np.int64), prepend=0)
+def _sizes(shares, total: int | np.ndarray) -> np.ndarray:
+    """Sizes of consecutive slices of so many items, [shares], or [shares, *total.shape] of several totals: their ends are
+    rounded, fractions below 0.51 down."""
+    return np.diff((np.multiply.outer(np.cumsum(shares), total) + 0.49).astype(np.int64), axis=0, prepend=0)
 
 
 def _rotation(height: int, width: int, degrees: float) -> np.ndarray:

@@ -16,7 +16,7 @@ class Skew(NamedTuple):
     Attributes:
         hellinger: Hellinger distance of a client's label distribution from that of all clients' examples together, in [0, 1].
         jensen_shannon: likewise, square root of the Jensen-Shannon divergence with logarithms of base 2, in [0, 1].
-        classes_per_client: mean number of classes of which a client has an example.
+        classes_per_client: mean number of classes of which a client has an example, over clients that have one.
         size_variation: coefficient of variation of the clients' sizes, population std over mean; 0 if all are alike.
     """
 

@@ -1,21 +1,28 @@
 """Tables and figures of measured and published results, a pure function of an expanded grid and its run records.
 
-`write` saves a grid's tables, `render` returns them as text in one format, `write_figures` saves its figures. Their input
-are the JSON files of a result store.
+`write` saves a grid's tables, `render` returns them as text in one format, `cells` as one table for pandas; `write_figures`
+saves its figures. Their input are the JSON files of a result store.
 """
 
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.errors import StoreError, unknown
+from bench.errors import StoreError, require_known, unknown
 from bench.experiments.figure_names import CURVES, figure_name
 from bench.files import file_name, make_folder, write_file
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bench.results.store import Store
+    from reports.tables.report import Report
 
 FORMATS = ("md", "tex", "csv", "html")
+STYLES = ("check", "paper")
+"""Of tables: with published values, verdicts and all that is known about the numbers, or as the paper prints them."""
+NOTES = ("inside", "below", "none")
+"""Where LaTeX has footnotes: inside the float, below it as paragraphs of the text, or nowhere."""
 STANDALONE = "standalone"  # a complete LaTeX document
 
 
@@ -27,12 +34,15 @@ def write(
     value: str | None = None,
     formats: tuple[str, ...] = FORMATS,
     to: Path | None = None,
+    style: str = "check",
+    notes: str = "inside",
 ) -> dict[str, Path]:
     """Saves the tables of a grid and returns format -> path.
 
     The files are `<grid>@<budget>.md` and so on. A value other than the grid's own is part of the name
     (`<grid>@<budget>-best.md`). With a CSV, standings are written to `<grid>@<budget>-standings.csv`. STANDALONE is
-    `<grid>@<budget>-standalone.tex`.
+    `<grid>@<budget>-standalone.tex`. Files of the style `paper` are `<grid>@<budget>-paper.md` and so on, without a CSV: its
+    numbers have no style.
 
     Args:
         results: the result store, or its directory.
@@ -41,6 +51,8 @@ def write(
         value: `last`, `best` or `last10` (rounds); None is the grid's own. Tables of measurements have one value.
         formats: which of FORMATS and STANDALONE to write.
         to: the folder of the files, created if only the folder itself is missing; None is `reports/` of the store.
+        style: one of STYLES.
+        notes: where LaTeX has footnotes, one of NOTES.
 
     Raises:
         StoreError: if the store holds no such grid, or a file of it cannot be read.
@@ -49,19 +61,38 @@ def write(
     """
     from bench.results.store import below
 
-    report, *sources = _build(results, grid, budget, value, formats)
+    if style == "paper":
+        formats = tuple(format for format in formats if format != "csv")
+    report, *sources = _build(results, grid, budget, value, formats, style, notes)
     folder = writable_folder(sources[-1].folder, to)
     if "csv" in formats and report.standings:
         formats = (*formats, _STANDINGS)
     paths = {format: below(folder, report.name + _ENDINGS.get(format, f".{format}")) for format in formats}
     for format, path in paths.items():
-        write_file(path, _text(format, report, *sources))
+        write_file(path, _text(format, notes, report, *sources))
     return paths
 
 
-def render(results: "Store | Path", grid: str, budget: str, *, value: str | None = None, format: str = "md") -> str:
+def render(
+    results: "Store | Path",
+    grid: str,
+    budget: str,
+    *,
+    value: str | None = None,
+    format: str = "md",
+    style: str = "check",
+    notes: str = "inside",
+) -> str:
     """The tables of a grid as text; arguments and errors as in `write`. Writes no file."""
-    return _text(format, *_build(results, grid, budget, value, (format,)))
+    return _text(format, notes, *_build(results, grid, budget, value, (format,), style, notes))
+
+
+def cells(results: "Store | Path", grid: str, budget: str, *, value: str | None = None) -> "pd.DataFrame":
+    """The cells of a grid's tables as `reports.exports.frames.cells_frame` has them; arguments and errors as in `write`."""
+    from reports.exports.frames import cells_frame
+
+    report, *_ = _build(results, grid, budget, value, ())
+    return cells_frame(report)
 
 
 def write_figures(
@@ -117,6 +148,17 @@ def write_figures(
     return paths, sentences
 
 
+def build(store: "Store", expanded: dict, value: str | None = None) -> "tuple[Report, dict[str, dict]]":
+    """The report of an expanded grid of a store, and the records of its runs; value and errors as in `write`."""
+    from reports.tables import measured, report
+    from reports.tables.costs import with_reached
+
+    records = with_reached(expanded, store.records_of(expanded), store)
+    if what := expanded["report"].get("measured"):
+        return measured.build(expanded, records, _measured(what, expanded, records, store)), records
+    return report.build(expanded, records, value), records
+
+
 def writable_folder(results_dir: Path, to: Path | None = None) -> Path:
     """The folder of a store's reports, or `to`; creates it and checks that it is writable.
 
@@ -146,21 +188,29 @@ _ENDINGS = {STANDALONE: "-standalone.tex", _STANDINGS: "-standings.csv"}
 # Imports are inside functions, so that commands which only import this module do not load pandas.
 
 
-def _build(results: "Store | Path", grid: str, budget: str, value: str | None, formats: tuple[str, ...]) -> tuple:
+def _build(
+    results: "Store | Path",
+    grid: str,
+    budget: str,
+    value: str | None,
+    formats: tuple[str, ...],
+    style: str = "check",
+    notes: str = "inside",
+) -> tuple:
     """The report of a grid for known formats, and its sources: expanded grid, records, store."""
-    for format in formats:
-        if format not in (*FORMATS, STANDALONE):
-            raise ValueError(unknown("report format", format, [*FORMATS, STANDALONE]))
+    require_known("report format", formats, [*FORMATS, STANDALONE])
+    require_known("style", [style], STYLES)
+    require_known("place of footnotes", [notes], NOTES)
+    if style == "paper" and "csv" in formats:
+        raise ValueError("A CSV has ids and numbers, whatever the style of the tables; leave the style paper out.")
 
-    from reports.tables import measured, report
-    from reports.tables.costs import with_reached
+    from reports.tables import paper_style
 
     store, expanded = _open(results, grid, budget)
-    records = with_reached(expanded, store.records_of(expanded), store)
-    if what := expanded["report"].get("measured"):
-        found = _measured(what, expanded, records, store)
-        return measured.build(expanded, records, found), expanded, records, store
-    return report.build(expanded, records, value), expanded, records, store
+    report, records = build(store, expanded, value)
+    if style == "paper":
+        report = paper_style.as_printed(report, expanded)
+    return report, expanded, records, store
 
 
 def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict]":
@@ -186,13 +236,14 @@ def _measured(what: dict, expanded: dict, records: dict[str, dict], store) -> di
     return {run: result for run, result in found.items() if result}
 
 
-def _text(format: str, report, grid: dict, records: dict[str, dict], store) -> str:
+def _text(format: str, notes: str, report, grid: dict, records: dict[str, dict], store) -> str:
     from reports.formats import csv, latex, markdown
 
     if format == "html":
         from reports.html import page
 
         return page.render(report, grid, records, store)
-    renderers = {"md": markdown.render, "tex": latex.render, "csv": csv.render}
-    renderers |= {STANDALONE: latex.render_document, _STANDINGS: csv.render_standings}
-    return renderers[format](report)
+    renderers = {"md": markdown.render, "csv": csv.render, _STANDINGS: csv.render_standings}
+    if format in renderers:
+        return renderers[format](report)
+    return (latex.render if format == "tex" else latex.render_document)(report, notes)

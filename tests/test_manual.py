@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import re
 
+import matplotlib
 import pytest
 import torch
 import yaml
@@ -36,7 +37,8 @@ from tests.support.toy import toy_task, train
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 EXTENDING, METHODS, ARCHITECTURE = (DOCS / f"{name}.md" for name in ("extending", "methods", "architecture"))
-EXAMPLE, LEAVES = (block.text for block in manual.blocks("python"))
+NOTEBOOKS = DOCS / "notebooks.md"
+EXAMPLE, LEAVES = (block.text for block in manual.blocks("python") if block.page != NOTEBOOKS)
 
 
 @pytest.fixture
@@ -361,6 +363,26 @@ def test_the_dataset_of_the_manual_is_found_also_beside_another_one(tmp_path, mo
     found = datasets.load("leaves", tmp_path, cache_dir=tmp_path / "cache")
     assert found.classes == ("elm", "oak") and found.train.images.shape == (40, 3, 32, 32)
     assert resolve({"algorithm": "fedavg", "dataset": "leaves", "partition": "iid"}).model == "simple-cnn"
+
+
+# Notebooks
+
+
+def test_the_notebook_of_the_manual_runs_and_shows_what_the_page_says(tmp_path, monkeypatch, capsys):
+    matplotlib.use("Agg")
+    (tmp_path / "docs").symlink_to(DOCS)  # results are read from there, and the figure is written beside it
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for block in manual.blocks("python"):
+        if block.page == NOTEBOOKS:
+            exec(block.text, names)
+    assert (tmp_path / "seeds.png").stat().st_size > 10_000
+    ends = names["rounds"].query("algorithm == 'fedntd' and round == 20")["accuracy"]
+    assert sorted(ends.round(1)) == [0.1, 0.1, 0.1, 0.9, 0.9]
+    assert names["wide"]["mean"].loc[("cifar10", "label-2"), "fedconcat"] == pytest.approx(22.73)
+    *_, shares = capsys.readouterr().out.splitlines()
+    last = names["played"].rounds["accuracy"].iloc[-1]
+    assert len(eval(shares)) == 10 and sum(eval(shares)) / 10 == pytest.approx(last, abs=0.03)
 
 
 # The code as a whole

@@ -2,18 +2,21 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import console, explained, name_damaged
+from bench.cli.console import console, explained, name_damaged, say
 from bench.cli.data import app as data_commands
 from bench.cli.exchange import compare, export, import_
 from bench.cli.listing import KINDS, listing_table
 from bench.cli.options import RESULTS
 from bench.cli.pipeline import print_saved, read_machines, run_experiment, storage_of
+from bench.cli.reproduction import reproduction
+from bench.cli.status import status
 from bench.cli.tune import tune
 from bench.errors import require_known
 
@@ -32,6 +35,8 @@ app.command()(tune)
 app.command()(export)
 app.command(name="import")(import_)
 app.command()(compare)
+app.command()(status)
+app.command()(reproduction)
 
 
 @app.command()
@@ -62,23 +67,29 @@ def run(
     ] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Repeat finished runs; their old results are kept.")] = False,
     tuned: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="On what methods choose hyper-parameters: test (the grid's sets, as published), or validation (searches)."
+            help="On what methods choose hyper-parameters: test (the grid's sets, as published), or validation (searches); "
+            "test if left out, unless the grid says otherwise."
         ),
-    ] = "test",
+    ] = None,
     samples: Annotated[
         int | None, typer.Option(help="Of --tuned validation: configurations that each method tries in each cell (8).")
     ] = None,
     searcher: Annotated[
-        str | None, typer.Option(help="Of --tuned validation: random, or optuna (TPE); random if left out.")
+        str | None,
+        typer.Option(help="Of --tuned validation: random, optuna (TPE), or grid of --space sets; random if left out."),
     ] = None,
     space: Annotated[
-        str | None, typer.Option(help="Of --tuned validation: where to search, as in `tune`; own,training if left out.")
+        str | None,
+        typer.Option(
+            help="Of --tuned validation: where to search, as in `tune`, or sets: the grid's; own,training if left out."
+        ),
     ] = None,
     validation_share: Annotated[
         float | None, typer.Option(help="Of --tuned validation: of each class of each client, set aside (0.15).")
     ] = None,
+    search_seeds: given.SearchSeedsOption = None,
     dry_run: given.DryRunOption = False,
 ) -> None:
     """Run what is not finished of a grid, or of one setting, and print its table."""
@@ -92,12 +103,21 @@ def run(
         require_known("value of --keep-state", [keep_state], get_args(Final))
         if track:
             tracking.check(track)
+        of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
         tuning = _tuning_options(
-            tuned, {"samples": samples, "searcher": searcher, "space": space, "validation_share": validation_share}
+            tuned,
+            of.name if of.is_searched(budget) else "",
+            {
+                "samples": samples,
+                "searcher": searcher,
+                "space": space,
+                "validation_share": validation_share,
+                "search_seeds": given.read_search_seeds(search_seeds),
+            },
         )
         machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, is_tuned=bool(tuning))
         spec = ExperimentSpec(
-            grid=_grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_),
+            grid=of,
             budget=budget,
             only=given.read_only(only),
             overrides=given.read_set(set_),
@@ -132,6 +152,13 @@ def report(
     format: Annotated[
         str | None, typer.Option(help="Only these formats: md, tex, csv, html; several as md,html.")
     ] = None,
+    style: Annotated[
+        str,
+        typer.Option(
+            help="check (published values and verdicts beside), or paper (the published layout, nothing else)."
+        ),
+    ] = "check",
+    notes: Annotated[str, typer.Option(help="Footnotes in LaTeX: inside the float, below it, or none.")] = "inside",
     to: Annotated[
         Path | None,
         typer.Option("--to", help="Where to save; the folder reports in the results directory if left out."),
@@ -149,6 +176,12 @@ def report(
     with explained():
         figures, formats = given.read_figures(figure), given.read_formats(format)
         require_known("value", [] if value is None else [value], figure_names.VALUES)
+        require_known("value of --style", [style], api.STYLES)
+        require_known("value of --notes", [notes], api.NOTES)
+        if style == "paper" and format and "csv" in formats:
+            raise ValueError(
+                "A CSV has ids and numbers, whatever the style; leave csv out of --format, or --style paper."
+            )
         saving = {"--to": to, "--figure": figures, "--standalone": standalone}
         if print_ and any(saving.values()):
             raise ValueError(f"--print saves nothing; leave out {' and '.join(key for key in saving if saving[key])}.")
@@ -170,9 +203,10 @@ def report(
             try:
                 if print_:
                     for one in formats if format else ["md"]:
-                        sys.stdout.write(api.render(store, name, of, value=value, format=one) + "\n")
+                        text = api.render(store, name, of, value=value, format=one, style=style, notes=notes)
+                        sys.stdout.write(text + "\n")
                     continue
-                paths = api.write(store, name, of, value=value, formats=wanted, to=to)
+                paths = api.write(store, name, of, value=value, formats=wanted, to=to, style=style, notes=notes)
                 if "md" in paths:
                     sys.stdout.write(paths["md"].read_text(encoding="utf-8") + "\n")
                 drawn, sentences = api.write_figures(store, name, of, figures, value=value, to=to)
@@ -191,7 +225,7 @@ def list_(
 ) -> None:
     """List grids, algorithms, datasets, models, partitions and search spaces."""
     with explained():
-        kinds = KINDS if what is None else [what]
+        kinds = KINDS if what is None else ["algorithms" if what == "methods" else what]
         require_known("listing", kinds, KINDS)
         for kind in kinds:
             console.print(listing_table(kind), "")
@@ -228,6 +262,8 @@ def describe(
         name_damaged(store)
         console.print(cost_table(spec.label, cells, store))
         console.print(disk_table(cells, of, store, Machines(Resources()).at_once))
+        if of.is_searched(budget):
+            say("Not counted: the searches on validation data that come before, which run --dry-run names.")
 
 
 @app.command(
@@ -241,19 +277,30 @@ def speed(context: typer.Context) -> None:
     speed.main(context.args, prog="python -m bench speed")
 
 
-def _tuning_options(tuned: str, values: Mapping[str, Any]) -> "TuningOptions | None":
-    """How the hyper-parameters of a grid are searched on validation data; None if they are not. Values are those of the
-    options that only searches read, as fields of TuningOptions; None for those that are left out."""
-    require_known("value of --tuned", [tuned], ("test", "validation"))
+def _tuning_options(tuned: str | None, searched_grid: str, values: Mapping[str, Any]) -> "TuningOptions | None":
+    """How the hyper-parameters of a grid are searched on validation data; None if they are not.
+
+    Args:
+        searched_grid: name of the grid if it is one that is searched, at its budget, without being asked; "" for others.
+        values: of the options that only searches read, as fields of TuningOptions; None for those that are left out.
+    """
+    require_known("value of --tuned", [tuned or "test"], ("test", "validation"))
+    if tuned == "test" and searched_grid:
+        raise ValueError(
+            f"{searched_grid} chooses hyper-parameters on validation data, as published: leave --tuned out, or fix them by "
+            "--set or by --budget small."
+        )
     given_values = {key: value for key, value in values.items() if value is not None}
-    if tuned == "test":
+    if tuned != "validation" and not searched_grid:
         if given_values:
             options = " and ".join(f"--{key.replace('_', '-')}" for key in given_values)
             raise ValueError(f"{options}: only searches read that; use it with --tuned validation.")
         return None
-    from bench.experiments.spec import ALL, TuningOptions
+    from bench.experiments.spec import ALL, PROTOCOL, TuningOptions
 
-    tuning = TuningOptions(**{"searcher": "random", "samples": 8, "space": ALL} | given_values, compares=True)
+    samples = None if values["searcher"] == "grid" else 8
+    usual = PROTOCOL if searched_grid else TuningOptions("random", samples=samples, space=ALL, compares=True)
+    tuning = replace(usual, **given_values)
     tuning.validate()
     return tuning
 

@@ -83,17 +83,22 @@ def _one_line(text: str) -> str:
 def explained() -> Iterator[None]:
     """A mistake of the user, and a file system that refuses, ends with its sentence and exit code 2, not with a traceback."""
     from bench.errors import StoreError
-    from datasets import DataError
 
     try:
         yield
-    except (ValueError, DataError, StoreError) as error:
+    except (ValueError, StoreError) as error:
         sentence = str(error)
     except BrokenPipeError:  # of `... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
     except OSError as error:
         sentence = f"Cannot use {error.filename}: {error.strerror}." if error.filename else f"{error}."
+    except Exception as error:
+        from datasets import DataError  # imports numpy, which commands that read no data do without
+
+        if not isinstance(error, DataError):
+            raise
+        sentence = str(error)
     else:
         return
     warn(f"error: {sentence}")

@@ -73,8 +73,10 @@ def show(
         clients = clients or 40
         parts = pictures.tables(dealt, images, clients, seed)
         for name, table in parts.items():
-            title = [f"{name}:"] if len(parts) > 1 else []
-            typer.echo("\n".join([*title, table.to_string(), "", f"{pictures.skew_of(table)}"]))
+            shown = f"{table.to_string()}\n\n{pictures.skew_of(table)}"
+            typer.echo(f"{name}:\n{shown}\n" if len(parts) > 1 else shown)
+        if isinstance(dealt, partitions.Shift) and (groups := dealt.describe_groups(clients)):
+            typer.echo(groups)
         if plot:
             title = f"{dataset}, {dealt.name}, {clients} clients, seed {seed}"
             pictures.draw_bubbles(parts["training"], plot, title, parts.get("testing"))

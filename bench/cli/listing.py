@@ -32,7 +32,7 @@ def listing(what: str) -> list[tuple[str, str]]:
         case "grids":
             return [(name, grid_files.read(name).get("title", "")) for name in grid_files.names()]
         case "algorithms":
-            return [(name, algorithms.describe(name)) for name in algorithms.REGISTRY]
+            return [(name, algorithms.describe(name)) for name in sorted(algorithms.REGISTRY)]
         case "datasets":
             known = [(name, info.description) for name, info in datasets.INFO.items()]
             own = "Your own images: PATH/{train,test}/<class>/*; image_size resizes them"

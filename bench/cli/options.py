@@ -20,6 +20,10 @@ SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Settings or method options that win over the grid: KEY=VALUE,...")
 ]
 SeedsOption = Annotated[str | None, typer.Option("--seeds", help="Seeds instead of the grid's: 0,1,2")]
+SearchSeedsOption = Annotated[
+    str | None,
+    typer.Option(help="Of searches: seeds on which configurations are compared; those of the table if left out."),
+]
 SubstituteOption = Annotated[
     list[str] | None,
     typer.Option("--substitute", help="MISSING=OTHER: try the mechanics of cells without images on another dataset."),
@@ -99,8 +103,8 @@ def read_set(texts: Iterable[str] | None) -> dict[str, Any]:
     return {key: scalar(value) for key, value in read_once("--set", texts).items()}
 
 
-def read_seeds(text: str | None) -> list[int] | None:
-    """Values of `--seeds`.
+def read_seeds(text: str | None, option: str = "--seeds") -> list[int] | None:
+    """Values of `--seeds`, or of another option that takes seeds.
 
     Raises:
         ValueError: if one is not a whole number of at least 0, or is given twice.
@@ -109,11 +113,17 @@ def read_seeds(text: str | None) -> list[int] | None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise ValueError(f"--seeds needs whole numbers such as 0,1,2, but got {text!r}.")
+        raise ValueError(f"{option} needs whole numbers such as 0,1,2, but got {text!r}.")
     seeds = list(map(int, parts))
     if len(set(seeds)) < len(seeds):
-        raise ValueError(f"--seeds needs each seed once, but got {text!r}.")
+        raise ValueError(f"{option} needs each seed once, but got {text!r}.")
     return seeds
+
+
+def read_search_seeds(text: str | None) -> tuple[int, ...] | None:
+    """Values of `--search-seeds`, as those of `--seeds`."""
+    seeds = read_seeds(text, "--search-seeds")
+    return None if seeds is None else tuple(seeds)
 
 
 def stored_name(grid: str | None, budget: str | None) -> tuple[str | None, str | None]:

@@ -50,11 +50,11 @@ def run_experiment(
             _searches(selection, spec)  # for its mistakes
         images = locate(spec, selection.selected, options.data_dir)
         selection = fit_to_images(selection, spec, images)
-        if spec.tuning:
+        if spec.tuning and (searches := _searches(selection, spec)):
             if dry_run:
-                _print_searches(selection, spec)
+                _print_searches(searches)
                 return
-            selection = _tune(selection, spec, options, machines, store, session)
+            selection = _tune(selection, searches, spec, options, machines, store, session)
         plan = make_plan(selection, spec.grid, options, images, store)
         name_damaged(store, looked=True, named=named)
         _announce(plan)
@@ -68,6 +68,7 @@ def run_experiment(
 
 def _tune(
     selection: Selection,
+    searches: dict[str, Search],
     spec: ExperimentSpec,
     options: ExecutionOptions,
     machines: Machines,
@@ -79,16 +80,15 @@ def _tune(
     from bench.tuning import select
     from reports.exports import search_report
 
-    searches = _searches(selection, spec)
     chosen = select.choose(searches, spec.tuning, options, machines, store, console, say, session, search_report.write)
     return with_chosen(selection, spec, chosen)
 
 
-def _print_searches(selection: Selection, spec: ExperimentSpec) -> None:
+def _print_searches(searches: dict[str, Search]) -> None:
     """Names the searches, before whose end nobody knows the runs."""
     from bench.tuning import select
 
-    for search in _searches(selection, spec).values():
+    for search in {search.name: search for search in searches.values()}.values():  # table cells may share one
         say(select.title_of(search))
 
 

@@ -24,6 +24,7 @@ def tune(
         typer.Option(help="What counts: validation_accuracy, ..._global_..., ..._local_..., ..._own_accuracy."),
     ] = None,
     validation_share: given.ShareOption = 0.15,
+    search_seeds: given.SearchSeedsOption = None,
     budget: given.BudgetOption = "paper",
     set_: given.SetOption = None,
     data_dir: given.DataOption = None,
@@ -46,7 +47,8 @@ def tune(
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
         require_known("value of --engine", [engine], given.ENGINES)
-        tuning = TuningOptions(searcher, scheduler, samples, space, metric, validation_share)
+        compared = given.read_search_seeds(search_seeds)
+        tuning = TuningOptions(searcher, scheduler, samples, space, metric, validation_share, compared)
         tuning.validate()
         machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, is_tuned=True)
         spec = ExperimentSpec(

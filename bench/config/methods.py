@@ -40,7 +40,7 @@ def build(algorithm: str, options: Mapping[str, Any]):
     wrong = [unknown(f"option of {algorithm}", key, known) for key in options if key not in known]
     if wrong:
         raise ConfigError(wrong)
-    hints = get_type_hints(algorithms.load(algorithm))
+    hints = _hints(algorithm)
     nested = {
         key: build(value["name"], {option: value[option] for option in value if option != "name"})
         for key, value in ((key, _spelled_out(value, hints[key])) for key, value in options.items())
@@ -52,7 +52,8 @@ def build(algorithm: str, options: Mapping[str, Any]):
     except ValidationError as error:
         raise ConfigError([f"{algorithm}: {line}" for line in sentences(error)]) from error
     except ValueError as error:
-        raise ConfigError([f"{algorithm}: {error}"]) from error
+        named = str(error).startswith(f"{algorithm} ")
+        raise ConfigError([str(error) if named else f"{algorithm}: {error}"]) from error
 
 
 def _spelled_out(value: Any, hint: Any) -> Any:
@@ -81,10 +82,14 @@ def versions_of(method: Any, path: str = "algorithm") -> dict[str, int]:
 
 
 @functools.cache
+def _hints(algorithm: str) -> dict[str, Any]:
+    return get_type_hints(algorithms.load(algorithm))
+
+
+@functools.cache
 def _fields(algorithm: str) -> type[BaseModel]:
     """The types of a method's options, strict (but 1 is a number); a field typed `Algorithm` takes a method object."""
-    method = algorithms.load(algorithm)
-    hints, defaults = get_type_hints(method), defaults_of(algorithm)
+    hints, defaults = _hints(algorithm), defaults_of(algorithm)
     fields: dict[str, Any] = {name: (hints[name], defaults.get(name, ...)) for name in options_of(algorithm)}
     config = ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=())
     return create_model(algorithm, __config__=config, **fields)

@@ -16,6 +16,7 @@ from bench.config.compatibility import validate_config
 from bench.config.methods import build, describe_method, is_method, options_of, versions_of
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig, unknown_setting
 from bench.errors import ConfigError, sentences, unknown
+from bench.results.left_out import spell_out
 from datasets import DatasetInfo, partitions, transforms
 
 DEFAULT_LOCAL_EPOCHS = 10
@@ -129,7 +130,7 @@ def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: if one does not exist, or a value does not hold.
     """
-    settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
+    settings = {key: value for key, value in spell_out(config.canonical()).items() if key in SETTINGS}
     for key, value in options.items():
         if key in SETTINGS:
             settings[key] = value

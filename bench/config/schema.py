@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from bench.errors import suggestion
 from bench.participation import cohort_size
 from bench.results.ids import hash_of
+from bench.results.left_out import shorten
 from bench.results.records import Config
 from datasets.image_size import ImageSize, read_image_size
 from datasets.partitions import Natural
@@ -102,10 +103,9 @@ class RunConfig(BaseModel):
         return cohort_size(self.population, self.participation, self.nearest_cohort)
 
     def canonical(self) -> Config:
-        """The config as JSON values. A setting that is None does not apply and is left out, and weights are where there are
-        none, so that settings which are added later do not rename the runs that they do not concern."""
-        without = {"weights"} if self.weights == "none" else None
-        return self.model_dump(mode="json", exclude_none=True, exclude=without)
+        """The config as JSON values. A setting that is None does not apply and is left out, and so is what `left_out` lists:
+        settings and options that are added later do not rename the runs that they do not concern."""
+        return shorten(self.model_dump(mode="json", exclude_none=True))
 
 
 SETTINGS = tuple(name for name in RunConfig.model_fields if name != "versions")

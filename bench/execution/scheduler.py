@@ -124,7 +124,7 @@ class JobRecorder(TrialRecorder):
 
     def _end(self, job: Job, result: Mapping[str, Any]) -> None:
         if job.base:
-            result = {**result, "base_summary": self.store.summary(_run_of(job.base))}
+            result = {**result, **self.store.as_base(_run_of(job.base))}
         record = self.runs.end(job.id, result, job.folder)
         self._callback.on_end(job, record)
         if self._tracker:

@@ -10,6 +10,7 @@ from bench.experiments import figure_schema, grid_files
 from bench.experiments.axis_values import validate_values
 from bench.experiments.figure_schema import Part
 from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning, Variant
+from bench.experiments.names_schema import Printed
 from bench.files import file_name
 
 
@@ -52,7 +53,8 @@ def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSp
     if isinstance(given["budgets"], dict):  # other shapes are for the checks below
         parts = {budget: part for budget, part in given["budgets"].items() if isinstance(part, dict)}
         merged = {budget: shared["budgets"].get(budget, {}) | part for budget, part in parts.items()}
-        given["budgets"] = shared["budgets"] | given["budgets"] | merged
+        budgets = shared["budgets"] | given["budgets"] | merged
+        given["budgets"] = {budget: part for budget, part in budgets.items() if part is not None}
     if isinstance(given["conditions"], list):
         given["conditions"] = [*shared["conditions"], *given["conditions"]]
     context = {"axes": [key for part in ("axes", "settings") if isinstance(own.get(part), dict) for key in own[part]]}
@@ -65,19 +67,33 @@ def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSp
 
 def _extended(name: str, content: dict) -> dict:
     """The content of a grid file on top of that of the grid that it extends: settings, budgets, mirrors and report are
-    merged key by key, all else is replaced. Methods of the paper that its own axis leaves out are left out of mirrors."""
+    merged key by key, all else is replaced. Methods of the paper that its own axis leaves out are left out of mirrors, and
+    names of such values out of its report, which does not inherit how another table is printed. A budget that is null
+    here is left out."""
     if "extends" not in content:
         return content
     extended = content.pop("extends")
     if extended not in grid_files.names():
         raise ConfigError([f"grid {name}: extends: {unknown('grid', extended, grid_files.names())}"])
     base = _extended(extended, dict(cast(Mapping[str, Any], grid_files.read(extended))))  # a grid of ours is a mapping
+    axes = content.get("axes", base.get("axes"))
+    if isinstance(base.get("report"), dict) and isinstance(axes, dict):  # other shapes are for the checks
+        base["report"] = _inherited(base["report"], axes)
     merged = ("settings", "budgets", "mirrors", "report")
     both = {key for key in merged if isinstance(content.get(key), dict) and isinstance(base.get(key), dict)}
     grid = base | {key: base[key] | value if key in both else value for key, value in content.items()}
     if "mirrors" in both or "mirrors" not in content:
         grid["mirrors"] = _with_own_columns(grid, content.get("mirrors", {}))
     return grid
+
+
+def _inherited(layout: dict, axes: dict) -> dict:
+    """What a grid with these axes inherits of a report."""
+    names = {
+        axis: {id: name for id, name in own.items() if id in map(str, axes.get(axis) or ())}
+        for axis, own in layout.get("names", {}).items()
+    }
+    return {key: value for key, value in layout.items() if key != "printed"} | ({"names": names} if names else {})
 
 
 def _with_own_columns(grid: dict, given: dict) -> dict | None:
@@ -100,6 +116,7 @@ def _keys_beside(location: tuple[str | int, ...]) -> list[str]:
         "tuning": Tuning,
         "budgets": Budget,
         "report": Layout,
+        "printed": Printed,
         "mirrors": Mirrors,
         "variants": Variant,
         **figure_schema.KINDS,

@@ -16,6 +16,7 @@ from bench.errors import ConfigError, require_known
 from bench.experiments.figure_names import VALUES, figure_name
 from bench.experiments.figure_schema import BySetting, ClientGains, Figure, Measured, Part, Round, one_of
 from bench.experiments.labels import contender
+from bench.experiments.names_schema import OwnNames, Printed, check_axes, check_names
 from bench.models import canonical
 from bench.participation import cohort_size
 from bench.results.metrics import METRICS, unknown_metric
@@ -48,11 +49,14 @@ class Tuning(Part):
 
     Attributes:
         named: the one point that the budget `small` runs; needed where the set has more than one.
+        chosen_on: the split on which a point is chosen. Of a set of "validation", cells have the named point until a search on
+            validation data has replaced it.
     """
 
     when: dict[str, Any]
     options: dict[str, Values]
     named: dict[str, Any] = {}
+    chosen_on: Literal["test", "validation"] = "test"
 
     @field_validator("named")
     @classmethod
@@ -62,13 +66,28 @@ class Tuning(Part):
             raise ValueError(f"named must be one point of the options {options}, but got {named}.")
         return named
 
+    @model_validator(mode="after")
+    def _names_what_a_search_replaces(self) -> "Tuning":
+        if self.is_searched and not self.named:
+            raise ValueError(
+                f"A point of the tuning set {self.options} is chosen on validation data: set `named` to the one that cells "
+                "have without a search."
+            )
+        return self
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether a point is chosen on validation data."""
+        return self.chosen_on == "validation" and len(_product(self.options)) > 1
+
     def points(self, which: str) -> list[dict]:
-        """All points, the named one, or the first.
+        """All points, the named one, or the first; always the named one of a set that is searched.
 
         Raises:
             ConfigError: if `which` is "named", there are several points, and none is named.
         """
         points = _product(self.options)
+        which = "named" if self.is_searched else which
         if which == "all" or len(points) == 1:
             return points
         if which == "named" and not self.named:
@@ -231,6 +250,8 @@ class Layout(Part):
             alone, of single seeds, of all metrics in one table.
         gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
         notes: sentences of the grid's author beneath the table.
+        names: what tables and figures call values of rows and columns, instead of their usual names.
+        printed: how the published table is arranged; not inherited from the grid that is extended, which repeats another one.
     """
 
     rows: list[str] = ["dataset", "partition"]
@@ -248,6 +269,8 @@ class Layout(Part):
     standings: bool | Literal["seeds"] = False
     gains_over: dict[str, Any] = {}
     notes: list[str] = []
+    names: OwnNames = {}
+    printed: Printed | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -369,6 +392,27 @@ class GridSpec(Part):
         return self
 
     @model_validator(mode="after")
+    def _names_are_of_what_it_has(self) -> "GridSpec":
+        layout, values = self.report, self._values()
+        check_names(layout.names, [*layout.rows, layout.columns], values)
+        if layout.printed:
+            check_axes(layout.printed, layout.rows, layout.columns, values)
+            check_names(layout.printed.names, layout.printed.axes(layout.rows, layout.columns), values)
+        return self
+
+    def _values(self) -> dict[str, list[Any]]:
+        """Setting or option -> all values that it may have in a cell."""
+        found: dict[str, list[Any]] = {}
+        parts = [self.settings, *(condition.set for condition in self.conditions)]
+        for budget in self.budgets.values():
+            parts += [budget.settings, *(condition.set for condition in budget.conditions)]
+        given = [self.axes, *(one.options for one in self.tuning)]
+        for part in [*given, *({key: [value] for key, value in part.items()} for part in parts)]:
+            for key, values in part.items():
+                found.setdefault(key, []).extend(values)
+        return found
+
+    @model_validator(mode="after")
     def _figures_have_different_names(self) -> "GridSpec":
         names = Counter(figure_name(figure.model_dump()) for figure in self.report.figures)
         twice = [name for name, count in names.items() if count > 1]
@@ -403,9 +447,23 @@ class GridSpec(Part):
         ]
         return self.model_copy(update={"tuning": sets})
 
+    def is_searched(self, budget: str) -> bool:
+        """Whether hyper-parameters are chosen on validation data at a budget: at those with all points of tuning sets."""
+        here = self.budgets.get(budget)
+        sets = (tuning for tuning in self.tuning if tuning.is_searched)
+        return here is not None and here.tuning == "all" and any(map(self._may_match, sets))
+
+    def _may_match(self, tuning: Tuning) -> bool:
+        """Whether the values on the axes leave it open that a tuning set holds for some cell."""
+        on_axes = ((as_list(value), self.axes[key]) for key, value in tuning.when.items() if key in self.axes)
+        return all(set(map(str, wanted)) & set(map(str, there)) for wanted, there in on_axes)
+
     def digest(self, budget: str) -> str:
         """Hash of what its cells at a budget have in common; a grid whose file was changed there is another grid."""
         parts = self.model_dump(include={"settings", "conditions", "tuning"})
+        for tuning in parts["tuning"]:
+            if tuning["chosen_on"] == "test":  # all that there was
+                del tuning["chosen_on"]
         # Keys that budgets did not always have are left out where they say nothing: stored grids keep their digest.
         later = {"first_clients", "whole_cycles"} - self.budgets[budget].model_fields_set
         parts |= {"budget": self.budgets[budget].model_dump(exclude=later), "axes": sorted(self.axes)}

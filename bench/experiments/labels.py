@@ -3,17 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bench.results.left_out import spell_out
+
 UNWRAPPED = "none"  # on the axis `wrapper`: the method as it is
-_LEFT_OUT = {"weights": "none"}  # what configs do not say at its default
+HEADINGS = "axes"  # among the names that a grid gives: those of the axes themselves
 
 
 def value_of(cell: Mapping[str, Any], key: str) -> Any:
     """A stored cell's value of an axis, a setting, or an option of its method or of the one inside a wrapper, as a table shows
     it; None if it has none of that name."""
-    method = cell["config"]["algorithm"]
+    config = spell_out(cell["config"])
+    method = config["algorithm"]
     inside = method["base"] if cell.get("wrapper", UNWRAPPED) != UNWRAPPED else {}
-    found = (part[key] for part in (cell, cell["config"], method, inside) if part.get(key) not in (None, ""))
-    return shown(next(found, _LEFT_OUT.get(key)))
+    found = (part[key] for part in (cell, config, method, inside) if part.get(key) not in (None, ""))
+    return shown(next(found, None))
 
 
 def contender(values: Sequence[Any]) -> Any:

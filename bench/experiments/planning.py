@@ -137,7 +137,18 @@ def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> None:
     described = grid_cells.to_json(spec.grid, spec.budget, spec.overrides, plan.selected)
     described |= {"budget": spec.budget_label, "chosen_on": "validation" if spec.tuning else "test"}
     order = [cell.to_json() for cell in plan.cells]
-    store.write_grid(spec.label, merge_cells(described, store.grid(spec.label), order, ended))
+    earlier = store.grid(spec.label)
+    merged = merge_cells(described, earlier, order, ended)
+    planned = (earlier.get("planned_examples", {}) if earlier else {}) | _planned_examples(plan.selected)
+    runs = [cell["run"] for cell in merged["cells"]]
+    merged["planned_examples"] = {run: planned[run] for run in runs if run and run in planned}
+    store.write_grid(spec.label, merged)
+
+
+def _planned_examples(cells: Iterable[Cell]) -> dict[str, int]:
+    """Run id -> examples to train on; without runs that train nothing, and those of datasets of an unknown size."""
+    planned = {cell.id: examples_to_train(cell.config) for cell in cells if not cell.missing and not training_of(cell)}
+    return {run: examples for run, examples in planned.items() if examples}
 
 
 def check_name(spec: ExperimentSpec, store: Store) -> None:

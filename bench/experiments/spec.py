@@ -16,6 +16,7 @@ SEARCHERS = ("grid", "random", "optuna")
 SCHEDULERS = ("none", "asha")
 ALL = "own,training"  # the spaces of methods that are compared: every method has one, also without options of its own
 OWN = "own"  # the name that means the space of the method itself
+SETS = "sets"  # the name that means the tuning sets of the grid
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,10 @@ class TuningOptions:
     Attributes:
         searcher, scheduler: of SEARCHERS and SCHEDULERS.
         samples: largest number of configurations; None for all of a grid.
-        space: names of spaces or files, with commas.
+        space: names of spaces or files, with commas; OWN and SETS are such names, too.
         metric: one of ACCURACIES after "validation_"; None for the metric by which the method is usually judged.
         validation_share: share of each class of each client that is set aside.
+        search_seeds: seeds on which configurations are compared; None for those of the experiment.
         compares: whether the searches are for a comparison of methods. Then every method gets the same number of
             configurations, no search learns from another one, axes of the table are not searched, and no figures are drawn.
     """
@@ -38,7 +40,13 @@ class TuningOptions:
     space: str = OWN
     metric: str | None = None
     validation_share: float = DEFAULT_VALIDATION_SHARE
+    search_seeds: tuple[int, ...] | None = None
     compares: bool = False
+
+    @property
+    def spaces(self) -> list[str]:
+        """The names in `space`."""
+        return [part.strip() for part in self.space.split(",")]
 
     @property
     def words(self) -> dict[str, Any]:
@@ -48,7 +56,8 @@ class TuningOptions:
         usual = TuningOptions(space=ALL) if self.compares else TuningOptions()
         others = {key: getattr(self, key) for key in ("space", "metric", "validation_share")}
         own = {key: value for key, value in others.items() if value != getattr(usual, key)}
-        return {"tuned": VALIDATION, "searcher": searcher} | own
+        seeds = {} if self.search_seeds is None else {"search_seeds": ",".join(map(str, sorted(self.search_seeds)))}
+        return {"tuned": VALIDATION, "searcher": searcher} | own | seeds
 
     def validate(self) -> None:
         """Raises ConfigError with every option that is wrong by itself."""
@@ -59,19 +68,23 @@ class TuningOptions:
             mistakes.append(unknown("scheduler", self.scheduler, SCHEDULERS))
         if not 0 < self.validation_share < 1:
             mistakes.append(f"--validation-share must lie between 0 and 1, but got {self.validation_share:g}.")
-        if not all(part.strip() for part in self.space.split(",")):
+        if not all(self.spaces):
             mistakes.append(f"--space needs names of spaces with commas between them, but got {self.space!r}.")
         if self.samples is not None and self.samples < 1:
             mistakes.append(f"--samples must be at least 1, but got {self.samples}.")
         if self.searcher in SEARCHERS and self.searcher != "grid" and self.samples is None:
             mistakes.append(f"--searcher {self.searcher} needs --samples, the number of configurations to try.")
-        if self.compares and self.searcher == "grid":
+        if self.compares and self.searcher == "grid" and self.spaces != [SETS]:
             mistakes.append(
                 "The grids of methods have different numbers of points; so that each method gets as many configurations, take "
-                "--searcher random or optuna."
+                f"--searcher random or optuna, or the tuning sets of the grid, --space {SETS}."
             )
         if mistakes:
             raise ConfigError(mistakes)
+
+
+# How a grid chooses that names sets to be chosen on validation data: all points, compared on one seed.
+PROTOCOL = TuningOptions(space=SETS, search_seeds=(0,), compares=True)
 
 
 @dataclass(frozen=True)
@@ -97,8 +110,11 @@ class ExperimentSpec:
 
     @property
     def budget_label(self) -> str:
-        """Name of the budget in the store and in reports, with what was overridden and how it was tuned."""
-        return grid_cells.budget_label(self.budget, {**self.overrides, **(self.tuning.words if self.tuning else {})})
+        """Name of the budget in the store and in reports, with what was overridden and how it was tuned, unless the grid itself
+        says so."""
+        as_published = self.tuning == PROTOCOL and self.grid.is_searched(self.budget)
+        tuned = self.tuning.words if self.tuning and not as_published else {}
+        return grid_cells.budget_label(self.budget, {**self.overrides, **tuned})
 
     @property
     def label(self) -> str:

@@ -27,6 +27,18 @@ REGISTRY = {
     "fedcollab-mlp": "mlp:FedCollabMlp",
     "fedcollab-cnn": "fedcollab:FedCollabCnn",
 }
+TITLES = {
+    "mlp": "MLP",
+    "simple-cnn": "Simple CNN",
+    "simple-cnn-concat5": "Simple CNN, 5 encoders",
+    "simple-cnn-wide": "Simple CNN, wide",
+    "moon-cnn": "MOON's CNN",
+    "vgg9": "VGG-9",
+    "resnet18": "ResNet-18",
+    "resnet50": "ResNet-50",
+    "mobilenetv2": "MobileNetV2",
+}
+"""Name of a model -> what tables and figures call it, where that differs."""
 ALIASES = {"lenet-cifar": "simple-cnn"}
 """Second name of a model -> its name in `REGISTRY`, under which runs are stored."""
 

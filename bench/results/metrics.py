@@ -105,8 +105,8 @@ METRICS = _Metrics(
         relative=True,
     ),
     minutes=Metric(
-        "training and evaluation of a whole run, on the machine that ran it and beside what else ran there; of a method that "
-        "takes over the finished run of its base, what it adds to that; less is better",
+        "training and evaluation of a whole run, on the machine that ran it and beside what else ran there; where a method "
+        "takes over the finished run of its base, those of both; less is better",
         "minutes",
         less_is_better=True,
         cost="minutes",

@@ -108,7 +108,8 @@ class RunRecord(TypedDict):
         diagnostics: what the method tells of its last state, as JSON values.
         block: the largest number of clients that the engine trained at once; None for no bound.
         kept: how much of the last state is on disk.
-        base_summary: that of the run from whose end this one started.
+        base_summary, base_seconds: those of the run from whose end this one started; both are missing where there is none,
+            and the second from records of earlier versions.
         client_accuracies: of the model that each client uses on the client's own test data, at the last evaluated round;
             missing where clients have no test data of their own.
     """
@@ -140,6 +141,7 @@ class RunRecord(TypedDict):
     started: NotRequired[str | None]
     finished: NotRequired[str | None]
     base_summary: NotRequired[Summary | None]
+    base_seconds: NotRequired[float]
     client_accuracies: NotRequired[list[float]]
 
 
@@ -241,6 +243,8 @@ class StoredLayout(TypedDict):
     standings: NotRequired[bool | str]
     gains_over: NotRequired[dict[str, Any]]
     notes: NotRequired[list[str]]
+    names: NotRequired[dict[str, dict[str, str]]]
+    printed: NotRequired[dict[str, Any]]
 
 
 class StoredMirrors(TypedDict):
@@ -263,6 +267,8 @@ class GridDescription(TypedDict):
         source: the user's file; "" for a grid that comes with the harness.
         digest: of what its cells have in common.
         chosen_on: the split on which hyper-parameters were chosen.
+        planned_examples: run id -> examples to train on, see `bench.experiments.cost`, of those for which that is known;
+            missing from files of earlier versions.
     """
 
     grid: str
@@ -276,6 +282,7 @@ class GridDescription(TypedDict):
     verdict: str | None
     report: StoredLayout
     chosen_on: NotRequired[str]
+    planned_examples: NotRequired[dict[str, int]]
 
 
 class StoredGrid(GridDescription):
@@ -298,11 +305,13 @@ class StoredSearch(TypedDict):
         configs: seed -> config of the run in which options are varied.
         space: option -> its range, as the search was described.
         proposed: option -> value for every proposed configuration, in order.
+        samples: configurations to try, at most; None for all of a space.
     """
 
     configs: dict[str, Config]
     space: dict[str, Any]
     proposed: list[dict[str, Any]]
+    samples: NotRequired[int | None]
 
 
 class StoredProbe(TypedDict):

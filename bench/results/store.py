@@ -14,6 +14,7 @@
     tracking/                     files of a tracking service, if runs were tracked (see `bench.execution.tracking`)
     importing/<id>/               a run that is being copied from another results directory
     ray.log                       what Ray had to say of processes that died
+    .lock, .driver                locked while a driver is at work: the first keeps others out, the second tells them
 
 A file is replaced in one step, so a reader and a kill -9 meet either the old or the new one. A run without a record has
 not ended and is continued. A repeated run replaces the earlier one when it has finished: if it is killed or fails before
@@ -88,7 +89,7 @@ class Store:
         Raises:
             StoreError: if it is not writable, or another driver is at work.
         """
-        self._check_parts((*_ALL_PARTS, ".lock", RAY_LOG))
+        self._check_parts((*_ALL_PARTS, ".lock", ".driver", RAY_LOG))
         try:
             for part in map(self.folder.joinpath, ("", *_PARTS)):
                 part.mkdir(parents=True, exist_ok=True)
@@ -111,7 +112,8 @@ class Store:
             self._finish_repeats()
             for checkpoint in (self.folder / "runs").glob("*/checkpoint"):
                 _forget_checkpoint(checkpoint.parent, self.record(checkpoint.parent.name))
-            yield self
+            with self._at_work():
+                yield self
 
     @contextmanager
     def unchanging(self) -> Iterator["Store"]:
@@ -121,8 +123,7 @@ class Store:
         Raises:
             StoreError: if there is no such directory, or a driver is at work in it.
         """
-        if not (self.folder / "runs").is_dir():
-            raise StoreError(f"There is no results directory {self.folder}: it has no folder called runs.")
+        self.check_exists()
         try:
             lock = _open_regular(self.folder / ".lock", os.O_RDONLY)
         except FileNotFoundError:  # no driver was ever here
@@ -136,6 +137,26 @@ class Store:
             except BlockingIOError as error:
                 raise StoreError(f"Another run is writing to {self.folder}; wait until it ends.") from error
             yield self
+
+    def check_exists(self) -> None:
+        """Raises StoreError if there is no such directory, or a part of it is a link, or no folder."""
+        if not (self.folder / "runs").is_dir():
+            raise StoreError(f"There is no results directory {self.folder}: it has no folder called runs.")
+        self._check_parts(_ALL_PARTS)
+
+    def at_work_since(self) -> float | None:
+        """When the driver that is at work began, in seconds as files have them; None if no driver is at work. Writes nothing,
+        and turns no driver away."""
+        try:
+            file = _open_regular(self.folder / ".driver", os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return os.fstat(file.fileno()).st_mtime
+        return None
 
     def run_folder(self, run_id: str) -> Path:
         """The folder of everything about a run."""
@@ -158,6 +179,12 @@ class Store:
         """The accuracies of a run; None as for `record`."""
         record = self.record(run_id)
         return record["summary"] if record else None
+
+    def as_base(self, run_id: str) -> dict[str, Any]:
+        """What a run that starts from the end of this one has in its record."""
+        record = self.record(run_id)
+        seconds = {"base_seconds": record["seconds"]} if record and "seconds" in record else {}
+        return {"base_summary": record and record["summary"]} | seconds
 
     def is_damaged(self, run_id: str) -> bool:
         """Whether the folder of a run holds something that cannot be used."""
@@ -329,6 +356,15 @@ class Store:
     def scratch_folder(self) -> Path:
         """Where `scratch` is."""
         return Path(tempfile.gettempdir()) / f"skewbench-{platform.node()}-{self.key}"
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """A context for which `at_work_since` says that a driver is at work."""
+        with _open_regular(self.folder / ".driver", os.O_RDWR | os.O_CREAT) as file:
+            # Not `.lock`: who asks holds this lock for a moment, for which a driver can wait.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            os.utime(file.fileno())
+            yield
 
     def _has_ended(self, run_id: str) -> bool:
         return (self.record(run_id) or {"status": "failed"})["status"] not in UNFINISHED

@@ -145,7 +145,7 @@ class ClientView:
         model: the model, bound to this client's buffers, in training mode.
         settings, round: host values.
         params, buffers: those that it starts from.
-        server: those entries of the server state that the method broadcasts.
+        server: those entries of the server state that the method broadcasts, or that clients draw.
         client: its own state.
         num_examples, num_steps: scalars (tensors: write formulas, not `if` or `range`).
         label_counts: [num_classes], its examples of each class.

@@ -12,7 +12,7 @@ import torch
 
 import bench
 from algorithms import tree
-from algorithms.base import RoundBased
+from algorithms.base import Deployed, RoundBased
 from algorithms.rows import without_clients
 from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
 from bench.results.artifacts import Folder, on_device, on_host
@@ -84,7 +84,8 @@ class Run:
             self._weights[config.weights] = self.task.weights.digest
         self._data_note = dataset.note
         self._seconds, self._peak_mb = 0.0, 0.0  # of the part before the checkpoint from which the run continues
-        self._diverged, self._deployed = "", None
+        self._diverged = ""
+        self._deployed: Deployed | None = None
         self._client_accuracies: list[float] | None = None  # of the last evaluated round
 
     @property
@@ -100,6 +101,11 @@ class Run:
     @property
     def finished(self) -> bool:
         return bool(self._diverged) or self.round >= self.num_rounds
+
+    @property
+    def deployed(self) -> Deployed | None:
+        """What clients would use after the last round; None if that was not evaluated, or the run has diverged."""
+        return self._deployed
 
     def checkpoint(self) -> dict[str, Any]:
         """Everything that `restore` needs in order to continue as if nothing had happened."""

@@ -1,9 +1,10 @@
 """Methods, engines, partitions and models against the yardstick: on the GPU if there is one, else on one thread."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -60,7 +61,10 @@ PERSONAL = (
     "fedrod-personal",
     "fedgela-personal",
     "fedproto",
+    "fedcollab",
 )
+# FedCollab trains in its published coalitions: discriminators are no part of a round.
+_OPTIONS: dict[str, dict[str, Any]] = {"fedcollab": {"divergence": "published"}}
 SHIFTED = {"partition": "feature-shift", "clients": 20}  # of FedCollab's paper, with published divergences
 PARTITIONS = ("label-2", "dir-0.1", "iid")
 MODELS = ("simple-cnn", "mlp", "moon-cnn", "simple-cnn-wide")
@@ -71,31 +75,35 @@ _YARDSTICK, _PLAIN = "yardstick", "yardstick, without augmentation"
 
 def methods(setting: Setting) -> list[Row]:
     """Methods on the faster engine against the yardstick, and those with several models against FedAvg."""
+    named = setting.methods or (*METHODS, *PERSONAL)
+    shared = [name for name in named if not make(name).personal]
+    personal = [name for name in named if name not in shared]
+    return [*(_unshifted(setting, shared) if shared else ()), *(_shifted(setting, personal) if personal else ())]
+
+
+def _unshifted(setting: Setting, names: Sequence[str]) -> list[Row]:
+    """Methods with one shared model against the yardstick."""
     task, plain = _task(setting, engine="auto"), _task(setting, transform="none")
-    tasks = {f"{task.engine}, {name}": task for name in METHODS}
     rounds = {
         _PLAIN: lambda: yardstick_round(plain, augment=False),
         _YARDSTICK: lambda: yardstick_round(task, augment=True),
-        **{f"{task.engine}, {name}": method_round(task, name) for name in METHODS},
+        **{f"{task.engine}, {name}": method_round(task, name) for name in names},
     }
-    return [*_rows(setting, tasks, rounds), *shifted(setting)]
+    return _rows(setting, {f"{task.engine}, {name}": task for name in names}, rounds)
 
 
-def shifted(setting: Setting) -> list[Row]:
-    """Methods with a model per client, and FedCollab in its published coalitions without discriminators, against FedAvg on the
-    same clients.
+def _shifted(setting: Setting, names: Sequence[str]) -> list[Row]:
+    """Methods with a model per client against FedAvg on the same clients.
 
     Clients have test data of their own, so that all train and test on the same images. Ratios are of examples, each as often as
     a method computes its gradient.
     """
-    names = ("fedavg", *PERSONAL, "fedcollab over fedavg")
+    names = ("fedavg", *names)
     try:
         task = _task(setting, engine="auto", **SHIFTED)
-        rounds = {name: method_round(task, name) for name in names[:-1]}
-        rounds[names[-1]] = method_round(task, "fedcollab", base=make("fedavg"), divergence="published")
+        cases = {f"{task.engine}, {name}, shifted clients": method_round(task, name) for name in names}
     except ValueError as error:  # some images are not there
         return [not_measured(f"{name}, shifted clients", str(error).rstrip(".")) for name in names[1:]]
-    cases = {f"{task.engine}, {name}, shifted clients": run for name, run in rounds.items()}
     base, *others = take_turns(cases, setting.repeats, setting.device, setting.gpu).values()
     notes = (f"{_pace(setting, row) / _pace(setting, base):.2f} of fedavg" for row in others)
     return [base, *(replace(row, note=note) for row, note in zip(others, notes, strict=True))]
@@ -126,17 +134,14 @@ def yardstick_round(task: Task, augment: bool) -> int:
     return reference_loop.train_round(model, task.federation, clients, task.settings, augment)
 
 
-def method_round(task: Task, name: str, **options) -> Callable[[], int]:
+def method_round(task: Task, name: str) -> Callable[[], int]:
     """The rounds that lead a method to its second model, with a test after each; returns the examples trained on.
 
     One round, for most methods: not the first, in which MOON has no contrastive term. A method that has no new model after
     every round plays all until it has one, and its last model is tested meanwhile, so that rounds of all methods compare.
     The rounds before are those of clients with one local step.
-
-    Args:
-        options: of the method.
     """
-    method = make(name, **options)
+    method = make(name, **_OPTIONS.get(name, {}))
     rounds = rounds_to_a_model(task, method)
     start = _after(method, replace(task, settings=replace(task.settings, local_epochs=None, local_steps=1)), rounds)
     everyone = torch.arange(task.population)

@@ -35,10 +35,10 @@ def main(arguments: list[str], prog: str = "python -m bench.speed") -> None:
     parser = _parser(prog)
     given = parser.parse_args(arguments)
     try:
-        cases = _chosen(given.cases)
+        cases, methods = _chosen(given.cases), _methods(given.methods)
         _check(given)
         earlier = read_json(given.compare) if given.compare else None
-        options = {key: getattr(given, key) for key in ("share", "repeats", "processes")}
+        options = {key: getattr(given, key) for key in ("share", "repeats", "processes")} | {"methods": methods}
         rows = measure(cases, given.data_dir, on_message=lambda line: print(line, file=sys.stderr), **options)
         if given.json:
             write_json(given.json, rows)
@@ -92,6 +92,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--data-dir", type=Path, default=os.environ.get("SKEWBENCH_DATA"), help="Where the images are.")
     add("--cases", help=f"NAME,... of {', '.join(CASES)}; all but {' and '.join(LONG)} if left out.")
+    add("--methods", help="NAME,... that the case methods measures; most methods if left out.")
     add("--share", type=float, default=0.5, help="Part of the 40 clients that trains in a round; in W1 all do.")
     add("--repeats", type=int, default=3, help="Measurements of each case; the median counts.")
     add("--processes", type=int, default=min(2, os.cpu_count() or 1), help="Plain processes that run W1 side by side.")
@@ -106,6 +107,15 @@ def _chosen(text: str | None) -> list[str]:
         return [name for name in CASES if name not in LONG]
     names = list(dict.fromkeys(part.strip() for part in text.split(",")))
     require_known("case", names, CASES)
+    return names
+
+
+def _methods(text: str | None) -> tuple[str, ...]:
+    """Methods by name."""
+    import algorithms
+
+    names = () if text is None else tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    require_known("method", names, algorithms.REGISTRY)
     return names
 
 

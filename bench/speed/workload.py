@@ -67,6 +67,7 @@ class Setting:
         share: part of the 40 clients that trains in a round, in (0, 1], except in W1 itself.
         repeats: measurements of each case.
         processes: how many plain processes run W1 side by side.
+        methods: of the case of that name; () for all of a list.
     """
 
     folder: Path
@@ -75,6 +76,7 @@ class Setting:
     share: float = 0.5
     repeats: int = 3
     processes: int = 2
+    methods: tuple[str, ...] = ()
 
     @property
     def device(self) -> torch.device:

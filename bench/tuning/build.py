@@ -4,17 +4,17 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import algorithms
 import search_spaces
 from algorithms.base import Algorithm
-from bench.config.methods import build
-from bench.config.resolve import resolve, with_options
+from bench.config.resolve import base_of, resolve, with_options
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
 from bench.experiments import cells as grid_cells
 from bench.experiments.cells import Cell
-from bench.experiments.spec import OWN, VALIDATION, TuningOptions
+from bench.experiments.grid_schema import Tuning, matches
+from bench.experiments.spec import OWN, SETS, VALIDATION, TuningOptions
 from bench.results.metrics import ACCURACIES
+from bench.simulation.build import build_algorithm
 from bench.tuning.search import Search, stops_of
 from datasets import partitions
 from search_spaces import Parameter, Space
@@ -25,7 +25,11 @@ _STAGES = ("encoder_rounds", "classifier_rounds")
 
 
 def make_searches(
-    cells: Iterable[Cell], layout: Mapping[str, Any], tuning: TuningOptions, fixed: Collection[str] = ()
+    cells: Iterable[Cell],
+    layout: Mapping[str, Any],
+    tuning: TuningOptions,
+    fixed: Collection[str] = (),
+    sets: Sequence[Tuning] = (),
 ) -> dict[str, Search]:
     """A search for each table cell whose method has something to search.
 
@@ -33,9 +37,11 @@ def make_searches(
         cells: of the split "test", one for each table cell and seed.
         layout: of the report, which says what belongs to one table cell.
         fixed: settings and options that are not searched, because the table shows them or the user has set them.
+        sets: tuning sets of the grid, which the space SETS stands for.
 
     Returns:
-        Key of a table cell (see `bench.experiments.cells.cell_key`) -> search.
+        Key of a table cell (see `bench.experiments.cells.cell_key`) -> search. Among tuning sets, what is wrapped by a method
+        that calibrates is searched without it: cells of one base have equal searches, of one name, and share their choice.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -47,7 +53,7 @@ def make_searches(
     found, mistakes = {}, []
     for key, members in by_key.items():
         try:
-            space = _space_of(members[0], tuning, fixed)
+            space = _space_of(members[0], tuning, fixed, sets)
             if space:
                 found[key] = _search(members, space, tuning)
         except ConfigError as error:
@@ -57,12 +63,17 @@ def make_searches(
     return found
 
 
-def on_validation(config: RunConfig, share: float) -> RunConfig:
-    """The config of a run on validation data, without test examples unless they are dealt with the others."""
+def on_validation(config: RunConfig, share: float, seed: int | None = None) -> RunConfig:
+    """The config of a run on validation data, without test examples unless they are dealt with the others.
+
+    Args:
+        seed: replaces that of the config.
+    """
     settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
     if not _has_own_tests(config):
         settings["test_examples"] = None
-    return resolve(settings | {"split": VALIDATION, "validation_share": share}, facts=None)
+    own_seed = {} if seed is None else {"seed": seed}
+    return resolve(settings | {"split": VALIDATION, "validation_share": share} | own_seed, facts=None)
 
 
 def _has_own_tests(config: RunConfig) -> bool:
@@ -70,10 +81,11 @@ def _has_own_tests(config: RunConfig) -> bool:
     return isinstance(partitions.parse(config.partition), partitions.Shift)
 
 
-def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str]) -> Space:
+def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str], sets: Sequence[Tuning]) -> Space:
     """Where the hyper-parameters of a cell's method are searched. "own" are those of its method; where a table shows the method
     as a wrapper around another one, those of the other one, too. A method without a space of its own has no options to search:
-    "own,training" are then the training settings alone."""
+    "own,training" are then the training settings alone. "sets" are the points of the tuning sets that hold for the cell, of
+    which there may be none."""
     method = cell.config.algorithm
     name = method["name"]
     if name == "centralized":
@@ -84,10 +96,11 @@ def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str]) -> Spac
         raise ConfigError([mistake])
     own = [method["base"]["name"], name] if cell.is_wrapped else [name]
     own = [method for method in own if method in search_spaces.names()]
-    names = [part for space in tuning.space.split(",") for part in (own if space.strip() == OWN else [space.strip()])]
-    if not names:
+    if tuning.spaces == [OWN] and not own:
         raise ConfigError([f"{name} has no search space: write search_spaces/{name}.yaml, or give --space training."])
-    space = search_spaces.merged(names)
+    parts = {OWN: search_spaces.merged(own), SETS: _points_of(cell, sets)}
+    known = (parts[part] if part in parts else search_spaces.load(part) for part in tuning.spaces)
+    space = {key: parameter for part in known for key, parameter in part.items()}
     base = method.get("base")
     inside = base if isinstance(base, Mapping) else {}
     options = [key for key in {**method, **inside} if key not in ("name", "base", *_STAGES)]
@@ -95,11 +108,33 @@ def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str]) -> Spac
     return {key: parameter for key, parameter in space.items() if key not in fixed}
 
 
+def _points_of(cell: Cell, sets: Iterable[Tuning]) -> Space:
+    """The values of tuning sets that hold for a cell, of options that have several."""
+    space: Space = {}
+    for tuning in sets:
+        if matches(tuning.when, {key: cell.setting(key) for key in {"algorithm", *tuning.when}}):
+            several = {key: values for key, values in tuning.options.items() if len(values) > 1}
+            space |= {
+                key: Parameter(grid=values, source="the tuning set of the grid") for key, values in several.items()
+            }
+    return space
+
+
+def _searched_run(cell: Cell, space: Space, tuning: TuningOptions) -> RunConfig:
+    """The run whose hyper-parameters are searched for a cell: its own, or that of the method around which it calibrates."""
+    method = build_algorithm(cell.config.algorithm)
+    calibrates = cell.is_wrapped and method.post_hoc and not method.personal
+    own = cell.config.algorithm.keys() - {"base"}
+    base = base_of(cell.config) if tuning.spaces == [SETS] and calibrates and not own & space.keys() else None
+    return base or cell.config
+
+
 def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Search:
-    cells = sorted(cells, key=lambda cell: cell.config.seed)
-    configs = {cell.config.seed: on_validation(cell.config, tuning.validation_share) for cell in cells}
+    seeds = tuning.search_seeds or [cell.config.seed for cell in cells]
+    own = {cell.config.seed: _searched_run(cell, space, tuning) for cell in cells}
+    any_seed = next(iter(own.values()))
+    configs = {seed: on_validation(own.get(seed, any_seed), tuning.validation_share, seed) for seed in sorted(seeds)}
     template = next(iter(configs.values()))
-    name = template.algorithm["name"]
     points = math.prod(len(parameter.grid) for parameter in space.values())
     mistakes = []
     if tuning.searcher == "grid" and tuning.samples is not None and tuning.samples < points:
@@ -107,12 +142,12 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
             f"The grid has {points} points, more than --samples {tuning.samples}, all of which are tried; leave --samples out, "
             "or take --searcher random."
         )
-    method: type[Algorithm] = algorithms.load(name)
+    method = build_algorithm(template.algorithm)
     reported = _reported(template, method)
     mistakes += [
         *_validate_space(template, space, tuning.searcher),
         *_wrong_metric(tuning.metric, reported, method, template),
-        *_too_early(tuning.scheduler, template),
+        *_too_early(tuning.scheduler, template, method),
     ]
     if mistakes:
         raise ConfigError(mistakes)
@@ -140,14 +175,14 @@ def _values(parameter: Parameter, searcher: str) -> list[Any]:
     return parameter.grid if searcher == "grid" or parameter.low is None else [parameter.low, parameter.high]
 
 
-def _reported(config: RunConfig, method: type[Algorithm]) -> list[str]:
+def _reported(config: RunConfig, method: Algorithm) -> list[str]:
     """The metrics that a run reports, by the first of which it is usually judged."""
     if _has_own_tests(config):
         return ["own_accuracy"]
     return ["local_accuracy", "global_accuracy"] if method.personal else ["accuracy"]
 
 
-def _wrong_metric(metric: str | None, reported: list[str], method: type[Algorithm], config: RunConfig) -> list[str]:
+def _wrong_metric(metric: str | None, reported: list[str], method: Algorithm, config: RunConfig) -> list[str]:
     """Why no run of a method reports a metric."""
     known = [f"{VALIDATION}_{own}" for own in ACCURACIES]
     if metric is None:
@@ -164,11 +199,10 @@ def _wrong_metric(metric: str | None, reported: list[str], method: type[Algorith
     return [f"{what}, so no run reports {metric}; choose {' or '.join(choices)}."]
 
 
-def _too_early(scheduler: str, config: RunConfig) -> list[str]:
+def _too_early(scheduler: str, config: RunConfig, method: Algorithm) -> list[str]:
     """Why runs have no accuracy at the rounds at which a scheduler compares them."""
     if scheduler == "none":
         return []
-    method = build(config.algorithm["name"], {key: own for key, own in config.algorithm.items() if key != "name"})
     name, first = config.algorithm["name"], stops_of(config.rounds, scheduler)[0]
     every = config.evaluate_every or (config.rounds if method.personal or method.post_hoc else 1)
     if config.evaluate_every and every > first:

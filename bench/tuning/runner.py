@@ -164,7 +164,7 @@ class ConfigurationRecorder(TrialRecorder):
             return
         status, result = report.result["status"], dict(report.result)
         if base := search.base_ids.get(seed.config.seed):
-            result["base_summary"] = self.store.summary(base)
+            result |= self.store.as_base(base)
         self.runs.end(run, result, self._folder_of(search, run))
         del left[run]
         if status != "failed":

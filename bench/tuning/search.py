@@ -9,6 +9,7 @@ from typing import Any
 from bench.config.resolve import with_options
 from bench.config.schema import RunConfig, run_id
 from bench.files import file_name
+from bench.results.left_out import spell_out
 from search_spaces import Space
 
 REDUCTION = 3  # one configuration of three continues after a rung, and the next rung is at three times as many rounds
@@ -16,7 +17,8 @@ _RUNGS = 2  # before the last round
 
 
 def value_in(config: Mapping[str, Any], key: str) -> Any:
-    """A setting, or an option of the method or of one inside; None if there is none of that name."""
+    """A setting of a stored config, or an option of the method or of one inside; None if there is none of that name."""
+    config = spell_out(config)
     if key in config:
         return config[key]
     method = config["algorithm"]

@@ -14,7 +14,7 @@ from bench.execution.resources import Machines
 from bench.execution.workspace import Workspace
 from bench.experiments.cells import Cell
 from bench.experiments.planning import has_last_state
-from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
+from bench.experiments.spec import SETS, ExecutionOptions, ExperimentSpec, TuningOptions
 from bench.provenance import commit
 from bench.results.records import DATA_SETTINGS
 from bench.results.store import Store
@@ -47,7 +47,12 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
         raise ConfigError(mistakes)
     fixed = {*spec.grid.axes, *spec.overrides} if tuning.compares else ()
     there = [cell for cell in cells if not cell.missing]
-    searches = make_searches(there, spec.grid.report.model_dump(), tuning, fixed)
+    sets = spec.grid.tuning
+    if SETS in tuning.spaces and not any(len(values) > 1 for one in sets for values in one.options.values()):
+        raise ConfigError(
+            [f"{spec.grid.name} has no tuning set with several points, so --space {SETS} has nothing to search."]
+        )
+    searches = make_searches(there, spec.grid.report.model_dump(), tuning, fixed, sets)
     searched = dict.fromkeys(key for search in searches.values() for key in search.space if key in spec.overrides)
     if searched:
         names = ", ".join(searched)

@@ -6,7 +6,6 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from bench.experiments.labels import UNWRAPPED
 from bench.results.store import Store
 from reports.figures import lines
 from reports.figures.panels import Series, concat_points, done_runs, panels, series_of_table, with_figure_layout
@@ -48,11 +47,13 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
                 found.append(((variant, setting), _by_rank(gains, grid["std"]).assign(panel=panel, line=line)))
                 num_seeds = max(num_seeds, len(gains))
             if 0 < len(gains) < len(compared):
-                lacking.setdefault(panel, []).append(f"{line}: {len(gains)}/{len(compared)} seeds with a reference")
+                name = table.names.title(table.column_key, line).plain
+                lacking.setdefault(panel, []).append(f"{name}: {len(gains)}/{len(compared)} seeds with a reference")
     if not found:
         return None
     frames, columns = _arranged(found) if others else ([frame for _, frame in found], 0)
-    reference = " ".join(str(name) for name in grid["report"]["reference"].values() if name != UNWRAPPED)
+    found_in = grid["report"]["reference"]
+    reference = table.names.together([*found_in], [*map(str, found_in.values())]).plain
     y_label = f"Gain in test accuracy on own data\nover {reference} (points)"
     series = series_of_table("client-gains", "Clients, sorted by gain", y_label, report, table, concat_points(frames))
     caveats = {panel: [*series.caveats.get(panel, []), *more] for panel, more in lacking.items()}

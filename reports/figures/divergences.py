@@ -10,9 +10,11 @@ import numpy as np
 from bench.experiments.labels import pairs
 from bench.results.shapes import is_number
 from bench.results.store import Store
+from datasets.info import title_of
 from reports.figures.lines import STYLE, panels_per_row
 from reports.figures.style import COLOURS
 from reports.tables.aggregate import current_cells
+from reports.tables.names import Names
 
 PAGE = 7.0  # inches: width of the text
 _MOST_TICKS = 25
@@ -110,8 +112,9 @@ def divided(grid: dict, records: dict) -> Iterator[Divided]:
     for cell, diagnostics in found:
         own = _options(cell)
         named = pairs({key: own[key] for key in differing if key != "capacity"})
-        on = f" (on {cell['substitute']})" if cell["substitute"] else ""
-        title = ", ".join([*_setting(cell)[:2], *named]) + f"{on}, seed {cell['seed']}"
+        on = f" (on {title_of(cell['substitute'])})" if cell["substitute"] else ""
+        setting = Names.of_grid(grid).together(("dataset", "partition"), _setting(cell)[:2]).plain
+        title = ", ".join([setting, *named]) + f"{on}, seed {cell['seed']}"
         coalitions = np.array(diagnostics["coalitions"])
         order_of_clients = np.argsort(coalitions, kind="stable")
         divergences = np.array(diagnostics["divergences"], float)

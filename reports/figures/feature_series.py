@@ -9,6 +9,7 @@ import pandas as pd
 from bench.experiments.labels import UNWRAPPED
 from bench.measurements.specs import probes_of, result_of
 from bench.results.store import Store
+from datasets.info import title_of
 from reports.figures.panels import Series, concat_points, done_runs, panels, seeds_of_runs, series_of_table
 from reports.tables.aggregate import DDOF, cell_keys
 from reports.tables.layout import Table
@@ -29,7 +30,7 @@ def cka(figure: dict, report: Report, table: Table, grid: dict, records: dict, s
             by_layer = _means_by_layer(results)
             if not by_layer.empty:
                 frames.append(_over_seeds(by_layer, grid["std"]).assign(panel=panel, line=line))
-                caveats[panel] += _cka_caveats(line, cell, results)
+                caveats[panel] += _cka_caveats(table.names.title(table.column_key, line).plain, cell, results)
                 num_seeds = max(num_seeds, len(by_layer))
     y_label = CKA_NAMES[figure["estimator"]] + ",\nmean over pairs of clients"
     series = series_of_table("cka", "Layer", y_label, report, table, concat_points(frames))
@@ -58,7 +59,7 @@ def _cka_caveats(line: str, cell, results: list[dict]) -> Iterator[str]:
     if len(results) < cell.seeds:
         yield f"{line}: {len(results)}/{cell.seeds} seeds"
     if cell.substitute:
-        yield f"{line}: on {cell.substitute}"
+        yield f"{line}: on {title_of(cell.substitute)}"
     shown, cohort = len(results[0]["clients"]), results[0]["cohort"]
     if shown < cohort:
         yield f"{line}: the first {shown} of {cohort} clients"
@@ -78,7 +79,9 @@ def separability(figure: dict, report: Report, table: Table, grid: dict, records
     if figure["relative"]:
         x_label += ",\nrelative to the spread within classes"
     lines = tuple(dict.fromkeys(points["line"]))
-    return Series("separability", x_label, "Gain in test accuracy\n(percentage points)", lines, points)
+    y_label = "Gain in test accuracy\n(percentage points)"
+    names = {line: table.names.value("algorithm", line).plain for line in lines}
+    return Series("separability", x_label, y_label, lines, points, names=names)
 
 
 def _gains(score: str, report: Report, table: Table, grid: dict, records: dict) -> Iterator[tuple]:
@@ -87,7 +90,8 @@ def _gains(score: str, report: Report, table: Table, grid: dict, records: dict) 
     for (labels, substitute), by_wrapper in _runs_by_wrapper(report, table, grid, records).items():
         labels = dict(labels)
         method = labels.pop("algorithm", "")
-        setting = ", ".join(labels.values()) + (f" (on {substitute})" if substitute else "")
+        setting = table.names.together([*labels], [*labels.values()]).plain
+        setting += f" (on {title_of(substitute)})" if substitute else ""
         base = by_wrapper.pop(UNWRAPPED, {})
         distances = {
             seed: record["diagnostics"][score]
@@ -99,7 +103,12 @@ def _gains(score: str, report: Report, table: Table, grid: dict, records: dict) 
             for seed, record in runs.items():
                 if "base_summary" in record and seed in base and seed in distances:
                     accuracy, of_base = (one["summary"][value][table.metric] for one in (record, base[seed]))
-                    yield f"{setting}: {wrapper}", method, distances[seed], 100 * (accuracy - of_base)
+                    yield (
+                        f"{setting}: {table.names.value('wrapper', wrapper).plain}",
+                        method,
+                        distances[seed],
+                        100 * (accuracy - of_base),
+                    )
 
 
 def _runs_by_wrapper(report: Report, table: Table, grid: dict, records: dict) -> dict[tuple, dict[str, dict]]:

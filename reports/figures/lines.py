@@ -48,7 +48,7 @@ def draw(series: Series):
     width = _COLUMN if columns == 1 else _PAGE
     height = min(max(0.65 * width / columns, 1.6), 2.2) * rows
     with matplotlib.rc_context(STYLE):
-        legend = 0.17 * -(-len(series.lines) // _legend_columns(series.lines, width))  # inches
+        legend = 0.17 * -(-len(series.lines) // _legend_columns([*map(series.name_of, series.lines)], width))  # inches
         figure = Figure(figsize=(width, height + max(0.6, 0.26 + legend)), layout="constrained")
         figure.supxlabel(series.x_label, fontsize=STYLE["axes.labelsize"])
         figure.supylabel(series.y_label, fontsize=STYLE["axes.labelsize"], multialignment="center")
@@ -200,12 +200,13 @@ def _write_legend(figure, handles: dict, series: Series, width: float) -> None:
     lines = [line for line in series.lines if line in handles]
     spread = f"over {series.seeds} seeds" if series.seeds > 1 else "over the last 10 evaluated rounds"
     title = f"mean ± std {spread}" if series.points["std"].notna().any() else None
-    layout = {"ncols": _legend_columns(lines, width), "columnspacing": 1, "frameon": False}
-    figure.legend([handles[line] for line in lines], lines, title=title, loc="outside upper center", **layout)
+    names = [series.name_of(line) for line in lines]
+    layout = {"ncols": _legend_columns(names, width), "columnspacing": 1, "frameon": False}
+    figure.legend([handles[line] for line in lines], names, title=title, loc="outside upper center", **layout)
 
 
-def _legend_columns(lines: Sequence[str], width: float) -> int:
+def _legend_columns(names: Sequence[str], width: float) -> int:
     """Columns of a legend that fit into a width in inches, balanced over its rows."""
-    longest = max(len(line) for line in lines)
+    longest = max(map(len, names))
     fitting = max(1, int(width / (0.45 + 0.06 * longest)))  # inches: of the line sample with margins, and per letter
-    return -(-len(lines) // -(-len(lines) // fitting))
+    return -(-len(names) // -(-len(names) // fitting))

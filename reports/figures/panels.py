@@ -1,13 +1,14 @@
 """Numbers of a figure: one panel per row of a grid's table, one line per column. Nothing here draws."""
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
-from bench.experiments.labels import UNWRAPPED
 from bench.results.metrics import METRICS
+from datasets.info import title_of
 from reports.tables.aggregate import cell_keys, compared_keys, contest_keys
 from reports.tables.layout import Table
 from reports.tables.report import Report, build
@@ -36,13 +37,14 @@ class Series:
     Attributes:
         kind: kind of figure, one of those that show points.
         x_label, y_label: names and units of the axes.
-        lines: every column of the table, drawn or not, so that a method has one style in all figures of a grid.
+        lines: ids of every column of the table, drawn or not, so that a method has one style in all figures of a grid.
         points: one row per point in the order of panels, lines and x. Columns: panel, line (their titles), x (a number;
             a text in `by-setting` and `cka`; None for a constant that holds for every x), mean, std (percent, a
             similarity, or percentage points; NaN below two seeds).
         seeds: number of seeds of a mean.
         caveats: panel -> limits of its lines ("fedrs: 1/3 seeds").
         columns: panels side by side, where those above each other share their y axis; 0 for as many as fit.
+        names: id of a line, or the method with which it begins -> what the legend calls it.
     """
 
     kind: str
@@ -53,6 +55,24 @@ class Series:
     seeds: int = 1
     caveats: dict[str, list[str]] = field(default_factory=dict)
     columns: int = 0
+    names: dict[str, str] = field(default_factory=dict)
+
+    def name_of(self, line: str) -> str:
+        """What the legend calls a line: "FedConcat (true)" for "fedconcat (true)"."""
+        return name_of_line(line, self.names)
+
+
+def names_of_lines(table: Table) -> dict[str, str]:
+    """Ids of the lines of a table -> their names."""
+    return {line: name.plain for line, name in zip(table.lines, table.titles, strict=True)}
+
+
+def name_of_line(line: str, names: Mapping[str, str]) -> str:
+    """The name of a line that is a column of a table, or of one that begins with it, "fedconcat, 50 encoder rounds"."""
+    if line in names:
+        return names[line]
+    first = re.split(r"[ ,]", line, maxsplit=1)[0]
+    return names.get(first, first) + line[len(first) :]
 
 
 def with_figure_layout(grid: dict) -> dict:
@@ -92,25 +112,26 @@ def panels(report: Report, table: Table, grid: dict, over: str | None = None) ->
     for panel in panels:
         if panel not in shown_in_others and any((panel, line) in cells for line in table.columns):
             own = {line: cells.get((panel, line)) or cells.get((pooled(panel), line)) for line in table.columns}
-            yield _titled(panel, keys), {line: found for line, found in own.items() if found}
+            yield _titled(panel, keys, table, report), {line: found for line, found in own.items() if found}
 
 
 def first_runs(grid: dict, records: dict, value: str | None = None) -> Iterator[tuple[str, dict, str]]:
     """Title, config and run id of the first finished seed of each table cell, for figures that show one run per cell."""
     grid = with_figure_layout(grid)
     report = build(grid, records, value)
-    cells = {cell["run"]: cell for cell in grid["cells"]}
-    for title, lines in panels(report, report.tables[0], grid):
+    cells, table = {cell["run"]: cell for cell in grid["cells"]}, report.tables[0]
+    names = {column: name.plain for column, name in zip(table.columns, table.titles, strict=True)}
+    for title, lines in panels(report, table, grid):
         for line, (found,) in lines.items():
             run_id, *_ = done_runs(found, records)
             caveats = data_caveats(found)
             suffix = f" ({', '.join(caveats)})" if caveats else ""
-            yield f"{title}{suffix}, {line}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
+            yield f"{title}{suffix}, {names[line]}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
 
 
 def data_caveats(cell) -> list[str]:
     """Deviations of a cell's data from its dataset: "on cifar10", "incomplete data"."""
-    return [f"on {cell.substitute}"] * bool(cell.substitute) + ["incomplete data"] * bool(cell.data_note)
+    return [f"on {title_of(cell.substitute)}"] * bool(cell.substitute) + ["incomplete data"] * bool(cell.data_note)
 
 
 def done_runs(cell, records: dict) -> list[str]:
@@ -137,15 +158,16 @@ def series_of_table(
     by_panel = defaultdict(dict)
     keys = [key for key in table.row_keys if key != over]
     for row in table.rows:
-        at = "".join(f" at {name}" for key, name in zip(table.row_keys, row.labels, strict=True) if key == over)
+        labels = zip(table.row_keys, table.labels(row), strict=True)
+        at = "".join(f" at {name.plain}" for key, name in labels if key == over)
+        panel = _titled(_panel(row.labels, table, over), keys, table, report)
         for line, cell in zip(table.titles, row.cells, strict=True):
             if cell and cell.measured:
-                by_panel[_titled(_panel(row.labels, table, over), keys)][f"{line}{at}"] = ", ".join(cell.caveats)
+                by_panel[panel][f"{line.plain}{at}"] = ", ".join(cell.caveats)
     caveats = {panel: _distinct(of_lines) for panel, of_lines in by_panel.items() if any(of_lines.values())}
     seeds = int(report.cells.loc[report.cells["metric"] == table.metric, "done"].max())
-    titles = dict(zip(table.columns, table.titles, strict=True))
-    points = points.assign(line=points["line"].replace(titles))
-    return Series(kind, x_label, y_label, table.titles, points, seeds, caveats)
+    points = points.assign(line=points["line"].replace(dict(zip(table.columns, table.lines, strict=True))))
+    return Series(kind, x_label, y_label, table.lines, points, seeds, caveats, names=names_of_lines(table))
 
 
 def _distinct(caveats: dict[str, str]) -> list[str]:
@@ -159,7 +181,8 @@ def _panel(labels: tuple[str, ...], table: Table, over: str | None) -> tuple[str
     return tuple(name for key, name in zip(table.row_keys, labels, strict=True) if key != over)
 
 
-def _titled(panel: tuple[str, ...], keys: Sequence[str]) -> str:
-    """The title of a panel from its values of some axes; a method that nothing is around needs no word for that."""
-    named = [name for key, name in zip(keys, panel, strict=True) if (key, name) != ("wrapper", UNWRAPPED)]
-    return ", ".join(named) or UNWRAPPED
+def _titled(panel: tuple[str, ...], keys: Sequence[str], table: Table, report: Report) -> str:
+    """The title of a panel from its values of some axes, or the datasets if it has none."""
+    if keys:
+        return table.names.together(keys, panel).plain
+    return ", ".join(table.names.value("dataset", dataset).plain for dataset in report.cells["dataset"].unique())

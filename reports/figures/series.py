@@ -12,6 +12,7 @@ import pandas as pd
 
 from bench.results.metrics import ACCURACIES, METRICS
 from bench.results.store import Store
+from datasets.info import title_of
 from datasets.skew import LABELS as SKEW_LABELS
 from reports.figures import curves, feature_series
 from reports.figures.panels import (
@@ -19,6 +20,7 @@ from reports.figures.panels import (
     concat_points,
     data_caveats,
     done_runs,
+    names_of_lines,
     panels,
     seeds_of_runs,
     series_of_table,
@@ -27,10 +29,11 @@ from reports.figures.panels import (
 )
 from reports.tables.aggregate import label
 from reports.tables.layout import Table, measured
+from reports.tables.names import axis_label
 from reports.tables.report import Report, build
 
 _VALUES = {"last": "last round", "best": "best round", "last10": "mean of the last 10 evaluated rounds"}
-_SETTINGS = {"virtual_per_class": "Virtual features of each class", "fraction": "Share of the real features"}
+_SETTINGS = {"virtual_per_class": "Virtual features of each class ($M_c$)", "fraction": "Share of the real features"}
 _TRUTHFUL = "fedconcat"  # the method whose clients report their true label distribution
 
 
@@ -70,24 +73,38 @@ def _by_setting(figure: dict, report: Report, table: Table, grid: dict, records:
     setting, measure = figure["setting"], figure.get("x")
     value = report.cells["value"].iloc[0]
     order = list(dict.fromkeys(label(cell, setting) for cell in grid["cells"]))
-    frames, lacking = [], defaultdict(list)
+    frames, lacking = [], {}
+
+    def x_name(x: object) -> object:  # of a horizontal line there is none
+        return table.names.value(setting, x).plain if isinstance(x, str) else x
+
     for panel, cells in panels(report, table, grid, over=setting):
+        lacking[panel] = []
         for line, found in cells.items():
+            name = table.names.title(table.column_key, line).plain
             found = sorted(found, key=lambda cell: order.index(getattr(cell, setting)))
             values = [None if cell.partition == "none" else getattr(cell, setting) for cell in found]
             points = [(None if x == "-" else x, cell.mean, cell.std) for x, cell in zip(values, found, strict=True)]
             points = pd.DataFrame(points, columns=["x", "mean", "std"])
             if measure and points["x"].notna().any():
                 points["x"] = [_mean_skew(measure, cell, records) for cell in found]
-                lacking[panel] += [f"{line} at {x}: skew not recorded" for x in compress(values, points["x"].isna())]
+                unknown = compress(values, points["x"].isna())
+                lacking[panel] += [f"{name} at {x_name(x)}: skew not recorded" for x in unknown]
                 points = points.dropna(subset="x").sort_values("x", kind="stable")
-            lacking[panel] += [f"{line} at {getattr(cell, setting)}: {measured(cell)}" for cell in found if cell.missed]
+            missed = (cell for cell in found if cell.missed)
+            lacking[panel] += [f"{name} at {x_name(getattr(cell, setting))}: {measured(cell)}" for cell in missed]
             frames.append(points.dropna(subset="mean").assign(panel=panel, line=line))
     y = y_label(table.metric) + ("" if METRICS[table.metric].cost else f",\n{_VALUES[value]}")
-    x_label = _SETTINGS.get(setting, setting.replace("num_", "number of ").replace("_", " ").capitalize())
+    x_label = _SETTINGS.get(setting, axis_label(setting))
     kind = "by-skew" if measure else "by-setting"
     x_label = SKEW_LABELS[measure] if measure else x_label
-    series = series_of_table(kind, x_label, y, report, table, concat_points(frames), over=setting)
+    points = concat_points(frames)
+    if not measure:  # the grid's order, whichever of the values the first line has
+        ranks = {name: rank for rank, name in enumerate(order)}
+        points = points.sort_values("x", key=lambda xs: xs.map(lambda x: ranks.get(x, -1)), kind="stable")
+        points = points.sort_values("panel", key=lambda names: names.map([*lacking].index), kind="stable")
+        points["x"] = points["x"].map(x_name)
+    series = series_of_table(kind, x_label, y, report, table, points, over=setting)
     caveats = {panel: [*series.caveats.get(panel, []), *more] for panel, more in lacking.items() if more}
     return replace(series, caveats=series.caveats | caveats)
 
@@ -118,11 +135,12 @@ def _distributions(client: int, report: Report, table: Table, grid: dict, record
             seed = min(shares, key=lambda seed: (-len(shares[seed]), seed))
             title = f"{panel}, seed {seed}"
             substitutes = dict.fromkeys(cell.substitute for (cell,) in cells.values() if cell.substitute)
-            caveats[title] = [f"on {name}" for name in substitutes]
+            caveats[title] = [f"on {title_of(name)}" for name in substitutes]
             frames += [_points(range(len(share)), share, title, line) for line, share in shares[seed].items()]
     points = concat_points(frames)
     lines = tuple(dict.fromkeys(points["line"]))
-    return Series("distributions", "Class", f"Label share of client {client} (%)", lines, points, caveats=caveats)
+    y_label, names = f"Label share of client {client} (%)", names_of_lines(table)
+    return Series("distributions", "Class", y_label, lines, points, caveats=caveats, names=names)
 
 
 def _label_shares(client: int, cells: dict[str, list], seeds: dict[str, int], records: dict) -> dict[int, dict]:
@@ -148,7 +166,7 @@ def _local_models(report: Report, table: Table, grid: dict, records: dict, store
     for panel, cells in panels(report, table, grid):
         for method, (cell,) in cells.items():
             run_id, *_ = done_runs(cell, records)
-            title = f"{panel}, {method}, seed {seeds[run_id]}"
+            title = f"{panel}, {table.names.title(table.column_key, method).plain}, seed {seeds[run_id]}"
             if notes := data_caveats(cell):
                 caveats[title] = notes
             for round, client, accuracies in _traced_accuracies(store.rows(run_id)):

@@ -1,12 +1,15 @@
-"""A report as LaTeX: one `table*` per metric, for any document with `\\usepackage{booktabs}`, or a document of its own.
+"""A report as LaTeX: one float per metric, for any document with `\\usepackage{booktabs}`, or a document of its own.
 
-The float spans both columns of a two-column paper; eight methods with published values fit into its width.
+A table that is wider than a column of a two-column paper spans both, as a `table*`.
 """
 
+import re
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from reports.formats.latex_text import escape
+from reports.tables.latex_text import escape
 from reports.tables.layout import Cell, Row, Table
+from reports.tables.names import Name
 from reports.tables.report import Report
 
 _DASH = "–"
@@ -16,58 +19,86 @@ _DOCUMENT = r"""\documentclass{article}
 \usepackage{booktabs}
 \pagestyle{empty}
 \makeatletter
+\renewenvironment{table}{\par\def\@captype{table}}{\par\bigskip}
 \renewenvironment{table*}{\par\def\@captype{table}}{\par\bigskip}
 \makeatother
 \begin{document}
 %s\end{document}
 """
 _COLUMN = 22  # mm
+_LETTER = 1.6  # mm
+_TEXT_COLUMN = 84  # mm, of a paper with two columns
 
 
-def render(report: Report) -> str:
+def render(report: Report, notes: str = "inside") -> str:
     """One float per metric, or one of all, with footnotes, and one for each further table.
 
     Published value and difference are printed below the measured value. A cell without data is a dash, which a footnote
-    explains: the name of its dataset in every column would make the table wider than the page.
+    explains: the name of its dataset in every column would make the table wider than the page. The label is that of the report,
+    with a number from the second float on.
+
+    Args:
+        notes: where footnotes stand: "inside" the float, "below" it as paragraphs of the text, or "none".
     """
     floats = [*report.main, *report.secondary]
     several = {table.title for table in floats if sum(table.title == other.title for other in floats) > 1}
     texts = []
-    for table in floats:
+    for number, table in enumerate(floats, 1):
         of = f" ({table.heading})" if table.title in several else ""
-        notes = report.notes if not table.title else ()
-        texts.append(_float(table, (table.title or report.title) + of, notes))
+        own = [*(report.notes if not table.title else ()), *_explained(table)] if notes != "none" else []
+        label = _label(report.name) + (f"-{number}" if number > 1 else "")
+        caption = (table.title or report.title) + of
+        caption += f". {report.facts}" if report.facts else ""
+        texts.append(_float(table, caption, label, own, inside=notes == "inside"))
     return "\n".join(texts)
 
 
-def render_document(report: Report) -> str:
+def render_document(report: Report, notes: str = "inside") -> str:
     """The same tables as a complete document for pdflatex."""
     width = max(map(_width, (*report.main, *report.secondary)))
-    return _DOCUMENT % (max(210, 30 + width), render(report))
+    return _DOCUMENT % (max(210, 30 + width), render(report, notes))
+
+
+def _label(name: str) -> str:
+    """ "tab:paper_table1", with another budget than the paper's behind it."""
+    return "tab:" + re.sub(r"[^\w.+=-]", "-", name.replace("@paper", "", 1), flags=re.ASCII)
 
 
 def _width(table: Table) -> float:
-    """Room for a table in mm: columns hold numbers with a published value, or long caveats, whose letters take 1.6 mm."""
+    """Room for a table in mm: columns hold numbers with a published value, or long caveats."""
     columns = zip(*(row.cells for row in table.rows), strict=True)
     texts = ([", ".join([cell.measured, *cell.caveats]) for cell in cells if cell] for cells in columns)
-    return _COLUMN * len(table.row_keys) + sum(max([_COLUMN, *(1.6 * len(text) for text in of)]) for of in texts)
+    return _COLUMN * len(table.row_keys) + sum(max([_COLUMN, *(_LETTER * len(text) for text in of)]) for of in texts)
 
 
-def _float(table: Table, caption: str, notes: tuple[str, ...]) -> str:
+def _fits_a_column(table: Table) -> bool:
+    """Whether a table is narrow enough for a column, as its letters say."""
+    rows = [[name.plain for name in (*table.row_headings, *table.titles)]]
+    for row in table.rows:
+        texts = (cell and [cell.measured, *cell.caveats, cell.gain, *cell.published] or [""] for cell in row.cells)
+        rows.append([*(name.plain for name in table.labels(row)), *(max(found, key=len) for found in texts)])
+    widest = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return sum(_LETTER * letters + 2 for letters in widest) <= _TEXT_COLUMN
+
+
+def _float(table: Table, caption: str, label: str, notes: Sequence[str], inside: bool) -> str:
+    environment = "table" if _fits_a_column(table) else "table*"
     lines = [
         r"% Needs \usepackage{booktabs}.",
-        r"\begin{table*}",
+        rf"\begin{{{environment}}}",
         r"\centering\footnotesize\setlength{\tabcolsep}{2pt}",
         rf"\caption{{{escape(caption)}}}",
+        rf"\label{{{label}}}",
         rf"\begin{{tabular}}{{{'l' * len(table.row_keys)}{'c' * len(table.columns)}}}",
         r"\toprule",
         *_head(table),
         r"\midrule",
-        *_body(table.rows),
+        *_body(table),
         r"\bottomrule",
         r"\end{tabular}",
-        *_below((*notes, *_explained(table))),
-        r"\end{table*}",
+        *(_within(notes) if notes and inside else ()),
+        rf"\end{{{environment}}}",
+        *(_paragraphs(notes) if not inside else ()),
         "",
     ]
     return "\n".join(lines)
@@ -75,22 +106,24 @@ def _float(table: Table, caption: str, notes: tuple[str, ...]) -> str:
 
 def _head(table: Table) -> list[str]:
     """The headings: of several metrics, the names of the columns span those of the metrics."""
+    rows = _latex(table.row_headings)
     if not table.blocks:
-        return [_line([*map(escape, (*table.row_keys, *table.titles))])]
-    spans, rules, first = [], [], len(table.row_keys) + 1
+        return [_line([*rows, *_latex(table.titles)])]
+    spans, rules, first = [], [], len(rows) + 1
     for heading, count in table.blocks:
-        spans.append(rf"\multicolumn{{{count}}}{{c}}{{{escape(heading)}}}")
+        spans.append(rf"\multicolumn{{{count}}}{{c}}{{{heading.latex}}}")
         rules.append(rf"\cmidrule(lr){{{first}-{first + count - 1}}}")
         first += count
-    above = _line([*[""] * len(table.row_keys), *spans])
-    return [above, "".join(rules), _line([*map(escape, (*table.row_keys, *table.columns))])]
+    above = _line([*[""] * len(rows), *spans])
+    return [above, "".join(rules), _line([*rows, *map(escape, table.columns)])]
 
 
-def _below(notes: tuple[str, ...]) -> list[str]:
-    if not notes:
-        return []
-    lines = (rf"{escape(note)}\par" for note in notes)
-    return [r"\par\smallskip", r"\parbox{\linewidth}{\footnotesize", *lines, "}"]
+def _within(notes: Sequence[str]) -> list[str]:
+    return [r"\par\smallskip", r"\parbox{\linewidth}{\footnotesize", *_paragraphs(notes), "}"]
+
+
+def _paragraphs(notes: Sequence[str]) -> list[str]:
+    return [rf"{escape(note)}\par" for note in notes]
 
 
 def _explained(table: Table) -> list[str]:
@@ -100,25 +133,33 @@ def _explained(table: Table) -> list[str]:
     return [f"{_DASH}: no data: {', '.join(missing)}."] if missing else []
 
 
-def _body(rows: tuple[Row, ...]) -> list[str]:
-    """Rows, with a rule wherever the outermost label changes; that label is printed once per block."""
-    lines = []
-    for before, row in pairwise((None, *rows)):
-        opens_block = before is None or len(row.labels) == 1 or before.labels[0] != row.labels[0]
-        if opens_block and before is not None and len(row.labels) > 1:
-            lines.append(r"\midrule")
-        labels = [escape(label) for label in row.labels]
-        if not opens_block:
-            labels[0] = ""
-            if any(cell and cell.published for cell in before.cells):
+def _body(table: Table) -> list[str]:
+    """Rows, with a rule wherever the outermost label changes; outer labels are printed once per block."""
+    lines: list[str] = []
+    for before, row in pairwise((None, *table.rows)):
+        if before and len(row.labels) > 1:
+            if before.labels[0] != row.labels[0]:
+                lines.append(r"\midrule")
+            elif any(cell and cell.published for cell in before.cells):
                 lines.append(r"\addlinespace[2pt]")
-        lines.append(_line([*labels, *map(_measured, row.cells)]))
-        if any(cell and cell.gain for cell in row.cells):
-            lines.append(_line([*[""] * len(labels), *map(_gain, row.cells)]))
-        for part in (slice(0, 1), slice(1, None)):
-            if any(cell and cell.published[part] for cell in row.cells):
-                lines.append(_line([*[""] * len(labels), *(_small(cell, part) for cell in row.cells)]))
+        lines.append(_line([*(name.latex for name in table.new_labels(row, before)), *map(_measured, row.cells)]))
+        lines += _below(row)
     return lines
+
+
+def _below(row: Row) -> list[str]:
+    """Lines below that of the measured values: gains, published values, differences."""
+    lines, labels = [], [""] * len(row.labels)
+    if any(cell and cell.gain for cell in row.cells):
+        lines.append(_line([*labels, *map(_gain, row.cells)]))
+    for part in (slice(0, 1), slice(1, None)):
+        if any(cell and cell.published[part] for cell in row.cells):
+            lines.append(_line([*labels, *(_small(cell, part) for cell in row.cells)]))
+    return lines
+
+
+def _latex(names: Iterable[Name]) -> list[str]:
+    return [name.latex for name in names]
 
 
 def _line(texts: list[str]) -> str:
@@ -131,7 +172,7 @@ def _measured(cell: Cell | None) -> str:
         return ""
     if cell.without_data:
         return _DASH
-    measured = escape(cell.measured)
+    measured = cell.latex or escape(cell.measured)
     if cell.best or cell.not_significant:
         measured = rf"\text{'bf' if cell.best else 'it'}{{{measured}}}"
     return ", ".join(filter(None, [measured, *map(escape, cell.caveats)]))

@@ -19,13 +19,19 @@ def render(report: Report) -> str:
     for table in report.secondary:
         of = f" ({table.heading})" if len(report.tables) > 1 else ""
         parts += [f"## {_escape(table.title + of)}", _table(table)]
-    parts.append("\n".join(f"- {_escape(note)}" for note in report.notes))
+    parts += [_escape(report.facts)] * bool(report.facts)
+    parts += ["\n".join(f"- {_escape(note)}" for note in report.notes)] * bool(report.notes)
     return "\n\n".join(parts) + "\n"
 
 
 def _table(table: Table) -> str:
-    header = [*map(_escape, (*table.row_keys, *table.titles))]
-    body = [[*map(_escape, row.labels), *map(_cell, row.cells)] for row in table.rows]
+    header = [_escape(name.plain) for name in (*table.row_headings, *table.titles)]
+    above = (None, *table.rows) if table.merged else (None,) * len(table.rows)
+    labels = [table.new_labels(row, before) for row, before in zip(table.rows, above, strict=False)]
+    body = [
+        [*(_escape(name.plain) for name in names), *map(_cell, row.cells)]
+        for names, row in zip(labels, table.rows, strict=True)
+    ]
     return tabulate(body, header, tablefmt="pipe", stralign="left", disable_numparse=True)
 
 

@@ -3,6 +3,7 @@
 from bench.measurements.label_counts import NAME, partition_of
 from bench.results.store import Store
 from datasets.show import legend_counts
+from reports.tables.names import Names
 
 _STEP, _MOST = 24, 520  # pixels per class, and at most in all
 _LARGEST = 420  # square pixels of a bubble
@@ -15,7 +16,7 @@ def collect(grid: dict, store: Store) -> list[dict]:
         For each: "title", "classes" (names), "counts" [clients][classes], and "spec": a Vega-Lite specification without
         its points {client, class, examples}.
     """
-    plots = {}
+    plots, names = {}, Names.of_grid(grid)
     for cell in grid["cells"]:
         config = cell["config"]
         key = partition_of(config)
@@ -23,7 +24,8 @@ def collect(grid: dict, store: Store) -> list[dict]:
             continue
         if found := store.probe(cell["run"], NAME):
             counts, classes = found["result"]["label_counts"], found["result"]["classes"]
-            title = f"{config['dataset']}, {config['partition']}, {len(counts)} clients, seed {cell['seed']}"
+            setting = names.together(("dataset", "partition"), (config["dataset"], config["partition"])).plain
+            title = f"{setting}, {len(counts)} clients, seed {cell['seed']}"
             largest = max(map(max, counts))
             plots[key] = {"title": title, "classes": classes, "counts": counts, "spec": _spec(classes, largest)}
     return list(plots.values())

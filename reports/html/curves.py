@@ -13,7 +13,7 @@ from bench.experiments.figure_names import CURVES
 from bench.results.metrics import ACCURACIES
 from bench.results.store import Store
 from reports.figures.curves import X_LABELS, Curve, curves_of, is_constant
-from reports.figures.panels import Y_LABELS
+from reports.figures.panels import Y_LABELS, name_of_line, names_of_lines
 from reports.figures.style import COLOURS, LineStyle, line_styles
 from reports.tables.report import Report
 
@@ -31,23 +31,32 @@ def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dic
     """The panels in the order of tables and rows; arguments as in `reports.html.page.render`.
 
     Returns:
-        For each: "title", "metric", "caveats" (sentences), and "lines": name -> {x axis: [points], "mean": [points], "std":
+        For each: "title", "metric", "caveats" (sentences), and "lines": id -> {x axis: [points], "mean": [points], "std":
         [points]}, in percent, None for a missing number. If a line is horizontal over an x axis, its entry for that axis is
         None, and "level" is its mean and std.
     """
     found = {}
     tables = [table for table in report.tables if table.metric in ACCURACIES]
     for table in tables:
-        titles = dict(zip(table.columns, table.titles, strict=True))
+        lines = dict(zip(table.columns, table.lines, strict=True))
         for curve in curves_of(report, table, grid, records, store):
-            name = titles.get(curve.line, curve.line)
+            line = lines.get(curve.line, curve.line)
             title = curve.panel if len(tables) == 1 else f"{curve.panel} ({table.heading})"
             new = {"title": title, "metric": table.metric, "caveats": [], "lines": {}}
             panel = found.setdefault((table.metric, curve.panel), new)
-            panel["lines"][name] = _numbers(curve)
+            panel["lines"][line] = _numbers(curve)
             if caveats := _caveats(curve.cell):
-                panel["caveats"].append(f"{name}: {caveats}")
+                panel["caveats"].append(f"{name_of_line(line, _names(report))}: {caveats}")
     return list(found.values())
+
+
+def named(report: Report, panels: list[dict]) -> list[dict]:
+    """The panels with lines by their names, as the page shows them."""
+    names = _names(report)
+    return [
+        panel | {"lines": {name_of_line(line, names): numbers for line, numbers in panel["lines"].items()}}
+        for panel in panels
+    ]
 
 
 def specs(report: Report, panels: list[dict]) -> dict[str, dict[str, dict]]:
@@ -70,11 +79,16 @@ def themes(report: Report, panels: list[dict]) -> dict[str, dict]:
 
 
 def _styles(report: Report, panels: list[dict]) -> dict[str, LineStyle]:
-    """The styles of the lines in the printed figures, which also depend on columns without a curve."""
+    """Names of lines -> their styles in the printed figures, which also depend on columns without a curve."""
     drawn = dict.fromkeys(line for panel in panels for line in panel["lines"])
-    columns = dict.fromkeys(title for table in report.tables for title in table.titles)
+    columns = dict.fromkeys(line for table in report.tables for line in table.lines)
     found = line_styles([*(columns if drawn.keys() <= columns.keys() else drawn)])
-    return {line: found[line] for line in drawn}
+    return {name_of_line(line, _names(report)): found[line] for line in drawn}
+
+
+def _names(report: Report) -> dict[str, str]:
+    """Ids of lines -> their names."""
+    return {line: name for table in report.tables for line, name in names_of_lines(table).items()}
 
 
 def _numbers(curve: Curve) -> dict[str, list | None]:

@@ -15,6 +15,7 @@ from bench.results.store import Store
 from reports.figures.panels import with_figure_layout
 from reports.html import bubbles, curves, runs, vega
 from reports.tables.aggregate import cell_keys, current_cells
+from reports.tables.names import Names
 from reports.tables.report import Report, build
 
 _FOLDER = Path(__file__).parent
@@ -34,13 +35,17 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
     details = runs.collect(grid, records)
     value = report.cells["value"].iloc[0]
     of_figures = with_figure_layout(grid)
-    figures = report if of_figures is grid else build(of_figures, records, value)
+    figures = build(of_figures, records, value) if report.facts or of_figures is not grid else report
     panels = curves.collect(figures, of_figures, records, store)
     partitions = bubbles.collect(grid, store)
     shown = [table.metric for table in report.tables if table.metric in METRICS] or [grid["report"]["metric"]]
     data = {
         "themes": curves.themes(figures, panels),
-        "curves": {"panels": panels, "axes": curves.AXES, "specs": curves.specs(figures, panels)},
+        "curves": {
+            "panels": curves.named(figures, panels),
+            "axes": curves.AXES,
+            "specs": curves.specs(figures, panels),
+        },
         "partitions": partitions,
         "runs": {"runs": details.runs, "shared": details.shared},
     }
@@ -51,7 +56,7 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
         metrics=METRICS,
         value=value,
         shown=shown,
-        axes=cell_keys(grid),
+        axes=[Names.of_grid(grid).heading(key).plain for key in cell_keys(grid)],
         details=details,
         lines=runs.lines(shown, value, grid, records),
         data=data,

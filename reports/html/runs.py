@@ -9,6 +9,7 @@ from bench.results.metrics import METRICS
 from reports.tables.aggregate import cell_keys, choice_of, label, short
 from reports.tables.costs import cost_scores
 from reports.tables.layout import NOT_REACHED, printed
+from reports.tables.names import Names
 from reports.tables.relative import relative_scores
 
 _LEFT_OUT = (
@@ -44,7 +45,7 @@ class Line:
     """A run in the list of all runs.
 
     Attributes:
-        labels: of its cell: one per row key, and the column.
+        labels: names of its cell: one per row key, and the column.
         scores: percent or the unit of a cost, one per metric of the report; None without a number.
         texts: the same as tables print them; "not reached" of a target.
     """
@@ -88,6 +89,7 @@ def lines(metrics: Sequence[str], value: str, grid: dict, records: dict[str, dic
         value: at which rounds: `last`, `best` or `last10`.
         grid, records: as in `collect`.
     """
+    names = Names.of_grid(grid)
     derived = {metric: relative_scores(grid, records, metric) for metric in metrics if METRICS[metric].relative}
     derived |= {metric: cost_scores(grid, records, metric) for metric in metrics if METRICS[metric].cost}
     for cell in grid["cells"]:
@@ -100,8 +102,8 @@ def lines(metrics: Sequence[str], value: str, grid: dict, records: dict[str, dic
             scores = {metric: METRICS[metric].scale * score for metric, score in known.items() if metric in metrics}
             yield Line(
                 run=cell["run"],
-                labels=tuple(label(cell, key) for key in cell_keys(grid)),
-                choice=short(choice_of(cell)),
+                labels=tuple(names.value(key, label(cell, key)).plain for key in cell_keys(grid)),
+                choice=names.choice(short(choice_of(cell))).plain,
                 seed=cell["seed"],
                 status=status_of(cell["run"], records),
                 scores=tuple(

@@ -1,11 +1,12 @@
 // Sorts and filters every table of class "sortable".
 //
-// A column's button sorts by it: numbers first from high to low, texts from a to z; the second time the other way round; the
-// third time the rows stand in the order of the paper again. A cell sorts by its data-value, or by its text; empty ones come
-// last. A filter keeps the rows that hold all of its words.
+// A column's button sorts by it: numbers first from high to low, but costs, of which less is better, from low to high, and texts
+// from a to z; the second time the other way round; the third time the rows stand in the order of the paper again. A cell sorts
+// by its data-value, or by its text; empty ones come last. A filter keeps the rows that hold all of its words.
 
 const NEXT = {
   number: { none: "descending", descending: "ascending", ascending: "none" },
+  cost: { none: "ascending", ascending: "descending", descending: "none" },
   text: { none: "ascending", ascending: "descending", descending: "none" },
 };
 

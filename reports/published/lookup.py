@@ -15,6 +15,7 @@ FOLDER = Path(__file__).parent
 # Columns that identify a published number, and those of the setting in which it was measured.
 _SUBJECT = ("paper", "table", "dataset", "partition", "algorithm", "variant", "metric")
 _SETTING = ("n_clients", "participation", "model")
+KEY = (*_SUBJECT, *_SETTING)  # together they tell the numbers of all papers apart
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Published:
         table, dataset, metric: as in the CSV.
         mean, std: as printed, with the paper's number of decimals; std is "" if none is printed.
         same_setting: whether it was measured with the requested number of clients, participation and model.
+        key: its values of KEY, partition and participation in one spelling.
     """
 
     table: str
@@ -33,6 +35,7 @@ class Published:
     mean: str
     std: str
     same_setting: bool
+    key: tuple[str, ...] = ()
 
     @property
     def spread(self) -> float | None:
@@ -70,12 +73,22 @@ def find(
     if setting not in settings and len(settings) != 1:
         return None
     line = settings.get(setting) or next(iter(settings.values()))
-    return Published(table, dataset, metric, line["mean"], line["std"], same_setting=setting in settings)
+    key = tuple(line[column] for column in KEY)
+    return Published(table, dataset, metric, line["mean"], line["std"], same_setting=setting in settings, key=key)
 
 
 def papers() -> list[str]:
     """The papers with published numbers."""
     return sorted(path.stem for path in FOLDER.glob("*.csv"))
+
+
+def keys_of(paper: str) -> list[tuple[str, ...]]:
+    """The published numbers of a paper, each by its values of KEY, table by table in the order of the file.
+
+    Raises:
+        ValueError: if there is no file of the paper.
+    """
+    return [(*subject, *setting) for subject, settings in _index(paper).items() for setting in settings]
 
 
 def models_of(paper: str, table: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Agreement of a measured table with the published one: the winner of each row, and the sign of the paper's gains."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,23 @@ import pandas as pd
 from bench.results.metrics import METRICS
 from reports.tables.aggregate import contenders_of, contest_keys, contest_name
 from reports.tables.significance import contenders, printed
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """In how many rows a measured table says what the published one says.
+
+    Attributes:
+        rows: how many are compared.
+        winners: those with a common winner. Equal best means are all winners; a row whose means are all equal has none.
+        baselines: the columns with whose best the paper's own are compared.
+        signs: own column -> (rows in which its difference to the best baseline has the same sign, rows that have it).
+    """
+
+    rows: int
+    winners: int
+    baselines: tuple[str, ...]
+    signs: dict[str, tuple[int, int]]
 
 
 def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
@@ -44,24 +62,40 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
         if complete.any():
             of = f" ({METRICS[metric].title})" if found["metric"].nunique() > 1 else ""
             of += "" if grid["budget"] == "paper" else f", measured at budget {grid['budget']} and not at the paper's,"
-            parts, rows = _parts(expected[complete], measured[complete], own, baselines), f"{contest_name(grid)}s"
+            parts, rows = (
+                _parts(count(expected[complete], measured[complete], own, baselines)),
+                f"{contest_name(grid)}s",
+            )
             yield (
                 f"Agreement with the published table{of} over the complete {rows}, {complete.sum()} of {rivals.sum()}: "
                 f"{'; '.join(parts)}."
             )
 
 
-def _parts(expected: pd.DataFrame, measured: pd.DataFrame, own: list[str], baselines: list[str]) -> Iterator[str]:
-    """The parts of the sentence, from published and measured means [rows, columns] that miss the same cells."""
+def count(
+    expected: pd.DataFrame, measured: pd.DataFrame, own: Sequence[str] = (), baselines: Sequence[str] = ()
+) -> Agreement:
+    """The agreement of two tables.
+
+    Args:
+        expected, measured: published and measured means, [rows, columns], the larger the better; both miss the same cells.
+        own, baselines: columns; no baselines are all others.
+    """
     winners = _winners(expected) & _winners(measured)
-    yield f"same winner in {winners.any(axis=1).sum()} of {len(expected)}"
     others = [name for name in expected if name in baselines or not baselines and name not in own]
-    counts = []
+    signs = {}
     for name in (name for name in own if name in expected and others):
-        signs = [np.sign(means[name] - means[others].max(axis=1)).dropna() for means in (expected, measured)]
-        counts.append(f"{(signs[0] == signs[1]).sum()} of {len(signs[0])} for {name}")
-    if counts:
-        yield f"same sign of (method - best of {', '.join(others)}) in {', '.join(counts)}"
+        found = [np.sign(means[name] - means[others].max(axis=1)).dropna() for means in (expected, measured)]
+        signs[name] = int((found[0] == found[1]).sum()), len(found[0])
+    return Agreement(len(expected), int(winners.any(axis=1).sum()), tuple(others), signs)
+
+
+def _parts(found: Agreement) -> Iterator[str]:
+    """The parts of the sentence."""
+    yield f"same winner in {found.winners} of {found.rows}"
+    if found.signs:
+        counts = ", ".join(f"{same} of {rows} for {name}" for name, (same, rows) in found.signs.items())
+        yield f"same sign of (method - best of {', '.join(found.baselines)}) in {counts}"
 
 
 def _winners(means: pd.DataFrame) -> pd.DataFrame:

@@ -48,9 +48,12 @@ def cost_scores(grid: dict, records: dict[str, dict], metric: str) -> dict[str, 
 
 def _cost(record: dict, metric: str) -> float | str:
     about = METRICS[metric]
+    if about.cost == "minutes":
+        # A run from the end of another costs both; of that one, records of earlier versions know the accuracies alone.
+        keys = ["seconds", *(["base_seconds"] if "base_summary" in record else [])]
+        return sum(record[key] for key in keys) / 60 if record.keys() >= {*keys} else NOT_RECORDED
     if about.target is None:
-        key, unit = {"minutes": ("seconds", 60), "mb": ("bytes_per_client", 1e6)}[about.cost]
-        return record[key] / unit if key in record else NOT_RECORDED
+        return record["bytes_per_client"] / 1e6 if "bytes_per_client" in record else NOT_RECORDED
     row = record["reached"][about.target]
     if isinstance(row, str):
         return row

@@ -9,6 +9,7 @@ import pandas as pd
 from bench.experiments.labels import UNWRAPPED, contender, number
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS
+from datasets.info import title_of
 from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
 from reports.tables.aggregate import cell_keys, compared_keys, contest_name, label, split_of
@@ -30,7 +31,20 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
         cells: compared cells of all metrics.
         value: `last`, `best` or `last10`, the rounds of the accuracies.
     """
-    yield _numbers(grid, value)
+    for note in _all(grid, records, cells, value):
+        yield without_paths(note, grid)
+
+
+def without_paths(note: str, grid: dict) -> str:
+    """A footnote in which an image folder is named after its last folder. Otherwise footnotes have ids: what can be typed."""
+    folders = {name for cell in grid["cells"] for name in (cell["dataset"], cell["config"]["dataset"]) if ":" in name}
+    for name in sorted(folders, key=len, reverse=True):
+        note = note.replace(name, title_of(name))
+    return note
+
+
+def _all(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str) -> Iterable[str]:
+    yield numbers_are(grid, value)
     yield from _further(grid, cells, value)
     yield from _evaluated_once(grid, records, value)
     for metric in cells["metric"].unique():
@@ -89,11 +103,13 @@ def _data(cells: pd.DataFrame) -> Iterable[str]:
 def _unfinished(cells: pd.DataFrame) -> Iterable[str]:
     """Cells some of whose runs have no result yet."""
     waiting = (cells["missing"] == "") & (cells["diverged"] < cells["seeds"]) & (cells["failed"] < cells["seeds"])
+    waiting &= (cells["lacking"] == "") | (cells["done"] > 0)  # else that is what the cell says
     if (waiting & ~cells["complete"]).any():
         yield "n/m seeds, n/m settings: n of the m planned have a result; mean and std are of those."
 
 
-def _numbers(grid: dict, value: str) -> str:
+def numbers_are(grid: dict, value: str) -> str:
+    """What the accuracies of a table are: of which split and rounds, over which seeds, at which budget."""
     seeds = sorted({cell["seed"] for cell in grid["cells"]})
     alone = "1 seed, std of these rounds" if value == "last10" else "1 seed, so no std"
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds" if len(seeds) > 1 else alone

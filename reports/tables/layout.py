@@ -1,17 +1,19 @@
 """The layout of a table: cells in the order of the paper's rows and columns, the best of each row marked.
 
-Tables hold short texts, independent of Markdown and LaTeX.
+Tables hold short texts, independent of Markdown and LaTeX. Rows and columns have ids; formats print their names.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
 from bench.experiments.labels import number
 from bench.results.metrics import METRICS
+from datasets.info import title_of
 from reports.tables.aggregate import cell_keys, row_keys
+from reports.tables.names import Name, Names
 
 NOT_REACHED = "not reached"
 
@@ -29,6 +31,7 @@ class Cell:
         not_significant: whether it is not the best, but does not differ significantly from it.
         mean: the mean in percent, or the unit of a cost, not rounded; None if no seed has a result.
         runs: ids of the cell's runs.
+        latex: what LaTeX has for `measured`; "" for the same text.
     """
 
     measured: str
@@ -39,6 +42,7 @@ class Cell:
     not_significant: bool = False
     mean: float | None = None
     runs: tuple[str, ...] = ()
+    latex: str = ""
 
     @property
     def without_data(self) -> bool:
@@ -48,7 +52,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """Labels, one per row key, and cells, one per column; None where the table is empty."""
+    """Labels, ids, one per row key, and cells, one per column; None where the table is empty."""
 
     labels: tuple[str, ...]
     cells: tuple[Cell | None, ...]
@@ -60,13 +64,16 @@ class Table:
 
     Attributes:
         metric: its name; titles of several.
-        row_keys: names of the row labels.
-        columns: values of the column axis.
+        row_keys: axes of the row labels.
+        columns: ids, values of the column axis.
         rows: from top to bottom.
-        column_key: name of the column axis.
+        column_key: the column axis.
         blocks: headings over the columns of a table of several metrics, each with how many columns it is over; empty for a
             table of one.
         title: of a table beside the report's main one (chosen hyper-parameters, ranks); "" for the main one.
+        less_is_better: for each column, or () where that is so of none.
+        names: what ids of rows and columns are called.
+        merged: whether also Markdown prints outer labels once per block.
     """
 
     metric: str
@@ -74,8 +81,11 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     column_key: str = "algorithm"
-    blocks: tuple[tuple[str, int], ...] = ()
+    blocks: tuple[tuple[Name, int], ...] = ()
     title: str = ""
+    less_is_better: tuple[bool, ...] = ()
+    names: Names = field(default_factory=Names)
+    merged: bool = False
 
     @property
     def heading(self) -> str:
@@ -83,14 +93,36 @@ class Table:
         return METRICS[self.metric].title if self.metric in METRICS else self.metric.replace("_", " ")
 
     @property
-    def titles(self) -> tuple[str, ...]:
-        """Headings of the columns: "fedavg" for a method, "fraction=0.1" for a value of any other axis."""
-        if self.blocks:
-            above = [heading for heading, count in self.blocks for _ in range(count)]
-            return tuple(" ".join(parts) for parts in zip(above, self.columns, strict=True))
+    def row_headings(self) -> tuple[Name, ...]:
+        """Headings of the row labels: "Dataset"."""
+        return tuple(map(self.names.heading, self.row_keys))
+
+    @property
+    def titles(self) -> tuple[Name, ...]:
+        """Headings of the columns: "FedAvg" for a method, "fraction=0.1" for a value that does not say of what."""
+        own = tuple(self.names.title(self.column_key, column) for column in self.columns)
+        if not self.blocks:
+            return own
+        above = [heading for heading, count in self.blocks for _ in range(count)]
+        return tuple(Name.join(parts, " ") for parts in zip(above, own, strict=True))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Ids of the columns where figures show them: "fedavg" of a method, "fraction=0.1" of any other axis."""
         if self.column_key == "algorithm":
             return self.columns
         return tuple(f"{self.column_key}={name}" for name in self.columns)
+
+    def labels(self, row: Row) -> tuple[Name, ...]:
+        """The names of a row's labels."""
+        return tuple(self.names.value(key, label) for key, label in zip(self.row_keys, row.labels, strict=True))
+
+    def new_labels(self, row: Row, before: Row | None) -> tuple[Name, ...]:
+        """The same, with empty names for the outer ones that the row above has as well."""
+        same = 0
+        while before and same < len(row.labels) - 1 and before.labels[same] == row.labels[same]:
+            same += 1
+        return (Name("", ""),) * same + self.labels(row)[same:]
 
 
 def percent(share: float) -> str:
@@ -115,9 +147,9 @@ def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], 
     keys = row_keys(grid)
     *_, column_key = cell_keys(grid)
     texts = {}
-    for cell in cells.itertuples():
-        labels = tuple(getattr(cell, key) for key in keys)
-        texts[labels, getattr(cell, column_key)] = (show or _show)(cell)
+    places = cells[[*keys, column_key]].itertuples(index=False, name=None)
+    for (*labels, column), cell in zip(places, cells.itertuples(), strict=True):
+        texts[tuple(labels), column] = (show or _show)(cell)
 
     columns = _in_order((column for _, column in texts), map(_text, grid["column_order"]))
     labels_in_order = _in_order((labels for labels, _ in texts), (tuple(map(_text, row)) for row in grid["row_order"]))
@@ -127,7 +159,9 @@ def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], 
         Row(labels, tuple(arranged.get((labels, column)) for column in columns))
         for labels in dict.fromkeys(row_of.values())
     )
-    return Table(metric, tuple(keys), tuple(columns), tuple(rows), column_key)
+    less = (metric in METRICS and METRICS[metric].less_is_better,) * len(columns)
+    names = Names.of_grid(grid)
+    return Table(metric, tuple(keys), tuple(columns), tuple(rows), column_key, less_is_better=less, names=names)
 
 
 def side_by_side(tables: Sequence[Table], title: str = "") -> Table:
@@ -148,16 +182,17 @@ def side_by_side(tables: Sequence[Table], title: str = "") -> Table:
     }
     shown = [(column, table.metric) for column in columns for table in tables]
     titles = [METRICS[metric].title for metric in dict.fromkeys(metric for _, metric in shown)]
-    speaks = first.column_key in ("dataset", "partition")  # for itself
-    headings = columns if speaks else replace(first, columns=tuple(columns)).titles
+    headings = replace(first, columns=tuple(columns)).titles
     rows = (Row(of, tuple(cells.get((metric, of, column)) for column, metric in shown)) for of in labels)
     return replace(
         first,
         metric=", ".join(titles),
         columns=tuple(titles * len(columns)),
         rows=tuple(rows),
+        column_key="metric",
         blocks=tuple((heading, len(titles)) for heading in headings),
         title=title,
+        less_is_better=tuple(METRICS[metric].less_is_better for _, metric in shown),
     )
 
 
@@ -196,7 +231,8 @@ def _spread(metric: str, std: float) -> str:
 def caveats_of(cell) -> Iterable[str]:
     """What a reader must know about the number of a cell."""
     if cell.missing:
-        yield cell.missing
+        what, colon, of = cell.missing.rpartition(": ")
+        yield f"{what}{colon}{title_of(of)}"
         return
     if cell.lacking and not cell.done:
         yield cell.lacking
@@ -213,7 +249,7 @@ def caveats_of(cell) -> Iterable[str]:
     if cell.done + cell.diverged == cell.seeds and cell.tried < cell.settings:
         yield f"{cell.tried}/{cell.settings} settings"
     if cell.substitute:
-        yield f"on {cell.substitute}"
+        yield f"on {title_of(cell.substitute)}"
 
 
 def _text(value: object) -> str:

@@ -7,8 +7,9 @@ from typing import Any
 import pandas as pd
 
 from reports.tables.aggregate import cell_keys, collect_runs, current_cells, row_keys, summarise
-from reports.tables.footnotes import about_runs, published_beside
+from reports.tables.footnotes import about_runs, published_beside, without_paths
 from reports.tables.layout import Cell, Row, Table, caveats_of
+from reports.tables.names import Names
 from reports.tables.published_comparison import compare, own_value
 from reports.tables.report import Report
 from reports.tables.significance import contenders
@@ -56,11 +57,12 @@ def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Repor
     if cells["best"].any():
         notes.append("Bold: the smaller loss, as in the paper.")
     notes += [*published_beside(grid, cells, value, unit=""), *about_runs(grid, records, cells)]
-    table = _arrange(cells, keys, kind)
+    table = _arrange(cells, keys, kind, Names.of_grid(grid))
     if kind == "dataset-sizes":
         notes += _incomplete(runs)
         cells = cells.astype({"mean": "Int64", "difference": "Int64"})
     name = f"{grid['grid']}@{grid['budget']}"
+    notes = [without_paths(note, grid) for note in notes]
     return Report(name, grid["title"] or grid["grid"], (table,), tuple(notes), cells)
 
 
@@ -131,7 +133,7 @@ def _smallest(cells: pd.DataFrame, rivals: list[str]) -> pd.Series:
     return is_smallest.reindex(cells.index, fill_value=False)
 
 
-def _arrange(cells: pd.DataFrame, keys: list[str], kind: str) -> Table:
+def _arrange(cells: pd.DataFrame, keys: list[str], kind: str, names: Names) -> Table:
     metrics = _METRICS[kind]
     shown = {
         (tuple(getattr(cell, key) for key in keys), cell.metric): _show(cell, metrics[cell.metric][1])
@@ -141,7 +143,8 @@ def _arrange(cells: pd.DataFrame, keys: list[str], kind: str) -> Table:
         Row(labels, tuple(shown[labels, metric] for metric in metrics))
         for labels in dict.fromkeys(labels for labels, _ in shown)
     )
-    return Table(kind.replace("-", "_"), tuple(keys), tuple(title for title, _ in metrics.values()), rows)
+    titles = tuple(title for title, _ in metrics.values())
+    return Table(kind.replace("-", "_"), tuple(keys), titles, rows, "metric", names=names)
 
 
 def _show(cell: Any, digits: str) -> Cell:

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 
 from bench.results.metrics import METRICS
-from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, contest_keys, contest_name
+from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, contest_keys, contest_name, label
 from reports.tables.layout import Cell, Row, Table
+from reports.tables.names import Name, Names
 from reports.tables.significance import contenders, merits
 
 LEVEL = 0.95
@@ -78,20 +79,34 @@ def arrange(found: pd.DataFrame, grid: dict) -> Iterator[Table]:
         digits = ".2f" if line.measure == "mean_rank" else ".0f"
         text = f"{line.value:{digits}} [{line.low:{digits}}, {line.high:{digits}}]"
         shown[line.metric, line.column, line.over] = Cell(text, mean=line.value)
+    names = _names(grid)
     labels = (" ".join(compared_keys(grid)),)
     if by_seed(grid):
         first = next(iter(by_metric.values())).sort_values("value", kind="stable")
-        names = dict.fromkeys([*first["column"], *found["column"]])
-        rows = tuple(Row((name,), tuple(shown.get((metric, name, "")) for metric in by_metric)) for name in names)
+        ranked = dict.fromkeys([*first["column"], *found["column"]])
+        rows = tuple(Row((one,), tuple(shown.get((metric, one, "")) for metric in by_metric)) for one in ranked)
         headings = [METRICS[metric].title for metric in by_metric]
         titles = tuple(f"by {heading}" for heading in headings)
-        yield Table(", ".join(headings), labels, titles, rows, title=_title(found, grid))
+        less = (True,) * len(titles)
+        title = _title(found, grid)
+        yield Table(", ".join(headings), labels, titles, rows, "metric", title=title, less_is_better=less, names=names)
         return
     for metric, lines in by_metric.items():
-        names = tuple(lines["column"].unique())
-        rows = tuple(Row((name,), tuple(shown.get((metric, name, over)) for over in ("", *names))) for name in names)
-        titles = ("mean rank", *(f"over {name}" for name in names))
-        yield Table(metric, labels, titles, rows, title=_title(lines, grid))
+        ranked = tuple(lines["column"].unique())
+        rows = tuple(Row((one,), tuple(shown.get((metric, one, over)) for over in ("", *ranked))) for one in ranked)
+        titles = ("mean rank", *(f"over {one}" for one in ranked))
+        less = (True, *(False for _ in ranked))  # of ranks, but not of wins
+        title = _title(lines, grid)
+        yield Table(metric, labels, titles, rows, "metric", title=title, less_is_better=less, names=names)
+
+
+def _names(grid: dict) -> Names:
+    """The grid's names, with those of all that competes and of the columns "over fedavg"."""
+    keys = compared_keys(grid)
+    found = dict.fromkeys(tuple(label(cell, key) for key in keys) for cell in grid["cells"])
+    names = Names.of_grid(grid).knowing(keys, found)
+    over = {f"over {one}": Name.join([Name.of("over"), name], " ") for one, name in names.own[" ".join(keys)].items()}
+    return Names({**names.own, "metric": over})
 
 
 def _title(found: pd.DataFrame, grid: dict) -> str:

@@ -37,6 +37,7 @@ class Report:
         tables: one per metric; a column never mixes shared and per-client models.
         combined: the one that shows all these metrics side by side; None where each has a table of its own.
         notes: footnotes, plain sentences.
+        facts: what the numbers of a published layout are, behind its title; "" where footnotes say that.
         cells: one line per cell and metric, accuracies in percent, not rounded.
         choices: tables of chosen hyper-parameters, one per metric with a choice.
         further: tables of the same accuracies of other rounds, one per value and metric.
@@ -56,6 +57,7 @@ class Report:
     choices: tuple[Table, ...] = ()
     standings: tuple[Table, ...] = ()
     standings_data: pd.DataFrame | None = None
+    facts: str = ""
 
     @property
     def main(self) -> tuple[Table, ...]:

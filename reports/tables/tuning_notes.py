@@ -8,6 +8,7 @@ import pandas as pd
 
 from reports.tables.aggregate import cell_keys, label, short, split_of
 from reports.tables.layout import Cell, Row, Table, arrange
+from reports.tables.names import Name, Names
 
 TITLE = "Chosen hyper-parameters"
 
@@ -43,14 +44,19 @@ def table(cells: pd.DataFrame, grid: dict, metric: str) -> Table | None:
     chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & (cells["done"] > 0)]
     if chosen.empty:
         return None
-    laid_out = arrange(chosen, grid, metric, show=lambda cell: Cell(short(cell.choice)))
+    names = Names.of_grid(grid)
+    laid_out = arrange(chosen, grid, metric, show=lambda cell: _show(names.choice(short(cell.choice))))
     rows = (
         Row((*row.labels, column), (cell,))
         for row in laid_out.rows
         for column, cell in zip(laid_out.columns, row.cells, strict=True)
         if cell
     )
-    return Table(metric, (*laid_out.row_keys, laid_out.column_key), ("chosen",), tuple(rows), title=TITLE)
+    return Table(metric, (*laid_out.row_keys, laid_out.column_key), ("Chosen",), tuple(rows), title=TITLE, names=names)
+
+
+def _show(choice: Name) -> Cell:
+    return Cell(choice.plain, latex=choice.latex)
 
 
 def _searched(grid: dict) -> Iterator[str]:

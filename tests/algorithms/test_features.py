@@ -454,7 +454,7 @@ def test_prototypes_of_the_simple_cnn_have_the_bytes_of_the_oracle():
         (lambda: FedUV(uniformity_weight=math.inf), "uniformity_weight must be at least 0, but got inf."),
         (lambda: FedProto(prototype_weight=-1), "prototype_weight must be at least 0, but got -1."),
         (lambda: FedProto(collect="before"), "collect must be one of after, last_epoch, but got 'before'."),
-        (lambda: FedProto(weighting="size"), "weighting must be one of uniform, examples, but got 'size'."),
+        (lambda: FedProto(weighting="size"), "weighting must be one of examples, uniform, but got 'size'."),
         (lambda: FedProto(predict="mean"), "predict must be one of argmax, nearest, but got 'mean'."),
     ],
 )

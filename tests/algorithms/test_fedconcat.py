@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from scipy import stats
 
 import algorithms
@@ -26,7 +27,7 @@ from bench.models.base import BoundModel, Model
 from bench.models.concat import Concatenated, encoder_part
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task
-from tests.support.toy import toy_method, toy_task, train
+from tests.support.toy import assert_equal, normalised_task, toy_method, toy_task, train
 
 SHORT = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2}
 
@@ -237,12 +238,12 @@ def test_inference_sees_ten_thousand_images_of_each_client_in_training_mode(monk
     task = toy_task()
     local_models = {"params": tree.stack([task.initial_params()] * 5), "buffers": {}}
     monkeypatch.setattr(models.load("mlp"), "features", features)
-    answers = label_inference.answers_to_noise(task, local_models, FedConcatID().inference_images)
+    answers = label_inference.answers_to_noise(task, local_models, FedConcatID().inference_images).shares
     assert len(seen) == 5 * 100 and all(count == 100 and training for count, _, _, training in seen)
     assert min(least for _, least, _, _ in seen) >= 0 and 0.99 < max(most for _, _, most, _ in seen) < 1
     torch.testing.assert_close(answers.sum(1), torch.ones(5, dtype=torch.float64))
     assert not torch.equal(answers[0], answers[1])  # the images of each client are its own
-    few = label_inference.answers_to_noise(task, local_models, 100)
+    few = label_inference.answers_to_noise(task, local_models, 100).shares
     assert len(seen) == 5 * 101 and not torch.equal(few, answers)
 
 
@@ -280,6 +281,34 @@ def test_inference_runs_in_the_mode_that_is_asked_for():
         for mode, state in found.items()
     ]
     assert not torch.allclose(*distributions)
+
+
+def test_noise_moves_running_statistics_only_if_asked_for():
+    """One cluster and one pass over noise: a statistic r of a client becomes 0.9 r + 0.1 of the batch, and then their mean."""
+    task = normalised_task(rounds=2)
+    method = FedConcatID(1, 2, 0, classifier_init="clusters", inference_images=100)
+    trained = FedAvg().step(task, FedAvg().init(task))
+    found = {}
+    for mode, moves in (("train", False), ("train", True), ("eval", True)):
+        how = replace(method, inference_mode=mode, noise_moves_statistics=moves)
+        (model,) = train(how, task, 1)["first"]["models"].values()
+        assert torch.equal(model["params"]["classifier.weight"], trained["params"]["classifier.weight"])
+        found[mode, moves] = model["buffers"]
+    for left in (found["train", False], found["eval", True]):
+        assert_equal(left, trained["buffers"])
+    expected = torch.zeros(4)
+    start = FedAvg().init(task)
+    cohort = task.cohort(torch.arange(task.population))
+    models = FedAvg().local_models(start, FedAvg().map_clients(task, FedAvg().local_update, cohort, start))
+    for client, weight in enumerate(cohort.weights / cohort.weights.sum()):
+        noise = torch.rand(100, *task.model.input_shape, generator=task.generator_for("inference", client))
+        local = tree.row(models["params"], client)
+        mean = F.conv2d(noise, local["stem.weight"], padding=1).mean((0, 2, 3))
+        expected += weight * (0.9 * models["buffers"]["stem.norm.running_mean"][client] + 0.1 * mean)
+    torch.testing.assert_close(found["train", True]["stem.norm.running_mean"], expected)
+    assert (
+        found["train", True]["stem.norm.num_batches_tracked"] == trained["buffers"]["stem.norm.num_batches_tracked"] + 1
+    )
 
 
 @pytest.mark.parametrize(

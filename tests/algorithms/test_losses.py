@@ -18,7 +18,7 @@ from algorithms.local import cross_entropy, descend, momentum_steps, task_loss
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
 from bench.models.base import BoundModel, Model
-from bench.simulation.client import Batch, BatchIndex, ClientView
+from bench.simulation.client import Batch, BatchIndex, ClientView, bind
 from bench.simulation.task import Cohort
 from tests.support.toy import SETTINGS, toy_task
 
@@ -109,6 +109,34 @@ def test_moon_follows_the_oracle():
     assert added.item() == pytest.approx(3 * known["loss"], abs=1e-6)
     for other, similarity in ((received, "sim_glob"), (previous, "sim_prev")):
         assert F.cosine_similarity(own["z"], other["z"], dim=0).item() == pytest.approx(known[similarity], abs=1e-6)
+
+
+@dataclass(frozen=True)
+class Normed(Model):
+    """A model whose features are its images [B, 2, 1, 1] after batch normalisation, times its param z."""
+
+    def features(self, params, x, bound):
+        return bound.batch_norm(params, x, "norm").flatten(1) * params["z"]
+
+    def head(self, params, z):
+        return params["logits"].expand(len(z), -1)
+
+
+@pytest.mark.parametrize("mode, cosine", [("train", 1.0), ("eval", 1 / math.sqrt(2))])
+def test_moon_runs_the_received_model_in_the_mode_that_is_asked_for(mode, cosine):
+    """Images (1, 0) and (-1, 0) have mean 0 and variance (1, 0): in training mode the features of the received model are
+    theirs, as those of the local one are. Its running mean is (0, -1), so that in evaluation mode they are (1, 1) and
+    (-1, 1). Those of the previous model are (-1, 0) and (1, 0)."""
+    norm = {"norm.weight": torch.ones(2), "norm.bias": torch.zeros(2)}
+    own, previous = (norm | given((sign, 1.0)) for sign in (1.0, -1.0))
+    statistics = {"norm.running_var": torch.ones(2), "norm.num_batches_tracked": torch.tensor(0)}
+    received, before = (statistics | {"norm.running_mean": torch.tensor(mean)} for mean in ((0.0, -1.0), (0.0, 0.0)))
+    seen = view(own, client={"previous": previous, "buffers": before})
+    seen = replace(seen, model=bind(Normed((2, 1, 1), 3), received), buffers=received)
+    images = Batch(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).view(2, 2, 1, 1), torch.tensor([0, 0]))
+    added = Moon(mu=2.0, global_model_mode=mode).local_loss(own, images, seen) - task_loss(own, images, seen)
+    assert added.item() == pytest.approx(2 * math.log(1 + math.exp((-1 - cosine) / 0.5)), abs=1e-5)
+    assert received["norm.running_mean"].tolist() == [0.0, -1.0]
 
 
 def test_moon_skips_batches_of_one_example():

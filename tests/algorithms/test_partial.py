@@ -23,6 +23,7 @@ from algorithms.local_training import LocalTraining
 from algorithms.partial import layers_of, pick
 from bench import models
 from bench.models.base import Model
+from bench.models.concat import SimpleCnnConcat5
 from bench.simulation.task import Task
 from datasets import transforms
 from datasets.federation import federate
@@ -472,6 +473,11 @@ class Headless(Normalised):
             "head_layers must be at most 1 for fedrep and Normalised, which has 2 layers, but",
         ),
         (FedBabu(head_layers=2), Normalised, "head_layers must be at most 1 for fedbabu and Normalised, which has 2"),
+        (
+            FedPer(head_layers=2),
+            lambda _, num_classes: SimpleCnnConcat5((1, 28, 28), num_classes),
+            "head_layers must be at most 1 for fedper and SimpleCnnConcat5, which has 5 encoders side by side, so",
+        ),
     ],
 )
 def test_models_that_do_not_have_the_parts(method, model, said):

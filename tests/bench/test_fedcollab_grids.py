@@ -216,7 +216,7 @@ report: {rows: [algorithm], columns: partition, metrics: [own_accuracy, ipr, rsd
     )
     code, text = in_this_process("--grid", grid, "--only", "algorithm=fedavg", "--results-dir", tmp_path / "results")
     assert code == 0 and "4 done, 0 diverged, 0 failed" in text, text
-    rows = [line for line in text.splitlines() if line.startswith(("| local", "| fedavg"))]
+    rows = [line for line in text.splitlines() if line.startswith(("| Local", "| FedAvg"))]
     local, fedavg, *best = (line.split("|")[1:-1] for line in rows)
     assert [bool(cell.strip()) for cell in local] == [True, True, False, False]
     assert all("±" in cell for cell in fedavg[1:]) and "no reference" not in text and len(best) == 2

@@ -117,21 +117,17 @@ def test_nine_tenths_of_a_writer_are_for_training(size, num_train):
     assert train == sorted(train) and test == sorted(test)
 
 
-def test_leafs_unsampled_files_are_sampled_and_split(tmp_path, read):
-    writers = {f"w{number}": 120 for number in range(60)}
+def test_leafs_unsampled_files_are_sampled_and_split(tmp_path, monkeypatch, read):
+    monkeypatch.setattr(femnist, "SMALLEST_WRITER", 10)
+    writers = {f"w{number}": 10 for number in range(60)}
     written = write_leaf(
         tmp_path / "femnist", {"all_data/all_data_0.json": writers, "all_data/all_data_1.json": writers}
     )
     prepare("femnist", tmp_path)
     dataset = read()
-    # A twentieth of 60 writers with 120 images are three writers in each file; 108 of their images are for training.
-    assert np.bincount(dataset.train.groups).tolist() in (
-        [108] * 6,
-        [216] + [108] * 4,
-        [216] * 2 + [108] * 2,
-        [216] * 3,
-    )
-    assert len(dataset.train.labels) == 6 * 108 and len(dataset.test.labels) == 6 * 12
+    # A twentieth of 60 writers with 10 images are three writers in each file; 9 of their images are for training.
+    assert np.bincount(dataset.train.groups).tolist() in ([9] * 6, [18] + [9] * 4, [18] * 2 + [9] * 2, [18] * 3)
+    assert len(dataset.train.labels) == 6 * 9 and len(dataset.test.labels) == 6
     known = {tuple(x) for file in written.values() for own in file.values() for x in own["x"]}
     assert {tuple(x) for x in dataset.train.images.reshape(-1, 784)[:50] / 255} <= known
 

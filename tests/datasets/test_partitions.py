@@ -302,6 +302,7 @@ def test_every_kind_has_a_description():
         ("lable-2", r"Unknown partition 'lable-2'\. Did you mean 'label-k'\? Known: label-k, dir-b, iid"),
         ("dri-0.1", r"Unknown partition 'dri-0\.1'"),
         ("idd", r"Did you mean 'iid'\?"),
+        ("label-shft", r"Did you mean 'label-shift'\?"),
         ("label-0", "whole number k of at least 1, but got 'label-0'"),
         ("label-2.5", "whole number k of at least 1"),
         ("label-", "whole number k of at least 1"),

@@ -198,7 +198,18 @@ def test_names_are_canonical_and_no_labels_per_client():
     for name in POOLS:
         assert parse(name).name == name
     for name in ("label-shift2", "label-shifts"):
-        with pytest.raises(ValueError, match="label-k needs a whole number k of at least 1"):
+        with pytest.raises(ValueError, match="Did you mean 'label-shift'"):
             parse(name)
     with pytest.raises(ValueError, match="Did you mean 'feature-shift'"):
         parse("feature-shif")
+
+
+def test_what_sets_groups_apart_is_told():
+    assert parse("feature-shift").describe_groups(8) == (
+        "Images are rotated, in degrees counter-clockwise: those of clients 0 to 1 by -25, 2 to 3 by 25, 4 to 5 by 155, "
+        "6 to 7 by 205."
+    )
+    told = parse("concept-shift").describe_groups(20)
+    assert "clients 0 to 4 call it y; 5 to 9 call it 5 - y up to 5, then y; 10 to 14 call it 19 - y; " in told
+    assert [int(shifts.rename(np.array([3]), group)[0]) for group in range(4)] == [3, 5 - 3, 19 - 3, 14 + 3]
+    assert parse("label-shift").describe_groups(20) == "", "its table shows it"

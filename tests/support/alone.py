@@ -40,8 +40,7 @@ def run_jobs_alone(jobs: list[Job], store: Store, callback: RunCallback, *, fact
     recorder = RunRecorder(store, facts)
     for job in sorted(jobs, key=lambda job: bool(job.base)):
         callback.on_start(job)
-        base = (store.record(Path(job.base).name) or {}).get("summary") if job.base else None
-        callback.on_end(job, run_job_alone(job, recorder, {"base_summary": base} if job.base else {}))
+        callback.on_end(job, run_job_alone(job, recorder, store.as_base(Path(job.base).name) if job.base else {}))
 
 
 def run_job_alone(job: Job, recorder: RunRecorder, more: dict | None = None) -> dict:

@@ -104,6 +104,8 @@ TESTED_ELSEWHERE = {
     "epsilon": "test_fedconcat.py: scale of the noise",
     "inference_images": "test_fedconcat.py: images counted",
     "inference_mode": "test_fedconcat.py: mode of the passes",
+    "noise_moves_statistics": "test_fedconcat.py: running statistics by hand",
+    "global_model_mode": "test_losses.py: batch norm by hand",
     "estimate": "test_fedconcat.py: formula",
     **dict.fromkeys(
         (("fesem", "proximal_weight"), ("fedsoft", "proximal_weight")),

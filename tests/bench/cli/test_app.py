@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import algorithms
 from bench.cli import options
 from bench.cli.app import app
 from bench.cli.console import Output
@@ -52,6 +53,15 @@ def test_help_and_list_import_neither_torch_nor_ray_nor_pandas(arguments):
     assert not imported_by(*arguments) & {"torch", "ray", "pandas", "sklearn", "matplotlib"}
 
 
+def test_status_imports_neither_torch_nor_ray_nor_pandas(tmp_path):
+    grid = load_grid("quickstart")
+    with Store(tmp_path).locked() as store:
+        store.write_grid("quickstart@paper", to_json(grid, "paper", {}, expand(grid, "paper")))
+    imported = imported_by("status", "--results-dir", str(tmp_path))
+    assert "rich" in imported
+    assert not imported & {"torch", "ray", "pandas", "numpy", "sklearn", "matplotlib", "optuna"}
+
+
 def test_report_imports_neither_torch_nor_ray(tmp_path):
     grid = load_grid("quickstart")
     with Store(tmp_path).locked() as store:
@@ -65,7 +75,7 @@ def test_report_imports_neither_torch_nor_ray(tmp_path):
     [
         (["--tuned", "validaton"], "Unknown value of --tuned 'validaton'. Did you mean 'validation'?"),
         (["--samples", "3"], "--samples: only searches read that; use it with --tuned validation."),
-        (["--tuned", "validation", "--searcher", "grid"], "take --searcher random or optuna."),
+        (["--tuned", "validation", "--searcher", "grid"], "take --searcher random or optuna, or"),
         (["--tuned", "validation", "--samples", "0"], "--samples must be at least 1, but got 0."),
         (["--tuned", "validation", "--space", "onw"], "Unknown space 'onw'. Did you mean 'own'?"),
         (
@@ -73,6 +83,8 @@ def test_report_imports_neither_torch_nor_ray(tmp_path):
             "--validation-share must lie between 0 and 1, but got nan.",
         ),
         (["--tuned", "validation", "--set", "split=validation"], "--set split cannot be used here"),
+        (["--tuned", "validation", "--search-seeds", "0,0"], "--search-seeds needs each seed once, but got '0,0'."),
+        (["--search-seeds", "0"], "--search-seeds: only searches read that; use it with --tuned validation."),
     ],
 )
 def test_what_a_tuned_grid_cannot_do_is_told_before_anything_runs(bench, tmp_path, options, said):
@@ -83,12 +95,20 @@ def test_what_a_tuned_grid_cannot_do_is_told_before_anything_runs(bench, tmp_pat
 def test_a_dry_run_of_a_tuned_grid_names_its_searches(bench):
     code, text = bench("run", *ALGORITHM, "--tuned", "validation", "--samples", "5", "--dry-run")
     assert code == 0 and "digits label-2 fedavg: weight_decay, lr; 5 configurations, seeds 0" in text
+    code, text = bench("run", *ALGORITHM, "--tuned", "validation", "--search-seeds", "7,3", "--dry-run")
+    assert code == 0 and "digits label-2 fedavg: weight_decay, lr; 8 configurations, seeds 3, 7" in text
 
 
 @pytest.mark.parametrize("command", ["run", "tune"])
 def test_an_engine_that_there_is_not_is_told(bench, command):
     code, text = bench(command, *ALGORITHM, "--engine", "vectorized")
     assert code == 2 and "Unknown value of --engine 'vectorized'. Did you mean 'vectorised'?" in " ".join(text.split())
+
+
+def test_methods_are_listed_by_either_name_in_order(bench):
+    (code, text), (_, same) = bench("list", "methods"), bench("list", "algorithms")
+    names = [line.split()[0] for line in text.splitlines()[1:] if line and not line.startswith(" ")]
+    assert code == 0 and text == same and names == sorted(algorithms.REGISTRY)
 
 
 def test_list_names_everything_with_a_line_each(bench):
@@ -342,7 +362,7 @@ def test_results_that_cannot_be_written_to_are_reported_elsewhere_or_only_printe
     assert f"error: Cannot write reports to {stored}/reports (File exists); name another folder by `report --to" in text
     assert "`report --print`" in text
     code, table = bench("report", "--print")
-    assert code == 0 and "| digits" in table and "Saved" not in table
+    assert code == 0 and "| Digits" in table and "Saved" not in table
     code, text = bench("report", "--to", str(tmp_path / "elsewhere"))
     assert code == 0 and text.startswith(table)
     assert sorted(path.suffix for path in (tmp_path / "elsewhere").iterdir()) == [".csv", ".html", ".md", ".tex"]

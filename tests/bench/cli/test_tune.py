@@ -46,7 +46,7 @@ def test_a_search_that_is_killed_goes_on_and_its_winner_is_trained_on_all_data(r
         "Hyper-parameters were chosen on validation data (15% of each class of each client; no test image was read)"
         in text
     )
-    assert f"| mu={best}" in text
+    assert f"| μ={best}" in text
     code, text = in_this_process(*command, command="tune")
     assert code == 0 and "2 finished, 0 to run" in text and "[1/" not in text
 

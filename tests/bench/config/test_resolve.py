@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import sys
-from typing import ClassVar
+from typing import ClassVar, get_type_hints
 
 import pytest
 
@@ -12,9 +12,13 @@ import datasets
 from algorithms import fedprox
 from algorithms.base import Algorithm
 from algorithms.fedprox import FedProx
-from bench.config.resolve import base_of, resolve
+from bench.config.methods import defaults_of
+from bench.config.resolve import base_of, resolve, with_options
 from bench.config.schema import RunConfig, run_id
 from bench.errors import ConfigError
+from bench.results import left_out
+from bench.tuning.search import value_in
+from tests.support.toy import other_value
 
 FEDPROX = {"algorithm": "fedprox", "mu": 0.1, "dataset": "digits", "partition": "label-2", "clients": 20}
 
@@ -85,6 +89,25 @@ def test_weights_are_part_of_a_config_only_where_there_are_some():
     """So that the setting has renamed no run."""
     config = resolve(FEDPROX | {"weights": "none"})
     assert "weights" not in config.canonical() and run_id(config) == run_id(resolve(FEDPROX))
+
+
+@pytest.mark.parametrize("name", left_out.OPTIONS)
+def test_options_that_came_later_are_left_out_at_their_defaults_only(name):
+    """So that they have renamed no run: ids are those without the options."""
+    came_later = left_out.OPTIONS[name]
+    assert came_later.items() <= defaults_of(name).items()
+    setting = {key: value for key, value in FEDPROX.items() if key != "mu"}
+    for method in ({"algorithm": name}, {"algorithm": "ccvr", "base": {"name": name}}):
+        config = resolve(setting | method)
+        stored = config.canonical()
+        assert not set(came_later) & {*stored["algorithm"], *stored["algorithm"].get("base", {})}
+        assert resolve({key: value for key, value in stored.items() if key != "versions"}) == config
+        for option, usual in came_later.items():
+            assert value_in(stored, option) == usual
+            kind = get_type_hints(algorithms.load(name))[option]
+            other = with_options(config, {option: other_value(kind, usual)})
+            assert run_id(other) != run_id(config) and value_in(other.canonical(), option) != usual
+            assert with_options(other, {option: usual}) == config
 
 
 def test_a_model_by_another_name_is_the_same_run():

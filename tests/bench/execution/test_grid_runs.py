@@ -36,7 +36,7 @@ def test_a_grid_ends_with_a_record_and_a_state_for_every_run_and_a_table(uninter
         assert (folder / "final.pt").exists()
         assert record["id"] == run_id and record["versions"]["ray"]
         assert record["started"] <= record["finished"]
-    assert "| digits" in (uninterrupted / "reports" / "six@paper.md").read_text()
+    assert "| Digits" in (uninterrupted / "reports" / "six@paper.md").read_text()
     page = (uninterrupted / "reports" / "six@paper.html").read_text()
     assert all(run_id in page for run_id in found)
     partitions = {record["partition"] for record in configs(uninterrupted)}

@@ -198,6 +198,8 @@ def test_a_grid_takes_from_the_one_that_it_extends_what_it_does_not_say():
     assert grid.mirrors.paper == "fedconcat" and grid.mirrors.table == 2
     assert (grid.settings["lr"], grid.settings["participation"]) == (0.01, 0.5)
     assert grid.axes == SMALL["axes"] and grid.tuning == load_grid("paper_table1").tuning
+    without = make_grid("mine", {"extends": "paper_table1", **own, "budgets": {"medium": None}})
+    assert grid.budgets.keys() - without.budgets.keys() == {"medium"}
     with pytest.raises(ConfigError, match="extends: Unknown grid 'paper_tabel1'. Did you mean 'paper_table1'"):
         make_grid("mine", {"extends": "paper_tabel1"})
 

@@ -38,7 +38,7 @@ def test_what_is_finished_elsewhere_is_here_afterwards_as_if_it_had_been_run_her
     assert files(here) == files(expected), "runs, states, and the grid in the order of its tables"
     assert files(there) == before
     table = api.render(here.folder, "quickstart", "paper")
-    assert "70.0±8.2" in table and table.index("label-2") < table.index("dir-0.1")
+    assert "70.0±8.2" in table and table.index("#C = 2") < table.index("Dir(0.1)")
 
 
 def test_a_second_time_nothing_is_left_to_do(tmp_path):

@@ -11,7 +11,9 @@ import yaml
 
 import datasets
 from algorithms.fedavg import FedAvg
+from bench.config.schema import RunConfig
 from bench.errors import ConfigError
+from bench.experiments.cost import examples_to_train
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.planning import training_of
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
@@ -254,6 +256,17 @@ def test_a_grid_whose_settings_were_edited_starts_a_table_of_its_own(ask, store)
     assert len(stored(store, longer)) == 6, "a longer axis is the same grid"
 
 
+def test_a_stored_grid_says_how_many_examples_its_runs_train_on_also_those_of_earlier_requests(ask, store):
+    one, other = ask(only=ONE), ask(only={"algorithm": ["fedavg"], "seed": [1]})
+    for request in (one, other):
+        request.store_grid(request.plan(store), store)
+    stored = store.grid(one.spec.label)
+    configs = {cell["run"]: RunConfig.model_validate(cell["config"]) for cell in stored["cells"]}
+    planned = {run: examples_to_train(config) for run, config in configs.items()}
+    assert len(planned) == 2 and 0 not in planned.values()
+    assert stored["planned_examples"] == planned
+
+
 def test_a_raised_version_is_shown_once_it_has_a_result_and_mixtures_are_named(ask, store, monkeypatch):
     request = ask(only={"algorithm": ["fedavg"]})
     train(request, store, accuracy=0.5)
@@ -316,7 +329,7 @@ def test_a_substitute_adds_no_rows_that_were_not_asked_for(without_svhn, store):
     request = without_svhn(only={"dataset": ["svhn"]}, substitutes={"svhn": "digits"})
     train(request, store)
     assert {dataset for dataset, *_ in stored(store, request)} == {"svhn"}
-    assert "on digits" in table(store, request)
+    assert "on Digits" in table(store, request)
 
 
 def test_cells_without_images_take_the_place_of_nothing_that_was_measured(without_svhn, store):
@@ -324,10 +337,10 @@ def test_cells_without_images_take_the_place_of_nothing_that_was_measured(withou
     train(substituted, store)
     request = without_svhn()
     train(request, store)
-    assert "on digits" in table(store, request)
+    assert "on Digits" in table(store, request)
     fresh = without_svhn(overrides={"rounds": 3})
     train(fresh, store)
-    assert "no data: svhn" in table(store, fresh)
+    assert "no data: SVHN" in table(store, fresh)
 
 
 def test_cells_of_natural_have_the_writers_that_are_there(ask, store, tmp_path):
@@ -407,7 +420,7 @@ def test_cells_whose_weights_are_absent_say_so_and_are_played_when_they_are_ther
     assert {cell.config.weights: cell.missing for cell in made.cells} == {"none": None, "w.pth": "no data: w.pth"}
     assert [cell.config.weights for cell in made.todo] == ["none"]
     shown = re.sub(" +", " ", table(store, request))
-    assert "| svhn | none | 50.0 |" in shown and "| svhn | w.pth | no data: w.pth |" in shown
+    assert "| SVHN | none | 50.0 |" in shown and "| SVHN | w.pth | no data: w.pth |" in shown
     assert (
         request.images()
         .absent_weights["w.pth"]

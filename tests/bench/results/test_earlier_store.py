@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def test_runs_have_the_ids_that_they_had(results, grid, only, count):
         assert json.loads((results / "runs" / run / "config.json").read_text()) == config
 
 
-def test_reports_are_the_same_to_the_byte_but_for_renamed_words(results, tmp_path):
+def test_reports_have_the_same_numbers_and_sentences_but_for_renamed_words(results, tmp_path):
     code, text = in_this_process(
         "--grid", "quickstart", "--results-dir", results, "--to", tmp_path, "--format", "md,tex,csv", command="report"
     )
@@ -65,7 +66,17 @@ def test_reports_are_the_same_to_the_byte_but_for_renamed_words(results, tmp_pat
         expected = then.read_text()
         for word, now in RENAMED.items():
             expected = expected.replace(word, now)
-        assert (tmp_path / then.name).read_text() == expected
+        now = (tmp_path / then.name).read_text()
+        if then.suffix == ".csv":  # of ids; tables have names since then
+            assert now == expected
+        assert numbers_and_sentences(now) == numbers_and_sentences(expected)
+        assert then.suffix == ".csv" or len(numbers_and_sentences(now)) > 8
+
+
+def numbers_and_sentences(table: str) -> list[str]:
+    """Cells with their marks, and footnotes, of a table in Markdown or LaTeX."""
+    cell, sentence = r"(?:\*\*|_|\\text..{)?\d+\.\d(?:±|\$\\pm\$)\d+\.\d(?:\*\*|_|})?", r"^- .*$|^.*\\par$"
+    return re.findall(f"{cell}|{sentence}", table, re.MULTILINE)
 
 
 def measured(rows: list[dict]) -> list[dict]:

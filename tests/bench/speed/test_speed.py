@@ -212,8 +212,9 @@ def test_options_reach_the_measurement_and_its_rows_the_files(only_told, tmp_pat
     before, after = tmp_path / "before.json", tmp_path / "after.json"
     write_json(before, [Row("a", 2.0)])
     options = ["--share", "0.2", "--repeats", "2", "--processes", "4", "--json", str(after), "--compare", str(before)]
-    speed.main(["--cases", "models, w1,w1", *options])
-    assert only_told == [(["models", "w1"], tmp_path, {"share": 0.2, "repeats": 2, "processes": 4})]
+    speed.main(["--cases", "models, w1,w1", "--methods", "ditto, moon", *options])
+    told = {"share": 0.2, "repeats": 2, "processes": 4, "methods": ("ditto", "moon")}
+    assert only_told == [(["models", "w1"], tmp_path, told)]
     assert read_json(after) == {"a": Row("a", 3.0)}
     assert "| a | 3.00 | 2.00 | 1.50 |" in capsys.readouterr().out
 
@@ -229,6 +230,7 @@ def test_long_cases_are_only_measured_when_they_are_named(only_told):
     "arguments, sentence",
     [
         (["--cases", "w1,modls"], "Unknown case 'modls'. Did you mean 'models'? Known: w1, methods,"),
+        (["--methods", "fedavg,fedprx"], "Unknown method 'fedprx'. Did you mean 'fedprox'?"),
         (["--share", "0"], "--share must be above 0 and at most 1, but got 0."),
         (["--repeats", "0"], "--repeats must be at least 1, but got 0."),
         (["--processes", "0"], "--processes must be at least 1, but got 0."),
@@ -295,12 +297,22 @@ def test_methods_are_compared_with_the_yardstick(setting):
         "yardstick, without augmentation",
         "yardstick",
         *(f"loop, {m}" for m in engines.METHODS),
-        *(f"{m}, shifted clients" for m in (*engines.PERSONAL, "fedcollab over fedavg")),
+        *(f"{m}, shifted clients" for m in engines.PERSONAL),
     ]
     ratio = rows["loop, moon"].per_core_second / rows["yardstick"].per_core_second
     assert rows["loop, moon"].note == f"{ratio:.2f} of the yardstick" and rows["yardstick"].note == ""
-    missing = rows["fedcollab over fedavg, shifted clients"]
+    missing = rows["fedcollab, shifted clients"]
     assert missing.value is None and "feature-shift of 300 examples leaves client 10 of 20 without" in missing.note
+
+
+def test_named_methods_alone_are_measured(setting):
+    rows = engines.methods(replace(setting, methods=("fedprox", "fedavg")))
+    assert [row.case for row in rows] == [
+        "yardstick, without augmentation",
+        "yardstick",
+        "loop, fedprox",
+        "loop, fedavg",
+    ]
 
 
 def test_personal_models_and_coalitions_are_compared_with_fedavg_on_the_same_clients(setting, monkeypatch):
@@ -311,8 +323,8 @@ def test_personal_models_and_coalitions_are_compared_with_fedavg_on_the_same_cli
     monkeypatch.setattr(
         engines, "take_turns", lambda cases, *options: measured.update(cases) or take_turns(cases, *options)
     )
-    rows = {row.case: row for row in engines.shifted(setting)}
-    assert list(rows) == [f"loop, {m}, shifted clients" for m in ("fedavg", *engines.PERSONAL, "fedcollab over fedavg")]
+    rows = {row.case: row for row in engines.methods(replace(setting, methods=engines.PERSONAL))}
+    assert list(rows) == [f"loop, {m}, shifted clients" for m in ("fedavg", *engines.PERSONAL)]
     base, *_, whole = rows.values()
     assert measured["loop, ditto, shifted clients"]() == 2 * measured[base.case](), "two gradients of each example"
     assert whole.note == f"{whole.per_core_second / base.per_core_second:.2f} of fedavg" and base.note == ""
@@ -423,7 +435,7 @@ def test_the_store_that_a_report_is_timed_on_is_a_full_table(tmp_path):
 
     assert scheduler.write_store(tmp_path, 2, rounds=3) == 50
     table = api.render(tmp_path, "many", "paper")
-    assert "dir-0.1" in table and "fedlc" in table and "2 seeds (0, 1)" in table
+    assert "Dir(0.1)" in table and "fedlc" in table and "2 seeds (0, 1)" in table
     assert "missing" not in table and "/2" not in table  # seeds that are not there
 
 

@@ -120,6 +120,18 @@ def test_a_search_is_on_validation_data_and_more_samples_continue_it():
     assert make(overrides={"test_examples": 100}).name == make().name, "the final runs may be tested on fewer images"
 
 
+def test_a_class_that_is_personal_by_an_option_is_judged_by_what_its_name_deploys():
+    metrics = [make(name).metric for name in ("fedrod", "fedrod-personal", "fedgela", "fedgela-personal")]
+    assert metrics == ["accuracy", "local_accuracy", "accuracy", "local_accuracy"]
+
+
+def test_configurations_may_be_compared_on_other_seeds_than_those_of_the_table():
+    usual, other = make(), make(search_seeds=(8, 0))
+    assert [*usual.configs] == [0, 1] and [*other.configs] == [0, 8] and other.name != usual.name
+    assert other.configs[0] == usual.configs[0]
+    assert other.configs[8].model_dump() == usual.configs[0].model_dump() | {"seed": 8}
+
+
 OWN = {"dataset": "mnist", "partition": "label-shift", "clients": 20}
 
 

@@ -82,7 +82,7 @@ def test_gains_are_sorted_within_each_seed_and_then_averaged_over_seeds(grid):
     assert points["mean"].tolist() == pytest.approx([-10, 5, 35])
     assert points["std"].tolist() == pytest.approx([0, 50**0.5, 50**0.5])
     assert client_gains.collect(GAINS, *stored(grid), "best") is None, "nothing is known of other rounds"
-    assert found.seeds == 2 and found.y_label.endswith("over local (points)") and not found.caveats
+    assert found.seeds == 2 and found.y_label.endswith("over Local (points)") and not found.caveats
 
 
 def test_a_method_stands_above_itself_in_coalitions_on_the_same_scale(grid):
@@ -92,13 +92,13 @@ def test_a_method_stands_above_itself_in_coalitions_on_the_same_scale(grid):
             play(grid, setting, method, [[0.1, 0.6]])
             play(grid, setting, method, [[0.7, 0.8]], capacity=10.0)
     (figure,) = dispatch.draw(GAINS, *stored(grid)).values()
-    assert texts(figure) == [f"{shift}-shift{one}" for one in ("", ", fedcollab") for shift in ("label", "feature")]
+    assert texts(figure) == [f"{shift} shift{one}" for one in ("", " + FedCollab") for shift in ("label", "feature")]
     upper, _, lower, _ = figure.axes
     assert upper.get_ylim() == lower.get_ylim() and upper.get_ylim()[0] < -40 and upper.get_ylim()[1] > 30
     zero = [line for line in upper.lines if list(line.get_ydata()) == [0, 0]]
     assert len(zero) == 1
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["fedavg", "ditto"]
+    assert [text.get_text() for text in legend.get_texts()] == ["FedAvg", "Ditto"]
 
 
 def test_panels_that_are_not_all_there_do_not_share_scales_of_other_settings(grid):
@@ -114,7 +114,7 @@ def test_seeds_without_a_reference_are_left_out_and_counted(grid):
     play(grid, "digits label-shift", "fedavg", [[0.9, 0.4], [0.1, 0.1]])
     found = client_gains.collect(GAINS, *stored(grid))
     assert found.points["mean"].tolist() == pytest.approx([-10, 40]) and found.points["std"].isna().all()
-    assert found.caveats == {"label-shift": ["local: 1/2 seeds", "fedavg: 1/2 seeds with a reference"]}
+    assert found.caveats == {"label shift": ["Local: 1/2 seeds", "FedAvg: 1/2 seeds with a reference"]}
 
 
 def test_without_a_reference_without_test_data_and_without_runs_there_is_one_sentence(grid):
@@ -135,14 +135,14 @@ def test_clients_are_ordered_by_coalition_and_framed(grid):
     play(grid, "digits label-shift", "fedavg", [None, [0.5] * 4, [0.5] * 4], capacity=10.0)
     play(grid, "digits label-shift", "ditto", [None, [0.6] * 4], capacity=10.0)
     (panel,) = divergences.collect(DIVERGENCES, *stored(grid))  # bases share what does not depend on them
-    assert panel.title == "digits, label-shift, seed 1"
+    assert panel.title == "Digits, label shift, seed 1"
     assert panel.order.tolist() == [0, 2, 1, 3] and panel.bounds.tolist() == [0, 2, 4]
     (figure,) = dispatch.draw(DIVERGENCES, *stored(grid)).values()
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "2", "1", "3"]
     assert axes.images[0].get_array().tolist()[0] == [0, -0.1, 0.9, 0.8] and axes.images[0].get_clim() == (0, 1)
     assert [(frame.get_x(), frame.get_width()) for frame in axes.patches] == [(-0.5, 2), (1.5, 2)]
-    assert texts(figure) == ["digits, label-shift, seed 1\nC = 10: 2 coalitions"]
+    assert texts(figure) == ["Digits, label shift, seed 1\nC = 10: 2 coalitions"]
 
 
 def test_settings_and_options_of_fedcollab_have_panels_of_their_own_in_the_order_of_the_grid(grid):
@@ -152,10 +152,10 @@ def test_settings_and_options_of_fedcollab_have_panels_of_their_own_in_the_order
     play(grid, "cifar10 feature-shift", "moon", [[0.5] * 4], capacity=8.0, clients=8)
     panels = divergences.collect(DIVERGENCES, *stored(grid))
     assert [(panel.title, panel.capacity) for panel in panels] == [
-        ("svhn, label-shift, clients=40 (on digits), seed 0", 10),
-        ("cifar10, feature-shift, clients=40, seed 0", 10),
-        ("cifar10, feature-shift, clients=40, seed 0", 8),
-        ("cifar10, feature-shift, clients=8, seed 0", 8),
+        ("SVHN, label shift, clients=40 (on Digits), seed 0", 10),
+        ("CIFAR-10, feature shift, clients=40, seed 0", 10),
+        ("CIFAR-10, feature shift, clients=40, seed 0", 8),
+        ("CIFAR-10, feature shift, clients=8, seed 0", 8),
     ]
     figure = divergences.draw(panels)
     figure.draw_without_rendering()
@@ -187,7 +187,7 @@ def test_the_range_of_c_with_the_coalitions_of_the_run_is_named(grid, monkeypatc
     play(grid, "digits label-shift", "fedavg", [[0.5] * 4], capacity=10.0)
     panel = measured(grid, [0.5, 3, 20, 50], [[0, 1, 2, 3], [0, 1, 0, 1], [0, 0, 0, 0]])
     figure = capacities.draw([panel])
-    assert texts(figure) == [f"digits, label-shift, seed 0\n{said}"]
+    assert texts(figure) == [f"Digits, label shift, seed 0\n{said}"]
     counts, strip = figure.axes
     assert counts.patches[-1].get_data().values.tolist() == [4, 2, 1]
     assert len(counts.patches) == 1 + (panel.same is not None)

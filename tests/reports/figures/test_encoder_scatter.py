@@ -37,7 +37,7 @@ def test_panels_are_of_the_encoders_and_rounds_that_the_figure_names(store):
     records = {cell["run"]: found.record(cell["run"])}
     (one,) = encoder_scatter.collect(FIGURE, grid, records, found)
     assert [*one.panels] == ["$f_{e1}$: client 0 alone", "$f_e$: both concatenated"]
-    assert one.title.startswith("cifar10, label-2, local, seed 0")
+    assert one.title.startswith("CIFAR-10, #C = 2, Local, seed 0")
     (several,) = encoder_scatter.collect(FIGURE | {"rounds": [2, "last"]}, grid, records, found)
     assert [*several.panels][::2] == ["$f_{e1}$: client 0 alone, round 2", "$f_{e1}$: client 0 alone, round 4"]
     (figure,) = dispatch.draw(FIGURE, grid, records, found).values()

@@ -83,7 +83,7 @@ def test_similarity_is_said_to_be_over_the_seeds_and_clients_that_it_is_over(sto
     (store.folder / "runs" / store.cells[2]["run"] / f"probe-cka-linear-{ROUNDS:04d}.json").unlink()
     found = series.collect(CKA, *stored(store))["accuracy"]
     assert found.seeds == 2
-    assert found.caveats == {"cifar10, dir-0.1": ["fedavg: 2/3 seeds", "fedavg: the first 3 of 20 clients"]}
+    assert found.caveats == {"CIFAR-10, Dir(0.1)": ["FedAvg: 2/3 seeds", "FedAvg: the first 3 of 20 clients"]}
 
 
 def test_a_cohort_of_one_client_has_no_similarity(store, measured):
@@ -106,7 +106,7 @@ def test_similarity_of_clients_is_shown_for_the_layers_that_are_named(store, mea
     assert (conv1.title, classifier.title) == (
         "conv1",
         "classifier",
-    ) and conv1.run == "cifar10, dir-0.1, fedavg, seed 0"
+    ) and conv1.run == "CIFAR-10, Dir(0.1), FedAvg, seed 0"
     np.testing.assert_array_equal(conv1.values, [[1, 0.1, 0.2], [0.1, 1, np.nan], [0.2, np.nan, 1]])
     assert conv1.rows == conv1.columns == [4, 5, 9] and conv1.scale == "Linear CKA"
     drawn = heatmaps.draw([[classifier, conv1]])
@@ -138,7 +138,7 @@ def test_an_embedding_says_how_much_is_right_before_and_after(store, measured):
     titles = [axes.get_title() for axes in drawn.axes]
     assert titles == ["t-SNE, by label", "predicted before: 25.0% right", "predicted after: 75.0% right"]
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == CLASSES
-    assert drawn.axes[0].get_ylabel() == "cifar10, dir-0.1, fedavg, seed 0"
+    assert drawn.axes[0].get_ylabel() == "CIFAR-10, Dir(0.1), FedAvg, seed 0"
 
 
 @pytest.mark.parametrize("relative", [False, True])
@@ -153,12 +153,12 @@ def test_gains_are_against_the_run_that_was_calibrated(store, measured, relative
     store.report = {"rows": ["dataset", "partition", "algorithm"], "columns": "wrapper", "metric": "accuracy"}
     found = series.collect(SEPARABILITY | {"relative": relative}, *stored(store))["accuracy"]
     points = found.points
-    ccvr = points[points["panel"].str.contains(": ccvr")]
-    assert set(ccvr["panel"]) == {"cifar10, dir-0.1: ccvr\n(correlation 1.00 over 6 runs)"}
+    ccvr = points[points["panel"].str.contains("CCVR")]
+    assert set(ccvr["panel"]) == {"CIFAR-10, Dir(0.1): + CCVR\n(correlation 1.00 over 6 runs)"}
     of_moon = ccvr[ccvr["line"] == "moon"]
     assert of_moon["mean"].tolist() == pytest.approx([2, 4, 6])
     assert of_moon["x"].tolist() == pytest.approx([0.1, 0.2, 0.3] if relative else [1, 2, 3])
-    oracle = points[points["panel"].str.contains(": oracle")]
+    oracle = points[points["panel"].str.contains("Oracle")]
     assert oracle["mean"].tolist() == pytest.approx([10] * 6) and oracle["x"].tolist() == ccvr["x"].tolist()
 
 
@@ -181,7 +181,7 @@ def test_gains_on_a_dataset_that_stands_in_are_shown_under_its_name_and_of_the_v
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "base_summary"}))
     store.report = {"rows": ["dataset", "partition", "algorithm"], "columns": "wrapper", "metric": "accuracy"}
     found = series.collect(SEPARABILITY, *stored(store))["accuracy"].points
-    assert found["panel"].tolist() == [f"{name}, dir-0.1 (on digits): ccvr" for name in ("mnist", "svhn")]
+    assert found["panel"].tolist() == [f"{name}, Dir(0.1) (on Digits): + CCVR" for name in ("MNIST", "SVHN")]
     assert found["mean"].tolist() == pytest.approx([10, 10])
 
 

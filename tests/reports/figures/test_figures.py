@@ -89,14 +89,14 @@ def test_local_models_rise_by_epochs_and_fall_where_they_are_averaged(store, tra
     trained("cifar10 label-2", "fedavg", [0.5, 0.6], traced=[[0.8, 0.9, 0.1], [0.7, 0.8, 0.2]])
     trained("cifar10 label-2", "moon", [0.5])
     found = numbers(store, {"kind": "local-models"})
-    panel = "cifar10, label-2, fedavg, seed 0"
+    panel = "CIFAR-10, #C = 2, FedAvg, seed 0"
     assert found.lines == ("client 3", "client 11") and list(found.points["panel"].unique()) == [panel]
     drawn = line(found, panel, "client 11")
     assert drawn == [(x, y, None) for x, y in zip((1, 2, 2, 3, 4, 4, 5, 6, 6), (70, 80, 20) * 3, strict=True)]
     assert legend(figures.draw(found)) == ["client 3", "client 11"] and not found.caveats
     trained("svhn label-2", "fedavg", [0.5], traced=[[0.8, 0.1], [0.7, 0.2]], substitute="cifar10")
     found = numbers(store, {"kind": "local-models"})
-    assert found.caveats == {"svhn, label-2, fedavg, seed 0": ["on cifar10"]}
+    assert found.caveats == {"SVHN, #C = 2, FedAvg, seed 0": ["on CIFAR-10"]}
 
 
 @pytest.mark.parametrize(
@@ -111,27 +111,27 @@ def test_local_models_rise_by_epochs_and_fall_where_they_are_averaged(store, tra
 def test_a_curve_is_the_mean_over_seeds_at_what_they_had_spent(store, trained, x, places):
     trained("cifar10 label-2", "fedavg", [0.5, 0.54], slower=2)
     expected = [(place, mean, 2.0) for place, mean in zip(places, (32.0, 42.0, 52.0), strict=True)]
-    assert line(numbers(store, curves(x)), "cifar10, label-2", "fedavg") == expected
+    assert line(numbers(store, curves(x)), "CIFAR-10, #C = 2", "fedavg") == expected
 
 
 def test_the_band_is_the_std_that_the_table_prints(store, trained):
     store.std = "sample"
     trained("cifar10 label-2", "fedavg", [0.5, 0.54])
-    ((_, _, std), *_) = line(numbers(store, curves("rounds")), "cifar10, label-2", "fedavg")
+    ((_, _, std), *_) = line(numbers(store, curves("rounds")), "CIFAR-10, #C = 2", "fedavg")
     assert std == pytest.approx(8**0.5, abs=1e-6)
 
 
 def test_one_seed_has_no_band(store, trained):
     trained("cifar10 label-2", "fedavg", [0.5])
     found = numbers(store, curves("rounds"))
-    assert line(found, "cifar10, label-2", "fedavg") == [(1, 30.0, None), (2, 40.0, None), (3, 50.0, None)]
+    assert line(found, "CIFAR-10, #C = 2", "fedavg") == [(1, 30.0, None), (2, 40.0, None), (3, 50.0, None)]
     figure = figures.draw(found)
     assert not figure.axes[0].collections and figure.legends[0].get_title().get_text() == ""
 
 
 def test_rounds_without_accuracy_are_not_drawn_but_their_cost_counts(store, trained):
     trained("cifar10 label-2", "fedconcat", [0.5], silent=2)
-    assert line(numbers(store, curves("communication")), "cifar10, label-2", "fedconcat") == [(6, 50.0, None)]
+    assert line(numbers(store, curves("communication")), "CIFAR-10, #C = 2", "fedconcat") == [(6, 50.0, None)]
     (axes,) = figures.draw(numbers(store, curves("communication"))).axes
     assert axes.get_xlim()[0] == 0
 
@@ -141,9 +141,9 @@ def test_a_curve_shows_the_choice_that_the_table_shows_and_only_runs_that_are_do
         trained("cifar10 label-2", "fedprox", [score, score], choice={"mu": mu})
     trained("cifar10 label-2", "moon", [0.5, "diverged", None])
     found = numbers(store, curves("rounds"))
-    assert line(found, "cifar10, label-2", "fedprox")[-1] == (3, 60.0, 0.0)
-    assert line(found, "cifar10, label-2", "moon")[-1] == (3, 50.0, None)
-    assert found.caveats == {"cifar10, label-2": ["moon: 1/3 seeds, 1 diverged"]}
+    assert line(found, "CIFAR-10, #C = 2", "fedprox")[-1] == (3, 60.0, 0.0)
+    assert line(found, "CIFAR-10, #C = 2", "moon")[-1] == (3, 50.0, None)
+    assert found.caveats == {"CIFAR-10, #C = 2": ["MOON: 1/3 seeds, 1 diverged"]}
 
 
 def test_panels_are_rows_and_lines_are_columns_in_the_order_of_the_table(store, trained):
@@ -154,8 +154,8 @@ def test_panels_are_rows_and_lines_are_columns_in_the_order_of_the_table(store, 
     store.row_order = [["cifar10", "label-2"], ["svhn", "label-2"], ["fmnist", "label-2"]]
     store.column_order = ["fedavg", "moon"]
     figure = figures.draw(numbers(store, curves("communication")))
-    assert [axes.get_title() for axes in figure.axes] == ["cifar10, label-2", "svhn, label-2"]
-    assert legend(figure) == ["fedavg", "moon"]
+    assert [axes.get_title() for axes in figure.axes] == ["CIFAR-10, #C = 2", "SVHN, #C = 2"]
+    assert legend(figure) == ["FedAvg", "MOON"]
     assert figure.get_supxlabel() == "Communication (MB per client)"
     assert figure.get_supylabel() == "Test accuracy (%)"
 
@@ -166,11 +166,11 @@ def test_centralized_is_in_all_panels_of_its_dataset_and_a_level_where_nothing_i
         trained(row, "fedavg", [0.5, 0.5])
     store.add("cifar10 label-3", "fedavg", [None, None])
     found = numbers(store, curves("communication"))
-    assert list(found.points["panel"].unique()) == ["cifar10, label-2", "cifar10, dir-0.1", "svhn, label-2"]
-    for panel in ("cifar10, label-2", "cifar10, dir-0.1"):
+    assert list(found.points["panel"].unique()) == ["CIFAR-10, #C = 2", "CIFAR-10, Dir(0.1)", "SVHN, #C = 2"]
+    for panel in ("CIFAR-10, #C = 2", "CIFAR-10, Dir(0.1)"):
         assert line(found, panel, "centralized") == [(None, 71.0, 1.0)]
         assert len(line(numbers(store, curves("time")), panel, "centralized")) == 3
-    assert line(found, "svhn, label-2", "centralized") == []
+    assert line(found, "SVHN, #C = 2", "centralized") == []
 
 
 def test_lines_are_told_apart_by_more_than_colour_and_look_alike_in_all_figures(store, trained):
@@ -195,18 +195,29 @@ def test_by_setting_shows_the_values_in_the_order_of_the_grid_and_others_as_a_le
     store.add("cifar10 label-2", "fedconcat", [0.1, None], choice={"num_clusters": 20})
     found = numbers(store, {"kind": "by-setting", "setting": "num_clusters"})
     expected = [("1", 41.0, 1.0), ("10", 61.0, 1.0), ("elbow", 66.0, 1.0), ("5", 71.0, 1.0), ("20", 10.0, None)]
-    assert line(found, "cifar10, label-2", "fedconcat") == expected
-    assert line(found, "cifar10, label-2", "fedavg") == [(None, 41.0, 1.0)]
-    assert found.caveats == {"cifar10, label-2": ["fedconcat at 20: 1/2 seeds"]}
+    assert line(found, "CIFAR-10, #C = 2", "fedconcat") == expected
+    assert line(found, "CIFAR-10, #C = 2", "fedavg") == [(None, 41.0, 1.0)]
+    assert found.caveats == {"CIFAR-10, #C = 2": ["FedConcat at 20: 1/2 seeds"]}
 
     figure = figures.draw(found)
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "10", "elbow", "5", "20"]
-    assert legend(figure) == ["fedavg", "fedconcat"]
+    assert legend(figure) == ["FedAvg", "FedConcat"]
     assert figure.legends[0].get_title().get_text() == "mean ± std over 2 seeds"
-    assert figure.get_supxlabel() == "Number of clusters" and "last round" in figure.get_supylabel()
+    assert figure.get_supxlabel() == "Number of clusters ($K$)" and "last round" in figure.get_supylabel()
     best = numbers(store, {"kind": "by-setting", "setting": "num_clusters"}, value="best")
-    assert line(best, "cifar10, label-2", "fedavg") == [(None, 43.0, 1.0)]
+    assert line(best, "CIFAR-10, #C = 2", "fedavg") == [(None, 43.0, 1.0)]
+
+
+def test_values_stand_in_the_order_of_the_grid_also_where_the_first_line_lacks_some(store, trained):
+    store.report |= {"rows": ["algorithm"], "columns": "partition", "compared": ["algorithm"]}
+    for partition, scores in (("label-2", (None, 0.3)), ("dir-0.1", (0.5, 0.4)), ("iid", (0.6, 0.7))):
+        for algorithm, score in zip(("fedavg", "fedprox"), scores, strict=True):
+            store.add(f"cifar10 {partition}", algorithm, [score])
+    found = numbers(store, {"kind": "by-setting", "setting": "partition"})
+    assert list(found.points["panel"].unique()) == ["CIFAR-10"], "an axis names the panel, or the dataset does"
+    assert [*found.points["x"].unique()] == ["#C = 2", "Dir(0.1)", "IID"]
+    assert [x for x, *_ in line(found, "CIFAR-10", "fedavg")] == ["Dir(0.1)", "IID"]
 
 
 def test_the_std_of_a_single_run_is_not_called_one_over_seeds(store, trained):
@@ -222,9 +233,9 @@ def test_by_setting_works_for_an_axis_that_is_a_row_or_a_column_of_the_table(sto
     figure = {"kind": "by-setting", "setting": "clients"}
     expected = [("20", 60.0, None), ("40", 50.0, None)]
     store.report |= {"rows": ["dataset", "partition", "clients"]}
-    assert line(numbers(store, figure), "cifar10, label-2", "fedavg") == expected
+    assert line(numbers(store, figure), "CIFAR-10, #C = 2", "fedavg") == expected
     store.report |= {"rows": ["dataset", "algorithm", "partition"], "columns": "clients"}
-    assert line(numbers(store, figure), "cifar10, label-2", "fedavg") == expected
+    assert line(numbers(store, figure), "CIFAR-10, #C = 2", "fedavg") == expected
 
 
 def shares(first: int) -> dict:
@@ -240,12 +251,12 @@ def test_distributions_show_one_client_of_one_seed_as_every_method_reported_it(s
     store.cells = [cell for cell in store.cells if (store.folder / "runs" / cell["run"]).exists()]
     found = numbers(store, {"kind": "distributions", "client": 1})
     truth = [(0, 0.0, None), (1, 0.0, None), (2, 100.0, None), (3, 0.0, None)]
-    assert line(found, "cifar10, label-2, seed 1", "fedconcat (true)") == truth
-    assert [mean for _, mean, _ in line(found, "cifar10, label-2, seed 1", "fedconcat-id")] == [0, 0, 0, 100]
+    assert line(found, "CIFAR-10, #C = 2, seed 1", "fedconcat (true)") == truth
+    assert [mean for _, mean, _ in line(found, "CIFAR-10, #C = 2, seed 1", "fedconcat-id")] == [0, 0, 0, 100]
     assert set(found.points["line"]) == {"fedconcat (true)", "fedconcat-id"}
 
     figure = figures.draw(found)
-    assert legend(figure) == ["fedconcat (true)", "fedconcat-id"]
+    assert legend(figure) == ["FedConcat (true)", "FedConcat-ID"]
     assert figure.get_supxlabel() == "Class" and figure.get_supylabel() == "Label share of client 1 (%)"
     assert [bar.get_height() for bar in figure.axes[0].patches] == [0, 0, 100, 0, 0, 0, 0, 100]
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["0", "1", "2", "3"]
@@ -257,7 +268,7 @@ def test_distributions_on_other_images_say_so(store, trained):
     trained("svhn label-2", "fedconcat", [0.5], diagnostics=shares(0), substitute="cifar10")
     found = numbers(store, {"kind": "distributions", "client": 0})
     (axes,) = figures.draw(found).axes
-    assert [text.get_text() for text in axes.texts] == ["on cifar10"]
+    assert [text.get_text() for text in axes.texts] == ["on CIFAR-10"]
 
 
 def test_files_are_written_whole_and_named_after_the_figure(store, trained):
@@ -271,7 +282,7 @@ def test_files_are_written_whole_and_named_after_the_figure(store, trained):
     assert all(path.read_bytes().startswith((b"\x89PNG", b"%PDF", b"<?xml")) for path in paths)
     assert b"CreationDate" not in paths[1].read_bytes()
     drawing = paths[2].read_text()
-    assert ">Communication (MB per client)</text>" in drawing and ">fedavg</text>" in drawing, "text stays text"
+    assert ">Communication (MB per client)</text>" in drawing and ">FedAvg</text>" in drawing, "text stays text"
     before = [path.read_bytes() for path in paths]
     again, _ = api.write_figures(store.folder, "small_table", "paper", ("communication", "time"))
     assert [path.read_bytes() for path in again] == before
@@ -409,10 +420,10 @@ def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, tra
 def test_what_holds_for_all_lines_of_a_panel_is_said_once(store, trained):
     for algorithm in ("fedavg", "moon"):
         trained("svhn label-2", algorithm, [0.5], substitute="cifar10")
-    assert numbers(store, curves("rounds")).caveats == {"svhn, label-2": ["on cifar10"]}
+    assert numbers(store, curves("rounds")).caveats == {"SVHN, #C = 2": ["on CIFAR-10"]}
     trained("svhn label-2", "fedrs", [0.5, None], substitute="cifar10")
     assert numbers(store, curves("rounds")).caveats == {
-        "svhn, label-2": ["fedavg: on cifar10", "moon: on cifar10", "fedrs: 1/2 seeds, on cifar10"]
+        "SVHN, #C = 2": ["FedAvg: on CIFAR-10", "MOON: on CIFAR-10", "FedRS: 1/2 seeds, on CIFAR-10"]
     }
 
 
@@ -428,9 +439,9 @@ def test_by_setting_shows_accuracy_over_the_skew_of_partitions(store, trained):
             path.write_text(json.dumps(record))
     figure = {"kind": "by-setting", "setting": "partition", "x": "hellinger"}
     found = numbers(store, figure)
-    assert line(found, "cifar10", "fedavg") == [(0.01, 41.0, 1.0), (0.5, 41.0, 1.0), (0.65, 41.0, 1.0)]
-    assert line(found, "cifar10", "centralized") == [(None, 90.0, None)]
-    assert found.caveats == {"cifar10": ["fedavg at dir-0.5: skew not recorded"]}
+    assert line(found, "CIFAR-10", "fedavg") == [(0.01, 41.0, 1.0), (0.5, 41.0, 1.0), (0.65, 41.0, 1.0)]
+    assert line(found, "CIFAR-10", "centralized") == [(None, 90.0, None)]
+    assert found.caveats == {"CIFAR-10": ["FedAvg at Dir(0.5): skew not recorded"]}
     drawn = figures.draw(found)
     assert drawn.get_supxlabel() == "Hellinger distance of clients' labels from all"
     (points,) = (each for each in drawn.axes[0].lines if len(each.get_xdata()) == 3 and each.get_marker() not in "|_")

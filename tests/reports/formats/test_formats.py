@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import reports
 from bench.cli.app import app
 from reports import api
-from reports.formats.latex_text import escape
+from reports.tables.latex_text import escape
 from tests.support.tools import path_of
 
 ROOT = Path(reports.__file__).parents[1]
@@ -61,7 +61,7 @@ def test_the_command_writes_the_formats_that_it_is_asked_for(small_table):
     folder = small_table.save()
     asked = ["report", "--results-dir", str(folder), "--format"]
     result = CliRunner().invoke(app, [*asked, "md, csv"])
-    assert result.exit_code == 0 and "| cifar10" in result.output
+    assert result.exit_code == 0 and "| CIFAR-10" in result.output
     assert sorted(path.suffix for path in (folder / "reports").iterdir()) == [".csv", ".md"]
     refused = CliRunner().invoke(app, [*asked, "md,htm"])
     assert refused.exit_code and "Unknown value of --format 'htm'. Did you mean 'html'?" in refused.output
@@ -148,7 +148,7 @@ def test_per_client_models_get_a_section_of_their_own(small_table):
         "local accuracy",
         "Chosen hyper-parameters (accuracy)",
     ]
-    assert ["local" in section.split("|:")[0] for section in sections[:2]] == [False, True]
+    assert ["Local" in section.split("|:")[0] for section in sections[:2]] == [False, True]
     assert "30.0±0.0" in sections[1] and "40.0±0.0" in sections[2]
 
 
@@ -185,28 +185,28 @@ def test_names_with_special_characters_are_escaped_in_latex(store):
     text = api.render(store.add(f"{SPECIAL} label-2", "fed_avg", [0.5]).save(), "small_table", "paper", format="tex")
     assert (
         r"a\&b\_50\%\#\$x\{y\}\textasciitilde{}\textasciicircum{}\textbackslash{}z"
-        r"\textless{}\textbar{}\textgreater{}\textasciigrave{}* & label-2 & 50.0 \\"
+        r"\textless{}\textbar{}\textgreater{}\textasciigrave{}* & $\#C=2$ & 50.0 \\"
     ) in text
-    assert r"dataset & partition & fed\_avg \\" in text
+    assert r"Dataset & Partition & fed\_avg \\" in text
 
 
 def test_latex_groups_rows_by_dataset_and_puts_published_values_below(small_table):
     text = api.render(small_table.save(), "small_table", "paper", format="tex")
     body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0].strip().split("\n")
     assert body[:7] == [
-        r"cifar10 & label-2 & 53.2$\pm$0.3 & \textbf{60.0$\pm$0.0} & 70.2$\pm$0.0 \\",
+        r"CIFAR-10 & $\#C=2$ & 53.2$\pm$0.3 & \textbf{60.0$\pm$0.0} & 70.2$\pm$0.0 \\",
         r" &  & {\scriptsize (53.6$\pm$0.8)} & {\scriptsize (53.4$\pm$1.3)} "
         r"& {\scriptsize (70.2$\pm$0.9)} \\",
         r" &  & {\scriptsize ($-$0.4, inside)} & {\scriptsize (+6.6, outside)} "
         r"& {\scriptsize (+0.0, inside)} \\",
         r"\addlinespace[2pt]",
-        r" & dir-0.1 & 53.0$\pm$2.0, 2/3 seeds & diverged &  \\",
+        r" & $p_k \sim Dir(0.1)$ & 53.0$\pm$2.0, 2/3 seeds & diverged &  \\",
         r" &  & {\scriptsize (53.0$\pm$1.0)} & {\scriptsize (53.1$\pm$3.5)} &  \\",
         r" &  & {\scriptsize (+0.0)} &  &  \\",
     ]
     assert body[7:11] == [
         r"\midrule",
-        r"svhn & label-2 & – &  &  \\",
+        r"SVHN & $\#C=2$ & – &  &  \\",
         r" &  & {\scriptsize (82.8$\pm$0.5)} &  &  \\",
         r"\midrule",
     ]
@@ -218,10 +218,10 @@ def test_a_latex_cell_without_data_is_a_dash_with_one_footnote_per_table(small_t
         for algorithm in ("fedavg", "moon"):
             small_table.add(f"{dataset} label-2", algorithm, [None], missing=f"no data: {dataset}")
     folder = small_table.save()
-    *floats, chosen = api.render(folder, "small_table", "paper", format="tex").split(r"\end{table*}")[:-1]
-    assert [text.count("–: no data: svhn, femnist, cifar100.") for text in (*floats, chosen)] == [1, 1, 0]
+    *floats, chosen = re.split(r"\\end{table\*?}", api.render(folder, "small_table", "paper", format="tex"))[:-1]
+    assert [text.count("–: no data: SVHN, FEMNIST, CIFAR-100.") for text in (*floats, chosen)] == [1, 1, 0]
     assert all(text.count("no data") == 1 and text.count("& – ") == 5 for text in floats)
-    assert "| no data: svhn (82.8±0.5) " in api.render(folder, "small_table", "paper")
+    assert "| no data: SVHN (82.8±0.5) " in api.render(folder, "small_table", "paper")
 
 
 def test_a_latex_row_or_dash_is_not_read_as_a_command(store):

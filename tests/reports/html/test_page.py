@@ -16,9 +16,11 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from algorithms import title_of
 from reports import api
 from reports.figures.style import METHODS
 from reports.html import vega
+from reports.tables.names import Names
 from tests.reports.conftest import Store
 from tests.support.tools import path_of
 
@@ -139,11 +141,19 @@ def cell_values(browser) -> dict[tuple[str, ...], float | None]:
     return {tuple(place): None if value is None else float(value) for *place, text, value in found if text}
 
 
+def place_of(line) -> tuple[str, str, str]:
+    """The ids of a cell, where the table shows it."""
+    return line.dataset, "label-2" if line.partition == "none" else line.partition, line.algorithm
+
+
 def test_numbers_are_those_of_the_csv(page, stored):
     text = api.render(stored.folder, "small_table", "paper", format="csv")
     lines = pd.read_csv(StringIO(text), dtype=str, keep_default_na=False)
     csv = {
-        (line.dataset, "label-2" if line.partition == "none" else line.partition, line.algorithm): line
+        tuple(
+            Names().value(key, value).plain
+            for key, value in zip(("dataset", "partition", "algorithm"), place_of(line), strict=True)
+        ): line
         for line in lines.itertuples()
     }
     shown = cell_values(page)
@@ -158,24 +168,24 @@ def test_a_column_sorts_down_then_up_then_as_in_the_paper(page):
     before = row_labels(page)
     values = cell_values(page)
     for direction, sign in (("descending", -1), ("ascending", 1)):
-        head(page, "fedavg").click()
-        assert head(page, "fedavg").find_element(By.XPATH, "..").get_attribute("aria-sort") == direction
-        order = [values.get((*label.rsplit(", ", 1), "fedavg")) for label in row_labels(page)]
+        head(page, "FedAvg").click()
+        assert head(page, "FedAvg").find_element(By.XPATH, "..").get_attribute("aria-sort") == direction
+        order = [values.get((*label.rsplit(", ", 1), "FedAvg")) for label in row_labels(page)]
         numbers = [value for value in order if value is not None]
         assert numbers == sorted(numbers, key=lambda value: sign * value) and len(numbers) == 3
         assert order[:3] == numbers  # what has none comes last
-    head(page, "fedavg").click()
+    head(page, "FedAvg").click()
     assert row_labels(page) == before
-    head(page, "partition").click()
+    head(page, "Partition").click()
     partitions = [label.rsplit(", ")[-1] for label in row_labels(page)]
     assert partitions == sorted(partitions)
-    assert [one.text for one in page.find_elements(By.CSS_SELECTOR, "#table-1 [aria-sort]")] == ["partition"]
+    assert [one.text for one in page.find_elements(By.CSS_SELECTOR, "#table-1 [aria-sort]")] == ["Partition"]
 
 
 def test_a_filter_keeps_the_rows_with_all_its_words(page):
     box = page.find_element(By.CSS_SELECTOR, '[data-filters="table-1"]')
-    box.send_keys("LABEL cifar10")
-    assert row_labels(page) == ["cifar10, label-2", "cifar10, label-3"]
+    box.send_keys("#c = CIFAR")
+    assert row_labels(page) == ["CIFAR-10, #C = 2", "CIFAR-10, #C = 3"]
     assert texts(page, '[data-counts="table-1"]') == ["2 of 5 rows"]
     box.send_keys(Keys.CONTROL, "a", Keys.DELETE)
     assert len(row_labels(page)) == 5
@@ -195,19 +205,19 @@ def test_curves_switch_their_axis_their_methods_and_their_panel(page):
         assert chosen.get_attribute("aria-pressed") == "true"
         assert len(page.find_elements(By.CSS_SELECTOR, '#axes [aria-pressed="true"]')) == 1
     drawn = marks(page, "#curve-chart", "line")
-    button(page, "moon", "#lines").click()
+    button(page, "MOON", "#lines").click()
     wait(page, lambda: marks(page, "#curve-chart", "line") == drawn - 1)
-    Select(page.find_element(By.ID, "panel")).select_by_visible_text("cifar10, dir-0.1")
+    Select(page.find_element(By.ID, "panel")).select_by_visible_text("CIFAR-10, Dir(0.1)")
     wait(page, lambda: marks(page, "#curve-chart", "line") == 2)  # fedavg and centralized
-    assert page.find_element(By.ID, "curve-notes").text == "fedavg: 2/3 seeds"
+    assert page.find_element(By.ID, "curve-notes").text == "FedAvg: 2/3 seeds"
 
 
 def test_a_method_with_one_round_is_a_point(page):
-    Select(page.find_element(By.ID, "panel")).select_by_visible_text("cifar10, label-3")
+    Select(page.find_element(By.ID, "panel")).select_by_visible_text("CIFAR-10, #C = 3")
     seen = "#curve-chart svg .mark-symbol.role-mark path[opacity='1']"
     wait(page, lambda: len(page.find_elements(By.CSS_SELECTOR, seen)) == 1)
     (point,) = page.find_elements(By.CSS_SELECTOR, seen)
-    assert "method: moon" in point.get_attribute("aria-label")
+    assert "method: MOON" in point.get_attribute("aria-label")
 
 
 def test_a_curve_looks_as_in_the_figures(page):
@@ -218,7 +228,7 @@ def test_a_curve_looks_as_in_the_figures(page):
     for method in ("fedavg", "moon"):
         assert METHODS[method].color in drawn
         swatch = "return getComputedStyle(arguments[0]).getPropertyValue('--colour')"
-        assert page.execute_script(swatch, button(page, method, "#lines")) == METHODS[method].color
+        assert page.execute_script(swatch, button(page, title_of(method), "#lines")) == METHODS[method].color
     assert drawn[METHODS["fedavg"].color] == "1,0" and drawn[METHODS["moon"].color] == "6,2,1,2"
 
 
@@ -228,9 +238,9 @@ def test_in_the_dark_colours_stay_unless_they_are_too_dark(stored):
         store.add("cifar10 label-2", method, [0.5])
     text = api.render(store.save(), "small_table", "paper", format="html")
     colours = {name: theme["colours"] for name, theme in embedded(text)["themes"].items()}
-    assert colours["light"] == {method: METHODS[method].color for method in ("fedavg", "fedconcat")}
-    assert colours["dark"]["fedavg"] == colours["light"]["fedavg"]
-    light, dark = (re.findall("..", colours[name]["fedconcat"][1:]) for name in ("light", "dark"))
+    assert colours["light"] == {title_of(method): METHODS[method].color for method in ("fedavg", "fedconcat")}
+    assert colours["dark"]["FedAvg"] == colours["light"]["FedAvg"]
+    light, dark = (re.findall("..", colours[name]["FedConcat"][1:]) for name in ("light", "dark"))
     assert all(int(a, 16) < int(b, 16) for a, b in zip(light, dark, strict=True))
 
 
@@ -319,7 +329,7 @@ def test_a_cell_leads_to_its_runs_by_keyboard(page):
     opener.send_keys(Keys.ENTER)
     dialog = page.find_element(By.ID, "dialog")
     assert dialog.get_attribute("open") is not None
-    assert texts(page, "#dialog-title") == ["cifar10, label-2, fedavg"]
+    assert texts(page, "#dialog-title") == ["CIFAR-10, #C = 2, FedAvg"]
     summaries = page.find_elements(By.CSS_SELECTOR, "#dialog summary")
     assert [one.text.split(", ")[1] for one in summaries] == [f"seed {seed}: done" for seed in range(3)]
     summaries[0].send_keys(Keys.ENTER)

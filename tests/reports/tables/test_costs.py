@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from io import StringIO
 
 import pytest
@@ -58,12 +59,12 @@ def test_rounds_and_traffic_until_a_target(grid):
     found = built(grid)
     assert [cell(found, "fedavg", metric).measured for metric in grid.report["metrics"]] == ["3±1", "9±3"]
     assert [cell(found, "moon", metric).measured for metric in grid.report["metrics"]] == ["4±0", "12±0"]
-    assert found.combined.titles == (
-        "fedavg rounds to 40 %",
-        "fedavg MB to 40 %",
-        "moon rounds to 40 %",
-        "moon MB to 40 %",
-    )
+    assert [title.plain for title in found.combined.titles] == [
+        "FedAvg rounds to 40 %",
+        "FedAvg MB to 40 %",
+        "MOON rounds to 40 %",
+        "MOON MB to 40 %",
+    ]
     text = api.render(grid.save(), "small_table", "paper")
     assert (
         "| **3±1** " in text and "| **9±3** " in text and "- rounds to 40 %: the first evaluated round with an" in text
@@ -179,6 +180,26 @@ def test_minutes_and_traffic_of_whole_runs(grid):
     assert cell(found, "fedavg", "accuracy").best
 
 
+def test_minutes_of_a_run_from_the_end_of_another_are_those_of_both(grid):
+    grid.report |= {"metrics": ["accuracy", "minutes"], "metric": "accuracy"}
+    grid.add(ROWS[0], "fedavg", [FAST]).add(ROWS[0], "moon", [SLOW])
+    known = {"seconds": 6, "base_summary": {}}
+    change(grid, "record.json", 0, lambda record: record | known | {"base_seconds": 120})
+    change(grid, "record.json", 1, lambda record: record | known)
+    found = built(grid)
+    assert cell(found, "fedavg", "minutes").measured == "2.1"
+    assert cell(found, "moon", "minutes").caveats == (costs.NOT_RECORDED,)
+    assert not any(note.startswith("n/m seeds") for note in found.notes), "that is another reason"
+
+
+def test_on_the_page_a_first_click_sorts_the_best_to_the_top(grid):
+    grid.report |= {"metrics": ["accuracy", "rounds_to_0.4"], "metric": "accuracy"}
+    grid.add(ROWS[0], "fedavg", [FAST]).add(ROWS[0], "moon", [SLOW])
+    page = api.render(grid.save(), "small_table", "paper", format="html")
+    heads = re.findall(r'data-type="(\w+)"><button type="button">(?:FedAvg|MOON) ?(accuracy|rounds to 40 %)<', page)
+    assert heads == [("number", "accuracy"), ("cost", "rounds to 40 %")] * 2
+
+
 def test_what_records_do_not_say_is_lacking(grid):
     grid.report |= {"metrics": ["mb", "minutes", "mb_to_0.4"], "metric": "mb"}
     grid.add(ROWS[0], "fedavg", [FAST])
@@ -229,7 +250,7 @@ def test_figures_over_a_setting_show_costs(grid):
     found = series.collect({"kind": "by-setting", "setting": "clients"}, expanded, records, saved)["rounds_to_0.4"]
     assert found.points[["x", "mean"]].to_numpy().tolist() == [["20", 2.0], ["40", 4.0]]
     assert found.y_label == "Rounds to 40 %"
-    assert found.caveats == {"cifar10, label-2": ["fedavg at 40: 4 (1 of 2 seeds)", "fedavg at 80: not reached"]}
+    assert found.caveats == {"CIFAR-10, #C = 2": ["FedAvg at 40: 4 (1 of 2 seeds)", "FedAvg at 80: not reached"]}
     assert [text.get_text() for text in lines.draw(found).axes[0].get_xticklabels()] == ["20", "40"]
 
 

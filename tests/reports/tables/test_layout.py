@@ -29,8 +29,8 @@ def test_rows_and_columns_stand_in_the_order_of_the_grid(store):
             store.add(row, algorithm, [0.5])
     store.row_order = [["cifar10", "label-2"], ["svhn", "label-2"], ["svhn", "dir-0.1"]]
     store.column_order = ["fedavg", "fedprox", "moon"]
-    rows = [("cifar10", "label-2"), ("svhn", "label-2"), ("svhn", "dir-0.1")]
-    assert list(table(store)) == [(*row, column) for row in rows for column in ("fedavg", "moon", "extra")]
+    rows = [("CIFAR-10", "#C = 2"), ("SVHN", "#C = 2"), ("SVHN", "Dir(0.1)")]
+    assert list(table(store)) == [(*row, column) for row in rows for column in ("FedAvg", "MOON", "extra")]
 
 
 def test_centralized_stands_once_in_the_first_row_of_its_dataset(store):
@@ -40,19 +40,19 @@ def test_centralized_stands_once_in_the_first_row_of_its_dataset(store):
     for row in ("cifar10 label-2", "cifar10 dir-0.1", "svhn label-2"):
         store.add(row, "fedavg", [0.5])
     assert table(store) == {
-        ("cifar10", "label-2", "centralized"): "70.0",
-        ("cifar10", "label-2", "fedavg"): "50.0",
-        ("cifar10", "dir-0.1", "centralized"): "",
-        ("cifar10", "dir-0.1", "fedavg"): "50.0",
-        ("svhn", "label-2", "centralized"): "80.0",
-        ("svhn", "label-2", "fedavg"): "50.0",
+        ("CIFAR-10", "#C = 2", "Centralized"): "70.0",
+        ("CIFAR-10", "#C = 2", "FedAvg"): "50.0",
+        ("CIFAR-10", "Dir(0.1)", "Centralized"): "",
+        ("CIFAR-10", "Dir(0.1)", "FedAvg"): "50.0",
+        ("SVHN", "#C = 2", "Centralized"): "80.0",
+        ("SVHN", "#C = 2", "FedAvg"): "50.0",
     }
     assert any(note.startswith("centralized: trained once per dataset") for note in notes(store))
 
 
 def test_centralized_alone_keeps_a_row_of_its_own(store):
     store.mirrors = None
-    assert table(store.add("cifar10 none", "centralized", [0.7])) == {("cifar10", "none", "centralized"): "70.0"}
+    assert table(store.add("cifar10 none", "centralized", [0.7])) == {("CIFAR-10", "pooled", "Centralized"): "70.0"}
 
 
 def test_the_best_of_a_row_is_bold_and_so_is_what_prints_alike(store):
@@ -70,8 +70,8 @@ def test_incomplete_substituted_and_lonely_cells_are_never_bold(store):
     assert list(table(store).values()) == [
         "90.0, 1/2 seeds",
         "50.0±0.0",
-        "60.0±0.0, on cifar10",
-        "50.0±0.0, on cifar10",
+        "60.0±0.0, on CIFAR-10",
+        "50.0±0.0, on CIFAR-10",
     ]
 
 
@@ -88,15 +88,15 @@ def test_femnist_of_another_draw_has_its_published_counterpart(store):
     setting = {"clients": 178, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
     store.add("femnist natural", "fedavg", [0.8232], **setting).save()
     text = api.render(store.folder, "small_table", "paper")
-    assert "82.3" in text.partition("fedavg")[2] and "(82.32" in text and "No verdict where" not in text
+    assert "82.3" in text.partition("FedAvg")[2] and "(82.32" in text and "No verdict where" not in text
 
 
 def test_cells_on_incomplete_data_have_no_published_counterpart(store):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.5, 0.5], data_note="5 of 10 classes")
     store.add("cifar10 label-3", "fedavg", [0.5, 0.5, 0.5])
     text = api.render(store.save(), "small_table", "paper")
-    lines = {name: next(line for line in text.splitlines() if f"| {name} " in line) for name in ("label-2", "label-3")}
-    assert "(" not in lines["label-2"] and "(" in lines["label-3"]
+    lines = {name: next(line for line in text.splitlines() if f"| {name} " in line) for name in ("#C = 2", "#C = 3")}
+    assert "(" not in lines["#C = 2"] and "(" in lines["#C = 3"]
     assert "cifar10 was incomplete (5 of 10 classes): these cells have no published counterpart." in text
 
 
@@ -113,7 +113,7 @@ def test_cells_on_incomplete_data_have_no_published_counterpart(store):
 )
 def test_what_is_missing_is_named(store, scores, expected):
     store.mirrors = None
-    assert table(store.add("cifar10 label-2", "fedavg", scores)) == {("cifar10", "label-2", "fedavg"): expected}
+    assert table(store.add("cifar10 label-2", "fedavg", scores)) == {("CIFAR-10", "#C = 2", "FedAvg"): expected}
 
 
 def test_settings_that_have_not_ended_are_named(store):
@@ -127,7 +127,7 @@ def test_settings_that_have_not_ended_are_named(store):
 
 def test_absent_data_is_named_beside_the_published_value(store):
     store.add("svhn label-2", "fedavg", [None] * 3, missing="no data: svhn")
-    assert list(table(store).values()) == ["no data: svhn (82.8±0.5)"]
+    assert list(table(store).values()) == ["no data: SVHN (82.8±0.5)"]
     assert [note for note in notes(store) if "ublished" in note] == [
         "In parentheses: published value (fedconcat, Table 1) and difference, measured minus published, in points."
     ]
@@ -136,7 +136,7 @@ def test_absent_data_is_named_beside_the_published_value(store):
 def test_substitutes_are_named_and_have_no_published_value(store):
     store.add("svhn label-2", "fedavg", [0.828] * 3, substitute="cifar10")
     store.add("cifar10 label-2", "fedavg", [0.536] * 3)
-    assert list(table(store).values()) == ["82.8±0.0, on cifar10", "53.6±0.0 (53.6±0.8, +0.0, inside)"]
+    assert list(table(store).values()) == ["82.8±0.0, on CIFAR-10", "53.6±0.0 (53.6±0.8, +0.0, inside)"]
     assert any(note.startswith("svhn was replaced by cifar10") for note in notes(store))
 
 
@@ -224,12 +224,12 @@ def test_a_gain_is_of_the_same_seeds_and_over_the_cell_that_the_grid_names(store
     store.add("svhn label-2", "moon", [0.5])
     store.report |= {"gains_over": {"algorithm": "fedavg"}, "notes": ["The author says this."]}
     shown = table(store)
-    assert shown["cifar10", "label-2", "moon"].startswith("59.0±7.0 [+4.0±2.0], 2/3 seeds")
-    assert "[" not in shown["cifar10", "label-2", "fedavg"] + shown["svhn", "label-2", "moon"]
+    assert shown["CIFAR-10", "#C = 2", "MOON"].startswith("59.0±7.0 [+4.0±2.0], 2/3 seeds")
+    assert "[" not in shown["CIFAR-10", "#C = 2", "FedAvg"] + shown["SVHN", "#C = 2", "MOON"]
     assert "The author says this." in notes(store)
     assert any(note.startswith("In brackets: gain over algorithm=fedavg, in points") for note in notes(store))
     store.std = "sample"
-    assert table(store)["cifar10", "label-2", "moon"].startswith("59.0±9.9 [+4.0±2.8]")
+    assert table(store)["CIFAR-10", "#C = 2", "MOON"].startswith("59.0±9.9 [+4.0±2.8]")
     csv = api.render(store.save(), "small_table", "paper", format="csv").splitlines()
     assert csv[0].endswith(",run_ids,gain,gain_std") and any(line.endswith(",4.0,2.828427") for line in csv)
     assert r"{\scriptsize [+4.0$\pm$2.8]}" in api.render(store.save(), "small_table", "paper", format="tex")
@@ -244,8 +244,8 @@ def test_a_run_that_stands_in_several_cells_counts_once_in_each(store):
         twin |= {"run": cell["run"], "config": cell["config"]}
     store.report |= {"gains_over": {"algorithm": "fedavg"}}
     store.std = "sample"
-    assert "[+4.3±2.1]" in table(store)["svhn", "label-2", "moon"]
-    assert "[+4.3±2.1]" in table(store)["mnist", "label-2", "moon"]
+    assert "[+4.3±2.1]" in table(store)["SVHN", "#C = 2", "MOON"]
+    assert "[+4.3±2.1]" in table(store)["MNIST", "#C = 2", "MOON"]
 
 
 def test_a_gain_may_be_over_a_cell_of_another_row(store):
@@ -257,10 +257,10 @@ def test_a_gain_may_be_over_a_cell_of_another_row(store):
     store.report |= {"gains_over": {"algorithm": "fedavg", "wrapper": "none"}}
     found = {where[1:]: re.findall(r"\[(.*)\]", text) for where, text in table(store).items()}
     assert found == {
-        ("fedavg", "wrapper=none"): [],
-        ("fedavg", "wrapper=clsnorm"): ["-10.0"],
-        ("clsprox", "wrapper=none"): ["+10.0"],
-        ("clsprox", "wrapper=clsnorm"): ["-20.0"],
+        ("FedAvg", "base"): [],
+        ("FedAvg", "+ clsnorm"): ["-10.0"],
+        ("clsprox", "base"): ["+10.0"],
+        ("clsprox", "+ clsnorm"): ["-20.0"],
     }
 
 
@@ -391,3 +391,14 @@ def test_what_methods_say_about_their_runs_names_their_columns(store):
     assert "fedconcat, fedconcat-id: Features were cached." in notes(store)
     with_facts(store, 2, caveats=["fedavg: features were cached."])
     assert "fedavg: features were cached." in notes(store), "its name once"
+
+
+def test_an_image_folder_is_named_after_its_last_folder(store):
+    folder = "imagefolder:/home/me/private/leaves"
+    store.add(f"{folder} label-2", "fedavg", [0.5]).add(
+        f"{folder} label-3", "fedavg", [None], missing=f"no data: {folder}"
+    )
+    for format in ("md", "tex"):
+        text = api.render(store.save(), "small_table", "paper", format=format)
+        assert "leaves & " in text or "| leaves " in text
+        assert "Data: leaves from pickles" in text and "private" not in text

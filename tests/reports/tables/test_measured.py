@@ -62,7 +62,7 @@ def text_of(store, format: str = "md") -> str:
 
 def test_table_6_shows_each_loss_beside_the_published_one_and_the_smaller_one_of_an_encoder_in_bold(heads):
     head, _, *rows = lines(heads(6, SIX))
-    assert head == ["dataset", "partition", "encoder", "exchange", "Classification loss", "Reconstruction loss"]
+    assert head == ["Dataset", "Partition", "Encoder", "Exchange", "Classification loss", "Reconstruction loss"]
     assert [row[2:] for row in rows] == [
         ["f_e1", "no", "**0.0235** (0.0235, +0.0000)", "0.0700 (0.0646, +0.0054)"],
         ["f_e1", "yes", "0.2000 (0.2345, -0.0345)", "**0.0600** (0.0657, -0.0057)"],
@@ -74,7 +74,7 @@ def test_table_6_shows_each_loss_beside_the_published_one_and_the_smaller_one_of
 def test_table_7_compares_the_four_encoders(heads):
     store = heads(7, SEVEN)
     head, _, *rows = lines(store)
-    assert head[2:] == ["encoder", "Classification loss", "Reconstruction loss"]
+    assert head[2:] == ["Encoder", "Classification loss", "Reconstruction loss"]
     assert [row[2:] for row in rows] == [
         ["f_e1", "0.1000 (0.0810, +0.0190)", "**0.0800** (0.0817, -0.0017)"],
         ["f_e2", "0.2000 (0.2456, -0.0456)", "0.0900 (0.0823, +0.0077)"],
@@ -99,7 +99,7 @@ def test_what_was_measured_on_something_else_has_no_published_counterpart(heads,
 
 def test_a_stand_in_is_named_in_every_cell_and_nothing_is_best(heads):
     store = heads(6, SIX, substitute="mnist")
-    assert lines(store)[2][2:] == ["f_e1", "no", "0.0235, on mnist", "0.0700, on mnist"]
+    assert lines(store)[2][2:] == ["f_e1", "no", "0.0235, on MNIST", "0.0700, on MNIST"]
     assert "**" not in text_of(store)
 
 
@@ -114,7 +114,7 @@ def test_a_head_that_diverged_has_no_number(heads):
     ("options", "losses", "shown"),
     [
         ({"status": "diverged"}, None, "diverged (0.0235)"),
-        ({"missing": "no data: fmnist"}, None, "no data: fmnist (0.0235)"),
+        ({"missing": "no data: fmnist"}, None, "no data: FMNIST (0.0235)"),
         ({}, None, "0/1 seeds (0.0235)"),
     ],
 )
@@ -153,8 +153,8 @@ def test_table_8_counts_what_is_here_beside_what_is_published(store):
     store.add("svhn none", "centralized", [None], missing="no data: svhn")
     probe(store, store.cells[0], "dataset-sizes", {"values": {"": COUNTS}})
     assert lines(store)[2:] == [
-        ["cifar10", "50,000 (50,000, +0)", "9,000 (10,000, -1,000)", "10 (10, +0)"],
-        ["svhn", *(f"no data: svhn ({count})" for count in ("73,257", "26,032", "10"))],
+        ["CIFAR-10", "50,000 (50,000, +0)", "9,000 (10,000, -1,000)", "10 (10, +0)"],
+        ["SVHN", *(f"no data: SVHN ({count})" for count in ("73,257", "26,032", "10"))],
     ]
     text = text_of(store)
     assert "- Incomplete data: cifar10: 9,000 test images." in text and "no published counterpart" not in text

@@ -83,10 +83,10 @@ def test_standings_stand_below_the_table_in_every_format(grid):
     paths = api.write(grid.save(), "small_table", "paper")
     text = paths["md"].read_text()
     assert "## Mean ranks and wins over 4 rows\n" in text
-    assert "| fedavg | 1.62 [1.00, 2.50] | | 62 [25, 100] | 75 [25, 100] |" in " ".join(text.split())
+    assert "| FedAvg | 1.62 [1.00, 2.50] | | 62 [25, 100] | 75 [25, 100] |" in " ".join(text.split())
     assert "95% percentile intervals of 9,999 bootstrap samples" in text and "of 4 rows they are too narrow" in text
     latex = paths["tex"].read_text()
-    assert latex.count(r"\begin{table*}") == 2 and r"\caption{Mean ranks and wins over 4 rows}" in latex
+    assert latex.count(r"\begin{table") == 2 and r"\caption{Mean ranks and wins over 4 rows}" in latex
     lines = list(csv.DictReader(StringIO(paths["standings"].read_text())))
     assert paths["standings"].name == "small_table@paper-standings.csv"
     assert lines[0] | {"low": "", "high": ""} == {
@@ -168,7 +168,7 @@ def test_by_seed_all_metrics_stand_in_one_table_with_the_best_at_the_top(board):
     )
     below = text[text.index("## Mean ranks") :]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in below.splitlines() if line.startswith("| ")]
-    assert [row[0] for row in rows] == ["algorithm", "fedprox", "fedavg", "moon"]
+    assert [row[0] for row in rows] == ["Method", "FedProx", "FedAvg", "MOON"]
     assert rows[0][1:] == ["by accuracy", "by rounds to 50 %"] and rows[1][1] == "1.12 [1.00, 1.38]"
 
 
@@ -177,4 +177,4 @@ def test_by_seed_methods_that_have_not_been_played_are_left_out(board):
         board.add(row, "scaffold", [0.9, None])
     text = api.render(board.save(), "small_table", "paper")
     below = text[text.index("## Mean ranks") :]
-    assert "over 4 pairs" in below and "| scaffold" not in below
+    assert "over 4 pairs" in below and "| SCAFFOLD" not in below

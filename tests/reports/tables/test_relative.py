@@ -62,7 +62,7 @@ def found(report, metric, row, partition="label-shift"):
 def cell_of(report, row, title):
     table = report.combined
     (line,) = (line for line in table.rows if line.labels == row)
-    return line.cells[table.titles.index(title)]
+    return line.cells[[name.plain for name in table.titles].index(title)]
 
 
 def test_all_numbers_that_the_authors_print_follow_from_the_accuracies_of_their_clients(grid, report_of):
@@ -107,11 +107,11 @@ def test_a_cell_without_a_reference_says_so_instead_of_a_number(grid, report_of)
     add(grid, "fmnist label-shift", "fedavg", HIGH, HIGH, HIGH)
     add(grid, "cifar10 feature-shift", "fedavg", HIGH, HIGH, HIGH)
     report = report_of(grid)
-    some = cell_of(report, ("fedavg", "none"), "label-shift IPR")
+    some = cell_of(report, ("fedavg", "none"), "label shift IPR")
     assert some.measured == "50.0" and some.caveats == ("1/3 seeds", "others no reference")
-    none = cell_of(report, ("fedavg", "none"), "feature-shift IPR")
+    none = cell_of(report, ("fedavg", "none"), "feature shift IPR")
     assert none.measured == "" and none.caveats == ("no reference",)
-    assert cell_of(report, ("fedavg", "none"), "feature-shift own accuracy").measured == "60.0±0.0"
+    assert cell_of(report, ("fedavg", "none"), "feature shift own accuracy").measured == "60.0±0.0"
     lines = [*csv.DictReader(StringIO(api.render(grid.save(), "small_table", "paper", format="csv")))]
     assert {(line["metric"], line["lacking"]) for line in lines if line["partition"] == "feature-shift"} == {
         ("own_accuracy", ""),
@@ -131,7 +131,7 @@ def test_a_run_on_other_data_is_no_reference(grid, report_of, other):
     grid.report |= {"rows": ["algorithm"], "compared": ["algorithm"], "reference": {"algorithm": "local"}}
     grid.add("fmnist label-shift", "local", [0.525], own=[LOCAL], **other)
     grid.add("fmnist label-shift", "fedavg", [0.6], own=[HIGH])
-    cell = cell_of(report_of(grid), ("fedavg",), "label-shift RSD")
+    cell = cell_of(report_of(grid), ("fedavg",), "label shift RSD")
     assert cell.measured == "" and cell.caveats == ("no reference",)
 
 
@@ -140,13 +140,13 @@ def test_a_run_with_another_number_of_clients_is_no_reference(grid, report_of, c
     grid.report |= {"rows": ["algorithm"], "compared": ["algorithm"], "reference": {"algorithm": "local"}}
     grid.add("fmnist label-shift", "local", [float(np.mean(LOCAL[:count]))], own=[LOCAL[:count]])
     grid.add("fmnist label-shift", "fedavg", [0.6], own=[HIGH])
-    assert cell_of(report_of(grid), ("fedavg",), "label-shift IPR").caveats == ("no reference",)
+    assert cell_of(report_of(grid), ("fedavg",), "label shift IPR").caveats == ("no reference",)
 
 
 def test_runs_whose_clients_have_no_test_data_are_named(grid, report_of):
     grid.report |= {"rows": ["algorithm"], "compared": ["algorithm"], "reference": {"algorithm": "local"}}
     grid.add("fmnist label-2", "local", [0.5], personal=True).add("fmnist label-2", "fedavg", [0.6])
-    cell = cell_of(report_of(grid), ("fedavg",), "label-2 IPR")
+    cell = cell_of(report_of(grid), ("fedavg",), "#C = 2 IPR")
     assert cell.measured == "" and cell.caveats == ("no test data of clients",)
 
 
@@ -185,7 +185,7 @@ def test_agreement_takes_the_smallest_published_spread_as_the_winner(grid, repor
     add(grid, "fmnist label-shift", "fedavg", HIGH, HIGH, **about)
     add(grid, "fmnist label-shift", "fedavg", EVEN, EVEN, wrapper="fedcollab", variant="+fedcollab", **about)
     report = report_of(grid)
-    assert cell_of(report, ("fedavg", "fedcollab"), "label-shift RSD").published[0] == "5.99±0.41"
+    assert cell_of(report, ("fedavg", "fedcollab"), "label shift RSD").published[0] == "5.99±0.41"
     (sentence,) = (note for note in report.notes if note.startswith("Agreement"))
     assert "same winner in 1 of 1" in sentence and "in 1 of 1 for fedavg fedcollab" in sentence
 
@@ -195,9 +195,10 @@ def test_metrics_stand_side_by_side_and_the_reference_is_not_compared_with_itsel
     shown = report.combined
     assert shown.row_keys == ("algorithm", "wrapper")
     names = ("own accuracy", "IPR", "RSD")
-    blocks = ("label-shift", "feature-shift")
-    assert shown.blocks == tuple((block, 3) for block in blocks) and shown.columns == names * 2
-    assert shown.titles == tuple(f"{block} {name}" for block in blocks for name in names)
+    blocks = ("label shift", "feature shift")
+    assert [(block.plain, count) for block, count in shown.blocks] == [(block, 3) for block in blocks]
+    assert shown.columns == names * 2
+    assert [title.plain for title in shown.titles] == [f"{block} {name}" for block in blocks for name in names]
     local = shown.rows[0]
     assert local.labels == ("local", "none") and [cell and cell.measured for cell in local.cells[:3]] == [
         "52.5±0.0",
@@ -212,22 +213,22 @@ def test_all_formats_show_all_metrics(table):
         format: api.render(table.save(), "small_table", "paper", format=format)
         for format in ("md", "tex", "csv", "html")
     }
-    assert texts["md"].count("| algorithm ") == 1 and "| 100.0±0.0" in texts["md"].replace("**", "")
+    assert texts["md"].count("| Method ") == 1 and "| 100.0±0.0" in texts["md"].replace("**", "")
     assert texts["tex"].count(r"\begin{table*}") == 1
     assert (
-        r"\multicolumn{3}{c}{label-shift}" in texts["tex"] and r"\cmidrule(lr){3-5}\cmidrule(lr){6-8}" in texts["tex"]
+        r"\multicolumn{3}{c}{label shift}" in texts["tex"] and r"\cmidrule(lr){3-5}\cmidrule(lr){6-8}" in texts["tex"]
     )
     lines = [*csv.DictReader(StringIO(texts["csv"]))]
     assert all(f"- {name}: " in texts["md"] for name in ("own accuracy", "IPR", "RSD")), "as in the headings"
     assert {line["metric"] for line in lines} == {*LAYOUT["metrics"]} and "lacking" not in lines[0]
     page = texts["html"]
-    assert page.count('<th scope="col" data-type="number"><button type="button">label-shift RSD</button>') == 1
+    assert page.count('<th scope="col" data-type="cost"><button type="button">label shift RSD</button>') == 1
     assert "<h2>Own accuracy, IPR, RSD</h2>" in page and "rsd (last)" in page
     panels = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["curves"]["panels"]
     assert [panel["title"] for panel in panels] == [
-        f"{partition}{wrapper}" for partition in ("label-shift", "feature-shift") for wrapper in ("", ", fedcollab")
+        f"{partition}{wrapper}" for partition in ("label shift", "feature shift") for wrapper in ("", " + FedCollab")
     ], "a panel per setting, of accuracy only"
-    assert [*panels[0]["lines"]] == ["local", "fedavg"]
+    assert [*panels[0]["lines"]] == ["Local", "FedAvg"]
 
 
 def test_further_rounds_show_the_accuracies_only(table, report_of):

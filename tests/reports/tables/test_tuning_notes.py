@@ -45,10 +45,10 @@ def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):
     text = text_of(searched)
     section = text.split("## Chosen hyper-parameters\n\n")[1].split("\n\n")[0]
     rows = [[part.strip() for part in line.strip("|").split("|")] for line in section.splitlines()]
-    assert rows[0] == ["dataset", "partition", "algorithm", "chosen"]
+    assert rows[0] == ["Dataset", "Partition", "Method", "Chosen"]
     assert rows[2:] == [
-        ["cifar10", "label-2", "fedprox", "mu=0.01235"],
-        ["cifar10", "dir-0.1", "fedprox", "mu=3"],
+        ["CIFAR-10", "#C = 2", "FedProx", "μ=0.01235"],
+        ["CIFAR-10", "Dir(0.1)", "FedProx", "μ=3"],
     ], "methods without a choice have no row"
     assert (
         "- Hyper-parameters were chosen on validation data (15% of each class of each client; no test image was read), and "
@@ -89,7 +89,7 @@ def test_the_csv_says_on_which_split_each_cell_was_tuned(store, tuned, expected)
 
 def test_choices_stand_in_latex_too(searched):
     text = text_of(searched, format="tex")
-    assert r"\caption{Chosen hyper-parameters}" in text and "mu=0.01235" in text
+    assert r"\caption{Chosen hyper-parameters}" in text and r"$\mu$=0.01235" in text
 
 
 def test_all_rounds_of_a_tuned_grid_have_a_column_for_what_was_chosen(searched):

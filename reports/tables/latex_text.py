@@ -16,6 +16,9 @@ _SPECIAL = {
     "≥": r"$\geq$",
     "≈": r"$\approx$",
     "→": r"$\to$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "†": r"$\dagger$",
     "∞": r"$\infty$",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }

@@ -1,0 +1,249 @@
+"""For notebooks: results as tables of pandas, and one run in this process.
+
+    from bench.api import load_rounds, load_runs, play, table
+
+`load_runs`, `load_rounds` and `table` read a results directory; they need neither PyTorch nor Ray. `play` trains one run
+without Ray, with the numbers that `python -m bench run` gets. Mistakes raise `bench.errors.ConfigError`, `StoreError` or
+`datasets.DataError`, each with one message that says what to do.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from bench.errors import ConfigError, StoreError, unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bench.config.schema import RunConfig
+    from bench.results.records import RunRecord
+    from bench.results.store import Store
+    from bench.simulation.run import Run
+
+# Imports are inside functions: who reads results does not wait for PyTorch.
+
+
+def load_runs(results_dir: "Path | str" = "results") -> "pd.DataFrame":
+    """Every run of a results directory that has ended, one row per run.
+
+    Damaged runs are left out, with a warning that names their files. Runs of searches are there too: their `split` is
+    "validation".
+
+    Args:
+        results_dir: as `--results-dir` of the command line.
+
+    Returns:
+        Columns, NaN where they do not apply:
+
+        - `run`: the run id.
+        - settings by their names (`dataset`, `partition`, `model`, `clients`, `seed`, ...), and `versions` of its parts.
+        - `algorithm`: name of the method; `base`: of the method inside a wrapper, "none" without one. CCVR on top of MOON is
+          `ccvr` with the base `moon`.
+        - options of the method by their names (`mu`), those of a base as `base.mu`. An option that is called as another
+          column is `algorithm.<option>`.
+        - `status` (done, diverged, failed, stopped), `reason`, `rounds_trained`.
+        - `accuracy_last`, `accuracy_best`, `accuracy_last10` and `accuracy_last10_std` of every accuracy that was measured
+          (`own_accuracy_last`, ...), in [0, 1].
+        - `hellinger`, `jensen_shannon`, `classes_per_client`, `size_variation`: label skew, see `datasets.skew.Skew`.
+        - `seconds` of training and evaluation, `base_seconds` of the run from whose end it started, `bytes_per_client` sent
+          and received, mean over clients.
+        - `client_accuracies`: a list per run, where clients have test data of their own.
+        - `engine`, `device`, `threads`, `peak_memory_mb`, `commit`, `data_note`, `started` and `finished` (UTC).
+        - `grids`: list of the stored `<grid>@<budget>` that show the run.
+
+        Of what no run has, there is no column.
+
+    Raises:
+        StoreError: if there is no such directory, or no run in it has ended.
+    """
+    from reports.exports.frames import runs_frame
+
+    with _opened(results_dir) as store:
+        return runs_frame(store)
+
+
+def load_rounds(results_dir: "Path | str" = "results") -> "pd.DataFrame":
+    """Every round of every run of a results directory that has ended, one row per round.
+
+    Args:
+        results_dir: as in `load_runs`.
+
+    Returns:
+        The columns of `load_runs` that say what was run (`run`, settings, options) and `status`; then `round` (from 1),
+        accuracies in [0, 1] (NaN in rounds that were not evaluated), `loss`, `bytes_down` and `bytes_up` (since the first
+        round, mean over clients), `examples` and `seconds` (since the first round), `examples_per_second` (of the round).
+
+    Raises:
+        StoreError: as `load_runs`.
+    """
+    from reports.exports.frames import rounds_frame
+
+    with _opened(results_dir) as store:
+        return rounds_frame(store)
+
+
+def table(
+    grid: str, results_dir: "Path | str" = "results", budget: str = "paper", value: str | None = None
+) -> "pd.DataFrame":
+    """The table of a grid, one row per cell and metric, in the order of the table.
+
+    `table(...).pivot(index="partition", columns="algorithm", values="mean")` has the shape of the printed one.
+
+    Args:
+        grid: name of a grid that was run.
+        results_dir: as in `load_runs`.
+        budget: its budget, with what was overridden, as in the names of the files: "small", "smoke+rounds=5".
+        value: `last`, `best` or `last10` rounds; None for the grid's own.
+
+    Returns:
+        Columns, NaN where they do not apply:
+
+        - the axes of the table, and `dataset`, `partition`, `algorithm`, `model`, `clients`, `participation`.
+        - `metric`, `value`; `mean` and `std` over seeds in percent, or in the unit of a cost, not rounded; `seeds`, and how
+          many are `done`, `missed` (a target), `diverged`, `failed`.
+        - `choice` of hyper-parameters, of how many `settings` how many were `tried`.
+        - `gain` and `gain_std` over the cell that the grid names; `best` of its row; `not_significant`: not the best, but
+          not distinguishable from it; `p_value` of that.
+        - `published_mean`, `published_std`, `difference` of the means and `verdict`.
+        - `missing` data, `substitute` dataset, `run_ids`: list of ids, as `run` of `load_runs`.
+
+    Raises:
+        StoreError: if there is no such directory, or it holds no such grid at this budget.
+        ConfigError: if there is no such grid at all.
+        ValueError: if the value is unknown.
+    """
+    from bench.experiments import grid_files
+    from reports import api
+
+    with _opened(results_dir) as store:
+        stored = {name.split("@", 1)[0] for name in store.grids()}
+        if grid not in stored and grid not in grid_files.names():
+            raise ConfigError([unknown("grid", grid, sorted({*stored, *grid_files.names()}))])
+        return api.cells(store, grid, budget, value=value)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run that was played in this process.
+
+    Attributes:
+        config: every setting and option, resolved.
+        record: what `record.json` of a results directory holds, without dates: id, status, summary, seconds, skew, ...
+        rounds: one row per round, columns as the measured ones of `load_rounds`.
+        run: its last state. `run.deployed` has the model that clients use now (`model`, `params`, `buffers`; None if the run
+            has diverged), `run.task` the data of all clients.
+    """
+
+    config: "RunConfig"
+    record: "RunRecord"
+    rounds: "pd.DataFrame"
+    run: "Run"
+
+
+def play(
+    config: "RunConfig | Mapping[str, Any]",
+    *,
+    data_dir: "Path | str | None" = None,
+    on_round: Callable[[dict[str, Any]], object] | None = None,
+    device: str = "cpu",
+    engine: str = "auto",
+    threads: int = 1,
+) -> Played:
+    """Trains one run in this process, without Ray. Nothing is stored.
+
+    The numbers are those of `python -m bench run --algorithm ... --dataset ... --partition ... --set ...`: the config is
+    resolved in the same way, and the run has the same id.
+
+    Args:
+        config: `dataset`, `partition`, `algorithm` and any further setting or option of the method, as in a cell of a grid:
+            `{"dataset": "digits", "partition": "label-2", "algorithm": "fedprox", "mu": 0.1, "seed": 1}`, with `wrapper` for
+            a method around it. Or a complete config: a `RunConfig`, or the content of a `config.json`.
+        data_dir: where the images are; None for $SKEWBENCH_DATA.
+        on_round: gets the row of every round when it ends. What it raises ends the run.
+        device: "cpu" or "cuda".
+        engine: "loop", "vectorised", or "auto" for the faster one.
+        threads: of PyTorch, while the run is trained. Trials have one; others round sums in another way.
+
+    Raises:
+        ConfigError: with all mistakes of the config and of the other arguments.
+        datasets.DataError: if the dataset is not there, or damaged.
+        ValueError: if the parts of the config do not fit the images.
+    """
+    from bench.config.schema import run_id
+    from bench.execution.worker import make_deterministic
+    from bench.experiments.one_run import prepare
+    from bench.provenance import commit
+    from bench.results.schema import SCHEMA
+    from bench.simulation.run import Run
+    from reports.exports.frames import rows_frame
+
+    named = data_dir or os.environ.get("SKEWBENCH_DATA")
+    folder = Path(named) if named else None
+    resolved, dataset = prepare(config, folder, _validate(device, engine, threads, on_round))
+    if device == "cuda":
+        make_deterministic()
+    with _torch_threads(threads):
+        run = Run(resolved, dataset, device=device, engine=engine, data_dir=folder)
+        while not run.finished:
+            row = run.step()
+            if on_round:
+                on_round({**row})
+        record = {"id": run_id(resolved), "schema": SCHEMA, **run.result(), "commit": commit()}
+    return Played(resolved, cast("RunRecord", record), rows_frame(run.rows), run)
+
+
+@contextmanager
+def _opened(results_dir: "Path | str") -> "Iterator[Store]":
+    """A results directory to read, with a warning at the end that names the damaged ones of the files that were read.
+
+    Raises:
+        StoreError: if it is not there.
+    """
+    from bench.results.store import Store
+
+    store = Store(results_dir)
+    if not store.folder.is_dir():
+        raise StoreError(f"There is no results directory {store.folder}; `python -m bench run` writes one.")
+    try:
+        yield store
+    finally:
+        if store.damaged:
+            files = "; ".join(
+                f"{path.relative_to(store.folder)} {what}" for path, what in sorted(store.damaged.items())
+            )
+            warnings.warn(f"What damaged files of {store.folder} hold is left out: {files}.", stacklevel=4)
+
+
+def _validate(device: str, engine: str, threads: int, on_round: object) -> list[str]:
+    """Mistakes in how a run is to be trained."""
+    import torch
+
+    from bench.simulation.engines import ENGINES
+
+    choices = (("device", device, ("cpu", "cuda")), ("engine", engine, ("auto", *ENGINES)))
+    mistakes = [unknown(kind, name, known) for kind, name, known in choices if name not in known]
+    if device == "cuda" and not torch.cuda.is_available():
+        mistakes.append("PyTorch finds no GPU on this machine; use the device cpu.")
+    if type(threads) is not int or threads < 1:
+        mistakes.append(f"threads must be an integer of at least 1, but got {threads!r}.")
+    if on_round is not None and not callable(on_round):
+        mistakes.append(f"on_round must be a function of a row, but got {on_round!r}.")
+    return mistakes
+
+
+@contextmanager
+def _torch_threads(number: int) -> "Iterator[None]":
+    """Lets PyTorch use so many threads for a while."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

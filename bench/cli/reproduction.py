@@ -1,0 +1,47 @@
+"""`reproduction`: which published numbers have been played at their own budget."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.console import explained, name_damaged, say
+
+
+def reproduction(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER...", help="Results directories, or folders in which some lie.")
+    ],
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            "--write", metavar="PAGE", help="Print nothing, but replace the part between the markers of a page."
+        ),
+    ] = None,
+) -> None:
+    """List every published number that has been played at its own budget, and the command that plays it."""
+    from reports.reproduction import page, played
+
+    with explained():
+        stores, mistakes = [], []
+        for folder in folders:
+            try:
+                stores += played.stores_in(folder)
+            except ValueError as error:
+                mistakes.append(str(error))
+        try:
+            if write:
+                page.around(write)
+        except ValueError as error:
+            mistakes.append(str(error))
+        if mistakes:
+            raise ValueError(" ".join(mistakes))
+        for store in stores:
+            name_damaged(store)
+        text = page.render(played.find_played(stores))
+        if write:
+            page.write(write, text)
+            say(f"Saved: {write}")
+        else:
+            sys.stdout.write(text)

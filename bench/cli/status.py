@@ -1,0 +1,216 @@
+"""`python -m bench status`: what a results directory holds at this moment, and how long the rest takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Column, Table
+from rich.text import Text
+
+from bench.cli import options as given
+from bench.cli.console import console, explained, name_damaged, say
+from bench.cli.options import RESULTS
+
+if TYPE_CHECKING:
+    from bench.results.records import StoredCell, StoredGrid
+    from bench.results.snapshot import RunState, Snapshot
+    from bench.results.store import Store
+
+_ALWAYS = ("finished", "running", "failed", "not begun")
+_COLUMNS = ("finished", "diverged", "running", "interrupted", "failed", "stopped", "not begun", "no data")
+_NO_GRID = "in no grid"
+
+
+def status(
+    grid: Annotated[
+        str | None, typer.Option("--grid", help="Only this grid: NAME, or NAME@BUDGET; all of them if left out.")
+    ] = None,
+    results_dir: given.ResultsOption = RESULTS,
+) -> None:
+    """Say what a results directory holds: runs that have finished, run or have failed, and how long the rest takes.
+
+    It can be asked at any time, also while a driver is at work.
+    """
+    from bench.results.snapshot import read_snapshot
+    from bench.results.store import Store
+
+    with explained():
+        store = Store(results_dir)
+        snapshot = read_snapshot(store)
+        states = snapshot.runs
+        name, budget = given.stored_name(grid, None)
+        grids = {label: stored for label in store.grids() if (stored := store.grid(label))}
+        shown = {
+            label: stored
+            for label, stored in grids.items()
+            if name in (None, stored["grid"]) and budget in (None, stored["budget"])
+        }
+        if grid and not shown:
+            raise ValueError(f"{store.folder} holds no results of {grid}, only: {', '.join(grids) or 'nothing yet'}.")
+        name_damaged(store, looked=True)
+        cells = {label: _current(stored, states) for label, stored in shown.items()}
+        others = {} if grid else _others(grids.values(), states)
+        _say_driver(store, snapshot)
+        if cells or others:
+            console.print(_table(shown, cells, others, states, max(1, len(snapshot.running))))
+        _say_running(store, snapshot, shown, others)
+        if not grid:
+            _say_searches(store)
+
+
+def _current(grid: StoredGrid, states: Mapping[str, RunState]) -> list[StoredCell]:
+    """The cells of a grid that count, as in a report: of those that differ only in the versions of their parts the last one
+    that has ended, else the last one."""
+    current: dict[str, tuple[bool, StoredCell]] = {}
+    for cell in grid["cells"]:
+        key = json.dumps([cell["dataset"], cell["choice"], {**cell["config"], "versions": None}], sort_keys=True)
+        state = states.get(cell["run"] or "")
+        has_ended = bool(state) and state.status in ("done", "diverged")
+        if has_ended or not current.get(key, (False,))[0]:
+            current[key] = (has_ended, cell)
+    return [cell for _, cell in current.values()]
+
+
+def _others(grids: Iterable[StoredGrid], states: Mapping[str, RunState]) -> dict[str, RunState]:
+    """The runs that are in no grid: those of searches, and those from whose end others start."""
+    named = {cell["run"] for stored in grids for cell in stored["cells"]}
+    return {run: state for run, state in states.items() if run not in named}
+
+
+def _table(
+    grids: Mapping[str, StoredGrid],
+    cells: Mapping[str, list[StoredCell]],
+    others: Mapping[str, RunState],
+    states: Mapping[str, RunState],
+    at_once: int,
+) -> Table:
+    """A line per grid and budget, and one for the runs that are in none."""
+    from bench.results.time_left import time_left
+
+    rows = []
+    for label, held in cells.items():
+        runs = {cell["run"] for cell in held if cell["run"]}
+        counts = Counter(_column(states.get(run)) for run in runs)
+        counts["no data"] = sum(cell["run"] is None for cell in held)
+        left = time_left(grids[label], held, states, at_once)
+        rows.append((label, counts, _left(left), _last_ended(states[run] for run in runs if run in states)))
+    if others:
+        rows.append((_NO_GRID, Counter(map(_column, others.values())), "", _last_ended(others.values())))
+    columns = [name for name in _COLUMNS if name in _ALWAYS or any(counts[name] for _, counts, *_ in rows)]
+    table = Table(
+        "grid",
+        *(Column(name, justify="right") for name in (*columns, "left")),
+        "last ended",
+        caption=f"left: at the speed of the runs that have ended, {at_once} at once; failed runs are not repeated",
+        caption_justify="left",
+    )
+    for label, counts, left, last in rows:
+        table.add_row(Text(label), *(str(counts[name]) for name in columns), left, last)
+    return table
+
+
+def _column(state: RunState | None) -> str:
+    """The column in which a run is counted."""
+    if state is None:
+        return "not begun"
+    return "finished" if state.status == "done" else state.status
+
+
+def _left(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    return f"about {_duration(seconds)}" if seconds else ""
+
+
+def _last_ended(states: Iterable[RunState]) -> str:
+    """ "14:03, 3 min ago"; "" if none has ended."""
+    times = [ended for state in states if (ended := _time(state.finished))]
+    if not times:
+        return ""
+    ago = max(0.0, time.time() - max(times))
+    return f"{_clock(max(times))}, {_duration(ago)} ago"
+
+
+def _time(text: str | None) -> float | None:
+    """Seconds since the epoch, of a time as records have it; None of one that cannot be read."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _clock(seconds: float) -> str:
+    """ "14:03" today, "2026-11-22 14:03" on other days."""
+    then = datetime.fromtimestamp(seconds)
+    return f"{then:%H:%M}" if then.date() == datetime.now().date() else f"{then:%Y-%m-%d %H:%M}"
+
+
+def _duration(seconds: float) -> str:
+    """ "40 s", "12 min", "2 h 10 min" or "3 d 4 h"."""
+    if round(seconds) < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def _say_driver(store: Store, snapshot: Snapshot) -> None:
+    if snapshot.at_work_since is None:
+        say(f"No driver is at work in {store.folder}.")
+        return
+    trials = "1 trial" if len(snapshot.running) == 1 else f"{len(snapshot.running)} trials"
+    say(f"A driver is at work in {store.folder} since {_clock(snapshot.at_work_since)}; running: {trials}.")
+
+
+def _say_running(
+    store: Store, snapshot: Snapshot, grids: Mapping[str, StoredGrid], others: Mapping[str, RunState]
+) -> None:
+    """A line for each trial that is running, of those that are shown."""
+    held = {cell["run"]: (cell, stored) for stored in grids.values() for cell in stored["cells"]}
+    for run in snapshot.running:
+        if run not in held and run not in others:
+            continue
+        config = held[run][0]["config"] if run in held else store.config(run) or {}
+        name = _name_of(*held[run]) if run in held else _name_of_config(config)
+        say(f"{run}  {name}: round {snapshot.runs[run].rounds} of {config.get('rounds', '?')}")
+
+
+def _name_of(cell: StoredCell, grid: StoredGrid) -> str:
+    """A run for people: "cifar10 label-2 fedprox clients=200 mu=0.01 seed 0"."""
+    from bench.experiments.labels import chosen_in, pairs, value_of
+
+    first = ("dataset", "partition", "algorithm")
+    axes = dict.fromkeys([*grid["report"]["rows"], grid["report"]["columns"]])
+    others = {key: value for key in axes if key not in first and (value := value_of(cell, key)) is not None}
+    words = [str(value_of(cell, key)) for key in first]
+    return " ".join([*words, *pairs(others | chosen_in(cell)), f"seed {cell['seed']}"])
+
+
+def _name_of_config(config: Mapping[str, Any]) -> str:
+    """`_name_of` of a run that is in no grid, with all options of its method."""
+    from bench.experiments.labels import shown
+
+    words = [*(str(shown(config.get(key, ""))) for key in ("dataset", "partition", "algorithm"))]
+    return " ".join(
+        [*words, f"seed {config.get('seed', '?')}", *["on validation data"] * ("validation_share" in config)]
+    )
+
+
+def _say_searches(store: Store) -> None:
+    """A line per search; what its configurations have reached is in the files that it leaves in `reports`."""
+    for name in store.searches():
+        if found := store.search(name):
+            samples = found.get("samples")
+            count = len(found["proposed"]) if samples is None else f"{len(found['proposed'])} of {samples}"
+            runs = "1 run" if len(found["configs"]) == 1 else f"{len(found['configs'])} runs"
+            say(f"Search {name}: {count} configurations begun, {runs} each.")

@@ -1,0 +1,88 @@
+"""What a grid file may say about names, and about how the published table is arranged, checked."""
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+from bench.errors import require_known
+from bench.experiments.figure_schema import Part
+from bench.experiments.labels import HEADINGS, contender
+
+
+def _with_texts_as_keys(given: Any) -> Any:
+    """YAML reads 100 as a number, but ids are texts."""
+    if not isinstance(given, dict):
+        return given
+    return {
+        key: {str(id): name for id, name in of.items()} if isinstance(of, dict) else of for key, of in given.items()
+    }
+
+
+OwnNames = Annotated[dict[str, dict[str, str]], BeforeValidator(_with_texts_as_keys)]
+"""Axis -> id -> name. Of `axes`: axis -> its heading."""
+
+
+class Printed(Part):
+    """How the published table is arranged, which `report --style paper` repeats, where it is not as the report.
+
+    An axis may be several of the report's that have one label together, "algorithm wrapper"; its ids are such values,
+    "fedavg ccvr".
+
+    Attributes:
+        rows, columns: axes; none for those of the report.
+        names: those of this table alone. Rows and columns stand in the order in which their axis names them.
+    """
+
+    rows: list[str] = []
+    columns: str = ""
+    names: OwnNames = {}
+
+    def axes(self, rows: Sequence[str], columns: str) -> list[str]:
+        """The axes of the published table, those of its rows first.
+
+        Args:
+            rows, columns: of the report.
+        """
+        return [*(self.rows or rows), self.columns or columns]
+
+
+def check_axes(printed: Printed, rows: Sequence[str], columns: str, values: Mapping[str, Collection[Any]]) -> None:
+    """Raises ValueError unless the published table has the axes of the report, each once, but for those with one value.
+
+    Args:
+        rows, columns: of the report.
+        values: as in `check_names`.
+    """
+    own, shown = " ".join(printed.axes(rows, columns)).split(), [*rows, columns]
+    left_out = [axis for axis in shown if axis not in own and len({*map(str, values.get(axis, ()))}) != 1]
+    if left_out or len({*own}) < len(own) or {*own} - {*shown}:
+        raise ValueError(
+            f"printed must show the rows and columns of the report, each once ({', '.join(shown)}; those of one value may be "
+            f"left out), but got {', '.join(own)}."
+        )
+
+
+def check_names(
+    names: Mapping[str, Mapping[str, str]], axes: Sequence[str], values: Mapping[str, Collection[Any]]
+) -> None:
+    """Raises ValueError for names of what there is not, and for one name of two things.
+
+    Args:
+        axes: of the table.
+        values: axis -> its values, as far as these are known; an axis without any may have all.
+    """
+    for axis, own in names.items():
+        require_known("axis in names", [axis], [HEADINGS, *axes])
+        known = [*axes] if axis == HEADINGS else [*_ids(axis, values)]
+        if known:
+            require_known(f"value of {axis} in names", own, known)
+        twice = [name for name in own.values() if name and [*own.values()].count(name) > 1]
+        if twice:
+            raise ValueError(f"names call two values of {axis} {twice[0]!r}; give each a name of its own.")
+
+
+def _ids(axis: str, values: Mapping[str, Collection[Any]]) -> Iterator[str]:
+    parts = [values.get(key, ()) for key in axis.split(" ")]
+    return (str(contender(found)) for found in itertools.product(*parts))

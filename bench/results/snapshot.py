@@ -1,0 +1,137 @@
+"""What the runs of a results directory are doing at this moment: read without its lock, while a driver may be at work.
+
+Of a run that has ended only a few keys of `record.json` are read. Whether its other files fit is what a report checks.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from bench.results.ids import is_run_id
+from bench.results.json_files import Damaged, parse, read_bytes
+from bench.results.records import Status
+from bench.results.shapes import is_integer, is_number, is_text, mismatch, one_of
+from bench.results.store import Store
+
+_RECORD = {
+    "id": is_text,
+    "status": one_of("done", "diverged", "failed", "stopped"),
+    "seconds?": is_number,
+    "finished?": (is_text, None),
+}
+
+
+class RunState(NamedTuple):
+    """A run that has begun.
+
+    Attributes:
+        status: how it ended; "running" if a driver is at work on it, "interrupted" if it has not ended and none is.
+        rounds: that it has trained so far; 0 of one that has ended.
+        examples: that it has trained on so far; 0 of one that has ended, and where its rounds do not say.
+        seconds: of training and evaluation; None of one that has not ended, and where its record does not say.
+        finished: when it ended, as its record says; None as for `seconds`.
+    """
+
+    status: Status | Literal["running", "interrupted"]
+    rounds: int = 0
+    seconds: float | None = None
+    finished: str | None = None
+    examples: int = 0
+
+
+class Snapshot(NamedTuple):
+    """What a results directory holds at one moment.
+
+    Attributes:
+        at_work_since: when the driver that is at work began, in seconds since the epoch; None if none is at work.
+        runs: run id -> state of every run that has begun; one that is being repeated is running.
+    """
+
+    at_work_since: float | None
+    runs: dict[str, RunState]
+
+    @property
+    def running(self) -> list[str]:
+        """Ids of the runs that a driver is at work on."""
+        return [run for run, state in self.runs.items() if state.status == "running"]
+
+
+def read_snapshot(store: Store) -> Snapshot:
+    """Reads the state of every run. Damaged records are listed in `store.damaged`, and their runs are left out.
+
+    Raises:
+        StoreError: if there is no such directory, or a part of it is a link, or no folder.
+    """
+    store.check_exists()
+    since = store.at_work_since()
+    states: dict[str, RunState] = {}
+    for folder in _run_folders(store.folder / "runs"):
+        try:
+            state = _ended(folder) or _unfinished(folder, since)
+        except Damaged as error:
+            store.damaged[error.path] = error.what
+            continue
+        if state:
+            states[folder.name] = state
+    for folder in _run_folders(store.folder / "repeating") if since else ():
+        state = None if (folder / "record.json").exists() else _unfinished(folder, since)
+        if state and state.status == "running":
+            states[folder.name] = state
+    return Snapshot(since, states)
+
+
+def _run_folders(part: Path) -> list[Path]:
+    """The folders of runs in a part of the directory."""
+    try:
+        with os.scandir(part) as entries:
+            names = [each.name for each in entries if is_run_id(each.name) and each.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    return [part / name for name in sorted(names)]
+
+
+def _ended(folder: Path) -> RunState | None:
+    """The state of a run that has a record.
+
+    Raises:
+        Damaged: if the record is not readable, or that of another run.
+    """
+    path = folder / "record.json"
+    written = read_bytes(path)
+    if written is None:
+        return None
+    record = parse(path, written)
+    if found := mismatch(record, _RECORD):
+        raise Damaged(path, f"does not hold what it should: {found}")
+    if record["id"] != folder.name:
+        raise Damaged(path, f"is the record of another run, {record['id']}")
+    seconds = record.get("seconds")
+    is_time = seconds is not None and math.isfinite(seconds) and seconds >= 0
+    return RunState(record["status"], 0, seconds if is_time else None, record.get("finished"))
+
+
+def _unfinished(folder: Path, since: float | None) -> RunState | None:
+    """The state of a run without a record; None if nothing of it is there yet.
+
+    Its config is written when it begins, and again when it continues: what the present driver has not begun, an earlier one
+    has left.
+    """
+    try:
+        begun = os.lstat(folder / "config.json").st_mtime
+    except FileNotFoundError:
+        return None
+    is_running = since is not None and begun >= since
+    last = _last_row(folder / "rounds.jsonl")
+    return RunState("running" if is_running else "interrupted", last.get("round", 0), examples=last.get("examples", 0))
+
+
+def _last_row(path: Path) -> dict[str, int]:
+    """The integers of the last complete line; {} if there is none. A driver may be writing another line."""
+    try:
+        lines = (read_bytes(path) or b"").split(b"\n")[:-1]
+        row = json.loads(lines[-1]) if lines else {}
+    except (Damaged, ValueError, RecursionError):
+        return {}
+    return {key: value for key, value in row.items() if is_integer(value)} if isinstance(row, dict) else {}

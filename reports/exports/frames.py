@@ -1,0 +1,144 @@
+"""A results directory as tables for pandas: its runs, their rounds, and the cells of a report."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bench.errors import StoreError
+from bench.experiments.labels import UNWRAPPED
+from bench.results.metrics import ACCURACIES
+from bench.results.records import Config, RoundRow, RunRecord
+from bench.results.store import Store
+from datasets.skew import Skew
+from reports.tables.report import Report
+
+_SETTINGS = ("dataset", "partition", "algorithm", "base", "model", "clients", "participation", "seed")
+_ROUND = ("round", *ACCURACIES, "loss", "bytes_down", "bytes_up", "examples", "seconds")
+_SUMMARY = ("last", "best", "last10", "last10_std")
+_COST = ("seconds", "base_seconds", "bytes_per_client")
+_MACHINE = ("engine", "device", "threads", "peak_memory_mb", "commit", "data_note", "started", "finished")
+_MEASURED = {*RoundRow.__annotations__, *RunRecord.__annotations__}  # no option gets the name of one of these columns
+_CELL = ("dataset", "partition", "algorithm", "model", "clients", "participation", "metric", "value")
+_NUMBERS = (
+    *("mean", "std", "seeds", "done", "missed", "diverged", "failed", "choice", "tried", "settings"),
+    *("gain", "gain_std", "best", "not_significant", "p_value", "published_mean", "published_std", "difference"),
+    *("verdict", "missing", "substitute", "run_ids"),
+)
+
+
+def runs_frame(store: Store) -> pd.DataFrame:
+    """One line per run that has ended, with the columns that `bench.api.load_runs` describes."""
+    described, runs = _described_runs(store)
+    grids = _grids_by_run(store)
+    lines = [_ended(record) | {"grids": grids.get(run_id, [])} for run_id, record in runs.items()]
+    ended = pd.DataFrame(lines).dropna(axis=1, how="all")
+    for key in ended.columns.intersection(["started", "finished"]):
+        ended[key] = pd.to_datetime(ended[key], utc=True, errors="coerce")
+    return pd.concat([described, ended], axis=1)
+
+
+def rounds_frame(store: Store) -> pd.DataFrame:
+    """One line per round of every run that has ended, with the columns that `bench.api.load_rounds` describes."""
+    described, runs = _described_runs(store)
+    described["status"] = [record["status"] for record in runs.values()]
+    by_run = [store.rows(run_id) for run_id in runs]
+    numbers = np.repeat(np.arange(len(by_run)), [len(rows) for rows in by_run])
+    measured = rows_frame([row for rows in by_run for row in rows])
+    return pd.concat([described.take(numbers).reset_index(drop=True), measured], axis=1)
+
+
+def rows_frame(rows: Sequence[RoundRow]) -> pd.DataFrame:
+    """What was measured in rounds, one line each; only numbers."""
+    flat = [{key: value for key, value in row.items() if not isinstance(value, dict | list)} for row in rows]
+    return _first(pd.DataFrame(flat, columns=None if flat else ["round"]), _ROUND)
+
+
+def cells_frame(report: Report) -> pd.DataFrame:
+    """One line per cell and metric of a report, with the columns that `bench.api.table` describes."""
+    axes = [key for table in report.tables for key in (*table.row_keys, table.column_key) if key in report.cells]
+    published = report.cells["published"]
+    cells = report.cells.assign(
+        published_mean=[float(number.mean) if number else None for number in published],
+        published_std=[number.spread if number else None for number in published],
+        run_ids=report.cells["run_ids"].str.split(),
+    ).astype({"published_mean": float, "published_std": float})
+    keys = list(dict.fromkeys([*axes, *(key for key in _CELL if key in cells)]))
+    return pd.concat([cells[keys].apply(_numeric), cells[[name for name in _NUMBERS if name in cells]]], axis=1)
+
+
+def _described_runs(store: Store) -> tuple[pd.DataFrame, dict[str, RunRecord]]:
+    """What was run, one line per run that has ended: its id, settings and options. And run id -> record, in the same order.
+
+    Raises:
+        StoreError: if no run has ended.
+    """
+    records = store.records()
+    configs = {run_id: config for run_id in records if (config := store.config(run_id))}
+    if not configs:
+        raise StoreError(
+            f"No run has ended in {store.folder}; `python -m bench run` continues, or starts, those of a grid."
+        )
+    settings = pd.DataFrame(map(_settings, configs.values()))
+    options = pd.DataFrame({"base": UNWRAPPED, **dict(_options(config["algorithm"]))} for config in configs.values())
+    options.columns = [f"algorithm.{name}" if name in _MEASURED else name for name in options]
+    described = pd.concat([pd.Series([*configs], name="run", dtype=object), settings, options], axis=1)
+    order = [key for key in (*_SETTINGS, "run") if key in described]
+    described = _first(described, ("run", *_SETTINGS)).sort_values(order, ignore_index=True)
+    return described, {run_id: records[run_id] for run_id in described["run"]}
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """Settings of a run, its method, and the versions of the parts whose change may change the numbers."""
+    method = {"algorithm": config["algorithm"]["name"], "weights": "none"}
+    versions = ", ".join(f"{part} {version}" for part, version in sorted(config["versions"].items()))
+    settings = {key: value for key, value in config.items() if key not in ("algorithm", "versions")}
+    return method | settings | {"versions": versions}
+
+
+def _options(method: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Option -> value of a method; a method inside it is its name, and its own options follow as "base.mu"."""
+    for key, value in method.items():
+        if isinstance(value, Mapping) and "name" in value:
+            yield prefix + key, value["name"]
+            yield from _options(value, f"{prefix}{key}.")
+        elif key != "name":
+            yield prefix + key, json.dumps(value) if isinstance(value, list | dict) else value
+
+
+def _ended(record: RunRecord) -> dict[str, Any]:
+    """How a run ended, in one flat mapping; None for what its record does not say."""
+    scores = {
+        f"{accuracy}_{value}": record["summary"].get(value, {}).get(accuracy)
+        for accuracy in ACCURACIES
+        for value in _SUMMARY
+    }
+    skew = {key: record.get("skew", {}).get(key) for key in Skew._fields}
+    others = {key: record.get(key) for key in (*_COST, "client_accuracies", *_MACHINE)}
+    first = {"status": record["status"], "reason": record.get("reason", ""), "rounds_trained": record.get("rounds")}
+    return first | scores | skew | others
+
+
+def _grids_by_run(store: Store) -> dict[str, list[str]]:
+    """Run id -> the `<grid>@<budget>` of the stored grids that show it."""
+    found: dict[str, list[str]] = {}
+    for name in store.grids():
+        for run_id in dict.fromkeys(cell["run"] for cell in store.grid(name)["cells"] if cell["run"]):
+            found.setdefault(run_id, []).append(name)
+    return found
+
+
+def _first(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
+    """The same columns, those with these names first."""
+    first = [name for name in names if name in frame]
+    return frame[[*first, *(name for name in frame if name not in names)]]
+
+
+def _numeric(column: pd.Series) -> pd.Series:
+    """Labels of a table as numbers, if all of them are."""
+    try:
+        return pd.to_numeric(column)
+    except (ValueError, TypeError):
+        return column

@@ -1,0 +1,42 @@
+"""How each paper prints the numbers of its tables, for `report --style paper`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Printing:
+    """How a table prints its numbers, all in percent but costs.
+
+    Attributes:
+        digits: decimals of means and stds.
+        percent: whether each of them has a percent sign.
+        between: what stands between mean and std.
+        std: whether stds are printed.
+        gains: whether a gain over the base stands behind, with an arrow.
+        bold: the "best" of those that compete; of the paper's "own" methods all that no other is ahead of, else the best of
+            the others; or "none".
+    """
+
+    digits: int = 1
+    percent: bool = False
+    between: str = "±"
+    std: bool = True
+    gains: bool = False
+    bold: Literal["best", "own", "none"] = "best"
+
+
+PRINTING = {
+    "fedconcat": Printing(percent=True, bold="own"),
+    "ccvr": Printing(digits=2, gains=True, bold="none"),
+    "fedcat": Printing(digits=2, std=False),
+    "fedcollab": Printing(digits=2, between=" ± "),
+    "fedvls": Printing(digits=2, std=False),
+}
+"""Paper, as `reports.published.lookup` calls it -> how it prints."""
+
+
+def printing_of(mirrors: Mapping[str, Any] | None) -> Printing:
+    """How the paper prints whose table a grid mirrors; one decimal and the best in bold for a grid of one's own."""
+    return PRINTING.get(mirrors["paper"], Printing()) if mirrors else Printing()

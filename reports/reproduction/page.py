@@ -1,0 +1,133 @@
+"""The numbers that have been played as a part of a page: what they are, beside the published ones, and how to play them."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from bench.files import write_file
+from reports.published.lookup import KEY, keys_of, papers
+from reports.published.tolerances import rule
+from reports.reproduction.counts import Count, count_tables
+from reports.reproduction.played import Played
+
+BEGIN, END = "<!-- reproduction: begin -->", "<!-- reproduction: end -->"
+# Columns that only some tables need to tell numbers apart.
+_OPTIONAL = ("n_clients", "participation", "model", "metric")
+
+
+def render(played: Sequence[Played]) -> str:
+    """What has been played of every published table, and a line for each number, as Markdown."""
+    counts = {paper: count_tables(played, paper) for paper in papers()}
+    parts = [_summary(_total(_total(tables.values()) for tables in counts.values()))]
+    if played:
+        parts.append(_table(_NUMBERS, [_of_number(one) for one in played]))
+    parts.append(_table(_COUNTS, [line for paper, tables in counts.items() for line in _of_paper(paper, tables)]))
+    if notes := [*_notes(played)]:
+        parts.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def around(page: Path) -> tuple[str, str]:
+    """What stands before and after the part of a page that is made, markers included.
+
+    Raises:
+        ValueError: if there is no such page, or it is not UTF-8, or it has not both markers once, in their order.
+    """
+    if not page.is_file():
+        raise ValueError(f"There is no page {page}.")
+    try:
+        text = page.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{page} is not a text in UTF-8: {error.reason} at byte {error.start}.") from error
+    before, _, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end or text.count(BEGIN) + text.count(END) > 2:
+        raise ValueError(f"{page} must hold {BEGIN} and {END} once, in this order; the tables go between them.")
+    return before + BEGIN, END + after
+
+
+def write(page: Path, text: str) -> None:
+    """Replaces the part of a page that is made; errors as in `around`."""
+    write_file(page, f"\n\n{text}\n".join(around(page)))
+
+
+_COUNTS = ("paper, table", "played", "inside", "same winner", "same sign")
+_NUMBERS = ("number", "published", "measured", "difference", "verdict", "seeds", "commit", "command")
+
+
+def _summary(found: Count) -> str:
+    verdicts = ", ".join(f"{found.verdicts[name]} {name}" for name in ("inside", "near", "outside"))
+    return (
+        f"**{found.played:,} of {found.numbers:,} published numbers have been played at their own budget**, "
+        f"{found.complete:,} of them with all seeds and settings. {found.numbers - found.played:,} are still to be played. "
+        f"{found.verdicts.total()} of those played have a verdict: {verdicts} the tolerance."
+    )
+
+
+def _of_paper(paper: str, tables: dict[str, Count]) -> Iterator[tuple]:
+    """A line per table, and one of all where there are several."""
+    together = {"all": _total(tables.values())} if len(tables) > 1 else {}
+    for table, found in (tables | together).items():
+        shares = (
+            (found.played, found.numbers),
+            (found.verdicts["inside"], found.verdicts.total()),
+            (found.winners, found.rows),
+            (found.signs, found.compared),
+        )
+        yield f"{paper}, {table}", *(f"{part} of {whole}" if whole else "" for part, whole in shares)
+
+
+def _total(counts: Iterable[Count]) -> Count:
+    return sum(counts, Count())
+
+
+def _of_number(one: Played) -> tuple[str, ...]:
+    digits = len(one.published.mean.partition(".")[2])  # as many as the paper prints
+    measured, difference = "", ""
+    if not math.isnan(one.mean):
+        measured = f"{one.mean:.{digits}f}" + ("" if math.isnan(one.std) else f"±{one.std:.{digits}f}")
+        difference = f"{one.mean - float(one.published.mean):+.{digits}f}"
+    measured += f" ({one.diverged} diverged)" if one.diverged else ""
+    seeds = f"{one.seeds} of {one.planned_seeds}"
+    if one.settings < one.planned_settings:
+        seeds += f", {one.settings} of {one.planned_settings} settings"
+    commits = ", ".join(re.sub(r"^(\w{10})\w+", r"\1", commit) for commit in one.commits)
+    paper, table = one.published.key[:2]
+    shown = (str(one.published), measured.strip(), difference, one.verdict or "none", seeds, commits)
+    return f"{paper}, {table}: {_name(one.published.key)}", *shown, f"`{one.command}`"
+
+
+def _name(key: tuple[str, ...]) -> str:
+    """A published number in words: dataset, partition, method, and what its table needs besides."""
+    paper, table, *_ = key
+    others = [other for other in keys_of(paper) if other[:2] == (paper, table)]
+    line = dict(zip(KEY, key, strict=True))
+    needed = [column for column in _OPTIONAL if _tells_apart(column, others)]
+    method = " ".join(filter(None, (line["algorithm"], line["variant"])))
+    units = {"n_clients": " clients", "participation": " participation"}
+    further = [line[column] + units.get(column, "") for column in needed]
+    return ", ".join([line["dataset"], line["partition"], method, *further])
+
+
+def _tells_apart(column: str, keys: Sequence[tuple[str, ...]]) -> bool:
+    """Whether some of the keys are alike but for a column."""
+    place = KEY.index(column)
+    return len({key[:place] + key[place + 1 :] for key in keys}) < len(keys)
+
+
+def _notes(played: Sequence[Played]) -> Iterator[str]:
+    """What verdicts mean, and which models are taken for published ones."""
+    for name in dict.fromkeys(one.rule for one in played if one.verdict):
+        yield f"Inside ({name}): {rule(name).text}. The band is a proposal of this harness, not the paper's."
+    model = KEY.index("model")
+    for paper, own, published in dict.fromkeys(
+        (one.published.key[0], one.model, one.published.key[model]) for one in played if one.model
+    ):
+        yield f"{paper}: `{own}` is taken for the model of the published numbers, `{published}`."
+
+
+def _table(header: Sequence[str], lines: Sequence[Sequence]) -> str:
+    return tabulate(lines, header, tablefmt="pipe", stralign="left", disable_numparse=True)

@@ -1,0 +1,174 @@
+"""The published numbers that have been played at their own budget, found in results directories."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.experiments.labels import value_of
+from bench.results.store import Store
+from reports import api
+from reports.published.lookup import KEY, Published, keys_of, papers
+from reports.reproduction.planned import PLAYED, Plans
+from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, current_cells
+from reports.tables.published_comparison import is_comparable, own_value, taken_for
+
+# Axis of a grid -> column of the published numbers.
+_COLUMNS = {"clients": "n_clients"} | {name: name for name in ("dataset", "partition", "algorithm", "model")}
+
+
+@dataclass(frozen=True)
+class Played:
+    """A published number beside what was measured at its own budget.
+
+    Attributes:
+        published: the number.
+        mean, std: over seeds, in its unit; NaN if no run is done, or the std of fewer than two.
+        metric: as run records call it.
+        verdict: "inside", "near" or "outside"; "" if there is none: too few seeds or points of a tuning set, or no rule.
+        rule: name of the rule that judges, or None.
+        seeds, planned_seeds: how many have ended, and how many the grid of the published table has.
+        diverged: how many of those that ended have.
+        settings, planned_settings: points of the tuning set, likewise; 1 of 1 without one.
+        runs: ids of the runs that have ended, of all points of the tuning set.
+        commits: versions of the code of the shown point's runs, as their records name them.
+        command: plays it.
+        model: of the runs, where it is taken for that of the published number; else "".
+        row: what the published numbers of its row have in common: values of KEY, None where they differ. Empty where rows
+            are not compared.
+        contender: what competes in the row.
+        own, baselines: which contenders are the paper's own, and with which they are compared (none: all others).
+    """
+
+    published: Published
+    mean: float
+    std: float
+    metric: str
+    verdict: str
+    rule: str | None
+    seeds: int
+    planned_seeds: int
+    diverged: int
+    settings: int
+    planned_settings: int
+    runs: tuple[str, ...]
+    commits: tuple[str, ...]
+    command: str
+    model: str
+    row: tuple[str | None, ...]
+    contender: str
+    own: tuple[str, ...]
+    baselines: tuple[str, ...]
+
+
+def find_played(stores: Iterable[Store]) -> list[Played]:
+    """The published numbers that have been played, in the order of `papers` and of their files, each once.
+
+    A number has been played if a run has ended for it in a grid that mirrors its table, at the budget paper without overrides,
+    on its own dataset, with its own number of clients, participation and model. Of several grids or directories that have it,
+    the one with the most seeds counts, then the one with the most points of its tuning set, then the first.
+    """
+    plans = Plans()
+    found: dict[tuple[str, ...], Played] = {}
+    for store in stores:
+        for grid in filter(None, map(store.grid, store.grids())):
+            if not grid["mirrors"] or not is_comparable(grid, own_value(grid)):
+                continue
+            for one in _of_grid(store, grid, plans):
+                before = found.get(one.published.key)
+                if before is None or (one.seeds, one.settings) > (before.seeds, before.settings):
+                    found[one.published.key] = one
+    return [found[key] for paper in papers() for key in keys_of(paper) if key in found]
+
+
+def stores_in(folder: Path) -> list[Store]:
+    """The results directory that a folder is, or those that lie in it, by name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    found = [folder] if (folder / "grids").is_dir() else sorted(path.parent for path in folder.glob("*/grids"))
+    if not found:
+        raise ValueError(f"{folder} is no results directory, and none lies in it: there is no folder called grids.")
+    return [Store(path) for path in found]
+
+
+def _of_grid(store: Store, grid: dict, plans: Plans) -> Iterator[Played]:
+    """The played numbers of a stored grid."""
+    report, records = api.build(store, grid)
+    if report.cells.empty:
+        return
+    cells = report.cells[report.cells["published"].notna()]
+    is_measured = "measured" in grid["report"]
+    names = [""] * len(cells) if is_measured else contenders_of(cells, grid)
+    for cell, name in zip(cells.itertuples(), names, strict=True):
+        if cell.done + cell.diverged and cell.published.same_setting:
+            yield _played(cell, name, () if is_measured else _row(grid, cell.published), grid, records, plans)
+
+
+def _played(
+    cell: Any, contender: str, row: tuple, grid: dict, records: Mapping[str, Mapping[str, Any]], plans: Plans
+) -> Played:
+    """What a line of a report's cells says about its published number."""
+    mirrors, ended = grid["mirrors"], {run for run, record in records.items() if record["status"] in PLAYED}
+    runs = [run for run in cell.run_ids.split() if run in ended]
+    axes = _axes_of(runs[0], grid)
+    alike = [one for one in current_cells(grid, records) if one["run"] in ended and _has(one, axes)]
+    points = [json.loads(point) for point in dict.fromkeys(json.dumps(one["choice"], sort_keys=True) for one in alike)]
+    seeds, settings = int(cell.done + cell.diverged), max(plans.settings(grid, alike[0]), len(points))
+    return Played(
+        published=cell.published,
+        mean=cell.mean,
+        std=cell.std,
+        metric=cell.metric,
+        verdict=cell.verdict if len(points) == settings else "",
+        rule=grid["verdict"],
+        seeds=seeds,
+        planned_seeds=max(plans.seeds(mirrors), seeds),
+        diverged=int(cell.diverged),
+        settings=len(points),
+        planned_settings=settings,
+        runs=tuple(one["run"] for one in alike),
+        commits=tuple(dict.fromkeys(records[run].get("commit") or "unknown" for run in runs)),
+        command=_command(grid, [axes, *(points if len(points) < settings else ())], alike, plans),
+        model=cell.model if cell.model in taken_for(grid) else "",
+        row=row,
+        contender=contender,
+        own=tuple(map(str, mirrors.get("own", ()))),
+        baselines=tuple(map(str, mirrors.get("baselines", ()))),
+    )
+
+
+def _axes_of(run: str, grid: dict) -> dict[str, Any]:
+    """Axis -> value of a run of a grid."""
+    cell = next(cell for cell in grid["cells"] if cell["run"] == run)
+    return {key: value_of(cell, key) for key in dict.fromkeys(["dataset", *cell_keys(grid)])}
+
+
+def _has(cell: Mapping[str, Any], axes: Mapping[str, Any]) -> bool:
+    return all(value_of(cell, key) == value for key, value in axes.items())
+
+
+def _command(grid: dict, settings: list[dict[str, Any]], cells: list[dict], plans: Plans) -> str:
+    """The command that plays cells of a grid which have these settings; for a key with several values, each of them."""
+    only = dict.fromkeys(f"{key}={_text(value)}" for one in settings for key, value in one.items())
+    seeds = sorted({cell["seed"] for cell in cells})
+    words = ["--grid", grid.get("source") or grid["grid"], "--only", ",".join(only)]
+    if seeds != plans.own_seeds(grid):
+        words += ["--seeds", ",".join(map(str, seeds))]
+    return f"python -m bench run {' '.join(words)} --data-dir data"
+
+
+def _row(grid: dict, published: Published) -> tuple[str | None, ...]:
+    """The row of a published number: what the grid compares differs within it."""
+    compared = compared_keys(grid)
+    differing = {_COLUMNS.get(key) for key in compared}
+    if any(key in compared for variant in grid["mirrors"].get("variants", ()) for key in variant["when"]):
+        differing.add("variant")
+    return tuple(None if column in differing else value for column, value in zip(KEY, published.key, strict=True))
+
+
+def _text(value: Any) -> str:
+    """A value as the command line reads it."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,178 @@
+"""What people call the settings of runs: the one rule that turns an id on an axis into its name.
+
+Ids are what configs, exports and the command line have; names are what tables, pages and figures show. A name is defined beside
+the thing: of a dataset in `datasets.info`, of a partition in its class, of a method and of its options where the method is
+registered, of a model in `bench.models`. A grid may have names of its own.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import algorithms
+from bench import models
+from bench.experiments.labels import HEADINGS, UNWRAPPED, contender
+from datasets import partitions
+from datasets.info import title_of
+from reports.tables.latex_text import escape
+
+_SAY_ENOUGH = (
+    "algorithm",
+    "base",
+    "dataset",
+    "metric",
+    "model",
+    "partition",
+    "wrapper",
+)  # axes whose values need no "clients="
+_HEADINGS = {"algorithm": "Method", "clients": "#Clients", "lr": "Learning rate"}
+_AS_IT_IS = "base"  # of the axis `wrapper`: the method with nothing around it
+
+
+class Name(NamedTuple):
+    """One name: as plain text, and as LaTeX."""
+
+    plain: str
+    latex: str
+
+    @classmethod
+    def of(cls, text: str) -> "Name":
+        """The name that is the same in LaTeX, but for special characters."""
+        return cls(text, escape(text))
+
+    @classmethod
+    def join(cls, names: Iterable["Name"], between: str = ", ") -> "Name":
+        """Several names as one; nothing in `between` is special to LaTeX."""
+        names = list(names)
+        return cls(between.join(name.plain for name in names), between.join(name.latex for name in names))
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of one grid.
+
+    Attributes:
+        own: axis -> id -> name; these replace the names that are defined beside the things.
+    """
+
+    own: Mapping[str, Mapping[str, Name]] = field(default_factory=dict)
+
+    @classmethod
+    def of_grid(cls, grid: Mapping[str, Any]) -> "Names":
+        """Those of an expanded grid, whose report may have names of its own."""
+        return cls().with_own(grid["report"].get("names", {}))
+
+    def with_own(self, given: Mapping[str, Mapping[str, str]]) -> "Names":
+        """The same with further names of a grid, which come first."""
+        named = {key: {value: Name.of(text) for value, text in of.items()} for key, of in given.items()}
+        return Names({**self.own, **{key: {**self.own.get(key, {}), **of} for key, of in named.items()}})
+
+    def heading(self, key: str) -> Name:
+        """The name of an axis or an option, above a column of its values: "Method", "μ"; of several, that of the first."""
+        if (found := self.own.get(HEADINGS, {}).get(key)) is not None:
+            return found
+        key = key.partition(" ")[0]
+        return _symbol(key) or Name.of(_HEADINGS.get(key, in_words(key)))
+
+    def value(self, key: str, value: str) -> Name:
+        """The name of a value of an axis: "CIFAR-10" of `dataset`, "FedAvg" of `algorithm`, "+ CCVR" of `wrapper`."""
+        if found := self.own.get(key, {}).get(value):
+            return found
+        if key == "dataset":
+            return Name.of(title_of(value))
+        if key == "model":
+            return Name.of(models.TITLES.get(value, value))
+        if key == "partition":
+            return _partition(value)
+        if key == "wrapper":
+            return Name.of(_AS_IT_IS if value == UNWRAPPED else f"+ {_method(value).plain}")
+        return _method(value) if key in ("algorithm", "base") else Name.of(value)
+
+    def title(self, key: str, value: str) -> Name:
+        """The name of a value where nothing else says of what it is: "FedAvg", but "K=5" and "fraction=0.1"."""
+        name = self.value(key, value)
+        if key.partition(" ")[0] in _SAY_ENOUGH or value in self.own.get(key, {}):
+            return name
+        of = _symbol(key) or Name.of(key.replace("_", " "))
+        return Name.join([of, name], "=")
+
+    def together(self, keys: Sequence[str], values: Sequence[str]) -> Name:
+        """The name of values of several axes: "CIFAR-10, Dir(0.1)", "FedAvg + CCVR"; nothing around a method needs no word."""
+        if len(keys) == 1:
+            return self.value(keys[0], values[0])
+        named = {key: self.value(key, value) for key, value in zip(keys, values, strict=True)}
+        around = named.pop("wrapper", None)
+        bare = dict(zip(keys, values, strict=True)).get("wrapper") == UNWRAPPED
+        name = Name.join(named.values())
+        return name if around is None or bare else Name.join([name, around], " ")
+
+    def knowing(self, keys: Sequence[str], found: Iterable[Sequence[str]]) -> "Names":
+        """The same, with the names of what is alike on several axes at once, whose id is that of
+        `bench.experiments.labels.contender`.
+
+        Args:
+            keys: the axes; they make one, "algorithm wrapper".
+            found: the values of the axes, for each such id.
+        """
+        key = " ".join(keys)
+        together = {str(contender(values)): self.together(keys, values) for values in found}
+        return Names({**self.own, key: {**together, **self.own.get(key, {})}})
+
+    def choice(self, text: str) -> Name:
+        """Chosen hyper-parameters, "mu=1, num_clusters=5", with the symbols of the options: "μ=1, K=5"."""
+        parts = re.split(r"(?:^|(?<=, ))(\w+)(?==)", text)
+        names = [(_symbol(part) or Name.of(part)) if place % 2 else _kept(part) for place, part in enumerate(parts)]
+        return Name.join(names, "")
+
+
+def in_words(key: str) -> str:
+    """An axis or an option without a name in words: "Number of clusters", "Train examples"."""
+    return re.sub("^num_", "number of ", key).replace("_", " ").capitalize()
+
+
+def axis_label(key: str) -> str:
+    """An option as the label of an axis of a figure, with its formula as matplotlib sets it: "Number of clusters ($K$)"."""
+    symbol = _symbol(key)
+    words = _HEADINGS.get(key, in_words(key))
+    return words if symbol is None else symbol.latex if symbol.plain == _greek(key) else f"{words} ({symbol.latex})"
+
+
+def _partition(value: str) -> Name:
+    try:
+        plain, latex = partitions.parse(value).for_people
+    except ValueError:  # of another version, or none at all
+        return Name.of(value)
+    return Name(plain, latex or escape(plain))
+
+
+def _method(value: str) -> Name:
+    """ "FedProx, μ=0.1" for "fedprox mu=0.1"."""
+    name, *options = value.split(" ")
+    if name not in algorithms.REGISTRY:
+        return Name.of(value)
+    method = Name.of(algorithms.title_of(name))
+    return Name.join([method, Names().choice(", ".join(options))]) if options else method
+
+
+def _symbol(option: str) -> Name | None:
+    """The symbol of an option: the one that its method names, or the Greek letter that it is called after."""
+    if symbol := algorithms.symbols().get(option):
+        return Name(_greek(symbol.removeprefix("\\")) or symbol, f"${symbol}$")
+    letter = _greek(option)
+    return Name(letter, escape(letter)) if letter else None
+
+
+def _greek(name: str) -> str:
+    """The letter of that name, "μ" for "mu"; "" for another word."""
+    full = {"eps": "epsilon", "lambda": "lamda"}.get(name, name)
+    try:
+        return unicodedata.lookup(f"GREEK SMALL LETTER {full}")
+    except KeyError:
+        return ""
+
+
+def _kept(text: str) -> Name:
+    """Text between options, with the space at its end."""
+    return Name(text, escape(text) + " " * text.endswith(" "))

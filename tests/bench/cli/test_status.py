@@ -1,0 +1,185 @@
+"""`python -m bench status`: what it says of made-up results, and of a driver that is at work."""
+
+import os
+import re
+import signal
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from bench.cli.status import _duration, _last_ended, _name_of, _name_of_config
+from bench.results.ids import hash_of
+from bench.results.snapshot import RunState
+from bench.results.store import Store
+from tests.support.grid_runs import wait_for_records, wait_for_rounds
+from tests.support.processes import Driver, in_this_process
+from tests.support.stores import LABEL, cells, finish, results
+
+SIX = cells(partition="label-2")[:6]
+EXPECTED = "round 3 of "
+
+
+def status(folder, *arguments: object) -> str:
+    code, text = in_this_process("--results-dir", folder, *arguments, command="status")
+    assert code == 0, text
+    return text
+
+
+def counts(text: str, grid: str = LABEL) -> dict[str, str]:
+    """Column -> what it says in the line of a grid."""
+    header, line = (
+        re.split(r" *[┃│] *", line) for line in text.splitlines() if re.match(rf"[┃│] ({grid}|grid) ", line)
+    )
+    return dict(zip(header, line, strict=True))
+
+
+def test_every_state_of_a_run_has_its_column(tmp_path):
+    done, diverged, failed, interrupted, running, _ = SIX
+    store = results(tmp_path, SIX, {done.id: 0.5, interrupted.id: None}, seconds=100.0)
+    begun = store.run_folder(interrupted.id) / "config.json"
+    os.utime(begun, (0, begun.stat().st_mtime - 60))
+    with store.locked():
+        finish(store, diverged, 0.5, status="diverged", reason="loss is nan")
+        finish(store, failed, 0.5, status="failed", reason="out of memory")
+        finish(store, running, None)
+        store.append(running.id, [{"round": number} for number in (1, 2, 3)])
+        text = status(tmp_path)
+    found = counts(text)
+    states = ("finished", "diverged", "running", "interrupted", "failed", "not begun")
+    assert {found[name] for name in states} == {"1"}, text
+    rounds = running.config.rounds
+    seconds = 100 + 100 + 100 * (rounds - 3) / rounds  # interrupted before its first round, not begun, running
+    assert found["left"] == f"about {_duration(seconds)}"
+    assert f"A driver is at work in {tmp_path} since " in text and "running: 1 trial." in text
+    lines = [line for line in text.splitlines() if EXPECTED in line]
+    assert lines == [
+        f"{running.id}  digits label-2 {running.setting('algorithm')} seed {running.config.seed}: round 3 of {rounds}"
+    ]
+    text = status(tmp_path)
+    assert f"No driver is at work in {tmp_path}." in text and EXPECTED not in text
+    assert counts(text)["running"] == "0" and counts(text)["interrupted"] == "2"
+
+
+def test_one_grid_is_shown_alone_and_an_unknown_one_is_named(tmp_path):
+    store = results(tmp_path, SIX[:2], {SIX[0].id: 0.5}, seconds=100.0)
+    with store.locked():
+        store.write_grid("quickstart@small", store.grid(LABEL) | {"budget": "small"})
+        finish(store, SIX[2], None)  # of no grid
+        text = status(tmp_path)
+        assert counts(text, "in no grid")["running"] == "1" and f"{SIX[2].id}  digits label-2 " in text
+        text = status(tmp_path, "--grid", LABEL)
+    assert counts(text)["not begun"] == "1"
+    assert "quickstart@small" not in text and "in no grid" not in text and SIX[2].id not in text
+    code, text = in_this_process("--results-dir", tmp_path, "--grid", "mine", command="status")
+    assert code == 2
+    assert f"error: {tmp_path} holds no results of mine, only: {LABEL}, quickstart@small." in text
+
+
+def test_a_run_is_called_by_what_tells_it_from_others():
+    grid = {"report": {"rows": ["dataset", "clients"], "columns": "algorithm"}}
+    config = SIX[0].config.canonical() | {"algorithm": {"name": "fedprox", "mu": 0.1}, "clients": 200}
+    cell = {"dataset": "digits", "config": config, "choice": {"mu": 0.1}, "algorithm": "fedprox", "seed": 1}
+    assert _name_of(cell, grid) == "digits label-2 fedprox clients=200 mu=0.1 seed 1"
+    searched = config | {"split": "validation", "validation_share": 0.15, "seed": 1}
+    assert _name_of_config(searched) == "digits label-2 fedprox mu=0.1 seed 1 on validation data"
+
+
+def test_of_cells_that_differ_in_versions_only_one_counts(tmp_path):
+    store = results(tmp_path, SIX[:1], {SIX[0].id: 0.5})
+    newer = SIX[0].config.model_copy(update={"versions": {**SIX[0].config.versions, "algorithm": 99}})
+    grid = store.grid(LABEL)
+    grid["cells"].append({**grid["cells"][0], "config": newer.canonical(), "run": hash_of(newer.canonical())})
+    with store.locked():
+        store.write_grid(LABEL, grid)
+    found = counts(status(tmp_path))
+    assert (found["finished"], found["not begun"], found["left"]) == ("1", "0", "")
+
+
+def test_a_damaged_record_is_named_and_the_rest_is_shown(tmp_path):
+    store = results(tmp_path, SIX[:2], {SIX[0].id: 0.5, SIX[1].id: 0.5}, seconds=100.0)
+    (store.run_folder(SIX[0].id) / "record.json").write_text("{")
+    text = status(tmp_path)
+    assert "1 entry of" in text and f"runs/{SIX[0].id}/record.json is not readable JSON" in text
+    found = counts(text)
+    assert (found["finished"], found["not begun"], found["left"]) == ("1", "1", "about 2 min")
+
+
+def test_a_search_says_how_many_configurations_it_has_begun(tmp_path):
+    store = results(tmp_path, SIX[:1], {})
+    config = SIX[0].config.canonical()
+    search = {"configs": {"0": config, "1": config}, "space": {"lr": {}}, "proposed": [{"lr": 0.1}, {"lr": 0.2}]}
+    with store.locked():
+        store.write_search("fedavg-digits", search | {"samples": 8})
+        store.write_search("whole-grid", search | {"samples": None, "configs": {"0": config}})
+    text = status(tmp_path)
+    assert "Search fedavg-digits: 2 of 8 configurations begun, 2 runs each." in text
+    assert "Search whole-grid: 2 configurations begun, 1 run each." in text
+
+
+def test_what_is_no_results_directory_gets_one_sentence(tmp_path):
+    code, text = in_this_process("--results-dir", tmp_path, command="status")
+    assert code == 2
+    assert text == f"error: There is no results directory {tmp_path}: it has no folder called runs.\n"
+
+
+def test_an_empty_results_directory_has_no_table(tmp_path):
+    with Store(tmp_path).locked():
+        pass
+    assert status(tmp_path) == f"No driver is at work in {tmp_path}.\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (3599, "1 h 0 min"),
+        (7800, "2 h 10 min"),
+        (86399, "1 d 0 h"),
+        (100 * 3600, "4 d 4 h"),
+    ],
+)
+def test_times_are_as_people_read_them(seconds, words):
+    assert _duration(seconds) == words
+
+
+def test_the_last_end_is_told_in_local_time_whatever_the_zone_of_the_record(monkeypatch):
+    now = datetime(2026, 1, 1, 12, 0, tzinfo=timezone(timedelta(hours=3))).timestamp()
+    monkeypatch.setattr(time, "time", lambda: now)
+    ended = [
+        RunState("done", finished=text) for text in ("2026-01-01T08:57:00+0000", "2026-01-01T11:59:00+0400", "soon")
+    ]
+    assert _last_ended(ended) == f"{datetime.fromtimestamp(now - 180):%Y-%m-%d %H:%M}, 3 min ago"
+    assert _last_ended([RunState("running"), RunState("failed", finished="soon")]) == ""
+
+
+@pytest.mark.slow
+def test_while_a_driver_is_at_work_its_trial_has_the_round_that_is_written(tmp_path):
+    """The driver is held while it is asked about, so that it does not write meanwhile."""
+    folder = tmp_path / "results"
+    setting = ("--algorithm", "fedavg", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1,2")
+    small = ("--set", "clients=10,rounds=60,local_epochs=3,model=mlp", "--max-concurrent", 1)
+    driver = Driver(*setting, *small, "--results-dir", folder)
+    wait_for_records(folder, 1, driver)
+    wait_for_rounds(folder, 3, driver)
+    os.kill(driver.pid, signal.SIGSTOP)
+    text = status(folder)
+    [running] = [
+        path.parent for path in folder.glob("runs/*/rounds.jsonl") if not (path.parent / "record.json").exists()
+    ]
+    trained = len((running / "rounds.jsonl").read_text().splitlines())
+    assert re.search(rf"^{running.name}  digits label-2 fedavg seed \d: round {trained} of 60$", text, re.MULTILINE), (
+        text
+    )
+    [label] = Store(folder).grids()
+    found = counts(text, re.escape(label))
+    assert (found["running"], found["failed"], found.get("interrupted")) == ("1", "0", None)
+    assert int(found["finished"]) + int(found["not begun"]) == 2 and found["left"].startswith("about ")
+    assert len(Store(folder).grid(label)["planned_examples"]) == 3
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    text = status(folder)
+    assert f"No driver is at work in {folder}." in text and "round " not in text
+    assert counts(text, re.escape(label))["interrupted"] == "1"

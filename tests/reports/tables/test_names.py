@@ -1,0 +1,116 @@
+"""One rule turns ids into names; names are where the things are."""
+
+import pytest
+
+import algorithms
+from bench import models
+from datasets.info import INFO
+from datasets.partitions import _CLASSES
+from reports.tables.names import Name, Names, axis_label
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "plain", "latex"),
+    [
+        ("dataset", "cifar10", "CIFAR-10", "CIFAR-10"),
+        ("dataset", "imagefolder:/home/me/leaves/", "leaves", "leaves"),
+        ("partition", "label-2", "#C = 2", r"$\#C=2$"),
+        ("partition", "dir-0.10", "Dir(0.1)", r"$p_k \sim Dir(0.1)$"),
+        ("partition", "region-3-0.1", "3 regions, Dir(0.1)", r"3 regions, $p_k \sim Dir(0.1)$"),
+        ("partition", "dir-none", "dir-none", "dir-none"),
+        ("algorithm", "fedconcat-id", "FedConcat-ID", "FedConcat-ID"),
+        ("algorithm", "fedcat-dc", "FedCat-DC", "FedCat-DC"),
+        ("algorithm", "of_my_own", "of_my_own", r"of\_my\_own"),
+        ("base", "fedprox mu=0.1", "FedProx, μ=0.1", r"FedProx, $\mu$=0.1"),
+        ("wrapper", "ccvr", "+ CCVR", "+ CCVR"),
+        ("wrapper", "none", "base", "base"),
+        ("model", "vgg9", "VGG-9", "VGG-9"),
+        ("clients", "100", "100", "100"),
+    ],
+)
+def test_an_id_has_a_name_in_plain_text_and_in_latex(key, value, plain, latex):
+    assert Names().value(key, value) == (plain, latex)
+
+
+def test_headings_say_of_what_values_are_unless_these_do():
+    names = Names()
+    assert names.title("algorithm", "moon").plain == "MOON"
+    assert names.title("num_clusters", "5") == ("K=5", "$K$=5")
+    assert names.title("virtual_per_class", "100").latex == "$M_c$=100"
+    assert names.title("train_examples", "100").plain == "train examples=100"
+    assert [names.heading(key).plain for key in ("algorithm", "clients", "mu", "num_rounds_of_my_own")] == [
+        "Method", "#Clients", "μ", "Number of rounds of my own",
+    ]  # fmt: skip
+    assert [axis_label(key) for key in ("num_clusters", "mu", "fraction")] == [
+        "Number of clusters ($K$)",
+        r"$\mu$",
+        "Fraction",
+    ]
+
+
+def test_values_of_several_axes_make_one_name():
+    names = Names()
+    assert names.together(["algorithm", "wrapper"], ["fedavg", "ccvr"]).plain == "FedAvg + CCVR"
+    assert names.together(["wrapper", "algorithm"], ["none", "fedavg"]).plain == "FedAvg"
+    assert names.together(["dataset", "partition"], ["svhn", "iid"]).plain == "SVHN, IID"
+    known = names.knowing(["algorithm", "wrapper"], [("fedavg", "ccvr")])
+    assert known.value("algorithm wrapper", "fedavg ccvr").plain == "FedAvg + CCVR"
+
+
+def test_a_choice_has_the_symbols_of_its_options():
+    choice = Names().choice('mu=0.01, num_clusters=5, last_batch="keep", weight_decay=1e-05')
+    assert choice.plain == 'μ=0.01, K=5, last_batch="keep", weight_decay=1e-05'
+    assert choice.latex == r'$\mu$=0.01, $K$=5, last\_batch="keep", weight\_decay=1e-05'
+
+
+def test_names_of_a_grid_come_first():
+    names = Names.of_grid({"report": {"names": {"partition": {"dir-0.1": "α = 0.1"}}}})
+    assert names.value("partition", "dir-0.1") == ("α = 0.1", r"$\alpha$ = 0.1")
+    assert names.value("partition", "dir-0.5").plain == "Dir(0.5)"
+
+
+def test_everything_of_the_box_has_a_name_of_its_own():
+    titles = [algorithms.title_of(name) for name in algorithms.REGISTRY]
+    assert len({*titles}) == len(titles) and not {*titles} & {name for name in algorithms.REGISTRY if name[:3] == "fed"}
+    assert all(info.title for info in INFO.values()) and models.TITLES.keys() <= models.REGISTRY.keys()
+    assert all(cls.title.count("{}") == (cls.latex.count("%s") or cls.title.count("{}")) for cls in _CLASSES.values())
+
+
+@pytest.fixture
+def registered(tmp_path, monkeypatch):
+    """Registers methods of these files, as a new file in the folder would be."""
+
+    def register(**files):
+        for stem, text in files.items():
+            (tmp_path / f"{stem}.py").write_text(text)
+        monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+        for name, place in algorithms.discover(tmp_path).items():
+            monkeypatch.setitem(algorithms.REGISTRY, name, place)
+
+    yield register
+    algorithms.title_of.cache_clear()
+    algorithms.symbols.cache_clear()
+
+
+def test_a_new_method_needs_one_file_for_its_name(registered):
+    registered(
+        fedmine='"""FedMine: clients dig."""\n\n@registered("fedmine")\nclass FedMine:\n    pass\n',
+        mine='"""A method of mine: it digs."""\n\n@registered("my-1", title="Mine & co.", mu=0.1)\nclass Mine:\n    pass\n',
+        other='"""Nothing to read."""\n\n@registered("other")\nclass Other:\n    pass\n',
+    )
+    names = [Names().value("algorithm", name) for name in ("fedmine", "my-1", "other")]
+    assert names == [Name.of("FedMine"), ("Mine & co.", r"Mine \& co."), Name.of("other")]
+    assert algorithms.presets("my-1") == {"mu": 0.1}
+
+
+def test_two_symbols_of_one_option_are_refused(registered):
+    registered(mine='@registered("mine", symbols={"num_clusters": "k"})\nclass Mine:\n    pass\n')
+    algorithms.symbols.cache_clear()
+    with pytest.raises(ValueError, match=r"mine.py: the symbol of num_clusters is k, but that of another method K"):
+        algorithms.symbols()
+
+
+def test_a_title_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "mine.py").write_text('@registered("mine", title=3)\nclass Mine:\n    pass\n')
+    with pytest.raises(ValueError, match=r"expected a name and options, all constants, in one line"):
+        algorithms.discover(tmp_path)

@@ -1,0 +1,225 @@
+"""The published layouts as LaTeX: tables of made-up runs whose numbers are the published ones read as the paper's do.
+
+`python -m tests.reports.test_paper_style` writes the golden files anew; compare them with the paper before they are committed.
+"""
+
+import functools
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bench.cli.app import app
+from bench.errors import ConfigError
+from bench.experiments.cells import ordered, to_json
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid, make_grid
+from reports import api
+from reports.formats import latex
+from reports.tables import paper_style, report
+from tests.support.tools import path_of
+
+GOLDEN = Path(__file__).with_name("golden")
+TABLES = ("paper_table1", "paper_table2", "paper_table3", "paper_table13", "ccvr_table1", "ccvr_table2")
+SPREAD = np.array([-1, 0, 1])  # of three seeds, with a sample std of 1
+
+
+@functools.cache
+def published(name: str) -> report.Report:
+    """The report, in the paper's style, of a grid whose runs have the published numbers."""
+    grid = load_grid(name).untuned()
+    stored = to_json(grid, "paper", {}, expand(grid, "paper"))
+    expanded = ordered(stored, stored["cells"])
+    records = {cell["run"]: record(0.5) for cell in expanded["cells"]}
+    for cell in report.build(expanded, records).cells.itertuples():
+        runs, std = cell.run_ids.split(), cell.published.spread or 0
+        spread = SPREAD * (1.5**0.5 if expanded["std"] == "population" else 1) if len(runs) == 3 else [0]
+        for run, shift in zip(runs, spread, strict=True):
+            records[run] = record((float(cell.published.mean) + shift * std) / 100, std / 100)
+    return paper_style.as_printed(report.build(expanded, records), expanded)
+
+
+def record(accuracy: float, std: float = 0.0) -> dict:
+    summary = {value: {"accuracy": accuracy} for value in ("last", "best", "last10")}
+    return {"status": "done", "summary": summary | {"last10_std": {"accuracy": std} if std else {}}}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_published_layout_is_this_file(name):
+    assert latex.render(published(name)) == (GOLDEN / f"{name}.tex").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_published_layout_compiles(name, tmp_path):
+    (tmp_path / "paper.tex").write_text(latex.render_document(published(name)), encoding="utf-8")
+    command = [path_of("pdflatex"), "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0 and "Overfull" not in done.stdout and "Missing character" not in done.stdout
+
+
+@pytest.fixture
+def partial(store):
+    """A table with a number of two seeds, and a cell without any."""
+    store.add("cifar10 label-2", "fedavg", [0.536, 0.532, None]).add("cifar10 label-2", "moon", [0.5, 0.5, 0.5])
+    store.add("cifar10 label-3", "fedavg", ["diverged"] * 3).add("cifar10 label-3", "moon", [0.6] * 3, choice={"mu": 5})
+    store.mirrors |= {"own": ["fedconcat"]}
+    store.report |= {"standings": True, "notes": ["Of the author."]}
+    return store.save()
+
+
+def test_nothing_but_the_published_layout_is_there_and_limits_of_numbers_are_marked(partial):
+    text = api.render(partial, "small_table", "paper", style="paper")
+    assert [re.sub(" +", " ", line) for line in text.splitlines() if line] == [
+        "# Small table",
+        "| Dataset | Partition | FedAvg | MOON |",
+        *(line for line in text.splitlines() if line.startswith("|:")),
+        "| CIFAR-10 | #C = 2 | 53.4%±0.2%† | 50.0%±0.0% |",
+        "| | #C = 3 | – | 60.0%±0.0% |",
+        "Accuracy in percent on the test split, at the last round; mean±std (population) over 3 seeds (0, 1, 2); budget paper.",
+        "- †: 2/3 seeds.",
+        "- –: diverged.",
+    ]
+
+
+def test_files_of_the_paper_style_have_names_of_their_own_and_no_csv(partial):
+    paths = api.write(partial, "small_table", "paper", style="paper")
+    assert {format: path.name for format, path in paths.items()} == {
+        format: f"small_table@paper-paper.{format}" for format in ("md", "tex", "html")
+    }
+    page = paths["html"].read_text()
+    assert "53.4%±0.2%†" in page and "inside" not in page.partition('id="curves"')[0].partition("<main>")[2]
+    with pytest.raises(ValueError, match="A CSV has ids and numbers, whatever the style"):
+        api.render(partial, "small_table", "paper", style="paper", format="csv")
+
+
+@pytest.mark.parametrize("style", ["check", "paper"])
+def test_footnotes_stand_inside_the_float_below_it_or_nowhere(partial, style):
+    texts = {
+        notes: api.render(partial, "small_table", "paper", format="tex", style=style, notes=notes)
+        for notes in api.NOTES
+    }
+    for notes, text in texts.items():
+        inside, _, below = text.partition(r"\end{table")
+        found = [r"2/3 seeds.\par" in part or r"Of the author.\par" in part for part in (inside, below)]
+        assert found == {"inside": [True, False], "below": [False, True], "none": [False, False]}[notes]
+    assert texts["inside"].count(r"\parbox") == 1 and r"\parbox" not in texts["below"]
+
+
+def test_a_float_has_a_label_and_the_width_that_it_needs(store, partial):
+    text = api.render(partial, "small_table", "paper", format="tex", style="paper")
+    assert r"\begin{table}" in text and r"\end{table}" in text and r"\label{tab:small_table-paper}" in text
+    checked = api.render(partial, "small_table", "paper", format="tex")
+    labels = re.findall(r"\\label{(.*)}", checked)
+    assert labels == ["tab:small_table"] + [f"tab:small_table-{number}" for number in range(2, len(labels) + 1)]
+    for method in ("fedprox", "fedrs", "fedlc", "fedconcat", "fedconcat-id", "scaffold"):
+        store.add("cifar10 label-2", method, [0.5] * 3)
+    wide = api.render(store.save(), "small_table", "paper", format="tex", style="paper")
+    assert r"\begin{table*}" in wide and r"\end{table*}" in wide
+
+
+def test_a_table_of_another_grid_has_the_best_in_bold_and_one_decimal(store):
+    store.mirrors = store.verdict = None
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.6] * 3)
+    text = api.render(store.save(), "small_table", "paper", style="paper")
+    assert "| 50.0±0.0 " in text and "| **60.0±0.0** |" in text
+
+
+def test_several_metrics_stand_side_by_side_and_costs_have_no_percent_sign(store):
+    store.report |= {"metrics": ["accuracy", "rounds_to_0.4"]}
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.52, 0.51])
+    text = api.render(store.save(), "small_table", "paper", style="paper")
+    assert "FedAvg accuracy" in text and "FedAvg rounds to 40 %" in text
+    assert re.search(r"\| 51\.0%±0\.8% +\| 4±0 ", text)
+
+
+def test_rows_that_the_grid_joins_have_one_label_in_the_order_of_their_names(store):
+    store.report |= {"rows": ["dataset", "algorithm", "wrapper"], "columns": "partition"}
+    order = {"moon none": "MOON itself", "fedavg none": "FedAvg itself"}
+    store.report |= {"printed": {"rows": ["algorithm wrapper"], "names": {"algorithm wrapper": order}}}
+    for method in ("fedavg", "moon"):
+        for wrapper in ("none", "ccvr"):
+            around = {"algorithm": {"name": wrapper, "base": {"name": method}}} if wrapper != "none" else {}
+            store.add("cifar10 label-2", method, [0.5], wrapper=wrapper, config=around)
+    text = api.render(store.save(), "small_table", "paper", style="paper")
+    labels = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
+    assert labels[0] == "Method" and labels[2:] == ["MOON itself", "FedAvg itself", "FedAvg + CCVR", "MOON + CCVR"]
+
+
+def test_cells_that_the_published_layout_cannot_tell_apart_are_refused(store):
+    store.report |= {"printed": {"rows": ["partition"]}}
+    store.add("cifar10 label-2", "fedavg", [0.5]).add("svhn label-2", "fedavg", [0.6])
+    with pytest.raises(
+        ValueError, match=r"published layout \(partition, algorithm\) cannot tell apart; use the style check"
+    ):
+        api.render(store.save(), "small_table", "paper", style="paper")
+
+
+def test_the_command_prints_either_style(partial):
+    command = ["report", "--results-dir", str(partial), "--print"]
+    assert "53.4%±0.2%†" in CliRunner().invoke(app, [*command, "--style", "paper"]).output
+    assert "Mean ranks" not in CliRunner().invoke(app, [*command, "--style", "paper"]).output
+    for options, sentence in (
+        (["--style", "papre"], "Unknown value of --style 'papre'. Did you mean 'paper'?"),
+        (["--notes", "outside"], "Unknown value of --notes 'outside'."),
+        (["--style", "paper", "--format", "md,csv"], "leave csv out of --format"),
+    ):
+        refused = CliRunner().invoke(app, [*command, *options])
+        assert refused.exit_code and sentence in " ".join(refused.output.split())
+
+
+AXES = {"partition": ["label-2", "dir-0.1"], "algorithm": ["fedavg", "moon"], "seed": [0]}
+
+
+def grid_with(**layout):
+    settings = {"dataset": "digits", "model": "mlp", "clients": 4}
+    return make_grid("mine", {"axes": AXES, "settings": settings, "report": layout})
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        ({"names": {"partitoin": {"dir-0.1": "x"}}}, "Unknown axis in names 'partitoin'. Did you mean 'partition'?"),
+        (
+            {"names": {"partition": {"dir-1": "x"}}},
+            "Unknown value of partition in names 'dir-1'. Did you mean 'dir-0.1'?",
+        ),
+        (
+            {"names": {"algorithm": {"fedavg": "A", "moon": "A"}}},
+            "names call two values of algorithm 'A'; give each a name of its own.",
+        ),
+        (
+            {"printed": {"rows": ["dataset"]}},
+            "printed must show the rows and columns of the report, each once (dataset, partition, algorithm; those of one "
+            "value may be left out), but got dataset, algorithm.",
+        ),
+        ({"printed": {"names": {"wrapper": {"ccvr": "x"}}}}, "Unknown axis in names 'wrapper'."),
+        ({"printed": {"row": ["dataset"]}}, "report.printed: Unknown key 'row'. Did you mean 'rows'?"),
+    ],
+)
+def test_names_of_what_there_is_not_are_refused(layout, sentence):
+    with pytest.raises(ConfigError) as refused:
+        grid_with(**layout)
+    assert sentence in str(refused.value)
+
+
+def test_numbers_as_ids_and_an_axis_of_one_value_left_out_are_taken():
+    grid = grid_with(names={"dataset": {"digits": "My digits"}}, printed={"rows": ["partition"]})
+    assert grid.report.names == {"dataset": {"digits": "My digits"}} and grid.report.printed.rows == ["partition"]
+    settings = {"dataset": "digits", "partition": "iid", "model": "mlp"}
+    numbers = {"axes": {"clients": [4, 8], "algorithm": ["fedavg"], "seed": [0]}, "settings": settings}
+    layout = {"rows": ["clients"], "names": {"clients": {4: "few", 8: "many"}}}
+    assert make_grid("mine", numbers | {"report": layout}).report.names == {"clients": {"4": "few", "8": "many"}}
+
+
+def test_a_grid_that_extends_another_has_names_of_its_own_values_and_another_published_table():
+    figure = load_grid("fedcat_figure4").report
+    assert figure.names == {"partition": {"dir-1": "α = 1.0"}}
+    assert load_grid("ccvr_table2").report.printed and load_grid("ccvr_figure6").report.printed is None
+
+
+if __name__ == "__main__":
+    for name in TABLES:
+        (GOLDEN / f"{name}.tex").write_text(latex.render(published(name)), encoding="utf-8")

@@ -1,0 +1,239 @@
+"""Which published numbers count as played, and the page that lists them."""
+
+import json
+
+import pytest
+
+from bench.experiments.cells import to_json
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from bench.results.store import Store
+from reports.published.lookup import keys_of, papers
+from reports.reproduction import page
+from reports.reproduction.counts import Count, count_tables
+from reports.reproduction.planned import Plans
+from reports.reproduction.played import find_played, stores_in
+from tests.reports.tables.test_measured import POOLED, SEVEN, probe
+from tests.support import manual
+from tests.support.manual import ROOT
+from tests.support.stores import finish
+
+PAGE, EXAMPLES = ROOT / "docs" / "reproduction.md", ROOT / "docs" / "examples"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def grids_are_read_once():
+    plans = Plans()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reports.reproduction.played.Plans", lambda: plans)
+        yield
+
+
+@pytest.fixture(scope="module")
+def committed():
+    return find_played(stores_in(EXAMPLES))
+
+
+def test_the_page_follows_from_the_committed_results(committed):
+    before, after = page.around(PAGE)
+    said = PAGE.read_text().removeprefix(before).removesuffix(after)
+    assert said == f"\n\n{page.render(committed)}\n", "make it again: python -m bench reproduction, as the page says"
+
+
+def test_commands_of_the_page_name_exactly_the_committed_runs(committed):
+    assert len(committed) >= 7
+    for one in committed:
+        assert named_by(one.command) == {*one.runs}, one.command
+
+
+def named_by(command: str) -> set[str]:
+    """Ids of the runs that a command plays."""
+    python, module, bench, *words = command.split()
+    options = manual.check_bench(words)
+    return {cell.id for cell in manual.cells_of(options["grid"], options)}
+
+
+# Made-up results. Published in Table 1 of FedConcat for cifar10, label-2: fedavg 53.6±0.8, fedconcat 56.9±0.2.
+
+
+def played(store, name: str = "paper_table1") -> list:
+    """What counts of a store, whose grid is given the name of one of ours."""
+    path = store.save() / "grids" / f"small_table@{store.budget}.json"
+    path.with_stem(f"{name}@{store.budget}").write_text(json.dumps(json.loads(path.read_text()) | {"grid": name}))
+    path.unlink()
+    return find_played([Store(store.folder)])
+
+
+def test_a_number_with_all_seeds_has_a_verdict_and_the_command_of_its_grid(store):
+    (one,) = played(store.add("cifar10 label-2", "fedavg", [0.52, 0.53, 0.54]))
+    assert (one.published.key[:5], str(one.published)) == (
+        ("fedconcat", "1", "cifar10", "label-2", "fedavg"),
+        "53.6±0.8",
+    )
+    assert (one.mean, one.verdict, one.seeds, one.planned_seeds) == (pytest.approx(53.0), "inside", 3, 3)
+    only = "dataset=cifar10,partition=label-2,algorithm=fedavg"
+    assert one.command == f"python -m bench run --grid paper_table1 --only {only} --data-dir data"
+    text = page.render([one])
+    assert "**1 of" in text and ", 1 of them with all seeds and settings." in text
+    *_, line = [line for line in text.splitlines() if line.startswith("| fedconcat, 1:")]
+    cells = [cell.strip() for cell in line.split("|")[1:-1]]
+    assert cells[:-1] == [
+        "fedconcat, 1: cifar10, label-2, fedavg",
+        "53.6±0.8",
+        "53.0±0.8",
+        "-0.6",
+        "inside",
+        "3 of 3",
+        "unknown",
+    ]
+
+
+def test_too_few_seeds_are_counted_without_a_verdict(store):
+    (one,) = played(store.add("cifar10 label-2", "fedavg", [0.53, None, None]))
+    assert (one.seeds, one.planned_seeds, one.verdict) == (1, 3, "")
+    assert " --seeds 0 " in one.command
+    text = page.render([one])
+    assert "| none " in text and "| 1 of 3 " in text and "**1 of" in text and ", 0 of them with all seeds" in text
+
+
+def test_a_rule_that_needs_no_seeds_judges_one(store):
+    """FedCat: 99.04 on mnist, dir-0.1; at most 0.3 points."""
+    store.mirrors, store.verdict = {"paper": "fedcat", "table": 1}, "fedcat"
+    setting = {"clients": 100, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
+    (one,) = played(store.add("mnist dir-0.1", "fedavg", [0.988], **setting), "fedcat_table1")
+    assert (one.seeds, one.planned_seeds, one.verdict) == (1, 3, "inside")
+
+
+def test_what_differs_from_the_paper_does_not_count(store):
+    store.add("cifar10 label-2", "fedavg", [0.5], substitute="mnist")
+    store.add("cifar10 label-3", "fedavg", [0.5], data_note="half of the images")
+    store.add("svhn label-2", "fedavg", [0.5], clients=10)
+    store.add("svhn label-3", "fedavg", [None])
+    store.add("svhn dir-0.1", "fedavg", ["failed"])
+    store.add("svhn dir-0.5", "random-clusters", [0.5])
+    assert played(store) == []
+
+
+@pytest.mark.parametrize("budget", ["small", "paper+rounds=2"])
+def test_another_budget_does_not_count(store, budget):
+    store.budget = budget
+    assert played(store.add("cifar10 label-2", "fedavg", [0.5, 0.5, 0.5])) == []
+
+
+def test_a_grid_that_mirrors_nothing_does_not_count(store):
+    store.mirrors = None
+    assert played(store.add("cifar10 label-2", "fedavg", [0.5])) == []
+
+
+def test_a_run_that_diverged_has_been_played(store):
+    (one,) = played(store.add("cifar10 label-2", "fedavg", ["diverged"]))
+    assert (one.seeds, one.diverged, one.verdict) == (1, 1, "")
+    assert "| (1 diverged) |" in page.render([one])
+
+
+def test_a_part_of_a_tuning_set_has_no_verdict_and_is_said(store):
+    """Table 1 tunes fedprox's mu over 0.001 and 0.01; 53.1±0.6 is published."""
+    store.add("cifar10 label-2", "fedprox", [0.52, 0.53, 0.54], choice={"mu": 0.01})
+    (one,) = played(store)
+    assert (one.settings, one.planned_settings, one.verdict) == (1, 2, "")
+    assert "algorithm=fedprox,mu=0.01 --data-dir" in one.command
+    assert "3 of 3, 1 of 2 settings" in page.render([one])
+    assert count_tables([one], "fedconcat")["1"].complete == 0
+    store.add("cifar10 label-2", "fedprox", [0.50, 0.51, 0.52], choice={"mu": 0.001})
+    (one,) = played(store)
+    assert (one.settings, one.planned_settings, one.verdict) == (2, 2, "inside")
+    assert len(one.runs) == 6 and "mu=" not in one.command
+    assert count_tables([one], "fedconcat")["1"].complete == 1
+
+
+def test_a_number_in_two_grids_counts_once_with_the_most_seeds(store, tmp_path):
+    few, more = (type(store)(tmp_path / name) for name in ("few", "more"))
+    played(few.add("cifar10 label-2", "fedavg", [0.5]), "paper_figure8")
+    played(few.add("cifar10 label-3", "fedavg", [0.5]))
+    played(more.add("cifar10 label-2", "fedavg", [0.6, 0.6]))
+    found = find_played(stores_in(tmp_path))
+    assert [(one.published.key[3], one.seeds) for one in found] == [("label-2", 2), ("label-3", 1)]
+    assert sum(count.played for count in count_tables(found, "fedconcat").values()) == 2
+
+
+def test_winner_and_sign_count_for_complete_rows_only(store, read_published):
+    """As published fedconcat is ahead of all baselines; fedconcat-id is not, here, but published."""
+    store.mirrors |= {"own": ["fedconcat", "fedconcat-id"]}
+    row = [line for line in read_published("fedconcat") if line["table"] == "1"]
+    row = [line["algorithm"] for line in row if (line["dataset"], line["partition"]) == ("cifar10", "label-2")]
+    for algorithm in row[1:]:
+        store.add("cifar10 label-2", algorithm, [{"fedconcat": 0.57, "fedconcat-id": 0.4}.get(algorithm, 0.5)])
+    assert (table_1 := count_tables(played(store), "fedconcat")["1"]).rows == 0
+    assert table_1.played == len(row) - 1
+    store.add("cifar10 label-2", row[0], [0.5])
+    found = played(store)
+    assert count_tables(found, "fedconcat")["1"] == Count(len(row), 87, rows=1, winners=1, signs=1, compared=2)
+    assert [line.split("|")[4:6] for line in page.render(found).splitlines() if "fedconcat, 1 " in line] == [
+        [" 1 of 1        ", " 1 of 2      "]
+    ]
+
+
+def test_measured_numbers_count_without_a_verdict(store):
+    """Table 7 of FedConcat: losses 0.0810 and 0.0817 of the first of four encoders."""
+    store.mirrors, store.verdict = {"paper": "fedconcat", "table": 7}, None
+    store.report |= {"metric": "local_accuracy", "measured": POOLED, "notes": []}
+    store.add("fmnist label-2", "local", [0.5], personal=True)
+    values = {name: dict(zip(("cls_loss", "rec_loss"), both, strict=True)) for name, both in SEVEN.items()}
+    about = {"clients": [0, 1], "label_counts": [[3], [1]]}
+    probe(store, store.cells[0], "encoder-heads-pooled-256-0004", {"values": values, **about})
+    found = played(store, "paper_table7")
+    (line,) = [line for line in page.render(found).splitlines() if " fe1, cls_loss" in line]
+    name, *numbers = [cell.strip() for cell in line.split("|")[1:5]]
+    assert name == "fedconcat, 7: fmnist, label-2, local fe1, cls_loss"
+    assert numbers == ["0.0810", "0.1000", "+0.0190"]
+    assert len(found) == 8 and {one.verdict for one in found} == {""}
+    assert count_tables(found, "fedconcat")["7"] == Count(8, 8, complete=8)
+
+
+def test_all_published_numbers_are_counted(read_published):
+    numbers = {paper: len(read_published(paper)) for paper in papers()}
+    counted = {paper: sum(count.numbers for count in count_tables([], paper).values()) for paper in papers()}
+    assert counted == numbers == {paper: len(set(keys_of(paper))) for paper in papers()}
+    assert f"**0 of {sum(numbers.values()):,} published numbers" in page.render([])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ccvr_table2", "fedcat_table3", "fedvls_table", "paper_table5", "paper_table9", "paper_table12", "paper_table13"],
+)
+def test_the_command_of_any_cell_plays_its_runs_alone(name, tmp_path):
+    spec = load_grid(name)
+    cells = expand(spec, "paper")
+    some = cells[:: len(cells) // 4]
+    with Store(tmp_path).locked() as store:
+        store.write_grid(f"{name}@paper", to_json(spec, "paper", {}, some))
+        for cell in some:
+            finish(store, cell, 0.5)
+    found = find_played([Store(tmp_path)])
+    assert len(found) > 2
+    for one in found:
+        assert named_by(one.command) == {*one.runs}, one.command
+
+
+@pytest.mark.parametrize("text", ["", page.BEGIN, page.END + page.BEGIN, 2 * (page.BEGIN + page.END)])
+def test_a_page_without_its_markers_stays_as_it_is(tmp_path, text):
+    path = tmp_path / "page.md"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="must hold"):
+        page.write(path, "new")
+    assert path.read_text() == text
+
+
+def test_a_page_that_is_no_text_is_named(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=f"{path} is not a text in UTF-8"):
+        page.write(path, "new")
+
+
+def test_only_the_part_between_the_markers_is_replaced(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter")
+    for _ in range(2):
+        page.write(path, "new\n")
+        assert path.read_text() == f"before\n{page.BEGIN}\n\nnew\n\n{page.END}\nafter"
