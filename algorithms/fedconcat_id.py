@@ -25,8 +25,8 @@ class FedConcatID(Concatenation):
     Differs from the paper: the round of inference is the first encoder round, not one before it, as in the reference code
     and as the paper's communication costs say.
 
-    Differs from the reference code: what local models see of noise leaves their running statistics as they are; there the
-    passes in training mode move them, and the moved ones are averaged.
+    Differs from the reference code: by default, what local models see of noise leaves their running statistics as they are;
+    there the passes in training mode move them, and every entry of the local models is averaged, the moved statistics too.
 
     Attributes:
         base: trains the model of a cluster; any method with one shared model.

@@ -28,7 +28,9 @@ class Moon(RoundBased):
     Batches of one example are skipped.
 
     Differs from the paper: no projection head is added to a model that has none, as in NIID-Bench; `moon-cnn` has one.
-    The received model runs in training mode, also as in NIID-Bench; in the code of MOON's authors it is in evaluation mode.
+    By default the received model runs in training mode, also as in NIID-Bench; in the code of MOON's authors it is in
+    evaluation mode. A client that comes new in a later round contrasts with the initial model, as in NIID-Bench; in the code
+    of MOON's authors its term is 0.
 
     Attributes:
         mu: weight of the contrastive term, >= 0; 0 is FedAvg (but for skipped batches).
