@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bench.errors import ConfigError, StoreError, unknown
+from bench.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -207,8 +207,7 @@ def _opened(results_dir: "Path | str") -> "Iterator[Store]":
     from bench.results.store import Store
 
     store = Store(results_dir)
-    if not store.folder.is_dir():
-        raise StoreError(f"There is no results directory {store.folder}; `python -m bench run` writes one.")
+    store.check_exists()
     try:
         yield store
     finally:

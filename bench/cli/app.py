@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import console, explained, name_damaged, say
+from bench.cli.console import console, explained, name_damaged, no_results, say
 from bench.cli.data import app as data_commands
 from bench.cli.exchange import compare, export, import_
 from bench.cli.listing import KINDS, listing_table
@@ -191,11 +191,7 @@ def report(
         stored = [tuple(name.split("@", 1)) for name in store.grids()]
         chosen = [(name, of) for name, of in stored if grid in (None, name) and budget in (None, of)]
         if not chosen:
-            known = ", ".join("@".join(pair) for pair in stored) or "nothing yet"
-            wanted = f"{grid or 'any grid'}@{budget or 'any budget'}"
-            if not store.folder.is_dir():
-                raise ValueError(f"There is no results directory {store.folder}; name one with --results-dir.")
-            raise ValueError(f"{store.folder} holds no results of {wanted}, only: {known}.")
+            raise ValueError(no_results(store, grid, budget))
         if not print_:
             api.writable_folder(store.folder, to)
         wanted, wrong = (*formats, *[api.STANDALONE] * standalone), []

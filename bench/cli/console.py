@@ -74,6 +74,22 @@ def name_damaged(store: "Store", looked: bool = False, named: Collection[Path] =
     return {*named, *damaged}
 
 
+def no_results(store: "Store", grid: str | None, budget: str | None) -> str:
+    """The sentence for a results directory that does not hold what is asked for.
+
+    Raises:
+        StoreError: if it is no results directory at all.
+    """
+    from bench.errors import suggestion
+
+    store.check_exists()
+    held = store.grids()
+    if not held:
+        return f"{store.folder} holds no results of a grid yet."
+    wanted = "@".join(part for part in (grid, budget) if part)
+    return f"{store.folder} holds no results of {wanted}, only: {', '.join(held)}.{suggestion(wanted, held)}"
+
+
 def _one_line(text: str) -> str:
     """Names of files may hold what a terminal obeys."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

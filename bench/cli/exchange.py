@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import explained, name_damaged, say, warn
+from bench.cli.console import explained, name_damaged, no_results, say, warn
 from bench.cli.options import RESULTS
 from bench.experiments.labels import chosen_in, pairs
 from bench.files import file_name, make_folder
@@ -87,14 +87,12 @@ def compare(
 
     Exit status 0 if every run that both hold has identical numbers, bit for bit, and searches have chosen the same; else 1.
     """
-    from bench.errors import StoreError
     from bench.results.store import Store
 
     with explained():
         stores = [Store(one), Store(other)]
         for store in stores:
-            if not store.folder.is_dir():
-                raise StoreError(f"There is no results directory {store.folder}.")
+            store.check_exists()
             name_damaged(store)
         held = [[name for name in store.grids() if grid in (None, name.split("@", 1)[0])] for store in stores]
         names = [name for name in held[0] if name in held[1]]
@@ -119,10 +117,7 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
     held = {name: name.split("@", 1) for name in store.grids()}
     names = [name for name, (of, at) in held.items() if of == grid and budget in (None, at)]
     if not names:
-        wanted = grid if budget is None else f"{grid}@{budget}"
-        raise ValueError(
-            f"{store.folder} holds no results of {wanted}, only: {', '.join(store.grids()) or 'nothing yet'}."
-        )
+        raise ValueError(no_results(store, grid, budget))
     if len(names) > 1:
         raise ValueError(f"{store.folder} holds {', '.join(names)}; choose one with --budget.")
     return names[0]

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from bench.cli import options as given
-from bench.cli.console import console, explained, name_damaged, say
+from bench.cli.console import console, explained, name_damaged, no_results, say
 from bench.cli.options import RESULTS
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def status(
             if name in (None, stored["grid"]) and budget in (None, stored["budget"])
         }
         if grid and not shown:
-            raise ValueError(f"{store.folder} holds no results of {grid}, only: {', '.join(grids) or 'nothing yet'}.")
+            raise ValueError(no_results(store, name, budget))
         name_damaged(store, looked=True)
         cells = {label: _current(stored, states) for label, stored in shown.items()}
         others = {} if grid else _others(grids.values(), states)

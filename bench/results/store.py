@@ -140,8 +140,10 @@ class Store:
 
     def check_exists(self) -> None:
         """Raises StoreError if there is no such directory, or a part of it is a link, or no folder."""
+        if not self.folder.is_dir():
+            raise StoreError(f"There is no results directory {self.folder}; `python -m bench run` writes one.")
         if not (self.folder / "runs").is_dir():
-            raise StoreError(f"There is no results directory {self.folder}: it has no folder called runs.")
+            raise StoreError(f"{self.folder} holds no results: it has no folder called runs.{_nested(self.folder)}")
         self._check_parts(_ALL_PARTS)
 
     def at_work_since(self) -> float | None:
@@ -484,6 +486,12 @@ def require_files(folder: Path) -> list[Path]:
         if path.is_symlink() or not path.is_file() or not is_name(path.name):
             raise Damaged(path, "is a link" if path.is_symlink() else "is not a regular file")
     return files
+
+
+def _nested(folder: Path) -> str:
+    """ " Results directories lie in it: a, b." for those right below a folder; "" if there are none."""
+    names = sorted(path.parent.name for path in folder.glob("*/runs"))
+    return f" Results directories lie in it: {', '.join(names)}." if names else ""
 
 
 def _is_plain(folder: Path) -> bool:

@@ -120,7 +120,15 @@ def test_a_search_says_how_many_configurations_it_has_begun(tmp_path):
 def test_what_is_no_results_directory_gets_one_sentence(tmp_path):
     code, text = in_this_process("--results-dir", tmp_path, command="status")
     assert code == 2
-    assert text == f"error: There is no results directory {tmp_path}: it has no folder called runs.\n"
+    assert text == f"error: {tmp_path} holds no results: it has no folder called runs.\n"
+    (tmp_path / "mine" / "runs").mkdir(parents=True)
+    code, text = in_this_process("--results-dir", tmp_path, command="status")
+    assert text.endswith("it has no folder called runs. Results directories lie in it: mine.\n")
+    code, text = in_this_process("--results-dir", tmp_path / "none", command="status")
+    assert (code, text) == (
+        2,
+        f"error: There is no results directory {tmp_path}/none; `python -m bench run` writes one.\n",
+    )
 
 
 def test_an_empty_results_directory_has_no_table(tmp_path):

@@ -153,7 +153,7 @@ def test_what_cannot_be_imported_is_said_in_one_sentence(tmp_path):
     here = results(tmp_path / "here", LABEL_2, {})
     with pytest.raises(StoreError, match="is the results directory itself; name another one"):
         merge_results(Store(tmp_path / "here" / "runs" / ".."), here)
-    with pytest.raises(StoreError, match="There is no results directory .*nowhere: it has no folder called runs"):
+    with pytest.raises(StoreError, match="There is no results directory .*nowhere; "):
         merge_results(Store(tmp_path / "nowhere"), here)
 
 

@@ -111,7 +111,7 @@ def test_reading_writes_nothing_and_turns_no_driver_away(tmp_path):
 
 
 def test_what_is_no_results_directory_is_named(tmp_path):
-    with pytest.raises(StoreError, match=r"There is no results directory .*: it has no folder called runs\."):
+    with pytest.raises(StoreError, match=r"holds no results: it has no folder called runs\."):
         read_snapshot(Store(tmp_path))
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
