@@ -109,10 +109,12 @@ def _find(name: str, data_dir: Path | None) -> Source:
     if name == "digits":
         return digits.find()
     if data_dir is None:
-        raise MissingData(f"{name} needs a data directory; name it with --data-dir.")
+        raise MissingData(f"{name} needs a data directory; name it with --data-dir, or set SKEWBENCH_DATA.")
     data_dir = Path(data_dir).expanduser().absolute()
     if not data_dir.is_dir():
-        raise MissingData(f"The data directory {data_dir} does not exist; create it, or name another with --data-dir.")
+        raise MissingData(
+            f"The data directory {data_dir} does not exist; {remedy(name)}, or name another with --data-dir."
+        )
     source = _find_original(name, data_dir) or folders.find(name, data_dir / name, INFO[name].input_shape[0])
     if source is None:
         raise MissingData(f"No {name} in {data_dir}: {expected(name)}; {remedy(name)}.")

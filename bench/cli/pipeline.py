@@ -60,6 +60,7 @@ def run_experiment(
         _announce(plan)
         if dry_run:
             _print_runs(plan, spec)
+            _warn_absent(images)
             return
         ended = _run(plan, spec, options, machines, store)
     _report(spec, store)
@@ -132,8 +133,7 @@ def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: 
     """Prints how the runs have ended, and what to do about failed ones and absent files; exits with 1 if some have failed."""
     from bench.execution import driver
 
-    for sentence in filter(None, [images.none_found, *images.absent_weights.values()]):
-        warn(sentence)
+    _warn_absent(images)
     if ended:
         console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
         for line in driver.failures(spec.grid, plan, store):
@@ -142,6 +142,12 @@ def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: 
         words = [word for word in sys.argv[1:] if word != "--rerun"]
         warn(f"What failed is tried again by: {shlex.join(['python', '-m', 'bench', *words])}")
         raise typer.Exit(1)
+
+
+def _warn_absent(images: Images) -> None:
+    """What to do about files that are not there."""
+    for sentence in filter(None, [images.none_found, *images.absent_weights.values()]):
+        warn(sentence)
 
 
 def _announce(plan: Plan) -> None:

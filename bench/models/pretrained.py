@@ -60,7 +60,9 @@ def load(name: str, data_dir: Path | None) -> Pretrained:
     path = Path(name).expanduser()
     if not path.is_absolute():
         if data_dir is None:
-            raise MissingWeights(f"The weights {name} lie in the data directory; name it with --data-dir.")
+            raise MissingWeights(
+                f"The weights {name} lie in the data directory; name it with --data-dir, or set SKEWBENCH_DATA."
+            )
         path = Path(data_dir).absolute() / path
     if not path.is_file():
         raise MissingWeights(f"No weights in {path}: {_EXPECTED}; put it there, or name another file.")

@@ -452,7 +452,7 @@ def test_images_of_different_sizes_need_an_image_size(tmp_path, read):
 def test_missing_data_is_one_sentence_with_the_expected_files(tmp_path, read, name):
     with pytest.raises(MissingData, match=rf"No {name} in .*: expected .* or {name}/{{train,test}}/<class>/"):
         read(name)
-    with pytest.raises(MissingData, match="data directory .*nowhere does not exist; create it"):
+    with pytest.raises(MissingData, match="data directory .*nowhere does not exist; .*, or name another"):
         load(name, tmp_path / "nowhere")
     with pytest.raises(MissingData, match=f"{name} needs a data directory; name it with --data-dir"):
         load(name, None)

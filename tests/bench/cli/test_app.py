@@ -182,6 +182,10 @@ def test_dry_run_says_what_would_run_and_writes_nothing(bench, tmp_path):
     assert code == 0
     assert "0 finished, 2 to run" in text
     assert "digits label-2 fedavg seed 0" in text and "digits dir-0.1 fedavg seed 0" in text
+    (tmp_path / "empty").mkdir()
+    only = ["--only", "dataset=svhn,algorithm=fedavg", "--data-dir", str(tmp_path / "empty")]
+    code, text = bench("run", "--grid", "paper_table1", *only, "--dry-run")
+    assert code == 0 and "no data: svhn" in text and f"No svhn in {tmp_path}/empty: expected " in text
     assert not (tmp_path / "results").exists()
 
 
@@ -283,7 +287,7 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         ),
         (["run", *ALGORITHM, "--gpus-per-trial", "1"], "--gpus-per-trial 1 is too many: torch finds 0 GPUs"),
         (["run", *ALGORITHM, "--address", "ray://head:10001"], "--address must be HOST:PORT of a running cluster"),
-        (["run", "--grid", "paper_table1"], "needs a data directory; name it with --data-dir."),
+        (["run", "--grid", "paper_table1"], "needs a data directory; name it with --data-dir, or set SKEWBENCH_DATA."),
         (["run", "--grid", "paper_table1", "--data-dir", "nowhere"], "nowhere does not exist"),
         (["list", "algoritms"], "Did you mean 'algorithms'?"),
         (["report", "--grid", "quickstart"], "There is no results directory"),
