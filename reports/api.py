@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.errors import StoreError, require_known, unknown
+from bench.errors import StoreError, require_known, suggestion, unknown
 from bench.experiments.figure_names import CURVES, figure_name
 from bench.files import file_name, make_folder, write_file
 
@@ -220,10 +220,10 @@ def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict
     store = results if isinstance(results, Store) else Store(results)
     expanded = store.grid(f"{grid}@{budget}")
     if expanded is None:
-        raise StoreError(
-            f"{store.folder} holds no {grid}@{budget}, only: {', '.join(store.grids()) or 'nothing yet'}. "
-            f"Run it first: python -m bench run --grid {grid} --budget {budget}"
-        )
+        held = store.grids()
+        budgets = [name.removeprefix(f"{grid}@") for name in held if name.startswith(f"{grid}@")]
+        hint = suggestion(budget, budgets) or f" Run it first: python -m bench run --grid {grid} --budget {budget}"
+        raise StoreError(f"{store.folder} holds no {grid}@{budget}, only: {', '.join(held) or 'nothing yet'}.{hint}")
     return store, expanded
 
 
