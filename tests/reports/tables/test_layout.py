@@ -338,7 +338,9 @@ def test_a_grid_that_was_not_run_is_answered_with_those_that_were(store):
     folder = store.add("cifar10 label-2", "fedavg", [0.5]).save()
     with pytest.raises(StoreError, match=r"holds no other@paper, only: small_table@paper\. Run it first"):
         api.render(folder, "other", "paper")
-    with pytest.raises(StoreError, match=r"holds no small_table@papr, only: small_table@paper\. Did you mean 'paper'\?"):
+    with pytest.raises(
+        StoreError, match=r"holds no small_table@papr, only: small_table@paper\. Did you mean 'paper'\?"
+    ):
         api.render(folder, "small_table", "papr")
 
 
