@@ -95,8 +95,14 @@ def title_of(dataset: str) -> str:
     """What tables and figures call a dataset; an image folder has the name of its last folder, never its path."""
     if dataset in INFO:
         return INFO[dataset].title or dataset
+    folder = folder_of(dataset)
+    return dataset if folder is None else folder.name or "imagefolder"
+
+
+def folder_of(dataset: str) -> Path | None:
+    """The path of an image folder; None for any other dataset."""
     kind, _, path = dataset.partition(":")
-    return (Path(path).name or kind) if kind == "imagefolder" else dataset
+    return Path(path) if kind == "imagefolder" else None
 
 
 def remedy(dataset: str) -> str:

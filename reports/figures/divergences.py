@@ -10,7 +10,6 @@ import numpy as np
 from bench.experiments.labels import pairs
 from bench.results.shapes import is_number
 from bench.results.store import Store
-from datasets.info import title_of
 from reports.figures.lines import STYLE, panels_per_row
 from reports.figures.style import COLOURS
 from reports.tables.aggregate import current_cells
@@ -107,13 +106,13 @@ def divided(grid: dict, records: dict) -> Iterator[Divided]:
             first.setdefault(json.dumps([_setting(cell), _options(cell)]), (cell, diagnostics))
     order = [json.dumps(_setting(cell)) for cell in grid["cells"]]
     found = sorted(first.values(), key=lambda one: order.index(json.dumps(_setting(one[0]))))
-    options = [_options(cell) for cell, _ in found]
+    names, options = Names.of_grid(grid), [_options(cell) for cell, _ in found]
     differing = [key for key in options[0] if len({str(one[key]) for one in options}) > 1] if options else []
     for cell, diagnostics in found:
         own = _options(cell)
         named = pairs({key: own[key] for key in differing if key != "capacity"})
-        on = f" (on {title_of(cell['substitute'])})" if cell["substitute"] else ""
-        setting = Names.of_grid(grid).together(("dataset", "partition"), _setting(cell)[:2]).plain
+        on = f" (on {names.value('dataset', cell['substitute']).plain})" if cell["substitute"] else ""
+        setting = names.together(("dataset", "partition"), _setting(cell)[:2]).plain
         title = ", ".join([setting, *named]) + f"{on}, seed {cell['seed']}"
         coalitions = np.array(diagnostics["coalitions"])
         order_of_clients = np.argsort(coalitions, kind="stable")

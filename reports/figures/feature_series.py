@@ -9,7 +9,6 @@ import pandas as pd
 from bench.experiments.labels import UNWRAPPED
 from bench.measurements.specs import probes_of, result_of
 from bench.results.store import Store
-from datasets.info import title_of
 from reports.figures.panels import Series, concat_points, done_runs, panels, seeds_of_runs, series_of_table
 from reports.tables.aggregate import DDOF, cell_keys
 from reports.tables.layout import Table
@@ -30,7 +29,7 @@ def cka(figure: dict, report: Report, table: Table, grid: dict, records: dict, s
             by_layer = _means_by_layer(results)
             if not by_layer.empty:
                 frames.append(_over_seeds(by_layer, grid["std"]).assign(panel=panel, line=line))
-                caveats[panel] += _cka_caveats(table.names.title(table.column_key, line).plain, cell, results)
+                caveats[panel] += _cka_caveats(table, line, cell, results)
                 num_seeds = max(num_seeds, len(by_layer))
     y_label = CKA_NAMES[figure["estimator"]] + ",\nmean over pairs of clients"
     series = series_of_table("cka", "Layer", y_label, report, table, concat_points(frames))
@@ -54,12 +53,13 @@ def _over_seeds(by_layer: pd.DataFrame, std: str) -> pd.DataFrame:
     return pd.DataFrame({"x": by_layer.columns, "mean": by_layer.mean(), "std": spread})
 
 
-def _cka_caveats(line: str, cell, results: list[dict]) -> Iterator[str]:
+def _cka_caveats(table: Table, line: str, cell, results: list[dict]) -> Iterator[str]:
     """Limits of a line: missing seeds, substitute data, clients that were left out."""
+    line = table.names.title(table.column_key, line).plain
     if len(results) < cell.seeds:
         yield f"{line}: {len(results)}/{cell.seeds} seeds"
     if cell.substitute:
-        yield f"{line}: on {title_of(cell.substitute)}"
+        yield f"{line}: on {table.names.value('dataset', cell.substitute).plain}"
     shown, cohort = len(results[0]["clients"]), results[0]["cohort"]
     if shown < cohort:
         yield f"{line}: the first {shown} of {cohort} clients"
@@ -91,7 +91,7 @@ def _gains(score: str, report: Report, table: Table, grid: dict, records: dict) 
         labels = dict(labels)
         method = labels.pop("algorithm", "")
         setting = table.names.together([*labels], [*labels.values()]).plain
-        setting += f" (on {title_of(substitute)})" if substitute else ""
+        setting += f" (on {table.names.value('dataset', substitute).plain})" if substitute else ""
         base = by_wrapper.pop(UNWRAPPED, {})
         distances = {
             seed: record["diagnostics"][score]

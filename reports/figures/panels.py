@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from bench.results.metrics import METRICS
-from datasets.info import title_of
 from reports.tables.aggregate import cell_keys, compared_keys, contest_keys
 from reports.tables.layout import Table
+from reports.tables.names import Names
 from reports.tables.report import Report, build
 
 Y_LABELS = {
@@ -124,14 +124,15 @@ def first_runs(grid: dict, records: dict, value: str | None = None) -> Iterator[
     for title, lines in panels(report, table, grid):
         for line, (found,) in lines.items():
             run_id, *_ = done_runs(found, records)
-            caveats = data_caveats(found)
+            caveats = data_caveats(found, table.names)
             suffix = f" ({', '.join(caveats)})" if caveats else ""
             yield f"{title}{suffix}, {names[line]}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
 
 
-def data_caveats(cell) -> list[str]:
-    """Deviations of a cell's data from its dataset: "on cifar10", "incomplete data"."""
-    return [f"on {title_of(cell.substitute)}"] * bool(cell.substitute) + ["incomplete data"] * bool(cell.data_note)
+def data_caveats(cell, names: Names) -> list[str]:
+    """Deviations of a cell's data from its dataset: "on CIFAR-10", "incomplete data"."""
+    on = [f"on {names.value('dataset', cell.substitute).plain}"] if cell.substitute else []
+    return on + ["incomplete data"] * bool(cell.data_note)
 
 
 def done_runs(cell, records: dict) -> list[str]:

@@ -12,7 +12,6 @@ import pandas as pd
 
 from bench.results.metrics import ACCURACIES, METRICS
 from bench.results.store import Store
-from datasets.info import title_of
 from datasets.skew import LABELS as SKEW_LABELS
 from reports.figures import curves, feature_series
 from reports.figures.panels import (
@@ -135,7 +134,7 @@ def _distributions(client: int, report: Report, table: Table, grid: dict, record
             seed = min(shares, key=lambda seed: (-len(shares[seed]), seed))
             title = f"{panel}, seed {seed}"
             substitutes = dict.fromkeys(cell.substitute for (cell,) in cells.values() if cell.substitute)
-            caveats[title] = [f"on {title_of(name)}" for name in substitutes]
+            caveats[title] = [f"on {table.names.value('dataset', name).plain}" for name in substitutes]
             frames += [_points(range(len(share)), share, title, line) for line, share in shares[seed].items()]
     points = concat_points(frames)
     lines = tuple(dict.fromkeys(points["line"]))
@@ -167,7 +166,7 @@ def _local_models(report: Report, table: Table, grid: dict, records: dict, store
         for method, (cell,) in cells.items():
             run_id, *_ = done_runs(cell, records)
             title = f"{panel}, {table.names.title(table.column_key, method).plain}, seed {seeds[run_id]}"
-            if notes := data_caveats(cell):
+            if notes := data_caveats(cell, table.names):
                 caveats[title] = notes
             for round, client, accuracies in _traced_accuracies(store.rows(run_id)):
                 clients.add(client)

@@ -1,8 +1,9 @@
 """A report as LaTeX: one float per metric, for any document with `\\usepackage{booktabs}`, or a document of its own.
 
-A table that is wider than a column of a two-column paper spans both, as a `table*`.
+A table that is wider than a column of a two-column paper spans both, as a `table*`, in smaller letters where it must.
 """
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -27,10 +28,29 @@ _DOCUMENT = r"""\documentclass{article}
 """
 _COLUMN = 22  # mm
 _LETTER = 1.6  # mm
-_TEXT_COLUMN = 84  # mm, of a paper with two columns
+_TEXT_COLUMN, _TEXT_PAGE = 239, 504  # pt: 84 mm and 7 inches, of a paper with two columns
+# Size of a table, which has \footnotesize before -> points of an em in Computer Modern, and those of \tabcolsep.
+_SIZES = {
+    "": (8.5, 2),
+    r"\scriptsize": (7.97, 2),
+    r"\scriptsize\setlength{\tabcolsep}{1pt}": (7.97, 1),
+    r"\tiny\setlength{\tabcolsep}{1pt}": (6.81, 1),
+}
+_EMS = {
+    letter: em
+    for letters, em in (
+        ("ijl.,:;!|'I", 0.28),
+        ("frst()[]-– ", 0.39),
+        ("0123456789acegoz↑↓†", 0.5),
+        ("bdhknpquvxyS", 0.55),
+    )
+    for letter in letters
+}
+"""Widths of letters, in em; all others have that of a capital."""
+_WIDE, _BOLD = 0.78, 1.15
 
 
-def render(report: Report, notes: str = "inside") -> str:
+def render(report: Report, notes: str = "inside", page: float = _TEXT_PAGE) -> str:
     """One float per metric, or one of all, with footnotes, and one for each further table.
 
     Published value and difference are printed below the measured value. A cell without data is a dash, which a footnote
@@ -39,6 +59,7 @@ def render(report: Report, notes: str = "inside") -> str:
 
     Args:
         notes: where footnotes stand: "inside" the float, "below" it as paragraphs of the text, or "none".
+        page: points into which the widest table must fit.
     """
     floats = [*report.main, *report.secondary]
     several = {table.title for table in floats if sum(table.title == other.title for other in floats) > 1}
@@ -49,14 +70,14 @@ def render(report: Report, notes: str = "inside") -> str:
         label = _label(report.name) + (f"-{number}" if number > 1 else "")
         caption = (table.title or report.title) + of
         caption += f". {report.facts}" if report.facts else ""
-        texts.append(_float(table, caption, label, own, inside=notes == "inside"))
+        texts.append(_float(table, caption, label, own, notes == "inside", page))
     return "\n".join(texts)
 
 
 def render_document(report: Report, notes: str = "inside") -> str:
     """The same tables as a complete document for pdflatex."""
     width = max(map(_width, (*report.main, *report.secondary)))
-    return _DOCUMENT % (max(210, 30 + width), render(report, notes))
+    return _DOCUMENT % (max(210, 30 + width), render(report, notes, page=math.inf))
 
 
 def _label(name: str) -> str:
@@ -71,24 +92,45 @@ def _width(table: Table) -> float:
     return _COLUMN * len(table.row_keys) + sum(max([_COLUMN, *(_LETTER * len(text) for text in of)]) for of in texts)
 
 
-def _fits_a_column(table: Table) -> bool:
-    """Whether a table is narrow enough for a column, as its letters say."""
-    rows = [[name.plain for name in (*table.row_headings, *table.titles)]]
+def _points(table: Table, size: float, gap: int) -> float:
+    """How wide LaTeX sets a table, in points, as the letters of Computer Modern say.
+
+    Args:
+        size: points of an em, of the design size that LaTeX takes.
+        gap: \\tabcolsep in points.
+    """
+    rows = [[_ems(name.latex) for name in (*table.row_headings, *table.titles)]]
     for row in table.rows:
-        texts = (cell and [cell.measured, *cell.caveats, cell.gain, *cell.published] or [""] for cell in row.cells)
-        rows.append([*(name.plain for name in table.labels(row)), *(max(found, key=len) for found in texts)])
-    widest = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return sum(_LETTER * letters + 2 for letters in widest) <= _TEXT_COLUMN
+        rows.append([*(_ems(name.latex) for name in table.labels(row)), *map(_widest, row.cells)])
+    return sum(size * max(column) + 2 * gap for column in zip(*rows, strict=True))
 
 
-def _float(table: Table, caption: str, label: str, notes: Sequence[str], inside: bool) -> str:
-    environment = "table" if _fits_a_column(table) else "table*"
+def _widest(cell: Cell | None) -> float:
+    """The widest line of a cell, in em."""
+    if cell is None or cell.without_data:
+        return 0
+    number = _ems(cell.latex or cell.measured) * (_BOLD if cell.best else 1)
+    measured = number + _ems("".join(f", {caveat}" for caveat in cell.caveats))
+    return max([measured, *(_ems(text) for text in (cell.gain, *cell.published))])
+
+
+def _ems(latex: str) -> float:
+    """The width of a text in em; a command stands for one wide letter."""
+    return sum(_EMS.get(letter, _WIDE) for letter in re.sub(r"[\\${}_^]", "", re.sub(r"\\[A-Za-z]+", "M", latex)))
+
+
+def _float(table: Table, caption: str, label: str, notes: Sequence[str], inside: bool, page: float) -> str:
+    in_column = _points(table, *_SIZES[""]) <= _TEXT_COLUMN
+    environment = "table" if in_column else "table*"
+    fitting = (command for command, size in _SIZES.items() if in_column or _points(table, *size) <= page)
+    smaller = next(fitting, [*_SIZES][-1])
     lines = [
         r"% Needs \usepackage{booktabs}.",
         rf"\begin{{{environment}}}",
         r"\centering\footnotesize\setlength{\tabcolsep}{2pt}",
         rf"\caption{{{escape(caption)}}}",
         rf"\label{{{label}}}",
+        *filter(None, [smaller]),
         rf"\begin{{tabular}}{{{'l' * len(table.row_keys)}{'c' * len(table.columns)}}}",
         r"\toprule",
         *_head(table),

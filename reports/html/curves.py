@@ -15,6 +15,7 @@ from bench.results.store import Store
 from reports.figures.curves import X_LABELS, Curve, curves_of, is_constant
 from reports.figures.panels import Y_LABELS, name_of_line, names_of_lines
 from reports.figures.style import COLOURS, LineStyle, line_styles
+from reports.tables.names import Names
 from reports.tables.report import Report
 
 AXES = {"rounds": "rounds", "communication": "bytes", "time": "seconds", "examples": "examples"}
@@ -45,7 +46,7 @@ def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dic
             new = {"title": title, "metric": table.metric, "caveats": [], "lines": {}}
             panel = found.setdefault((table.metric, curve.panel), new)
             panel["lines"][line] = _numbers(curve)
-            if caveats := _caveats(curve.cell):
+            if caveats := _caveats(curve.cell, table.names):
                 panel["caveats"].append(f"{name_of_line(line, _names(report))}: {caveats}")
     return list(found.values())
 
@@ -109,9 +110,9 @@ def _rounded(value: float) -> float | int | None:
     return int(short) if short.is_integer() else short
 
 
-def _caveats(cell) -> str:
+def _caveats(cell, names: Names) -> str:
     parts = [f"{cell.done}/{cell.seeds} seeds"] if cell.done < cell.seeds else []
-    return ", ".join([*parts, *([f"on {cell.substitute}"] if cell.substitute else [])])
+    return ", ".join([*parts, *([f"on {names.value('dataset', cell.substitute).plain}"] if cell.substitute else [])])
 
 
 def _spec(lines: dict[str, LineStyle], x_label: str, y_label: str) -> dict:

@@ -5,6 +5,8 @@ its script element; scripts only show it as text.
 """
 
 import functools
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -15,6 +17,7 @@ from bench.results.store import Store
 from reports.figures.panels import with_figure_layout
 from reports.html import bubbles, curves, runs, vega
 from reports.tables.aggregate import cell_keys, current_cells
+from reports.tables.footnotes import without_paths
 from reports.tables.names import Names
 from reports.tables.report import Report, build
 
@@ -35,7 +38,8 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
     details = runs.collect(grid, records)
     value = report.cells["value"].iloc[0]
     of_figures = with_figure_layout(grid)
-    figures = build(of_figures, records, value) if report.facts or of_figures is not grid else report
+    as_tables = of_figures is grid and not report.facts or grid["report"].get("measured")
+    figures = report if as_tables else build(of_figures, records, value)
     panels = curves.collect(figures, of_figures, records, store)
     partitions = bubbles.collect(grid, store)
     shown = [table.metric for table in report.tables if table.metric in METRICS] or [grid["report"]["metric"]]
@@ -52,7 +56,7 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
     # Style and scripts are our own files and are not escaped; the template escapes everything else.
     template = _environment().get_template("page.html.jinja")
     return template.render(
-        report=report,
+        report=replace(report, name=re.sub("imagefolder:[^@]*", "imagefolder", without_paths(grid)(report.name))),
         metrics=METRICS,
         value=value,
         shown=shown,

@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.results.metrics import METRICS
 from reports.tables.aggregate import cell_keys, choice_of, label, short
 from reports.tables.costs import cost_scores
+from reports.tables.footnotes import without_paths
 from reports.tables.layout import NOT_REACHED, printed
 from reports.tables.names import Names
 from reports.tables.relative import relative_scores
@@ -63,16 +64,18 @@ class Line:
 
 
 def collect(grid: dict, records: dict[str, dict]) -> RunDetails:
-    """The runs of a grid; arguments as in `reports.html.page.render`."""
-    configs = {cell["run"]: dict(_flat(cell["config"])) for cell in grid["cells"] if cell["run"]}
-    ended = {run: dict(_flat(_short(_without(records[run], _LEFT_OUT)))) for run in configs if run in records}
+    """The runs of a grid, with the names of image folders and without their paths; arguments as in
+    `reports.html.page.render`."""
+    hide = without_paths(grid)
+    configs = {cell["run"]: _named(cell["config"], hide) for cell in grid["cells"] if cell["run"]}
+    ended = {run: _named(_short(_without(records[run], _LEFT_OUT)), hide) for run in configs if run in records}
     seeds = {cell["run"]: cell["seed"] for cell in grid["cells"]}
     shared = {"config": _common(configs), "record": _common(ended)}
     runs = {
         run: {
             "seed": seeds[run],
             "status": status_of(run, records),
-            "reason": records.get(run, {}).get("reason") or "",
+            "reason": hide(records.get(run, {}).get("reason") or ""),
             "config": _without(config, shared["config"]),
             "record": _without(ended.get(run, {}), shared["record"]),
         }
@@ -89,7 +92,7 @@ def lines(metrics: Sequence[str], value: str, grid: dict, records: dict[str, dic
         value: at which rounds: `last`, `best` or `last10`.
         grid, records: as in `collect`.
     """
-    names = Names.of_grid(grid)
+    names, hide = Names.of_grid(grid), without_paths(grid)
     derived = {metric: relative_scores(grid, records, metric) for metric in metrics if METRICS[metric].relative}
     derived |= {metric: cost_scores(grid, records, metric) for metric in metrics if METRICS[metric].cost}
     for cell in grid["cells"]:
@@ -112,7 +115,7 @@ def lines(metrics: Sequence[str], value: str, grid: dict, records: dict[str, dic
                 texts=tuple(_score(metric, scores[metric]) if metric in scores else "" for metric in metrics),
                 rounds=record.get("rounds"),
                 seconds=record.get("seconds"),
-                reason=record.get("reason") or "",
+                reason=hide(record.get("reason") or ""),
             )
 
 
@@ -123,6 +126,10 @@ def _score(metric: str, score: float) -> str:
 def status_of(run: str, records: dict[str, dict]) -> str:
     """ "done", "diverged" or "failed"; "waiting" for a run that has not ended."""
     return records.get(run, {}).get("status", "waiting")
+
+
+def _named(part: Mapping, hide: Callable[[str], str]) -> dict[str, str]:
+    return {name: hide(text) for name, text in _flat(part)}
 
 
 def _flat(part: Mapping, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -1,18 +1,20 @@
 """The footnotes of a report: what the numbers are, how hyper-parameters were chosen, and what went wrong."""
 
 import json
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pandas as pd
 
 from bench.experiments.labels import UNWRAPPED, contender, number
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS
-from datasets.info import title_of
+from datasets.info import folder_of
 from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
 from reports.tables.aggregate import cell_keys, compared_keys, contest_name, label, split_of
+from reports.tables.names import Names
 from reports.tables.published_comparison import further_values, is_comparable, own_value, taken_for
 
 ROUNDS_OF = {
@@ -31,16 +33,27 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
         cells: compared cells of all metrics.
         value: `last`, `best` or `last10`, the rounds of the accuracies.
     """
-    for note in _all(grid, records, cells, value):
-        yield without_paths(note, grid)
+    yield from map(without_paths(grid), _all(grid, records, cells, value))
 
 
-def without_paths(note: str, grid: dict) -> str:
-    """A footnote in which an image folder is named after its last folder. Otherwise footnotes have ids: what can be typed."""
-    folders = {name for cell in grid["cells"] for name in (cell["dataset"], cell["config"]["dataset"]) if ":" in name}
-    for name in sorted(folders, key=len, reverse=True):
-        note = note.replace(name, title_of(name))
-    return note
+def without_paths(grid: dict) -> Callable[[str], str]:
+    """A function of texts, such as footnotes and reasons, in which an image folder then has its name. All else keeps its id,
+    which is what one types."""
+    names, found = Names.of_grid(grid), {}
+    datasets = {name for cell in grid["cells"] for name in (cell["dataset"], cell["config"]["dataset"])}
+    for dataset in sorted(datasets, key=len, reverse=True):  # a folder before the one that it is in
+        if folder := folder_of(dataset):
+            forms = [re.escape(dataset), re.escape(dataset.replace("/", "_"))]  # of a grid's name: the other
+            if len(folder.parts) > 1:  # else it is a word like any other
+                forms.append(("" if folder.is_absolute() else r"(?:[^\s'\"(]*/)?") + re.escape(str(folder)))
+            found[re.compile("|".join(forms))] = names.value("dataset", dataset).plain
+
+    def named(text: str) -> str:
+        for path, name in found.items():
+            text = path.sub(name.replace("\\", r"\\"), text)
+        return text
+
+    return named
 
 
 def _all(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str) -> Iterable[str]:

@@ -11,7 +11,6 @@ import pandas as pd
 
 from bench.experiments.labels import number
 from bench.results.metrics import METRICS
-from datasets.info import title_of
 from reports.tables.aggregate import cell_keys, row_keys
 from reports.tables.names import Name, Names
 
@@ -130,9 +129,9 @@ def percent(share: float) -> str:
     return f"{share:.1f}"
 
 
-def printed(metric: str, value: float) -> str:
-    """A value of a metric as tables print it: percent with one decimal, costs with four digits."""
-    return number(value) if METRICS[metric].cost else percent(value)
+def printed(metric: str, value: float, digits: int = 1) -> str:
+    """A value of a metric as tables print it: percent with one decimal, or as many as a paper has, costs with four digits."""
+    return number(value) if METRICS[metric].cost else f"{value:.{digits}f}"
 
 
 def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], Cell] | None = None) -> Table:
@@ -146,10 +145,11 @@ def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], 
     """
     keys = row_keys(grid)
     *_, column_key = cell_keys(grid)
-    texts = {}
+    names, texts = Names.of_grid(grid), {}
+    show = show or (lambda cell: _show(cell, names))
     places = cells[[*keys, column_key]].itertuples(index=False, name=None)
     for (*labels, column), cell in zip(places, cells.itertuples(), strict=True):
-        texts[tuple(labels), column] = (show or _show)(cell)
+        texts[tuple(labels), column] = show(cell)
 
     columns = _in_order((column for _, column in texts), map(_text, grid["column_order"]))
     labels_in_order = _in_order((labels for labels, _ in texts), (tuple(map(_text, row)) for row in grid["row_order"]))
@@ -160,7 +160,6 @@ def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], 
         for labels in dict.fromkeys(row_of.values())
     )
     less = (metric in METRICS and METRICS[metric].less_is_better,) * len(columns)
-    names = Names.of_grid(grid)
     return Table(metric, tuple(keys), tuple(columns), tuple(rows), column_key, less_is_better=less, names=names)
 
 
@@ -196,7 +195,7 @@ def side_by_side(tables: Sequence[Table], title: str = "") -> Table:
     )
 
 
-def _show(cell) -> Cell:
+def _show(cell, names: Names) -> Cell:
     published = ()
     if cell.published:
         published = (str(cell.published),)
@@ -205,7 +204,7 @@ def _show(cell) -> Cell:
     digits = "+z.4g" if METRICS[cell.metric].cost else "+z.1f"
     return Cell(
         measured=measured(cell),
-        caveats=tuple(caveats_of(cell)),
+        caveats=tuple(caveats_of(cell, names)),
         published=published,
         best=cell.best,
         not_significant=cell.not_significant,
@@ -228,11 +227,11 @@ def _spread(metric: str, std: float) -> str:
     return "" if pd.isna(std) else f"±{printed(metric, std)}"
 
 
-def caveats_of(cell) -> Iterable[str]:
-    """What a reader must know about the number of a cell."""
+def caveats_of(cell, names: Names) -> Iterable[str]:
+    """What a reader must know about the number of a cell; names are those of its grid."""
     if cell.missing:
         what, colon, of = cell.missing.rpartition(": ")
-        yield f"{what}{colon}{title_of(of)}"
+        yield f"{what}{colon}{names.value('dataset', of).plain}"
         return
     if cell.lacking and not cell.done:
         yield cell.lacking
@@ -249,7 +248,7 @@ def caveats_of(cell) -> Iterable[str]:
     if cell.done + cell.diverged == cell.seeds and cell.tried < cell.settings:
         yield f"{cell.tried}/{cell.settings} settings"
     if cell.substitute:
-        yield f"on {title_of(cell.substitute)}"
+        yield f"on {names.value('dataset', cell.substitute).plain}"
 
 
 def _text(value: object) -> str:

@@ -1,7 +1,7 @@
 """Tables of what was measured on runs instead of their accuracies: losses on frozen encoders, sizes of datasets."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,7 +9,7 @@ import pandas as pd
 from reports.tables.aggregate import cell_keys, collect_runs, current_cells, row_keys, summarise
 from reports.tables.footnotes import about_runs, published_beside, without_paths
 from reports.tables.layout import Cell, Row, Table, caveats_of
-from reports.tables.names import Names
+from reports.tables.names import Name, Names
 from reports.tables.published_comparison import compare, own_value
 from reports.tables.report import Report
 from reports.tables.significance import contenders
@@ -57,13 +57,37 @@ def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Repor
     if cells["best"].any():
         notes.append("Bold: the smaller loss, as in the paper.")
     notes += [*published_beside(grid, cells, value, unit=""), *about_runs(grid, records, cells)]
-    table = _arrange(cells, keys, kind, Names.of_grid(grid))
+    hide, table = without_paths(grid), arrange(cells, keys, grid)
     if kind == "dataset-sizes":
         notes += _incomplete(runs)
         cells = cells.astype({"mean": "Int64", "difference": "Int64"})
     name = f"{grid['grid']}@{grid['budget']}"
-    notes = [without_paths(note, grid) for note in notes]
-    return Report(name, grid["title"] or grid["grid"], (table,), tuple(notes), cells)
+    return Report(name, hide(grid["title"] or grid["grid"]), (table,), tuple(map(hide, notes)), cells)
+
+
+def arrange(
+    cells: pd.DataFrame, keys: Sequence[str], grid: dict, show: Callable[[Any, Cell], Cell] | None = None
+) -> Table:
+    """The table of measured cells.
+
+    Args:
+        cells: of a report of `build`.
+        keys: axes of its rows.
+        show: changes the text of a cell; None leaves it.
+    """
+    kind = grid["report"]["measured"]["kind"]
+    metrics, names, shown = _METRICS[kind], _names(grid), {}
+    for cell in cells.itertuples():
+        text = _show(cell, metrics[cell.metric][1], names)
+        shown[tuple(getattr(cell, key) for key in keys), cell.metric] = show(cell, text) if show else text
+    found, outer = dict.fromkeys(labels for labels, _ in shown), len(row_keys(grid))
+    settings = [*dict.fromkeys(labels[:outer] for labels in found)]
+    rows = tuple(
+        Row(labels, tuple(shown[labels, metric] for metric in metrics))
+        for labels in sorted(found, key=lambda labels: settings.index(labels[:outer]))
+    )
+    titles = tuple(title for title, _ in metrics.values())
+    return Table(kind.replace("-", "_"), tuple(keys), titles, rows, "metric", names=names)
 
 
 def _rows_of_a_run(grid: dict) -> dict[str, dict[str, str]]:
@@ -133,21 +157,15 @@ def _smallest(cells: pd.DataFrame, rivals: list[str]) -> pd.Series:
     return is_smallest.reindex(cells.index, fill_value=False)
 
 
-def _arrange(cells: pd.DataFrame, keys: list[str], kind: str, names: Names) -> Table:
-    metrics = _METRICS[kind]
-    shown = {
-        (tuple(getattr(cell, key) for key in keys), cell.metric): _show(cell, metrics[cell.metric][1])
-        for cell in cells.itertuples()
-    }
-    rows = tuple(
-        Row(labels, tuple(shown[labels, metric] for metric in metrics))
-        for labels in dict.fromkeys(labels for labels, _ in shown)
-    )
-    titles = tuple(title for title, _ in metrics.values())
-    return Table(kind.replace("-", "_"), tuple(keys), titles, rows, "metric", names=names)
+def _names(grid: dict) -> Names:
+    """The grid's names, and in LaTeX those of encoders as the paper sets them."""
+    encoders = dict.fromkeys(labels["encoder"] for labels in _rows_of_a_run(grid).values() if labels)
+    own = {encoder: Name(encoder, f"$f_{{{encoder.removeprefix('f_')}}}$") for encoder in encoders}
+    names = Names.of_grid(grid)
+    return Names({**names.own, "encoder": own})
 
 
-def _show(cell: Any, digits: str) -> Cell:
+def _show(cell: Any, digits: str, names: Names) -> Cell:
     published = ()
     if cell.published:
         published = (f"{float(cell.published.mean):{digits}}",)
@@ -156,7 +174,7 @@ def _show(cell: Any, digits: str) -> Cell:
     spread = "" if math.isnan(cell.std) else f"±{cell.std:{digits}}"
     return Cell(
         measured=f"{cell.mean:{digits}}{spread}" if cell.done else "",
-        caveats=tuple(caveats_of(cell)),
+        caveats=tuple(caveats_of(cell, names)),
         published=published,
         best=cell.best,
         mean=cell.mean if cell.done else None,

@@ -2,20 +2,22 @@
 
 Ids are what configs, exports and the command line have; names are what tables, pages and figures show. A name is defined beside
 the thing: of a dataset in `datasets.info`, of a partition in its class, of a method and of its options where the method is
-registered, of a model in `bench.models`. A grid may have names of its own.
+registered, of a model in `bench.models`. A grid may have names of its own. Values of an axis that would have one name are
+told apart, image folders without their paths.
 """
 
 import re
 import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import algorithms
 from bench import models
-from bench.experiments.labels import HEADINGS, UNWRAPPED, contender
+from bench.experiments.labels import HEADINGS, UNWRAPPED, contender, value_of
 from datasets import partitions
-from datasets.info import title_of
+from datasets.info import INFO, folder_of, title_of
 from reports.tables.latex_text import escape
 
 _SAY_ENOUGH = (
@@ -61,13 +63,32 @@ class Names:
 
     @classmethod
     def of_grid(cls, grid: Mapping[str, Any]) -> "Names":
-        """Those of an expanded grid, whose report may have names of its own."""
-        return cls().with_own(grid["report"].get("names", {}))
+        """Those of an expanded grid, whose report may have names of its own; no two values of an axis have the same."""
+        names = cls().with_own(grid["report"].get("names", {}))
+        for key, values in _values(grid).items():
+            names = names.telling_apart(key, values)
+        return names
 
     def with_own(self, given: Mapping[str, Mapping[str, str]]) -> "Names":
         """The same with further names of a grid, which come first."""
         named = {key: {value: Name.of(text) for value, text in of.items()} for key, of in given.items()}
         return Names({**self.own, **{key: {**self.own.get(key, {}), **of} for key, of in named.items()}})
+
+    def telling_apart(self, key: str, values: Iterable[str]) -> "Names":
+        """The same, with further names for values of an axis that would have one name, or that of a dataset as a folder of
+        images; names that the grid gives stay."""
+        own, named = self.own.get(key, {}), {value: self.value(key, value) for value in values}
+        counts, alike = Counter(name.plain for name in named.values()), defaultdict(list)
+        for value, name in named.items():
+            taken = key == "dataset" and folder_of(value) and name.plain.casefold() in _known_datasets()
+            if value not in own and (taken or counts[name.plain] > 1):
+                alike[name.plain].append(value)
+        apart: dict[str, Name] = {}
+        for group in alike.values():
+            folders = [value for value in group if key == "dataset" and folder_of(value)]
+            marks = zip(folders, _marks(folders), strict=True) if folders else zip(group, group, strict=True)
+            apart |= {value: Name.join([named[value], Name.of(f"({mark})")], " ") for value, mark in marks}
+        return Names({**self.own, key: {**own, **apart}}) if apart else self
 
     def heading(self, key: str) -> Name:
         """The name of an axis or an option, above a column of its values: "Method", "μ"; of several, that of the first."""
@@ -137,6 +158,33 @@ def axis_label(key: str) -> str:
     symbol = _symbol(key)
     words = _HEADINGS.get(key, in_words(key))
     return words if symbol is None else symbol.latex if symbol.plain == _greek(key) else f"{words} ({symbol.latex})"
+
+
+def _values(grid: Mapping[str, Any]) -> dict[str, dict[str, None]]:
+    """Axis -> ids of a grid's table, for the axes whose ids have names, and of datasets also those that replace others."""
+    report = grid["report"]
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    axes = {*report.get("rows", ()), report.get("columns")} & {*_SAY_ENOUGH}
+    for cell in grid.get("cells", ()):
+        found["dataset"] |= dict.fromkeys(filter(None, (cell["dataset"], cell["substitute"])))
+        for key in axes - {"dataset"}:
+            if (value := value_of(cell, key)) is not None:
+                found[key][str(value)] = None
+    return found
+
+
+def _known_datasets() -> set[str]:
+    """What readers take for a dataset."""
+    return {name.casefold() for id, info in INFO.items() for name in (id, info.title)}
+
+
+def _marks(folders: Sequence[str]) -> list[str]:
+    """What stands behind the common name of image folders: the nearest folder above them that differs between all, or else
+    numbers, but never a path."""
+    paths = [path for folder in folders if (path := folder_of(folder))]
+    above = ([part for part in path.parts[-2::-1] if part != path.anchor] for path in paths)
+    levels = ([*level] for level in zip(*above, strict=False) if len({*level}) == len(folders))
+    return next(levels, [str(number) for number in range(1, len(folders) + 1)])
 
 
 def _partition(value: str) -> Name:

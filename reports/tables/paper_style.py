@@ -8,14 +8,15 @@ import numpy as np
 import pandas as pd
 
 from bench.experiments.labels import contender
-from bench.results.metrics import METRICS
+from bench.results.metrics import ACCURACIES, METRICS
 from reports.published.printing import Printing, printing_of
-from reports.tables.aggregate import contenders_of, contest_keys, label
-from reports.tables.footnotes import numbers_are
-from reports.tables.layout import Cell, Row, Table, arrange, caveats_of, measured, side_by_side
+from reports.tables import measured as measured_tables
+from reports.tables.aggregate import contenders_of, contest_keys, label, split_of
+from reports.tables.footnotes import ROUNDS_OF
+from reports.tables.layout import Cell, Table, arrange, caveats_of, measured, side_by_side
 from reports.tables.names import Names
 from reports.tables.report import Report
-from reports.tables.significance import contenders
+from reports.tables.significance import contenders, mark_best, merits
 
 _LIMITED, _ABSENT = "†", "–"
 
@@ -29,31 +30,79 @@ def as_printed(report: Report, grid: dict) -> Report:
         report: of `reports.tables.report.build`, or of a measured table.
         grid: expanded grid.
     """
+    cells, printing = _with_few_seeds(report.cells), printing_of(grid["mirrors"])
     if grid["report"].get("measured"):
-        tables = tuple(map(_bare, report.tables))
-        return replace(report, name=f"{report.name}-paper", tables=tables, notes=(), facts=f"Budget {grid['budget']}")
-    printing, layout = printing_of(grid["mirrors"]), _printed_layout(grid)
-    tables = tuple(_table(cells, grid, layout, printing) for _, cells in report.cells.groupby("metric", sort=False))
+        tables = tuple(replace(_bare(cells, table, grid), merged=True) for table in report.tables)
+    else:
+        layout = _printed_layout(grid)
+        tables = tuple(_table(of, grid, layout, printing) for _, of in cells.groupby("metric", sort=False))
     return replace(
         report,
         name=f"{report.name}-paper",
-        facts=numbers_are(grid, report.cells["value"].iloc[0]),
+        title=report.title.removesuffix(f", {ROUNDS_OF[cells['value'].iloc[0]]}"),  # which the facts say
+        facts=_facts(report, grid, printing),
         tables=tables,
         combined=side_by_side(tables) if report.combined else None,
-        notes=tuple(_limits(report.cells)),
+        notes=tuple(_limits(cells, Names.of_grid(grid))),
         further=(),
         choices=(),
         standings=(),
     )
 
 
-def _bare(table: Table) -> Table:
-    """A table without what is published."""
-    rows = (
-        Row(row.labels, tuple(cell and replace(cell, published=(), not_significant=False) for cell in row.cells))
-        for row in table.rows
-    )
-    return replace(table, rows=tuple(rows))
+def _facts(report: Report, grid: dict, printing: Printing) -> str:
+    """What the numbers are, without what the title says."""
+    cells, split, parts = report.cells, split_of(grid), []
+    value = cells["value"].iloc[0]
+    if not grid["report"].get("measured"):
+        title_says = f"{split} accuracy" in report.title.casefold() and cells["metric"].isin([*ACCURACIES]).all()
+        what = "In percent" if title_says and value != "best" else f"Accuracy in percent on the {split} split"
+        parts = [f"{what}, {ROUNDS_OF[value]}", _over_seeds(cells, grid, printing.std)]
+    elif grid["report"]["measured"]["kind"] != "dataset-sizes":
+        parts = [_over_seeds(cells, grid, std=True)]
+    if chosen_on := " and ".join(f"the {name} split" for name in cells["chosen_on"].unique() if name):
+        published = ", as published" * bool(grid["mirrors"] and not cells["searched"].any())
+        parts.append(f"hyper-parameters chosen on {chosen_on}{published}")
+    facts = "; ".join([*parts, f"budget {grid['budget']}"])
+    return f"{facts[0].upper()}{facts[1:]}."
+
+
+def _over_seeds(cells: pd.DataFrame, grid: dict, std: bool) -> str:
+    """Over how many seeds the means are, which may differ between cells."""
+    seeds = sorted({cell["seed"] for cell in grid["cells"]})
+    done = {*cells.loc[cells["done"] > 0, "done"].tolist()} or {len(seeds)}
+    low, high = min(done), max(done)
+    listed = f"({'of ' * (low < len(seeds))}{', '.join(map(str, seeds))})"
+    if high == 1:
+        spread = ", std of these rounds" if cells["std"].notna().any() else ", so no std"
+        return f"1 seed{spread if std else ''} {listed}"
+    count = high if low == high else f"{low} to {high}"
+    mean = f"mean±std ({grid['std']})" if std else "mean"
+    return f"{mean} over {count} seeds {listed}"
+
+
+def _with_few_seeds(cells: pd.DataFrame) -> pd.DataFrame:
+    """Cells with a column `few`: over how many seeds a number is whose table has others of more; "" of all others, and where
+    that is among the cell's limits anyway."""
+    most = cells.groupby("metric")["done"].transform("max")
+    few = (cells["done"] == cells["seeds"]) & (cells["done"] < most) & (cells["done"] > 0)
+    counted = [f"{done} seed{'s' * (done > 1)}" for done in cells["done"]]
+    return cells.assign(few=pd.Series(counted, cells.index, dtype=object).where(few, ""))
+
+
+def _limits_of(cell: Any, names: Names) -> list[str]:
+    return [*caveats_of(cell, names), *filter(None, [cell.few])]
+
+
+def _bare(cells: pd.DataFrame, table: Table, grid: dict) -> Table:
+    """A measured table without what is published."""
+
+    def show(cell: Any, shown: Cell) -> Cell:
+        limited = _LIMITED * bool(shown.caveats or cell.few)
+        text = shown.measured + limited if shown.measured else _ABSENT
+        return replace(shown, measured=text, caveats=(), published=())
+
+    return measured_tables.arrange(cells, table.row_keys, grid, show)
 
 
 def _printed_layout(grid: dict) -> dict:
@@ -95,34 +144,37 @@ def _table(cells: pd.DataFrame, grid: dict, layout: dict, printing: Printing) ->
             f"{grid['grid']} has cells that its published layout ({', '.join(axes)}) cannot tell apart; use the style check."
         )
     names = names.with_own((grid["report"].get("printed") or {}).get("names", {}))
-    shown = arrange(cells.assign(bold=bold), layout, metric, show=lambda cell: _show(cell, printing))
+    shown = arrange(cells.assign(bold=bold), layout, metric, show=lambda cell: _show(cell, printing, names))
     return replace(shown, names=names, merged=True)
 
 
 def _bold(cells: pd.DataFrame, grid: dict, printing: Printing) -> pd.Series:
-    """Which cells are bold: True for those."""
+    """Which cells are bold: True for those, by the numbers as this paper prints them."""
+    metric = cells["metric"].iloc[0]
     if printing.bold == "best":
-        return cells["best"]
+        return mark_best(cells, contest_keys(grid), metric, printing.digits)
     found = contenders(cells)
     if printing.bold == "none" or found.empty:
         return pd.Series(False, cells.index)
     found = found[found["partition"] != "none"]  # all data in one place competes with nobody
     contests = [found[key] for key in contest_keys(grid)]
-    scores = (METRICS[cells["metric"].iloc[0]].sign * found["mean"]).round(printing.digits)
+    scores = merits(found, metric, printing.digits)
     is_own = contenders_of(found, grid).isin([str(name) for name in grid["mirrors"].get("own", ())])
     best_other = scores.where(~is_own).groupby(contests).transform("max")
     ahead = is_own & ~(scores < best_other)
     bold = ahead | (~is_own & (scores == best_other) & ~ahead.groupby(contests).transform("any"))
-    return (bold & (scores.groupby(contests).transform("size") > 1)).reindex(cells.index, fill_value=False)
+    bold &= (scores.groupby(contests).transform("size") > 1) & (found["missed"] < found["seeds"])
+    return bold.reindex(cells.index, fill_value=False)
 
 
-def _show(cell: Any, printing: Printing) -> Cell:
+def _show(cell: Any, printing: Printing, names: Names) -> Cell:
     about = METRICS[cell.metric]
-    runs, limited = tuple(cell.run_ids.split()), _LIMITED * bool([*caveats_of(cell)])
+    runs, limited = tuple(cell.run_ids.split()), _LIMITED * bool(_limits_of(cell, names))
     if not cell.done or cell.done == cell.missed:
         return Cell(measured(cell) or _ABSENT, runs=runs)
     if about.cost:
-        return Cell(measured(cell) + limited, best=cell.bold, mean=cell.mean, runs=runs)
+        text = measured(cell if printing.std else cell._replace(std=np.nan))
+        return Cell(text + limited, best=cell.bold, mean=cell.mean, runs=runs)
     sign = "%" * (printing.percent and not about.relative)
     text = f"{cell.mean:.{printing.digits}f}{sign}"
     if printing.std and not np.isnan(cell.std):
@@ -132,9 +184,9 @@ def _show(cell: Any, printing: Printing) -> Cell:
     return Cell(text + limited, best=cell.bold, mean=cell.mean, runs=runs)
 
 
-def _limits(cells: pd.DataFrame) -> Iterator[str]:
+def _limits(cells: pd.DataFrame, names: Names) -> Iterator[str]:
     """What daggers and dashes mean."""
     for mark, found in ((_LIMITED, cells[cells["done"] > 0]), (_ABSENT, cells[cells["done"] == 0])):
-        said = dict.fromkeys(caveat for cell in found.itertuples() for caveat in caveats_of(cell))
+        said = dict.fromkeys(caveat for cell in found.itertuples() for caveat in _limits_of(cell, names))
         if said:
             yield f"{mark}: {'; '.join(said)}."

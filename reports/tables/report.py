@@ -20,7 +20,7 @@ from reports.tables.aggregate import (
     label,
     summarise,
 )
-from reports.tables.footnotes import ROUNDS_OF, footnotes
+from reports.tables.footnotes import ROUNDS_OF, footnotes, without_paths
 from reports.tables.gains import add_gains
 from reports.tables.layout import Table, arrange, side_by_side
 from reports.tables.published_comparison import compare, further_values, own_value
@@ -98,7 +98,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         ranked = tuple(rankings.arrange(standings, grid)) if len(standings) else ()
     return Report(
         name=f"{grid['grid']}@{grid['budget']}" + (f"-{value}" if value != own_value(grid) else ""),
-        title=(grid["title"] or grid["grid"]) + (f", {ROUNDS_OF[value]}" if further else ""),
+        title=without_paths(grid)(grid["title"] or grid["grid"]) + (f", {ROUNDS_OF[value]}" if further else ""),
         tables=tuple(tables.values()),
         notes=tuple(notes),
         cells=cells,

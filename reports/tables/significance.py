@@ -19,28 +19,33 @@ def contenders(cells: pd.DataFrame) -> pd.DataFrame:
     return cells[cells["complete"] & (cells["substitute"] == "")]
 
 
-def printed(means: pd.Series, metric: str = "accuracy") -> pd.Series:
+def printed(means: pd.Series, metric: str = "accuracy", digits: int = 1) -> pd.Series:
     """Means as a table prints them: numbers that print alike compare as equal."""
-    return means.map(lambda mean: float(layout.printed(metric, mean))).astype(float)
+    return means.map(lambda mean: float(layout.printed(metric, mean, digits))).astype(float)
 
 
-def merits(candidates: pd.DataFrame, metric: str, as_printed: bool = True) -> pd.Series:
+def merits(candidates: pd.DataFrame, metric: str, digits: int | None = 1) -> pd.Series:
     """A number for each of these contenders, the larger the better it is: what its mean says, unless some seeds have not
-    reached the target of the metric. Then a cell of which more have is better, whatever the means."""
-    means = METRICS[metric].sign * (printed(candidates["mean"], metric) if as_printed else candidates["mean"])
+    reached the target of the metric. Then a cell of which more have is better, whatever the means.
+
+    Args:
+        digits: decimals of means as printed; None for means that are not rounded.
+    """
+    means = candidates["mean"] if digits is None else printed(candidates["mean"], metric, digits)
+    means = METRICS[metric].sign * means
     if not candidates["missed"].any():
         return means
     reached = 1 - candidates["missed"] / candidates["seeds"]
     return means.fillna(0).groupby([reached, means.fillna(0)]).ngroup().astype(float)
 
 
-def mark_best(cells: pd.DataFrame, rows: list[str], metric: str) -> pd.Series:
-    """True for the contender with the best mean of each row, for all of them if several print alike.
+def mark_best(cells: pd.DataFrame, rows: list[str], metric: str, digits: int = 1) -> pd.Series:
+    """True for the contender with the best mean of each row, for all of them if several print alike with these decimals.
 
     A row with a single contender has no best cell, and a cell of which no seed has reached the target is none.
     """
     candidates = contenders(cells)
-    values = merits(candidates, metric)
+    values = merits(candidates, metric, digits)
     by_row = values.groupby([candidates[key] for key in rows])
     best = (values == by_row.transform("max")) & (by_row.transform("size") > 1)
     best &= candidates["missed"] < candidates["seeds"]
@@ -67,7 +72,7 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str], 
         pairs: number of common seeds. not_significant: not best, and p_value above LEVEL.
     """
     candidates = contenders(cells)
-    values = merits(candidates, metric, as_printed=False)
+    values = merits(candidates, metric, digits=None)
     best_of = values.groupby([candidates[key] for key in rows]).transform("idxmax").astype(cells.index.dtype)
     rivals = best_of[best_of != best_of.index]
     scores = scores_by_seed(cells, runs)

@@ -60,6 +60,46 @@ def test_the_published_layout_compiles(name, tmp_path):
     assert done.returncode == 0 and "Overfull" not in done.stdout and "Missing character" not in done.stdout
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_the_published_layout_fits_a_paper_of_two_columns(name, tmp_path):
+    head = (
+        r"\documentclass[twocolumn]{article}\usepackage[textwidth=7in,columnsep=0.25in]{geometry}\usepackage{booktabs}"
+    )
+    text = f"{head}\n\\begin{{document}}\n{latex.render(published(name))}\\end{{document}}\n"
+    (tmp_path / "paper.tex").write_text(text, encoding="utf-8")
+    command = [path_of("pdflatex"), "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0 and "Overfull" not in done.stdout
+
+
+def chosen_size(name: str) -> str:
+    after = (GOLDEN / f"{name}.tex").read_text(encoding="utf-8").partition(r"\label")[2].splitlines()[1]
+    return "" if after.startswith(r"\begin{tabular}") else after
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_size_of_a_published_layout_is_that_which_fits(name):
+    table, sizes = published(name).main[0], [*latex._SIZES]
+    fits = [latex._points(table, *latex._SIZES[size]) <= 7 * 72.27 for size in sizes]
+    assert fits.index(True) == sizes.index(chosen_size(name)) and all(fits[fits.index(True) :])
+
+
+def test_letters_are_as_large_as_the_page_allows(store):
+    def found(**options) -> str:
+        return api.render(store.save(), "small_table", "paper", format="tex", style="paper", **options)
+
+    for number in range(7):
+        store.add("cifar10 label-2", f"a-method-{number}", [0.5] * 3)
+    assert chosen_size("paper_table1") == r"\scriptsize" and "" == chosen_size("ccvr_table2")
+    assert r"\begin{table*}" in found() and r"\scriptsize" not in found()
+    for number in range(7, 12):
+        store.add("cifar10 label-2", f"a-method-{number}", [0.5] * 3)
+    text = found()
+    assert "\n\\tiny\\setlength{\\tabcolsep}{1pt}\n\\begin{tabular}" in text
+    standalone = api.render(store.folder, "small_table", "paper", format="standalone", style="paper")
+    assert r"\tiny" not in standalone, "a page of its own is as wide as it must be"
+
+
 @pytest.fixture
 def partial(store):
     """A table with a number of two seeds, and a cell without any."""
@@ -78,7 +118,8 @@ def test_nothing_but_the_published_layout_is_there_and_limits_of_numbers_are_mar
         *(line for line in text.splitlines() if line.startswith("|:")),
         "| CIFAR-10 | #C = 2 | 53.4%±0.2%† | 50.0%±0.0% |",
         "| | #C = 3 | – | 60.0%±0.0% |",
-        "Accuracy in percent on the test split, at the last round; mean±std (population) over 3 seeds (0, 1, 2); budget paper.",
+        "Accuracy in percent on the test split, at the last round; mean±std (population) over 2 to 3 seeds (of 0, 1, 2); "
+        "budget paper.",
         "- †: 2/3 seeds.",
         "- –: diverged.",
     ]
@@ -125,6 +166,76 @@ def test_a_table_of_another_grid_has_the_best_in_bold_and_one_decimal(store):
     store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.6] * 3)
     text = api.render(store.save(), "small_table", "paper", style="paper")
     assert "| 50.0±0.0 " in text and "| **60.0±0.0** |" in text
+
+
+def paper_of(store) -> list[str]:
+    """Lines of the table in the paper's style, without spaces around its cells, and what stands below it."""
+    text = api.render(store.save(), "small_table", "paper", style="paper")
+    return [re.sub(" +", " ", line) for line in text.splitlines() if line and not line.startswith("|:")]
+
+
+def test_the_best_is_found_with_the_digits_that_the_paper_prints_and_its_facts_say_no_std(store):
+    store.mirrors = {"paper": "fedcat", "table": 1}
+    store.add("cifar10 label-2", "fedavg", [0.5321] * 3).add("cifar10 label-2", "moon", [0.5324] * 3)
+    store.add("svhn label-2", "fedavg", [0.53241] * 3).add("svhn label-2", "moon", [0.53239] * 3)
+    assert paper_of(store)[2:] == [
+        "| CIFAR-10 | #C = 2 | 53.21 | **53.24** |",
+        "| SVHN | #C = 2 | **53.24** | **53.24** |",
+        "Accuracy in percent on the test split, at the last round; mean over 3 seeds (0, 1, 2); budget paper.",
+    ]
+    check = api.render(store.folder, "small_table", "paper")
+    assert "**53.2±0.0** " in check.splitlines()[4], "which prints one digit"
+
+
+def test_own_methods_that_print_like_the_best_are_bold(store):
+    store.mirrors |= {"own": ["moon"]}
+    store.add("cifar10 label-2", "fedavg", [0.5315] * 3).add("cifar10 label-2", "moon", [0.5312] * 3)
+    assert paper_of(store)[2] == "| CIFAR-10 | #C = 2 | 53.1%±0.0% | **53.1%±0.0%** |", "f'{53.15:.1f}' is 53.1"
+
+
+@pytest.mark.parametrize("paper", ["fedconcat", "fedvls"])
+def test_numbers_of_fewer_seeds_than_others_have_a_dagger(store, paper):
+    store.mirrors = {"paper": paper, "table": 1}
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.4])
+    store.add("cifar10 label-3", "fedavg", [0.5, None, None]).add("cifar10 label-3", "moon", [0.4] * 2)
+    spread, sign, mean = ("±0.0%", "%", "mean±std (population)") if paper == "fedconcat" else ("", "", "mean")
+    digits = "" if sign else "0"
+    lines = paper_of(store)
+    assert [line.split(" | ")[2:] for line in lines[2:4]] == [
+        [
+            f"**50.0{digits}{sign}{spread}**" if paper == "fedvls" else f"**50.0{sign}{spread}**",
+            f"40.0{digits}{sign}† |",
+        ],
+        [f"50.0{digits}{sign}†", f"40.0{digits}{sign}{spread}† |"],
+    ]
+    assert f"; {mean} over 1 to 3 seeds (of 0, 1, 2); budget paper." in lines[4]
+    assert lines[5] == "- †: 1 seed; 1/3 seeds; 2 seeds."
+
+
+def test_one_seed_of_a_paper_without_stds_says_no_more(store):
+    store.mirrors = {"paper": "fedcat", "table": 1}
+    store.add("cifar10 label-2", "fedavg", [0.5])
+    assert paper_of(store)[-1].endswith("at the last round; 1 seed (0); budget paper.")
+
+
+def test_the_facts_say_where_hyper_parameters_were_chosen(store):
+    for mu, score in ((1, 0.5), (5, 0.6)):
+        store.add("cifar10 label-2", "moon", [score] * 3, choice={"mu": mu})
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3)
+    chosen = "(0, 1, 2); hyper-parameters chosen on the test split, as published; budget paper."
+    assert paper_of(store)[-1].endswith(chosen)
+    store.mirrors = store.verdict = None
+    assert paper_of(store)[-1].endswith(chosen.replace(", as published", ""))
+
+
+def test_a_caption_says_nothing_twice(store):
+    store.title, store.report["also"] = "Test accuracy of two methods", ["best"]
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3)
+    lines = paper_of(store)
+    assert lines[0] == "# Test accuracy of two methods"
+    assert lines[-1] == "In percent, at the last round; mean±std (population) over 3 seeds (0, 1, 2); budget paper."
+    best = api.render(store.folder, "small_table", "paper", value="best", style="paper")
+    assert "\nAccuracy in percent on the test split, at the best round, found on the split itself; " in best
 
 
 def test_several_metrics_stand_side_by_side_and_costs_have_no_percent_sign(store):

@@ -271,6 +271,14 @@ def test_distributions_on_other_images_say_so(store, trained):
     assert [text.get_text() for text in axes.texts] == ["on CIFAR-10"]
 
 
+def test_image_folders_of_one_name_have_panels_of_their_own(store, trained):
+    for season, score in (("spring", 0.5), ("autumn", 0.6)):
+        trained(f"imagefolder:/home/{season}/leaves label-2", "fedavg", [score])
+    found = numbers(store, curves("rounds"))
+    assert [line(found, f"leaves ({season}), #C = 2", "fedavg")[-1][1] for season in ("spring", "autumn")] == [50, 60]
+    assert found.points["panel"].nunique() == 2
+
+
 def test_files_are_written_whole_and_named_after_the_figure(store, trained):
     trained("cifar10 label-2", "fedavg", [0.5, 0.52])
     store.report |= {"figures": [curves("communication"), {"kind": "by-setting", "setting": "clients"}]}

@@ -400,6 +400,30 @@ def test_the_same_results_make_the_same_page(stored, path):
     assert api.render(stored.folder, "small_table", "paper", format="html") == path.read_text()
 
 
+@pytest.mark.parametrize("style", api.STYLES)
+def test_a_page_has_names_of_image_folders_and_no_path(store, style):
+    spring, autumn = "imagefolder:/home/me/spring/leaves", "imagefolder:/home/me/autumn/leaves"
+    store.title = f"fedavg-{spring}-label-2"
+    store.add(f"{spring} label-2", "fedavg", [0.5] * 2).add(f"{autumn} label-2", "fedavg", [0.6, "failed"])
+    store.add("svhn label-2", "fedavg", [0.5], substitute=autumn)
+    folder = store.save()
+    path = folder / "runs" / store.cells[3]["run"] / "record.json"
+    reason = "Cannot read /home/me/autumn/leaves/train/oak/1.png."
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"reason": reason}))
+    probe = folder / "runs" / store.cells[0]["run"] / "probe-label-counts.json"
+    probe.write_text(json.dumps({"version": 1, "result": {"classes": ["oak", "elm"], "label_counts": [[3, 4]]}}))
+    grid = f"fedavg-{spring}-label-2".replace("/", "_")
+    text = (folder / "grids" / "small_table@paper.json").read_text()
+    (folder / "grids" / f"{grid}@paper.json").write_text(text.replace('"small_table"', json.dumps(grid)))
+    for name in ("small_table", grid):
+        page = api.render(folder, name, "paper", format="html", style=style)
+        own, script, rest = page.partition('<script type="module">')
+        assert "/me/" not in own and "_me_" not in own and "imagefolder:" not in own, name
+        assert "/home/me" not in rest
+        assert own.count("leaves (spring)") > 4 and "Cannot read leaves (autumn)/train/oak/1.png." in own
+        assert "on leaves (autumn)" in own or style == "paper"
+
+
 def test_a_page_of_table_1_with_all_its_runs_is_small(tmp_path, monkeypatch):
     """477 runs as in Table 1: 20 rows of 8 methods, less one, by three seeds; more points than a line can have."""
     monkeypatch.setattr("tests.reports.conftest.SEEN", range(1, 200))

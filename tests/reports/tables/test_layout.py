@@ -6,6 +6,7 @@ import pytest
 from bench.errors import StoreError
 from bench.results.store import Store as ResultStore
 from reports import api
+from reports.tables.footnotes import without_paths
 
 
 def table(store, **options):
@@ -406,3 +407,35 @@ def test_an_image_folder_is_named_after_its_last_folder(store):
         text = api.render(store.save(), "small_table", "paper", format=format)
         assert "leaves & " in text or "| leaves " in text
         assert "Data: leaves from pickles" in text and "private" not in text
+
+
+def test_image_folders_of_one_name_have_rows_and_footnotes_of_their_own(store):
+    spring, autumn = (f"imagefolder:/home/me/{season}/train" for season in ("spring", "autumn"))
+    store.title = spring
+    store.add(f"{spring} label-2", "fedavg", [0.5]).add(f"{autumn} label-2", "fedavg", [0.6])
+    store.add(f"{spring} label-3", "fedavg", [None], missing=f"no data: {spring}")
+    store.add(f"{autumn} label-3", "fedavg", [0.4], substitute=spring)
+    text = api.render(store.save(), "small_table", "paper")
+    rows = [re.sub(" +", " ", line) for line in text.splitlines() if line.startswith("| ")][1:]
+    assert rows == [
+        "| train (spring) | #C = 2 | 50.0 |",
+        "| train (autumn) | #C = 2 | 60.0 |",
+        "| train (spring) | #C = 3 | no data: train (spring) |",
+        "| train (autumn) | #C = 3 | 40.0, on train (spring) |",
+    ]
+    assert text.startswith("# train (spring)\n") and "Data: train (autumn) from pickles" in text
+    assert "/me" not in text and "/me" not in api.render(store.folder, "small_table", "paper", format="tex")
+
+
+@pytest.mark.parametrize(
+    ("folder", "text", "shown"),
+    [
+        ("/home/me/leaves", "Cannot read '/home/me/leaves/train/oak/1.png'.", "Cannot read 'leaves/train/oak/1.png'."),
+        ("mine/leaves/", "imagefolder:mine/leaves/ (/home/me/mine/leaves): empty", "leaves (leaves): empty"),
+        ("leaves", "imagefolder:leaves holds no leaves", "leaves holds no leaves"),
+        ("/home/me/leaves", "fedavg-imagefolder:_home_me_leaves-iid", "fedavg-leaves-iid"),
+    ],
+)
+def test_a_text_has_the_name_of_an_image_folder_instead_of_its_path(store, folder, text, shown):
+    store.add(f"imagefolder:{folder} label-2", "fedavg", [0.5])
+    assert without_paths({"report": store.report, "cells": store.cells})(text) == shown

@@ -1,6 +1,7 @@
 """Tables 6, 7 and 8 of FedConcat: measured values in the paper's layout beside the published ones."""
 
 import json
+import re
 
 import pytest
 
@@ -160,6 +161,46 @@ def test_table_8_counts_what_is_here_beside_what_is_published(store):
     assert "- Incomplete data: cifar10: 9,000 test images." in text and "no published counterpart" not in text
     csv = text_of(store, "csv")
     assert ",9000," in csv and "9000.0" not in csv
+
+
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_in_the_style_of_the_paper_names_and_numbers_stand_alone(heads, mirrored):
+    store = heads(6, SIX, SIX)
+    heads(6, SIX, None, row="svhn label-2")
+    if not mirrored:
+        store.mirrors = None
+    folder = store.save()
+    text, tex, page = (
+        api.render(folder, "small_table", "paper", format=format, style="paper") for format in ("md", "tex", "html")
+    )
+    rows = [re.sub(" +", " ", line) for line in text.splitlines() if line.startswith("| ")]
+    assert rows[:3] == [
+        "| Dataset | Partition | Encoder | Exchange | Classification loss | Reconstruction loss |",
+        "| FMNIST | #C = 2 | f_e1 | no | **0.0235±0.0000** | 0.0700±0.0000 |",
+        "| | | | yes | 0.2000±0.0000 | **0.0600±0.0000** |",
+    ]
+    assert rows[5] == "| SVHN | #C = 2 | f_e1 | no | 0.0235† | 0.0700† |"
+    below = "Mean±std (population) over 1 to 2 seeds (of 0, 1); budget paper.\n\n- †: 1/2 seeds.\n"
+    assert text.endswith(below) and "0.2345" not in text and "A note" not in text
+    assert r"FMNIST & $\#C=2$ & $f_{e1}$ & no & \textbf{0.0235$\pm$0.0000} & " in tex and "0.2345" not in tex
+    assert "0.0235±0.0000" in page and "0.2345" not in page and 'id="curves"' not in page
+
+
+def test_dataset_sizes_in_the_style_of_the_paper_have_no_seeds(store):
+    store.mirrors = store.verdict = None
+    store.report = {"rows": ["dataset"], "columns": "algorithm", "metric": "accuracy"}
+    store.report |= {"measured": {"kind": "dataset-sizes"}}
+    store.add("cifar10 none", "centralized", [0.1]).add("svhn none", "centralized", [None], missing="no data: svhn")
+    probe(store, store.cells[0], "dataset-sizes", {"values": {"": COUNTS}})
+    text = api.render(store.save(), "small_table", "paper", style="paper")
+    assert re.sub(" +", " ", text).splitlines()[4:] == [
+        "| CIFAR-10 | 50,000 | 9,000 | 10 |",
+        "| SVHN | – | – | – |",
+        "",
+        "Budget paper.",
+        "",
+        "- –: no data: SVHN.",
+    ]
 
 
 def test_losses_of_another_model_are_not_compared_with_the_published_ones(heads):

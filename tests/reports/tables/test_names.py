@@ -69,6 +69,47 @@ def test_names_of_a_grid_come_first():
     assert names.value("partition", "dir-0.5").plain == "Dir(0.5)"
 
 
+def grid_of(axis: str, values: list[str], names: dict | None = None) -> dict:
+    usual = {"dataset": "digits", "partition": "iid", "substitute": None, "config": {"algorithm": {"name": "fedavg"}}}
+    layout = {"rows": ["dataset", "partition"], "columns": "algorithm", "names": {axis: names or {}}}
+    return {"report": layout, "cells": [usual | {axis: value} for value in values]}
+
+
+@pytest.mark.parametrize(
+    ("folders", "named"),
+    [
+        (["/data/train", "/home/me/leaves"], ["train", "leaves"]),
+        (["/data/spring/train", "/data/autumn/train/"], ["train (spring)", "train (autumn)"]),
+        (["/a/spring/train", "/b/spring/train"], ["train (a)", "train (b)"]),
+        (["/a/x/train", "/b/x/train", "/a/y/train"], ["train (1)", "train (2)", "train (3)"]),
+        (["/train", "mine/train"], ["train (1)", "train (2)"]),
+        (["/home/mine/SVHN", "/home/mine/cifar10"], ["SVHN (mine)", "cifar10 (mine)"]),
+    ],
+)
+def test_image_folders_of_one_name_and_those_called_like_a_dataset_are_told_apart_without_a_path(folders, named):
+    datasets = [f"imagefolder:{folder}" for folder in folders]
+    names = Names.of_grid(grid_of("dataset", [*datasets, "svhn"]))
+    assert [names.value("dataset", dataset).plain for dataset in datasets] == named
+    assert names.value("dataset", "svhn").plain == "SVHN" and names.title("dataset", datasets[0]).plain == named[0]
+
+
+def test_a_dataset_that_replaces_another_is_told_apart_too():
+    grid = grid_of("dataset", ["imagefolder:/a/train"])
+    grid["cells"][0]["substitute"] = "imagefolder:/b/train"
+    assert Names.of_grid(grid).value("dataset", "imagefolder:/b/train").plain == "train (b)"
+
+
+def test_names_that_a_grid_gives_stay_and_other_axes_have_their_ids_behind_them():
+    folders = ["imagefolder:/a/train", "imagefolder:/b/train"]
+    names = Names.of_grid(grid_of("dataset", folders, {folders[0]: "train"}))
+    assert [names.value("dataset", folder).plain for folder in folders] == ["train", "train (b)"]
+    names = Names.of_grid(grid_of("partition", ["dir-0.1", "dir-0.10", "iid"]))
+    assert [names.value("partition", value) for value in ("dir-0.10", "iid")] == [
+        ("Dir(0.1) (dir-0.10)", r"$p_k \sim Dir(0.1)$ (dir-0.10)"),
+        ("IID", "IID"),
+    ]
+
+
 def test_everything_of_the_box_has_a_name_of_its_own():
     titles = [algorithms.title_of(name) for name in algorithms.REGISTRY]
     assert len({*titles}) == len(titles) and not {*titles} & {name for name in algorithms.REGISTRY if name[:3] == "fed"}
