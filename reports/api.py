@@ -22,7 +22,7 @@ FORMATS = ("md", "tex", "csv", "html")
 STYLES = ("check", "paper")
 """Of tables: with published values, verdicts and all that is known about the numbers, or as the paper prints them."""
 NOTES = ("inside", "below", "none")
-"""Where LaTeX has footnotes: inside the float, below it as paragraphs of the text, or nowhere."""
+"""Where LaTeX has footnotes: inside the float, below it as a paragraph of the text, or below it as comments."""
 STANDALONE = "standalone"  # a complete LaTeX document
 
 

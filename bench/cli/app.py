@@ -158,7 +158,9 @@ def report(
             help="check (published values and verdicts beside), or paper (the published layout, nothing else)."
         ),
     ] = "check",
-    notes: Annotated[str, typer.Option(help="Footnotes in LaTeX: inside the float, below it, or none.")] = "inside",
+    notes: Annotated[
+        str, typer.Option(help="Footnotes in LaTeX: inside the float, below it, or none (comments).")
+    ] = "inside",
     to: Annotated[
         Path | None,
         typer.Option("--to", help="Where to save; the folder reports in the results directory if left out."),

@@ -41,7 +41,7 @@ _EMS = {
     for letters, em in (
         ("ijl.,:;!|'I", 0.28),
         ("frst()[]-– ", 0.39),
-        ("0123456789acegoz↑↓†", 0.5),
+        ("0123456789acegoz↑↓†‡§", 0.5),
         ("bdhknpquvxyS", 0.55),
     )
     for letter in letters
@@ -58,7 +58,7 @@ def render(report: Report, notes: str = "inside", page: float = _TEXT_PAGE) -> s
     with a number from the second float on.
 
     Args:
-        notes: where footnotes stand: "inside" the float, "below" it as paragraphs of the text, or "none".
+        notes: where footnotes stand: "inside" the float, "below" it as a paragraph of the text, or, with "none", as comments.
         page: points into which the widest table must fit.
     """
     floats = [*report.main, *report.secondary]
@@ -66,11 +66,11 @@ def render(report: Report, notes: str = "inside", page: float = _TEXT_PAGE) -> s
     texts = []
     for number, table in enumerate(floats, 1):
         of = f" ({table.heading})" if table.title in several else ""
-        own = [*(report.notes if not table.title else ()), *_explained(table)] if notes != "none" else []
+        own = [*(report.notes if not table.title else ()), *_explained(table)]
         label = _label(report.name) + (f"-{number}" if number > 1 else "")
         caption = (table.title or report.title) + of
         caption += f". {report.facts}" if report.facts else ""
-        texts.append(_float(table, caption, label, own, notes == "inside", page))
+        texts.append(_float(table, caption, label, own, notes, page))
     return "\n".join(texts)
 
 
@@ -119,7 +119,7 @@ def _ems(latex: str) -> float:
     return sum(_EMS.get(letter, _WIDE) for letter in re.sub(r"[\\${}_^]", "", re.sub(r"\\[A-Za-z]+", "M", latex)))
 
 
-def _float(table: Table, caption: str, label: str, notes: Sequence[str], inside: bool, page: float) -> str:
+def _float(table: Table, caption: str, label: str, notes: Sequence[str], place: str, page: float) -> str:
     in_column = _points(table, *_SIZES[""]) <= _TEXT_COLUMN
     environment = "table" if in_column else "table*"
     fitting = (command for command, size in _SIZES.items() if in_column or _points(table, *size) <= page)
@@ -138,9 +138,10 @@ def _float(table: Table, caption: str, label: str, notes: Sequence[str], inside:
         *_body(table),
         r"\bottomrule",
         r"\end{tabular}",
-        *(_within(notes) if notes and inside else ()),
+        *(_within(notes) if notes and place == "inside" else ()),
         rf"\end{{{environment}}}",
-        *(_paragraphs(notes) if not inside else ()),
+        *(_below_float(notes, label) if notes and place == "below" else ()),
+        *(f"% {escape(note)}" for note in notes if place == "none"),
         "",
     ]
     return "\n".join(lines)
@@ -161,11 +162,14 @@ def _head(table: Table) -> list[str]:
 
 
 def _within(notes: Sequence[str]) -> list[str]:
-    return [r"\par\smallskip", r"\parbox{\linewidth}{\footnotesize", *_paragraphs(notes), "}"]
+    paragraphs = (rf"{escape(note)}\par" for note in notes)
+    return [r"\par\smallskip", r"\parbox{\linewidth}{\footnotesize", *paragraphs, "}"]
 
 
-def _paragraphs(notes: Sequence[str]) -> list[str]:
-    return [rf"{escape(note)}\par" for note in notes]
+def _below_float(notes: Sequence[str], label: str) -> list[str]:
+    """One paragraph, which names its table: LaTeX may set the float elsewhere."""
+    sentences = (f"{escape(note.removesuffix('.'))}." for note in notes)
+    return ["", rf"{{\footnotesize\noindent Notes to Table~\ref{{{label}}}:", *sentences, r"\par}", ""]
 
 
 def _explained(table: Table) -> list[str]:

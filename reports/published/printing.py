@@ -1,13 +1,13 @@
 """How each paper prints the numbers of its tables, for `report --style paper`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 
 @dataclass(frozen=True)
 class Printing:
-    """How a table prints its numbers, all in percent but costs.
+    """How a table prints its numbers, all in percent but costs, which have as many decimals.
 
     Attributes:
         digits: decimals of means and stds.
@@ -25,6 +25,16 @@ class Printing:
     std: bool = True
     gains: bool = False
     bold: Literal["best", "own", "none"] = "best"
+
+    def about_bold(self, own: Sequence[str]) -> str:
+        """What bold means; "" where it is the best.
+
+        Args:
+            own: names of the paper's own methods.
+        """
+        if self.bold != "own" or not own:
+            return ""
+        return f"bold: {' and '.join(own)} where not behind the best other method, else that one"
 
 
 PRINTING = {

@@ -19,12 +19,15 @@ _SPECIAL = {
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
     "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
+    "§": r"\S{}",
+    "¶": r"\P{}",
     "∞": r"$\infty$",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
 # Supported besides ASCII and accented letters; the rest of Latin-1 needs another font encoding.
-_SET_AS_IS = frozenset("–—‘’“”…•€™ıłŁœŒ¡¿§¶©®°·×÷µ²³¹½¼¾æÆøØåÅßª")
+_SET_AS_IS = frozenset("–—‘’“”…•€™ıłŁœŒ¡¿©®°·×÷µ²³¹½¼¾æÆøØåÅßª")
 _OGONEK = "\u0328"  # needs another font encoding as well
 
 

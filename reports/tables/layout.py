@@ -129,9 +129,12 @@ def percent(share: float) -> str:
     return f"{share:.1f}"
 
 
-def printed(metric: str, value: float, digits: int = 1) -> str:
-    """A value of a metric as tables print it: percent with one decimal, or as many as a paper has, costs with four digits."""
-    return number(value) if METRICS[metric].cost else f"{value:.{digits}f}"
+def printed(metric: str, value: float, digits: int | None = None) -> str:
+    """A value of a metric as tables print it: percent with one decimal, costs with four digits; with as many decimals as a
+    paper has where these are given."""
+    if digits is None and METRICS[metric].cost:
+        return number(value)
+    return f"{value:.{1 if digits is None else digits}f}"
 
 
 def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], Cell] | None = None) -> Table:
@@ -219,8 +222,12 @@ def measured(cell) -> str:
     reached = cell.done - cell.missed
     if not reached:
         return NOT_REACHED if cell.done else ""
-    count = f" ({reached} of {cell.done} seeds)" if cell.missed else ""
-    return f"{printed(cell.metric, cell.mean)}{_spread(cell.metric, cell.std)}{count}"
+    return f"{printed(cell.metric, cell.mean)}{_spread(cell.metric, cell.std)}{which_seeds(cell)}"
+
+
+def which_seeds(cell) -> str:
+    """ " (2 of 3 seeds)" where some have not reached the target, else ""."""
+    return f" ({cell.done - cell.missed} of {cell.done} seeds)" if cell.missed else ""
 
 
 def _spread(metric: str, std: float) -> str:

@@ -1,6 +1,7 @@
 """A report as its paper prints it: the published rows and columns, numbers and bold as there, and nothing beside them."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,20 +12,22 @@ from bench.experiments.labels import contender
 from bench.results.metrics import ACCURACIES, METRICS
 from reports.published.printing import Printing, printing_of
 from reports.tables import measured as measured_tables
-from reports.tables.aggregate import contenders_of, contest_keys, label, split_of
+from reports.tables.aggregate import compared_keys, contenders_of, contest_keys, label, split_of
 from reports.tables.footnotes import ROUNDS_OF
-from reports.tables.layout import Cell, Table, arrange, caveats_of, measured, side_by_side
+from reports.tables.layout import NOT_REACHED, Cell, Table, arrange, caveats_of, side_by_side, which_seeds
 from reports.tables.names import Names
 from reports.tables.report import Report
 from reports.tables.significance import contenders, mark_best, merits
+from reports.tables.tuning_notes import search_in_words
 
-_LIMITED, _ABSENT = "†", "–"
+_MARKS, _ABSENT = "†‡§¶", "–"
 
 
 def as_printed(report: Report, grid: dict) -> Report:
     """The same numbers in the published layout, without published values, verdicts, tests, standings and choices.
 
-    A number with a limit has a dagger, and a cell without one is a dash; a footnote says why.
+    A number with limits has a mark, one for each distinct set of limits, and a cell without a number is a dash; a footnote for
+    each says why.
 
     Args:
         report: of `reports.tables.report.build`, or of a measured table.
@@ -36,35 +39,101 @@ def as_printed(report: Report, grid: dict) -> Report:
     else:
         layout = _printed_layout(grid)
         tables = tuple(_table(of, grid, layout, printing) for _, of in cells.groupby("metric", sort=False))
+    combined = side_by_side(tables) if report.combined else None
+    shown = (combined,) if combined else tables
+    marks = _marks(shown)
     return replace(
         report,
         name=f"{report.name}-paper",
         title=report.title.removesuffix(f", {ROUNDS_OF[cells['value'].iloc[0]]}"),  # which the facts say
-        facts=_facts(report, grid, printing),
-        tables=tables,
-        combined=side_by_side(tables) if report.combined else None,
-        notes=tuple(_limits(cells, Names.of_grid(grid))),
+        facts=_facts(report, shown, grid, printing),
+        tables=tuple(_marked(table, marks) for table in tables),
+        combined=_marked(combined, marks) if combined else None,
+        notes=tuple(f"{mark}: {'; '.join(limits)}." for limits, mark in marks.items()),
         further=(),
         choices=(),
         standings=(),
     )
 
 
-def _facts(report: Report, grid: dict, printing: Printing) -> str:
+def _marks(tables: Sequence[Table]) -> dict[tuple[str, ...], str]:
+    """Limits of cells -> their mark, in the order of the tables; a dash is its own unless dashes differ in their reasons."""
+    cells = [cell for table in tables for row in table.rows for cell in row.cells if cell and cell.caveats]
+    absent = dict.fromkeys(cell.caveats for cell in cells if not cell.measured)
+    limits = dict.fromkeys(cell.caveats for cell in cells if cell.measured or len(absent) > 1)
+    marks = {of: _MARKS[place % len(_MARKS)] * (place // len(_MARKS) + 1) for place, of in enumerate(limits)}
+    return marks | {of: _ABSENT for of in absent if of not in marks}
+
+
+def _marked(table: Table, marks: dict[tuple[str, ...], str]) -> Table:
+    """A table whose cells have marks instead of their limits."""
+
+    def mark(cell: Cell | None) -> Cell | None:
+        if cell is None:
+            return None
+        behind = marks.get(cell.caveats, "")
+        text = cell.measured + behind if cell.measured else _ABSENT + behind.removeprefix(_ABSENT)
+        return replace(cell, measured=text, caveats=())
+
+    return replace(table, rows=tuple(replace(row, cells=tuple(map(mark, row.cells))) for row in table.rows))
+
+
+def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printing) -> str:
     """What the numbers are, without what the title says."""
-    cells, split, parts = report.cells, split_of(grid), []
-    value = cells["value"].iloc[0]
+    cells, parts, bold = report.cells, [], ""
     if not grid["report"].get("measured"):
-        title_says = f"{split} accuracy" in report.title.casefold() and cells["metric"].isin([*ACCURACIES]).all()
-        what = "In percent" if title_says and value != "best" else f"Accuracy in percent on the {split} split"
-        parts = [f"{what}, {ROUNDS_OF[value]}", _over_seeds(cells, grid, printing.std)]
+        parts = [*_what(report, grid), _over_seeds(cells, grid, printing.std)]
+        if any(cell and cell.best for table in tables for row in table.rows for cell in row.cells):
+            bold = printing.about_bold(_own_methods(cells, tables[0].names, grid))
     elif grid["report"]["measured"]["kind"] != "dataset-sizes":
         parts = [_over_seeds(cells, grid, std=True)]
-    if chosen_on := " and ".join(f"the {name} split" for name in cells["chosen_on"].unique() if name):
+    if chosen_on := " and ".join(_chosen_on(name, grid) for name in cells["chosen_on"].unique() if name):
         published = ", as published" * bool(grid["mirrors"] and not cells["searched"].any())
         parts.append(f"hyper-parameters chosen on {chosen_on}{published}")
-    facts = "; ".join([*parts, f"budget {grid['budget']}"])
-    return f"{facts[0].upper()}{facts[1:]}."
+    facts = "; ".join(filter(None, [*parts, bold, _budget(grid)]))
+    return facts and f"{facts[0].upper()}{facts[1:]}."
+
+
+def _what(report: Report, grid: dict) -> list[str]:
+    """What is measured, of which split and rounds; accuracies alone are in percent."""
+    value, split = report.cells["value"].iloc[0], split_of(grid)
+    metrics = [*report.cells["metric"].unique()]
+    others = [metric for metric in metrics if metric not in ACCURACIES]
+    title_says = f"{split} accuracy" in report.title.casefold() and not others
+    what = f"on the {split} split"
+    if len(others) < len(metrics):
+        what = "in percent" if title_says and value != "best" else f"accuracy in percent {what}"
+    if not all(METRICS[metric].cost for metric in metrics):
+        what += f", {ROUNDS_OF[value]}"
+    about = [f"{METRICS[metric].title}: {_clause(METRICS[metric].about)}" for metric in others]
+    if any(METRICS[metric].relative for metric in others):
+        reference = grid["report"]["reference"]
+        about.append(f"reference: {Names.of_grid(grid).together([*reference], [*map(str, reference.values())]).plain}")
+    return [what, *about]
+
+
+def _clause(text: str) -> str:
+    """Text until its first semicolon outside parentheses."""
+    return re.findall(r"(?:\([^)]*\)|[^;(])*", text)[0]
+
+
+def _chosen_on(split: str, grid: dict) -> str:
+    searched = search_in_words(grid) if split == "validation" else ""
+    return f"the {split} split" + f" ({searched})" * bool(searched)
+
+
+def _own_methods(cells: pd.DataFrame, names: Names, grid: dict) -> list[str]:
+    """Names of the paper's own methods that are in the table."""
+    keys, own = compared_keys(grid), [str(name) for name in (grid["mirrors"] or {}).get("own", ())]
+    names = names.knowing(keys, cells[keys].itertuples(index=False, name=None))
+    return [names.value(" ".join(keys), name).plain for name in contenders_of(cells, grid).unique() if name in own]
+
+
+def _budget(grid: dict) -> str:
+    """The budget unless it is the paper's, and settings that replace those of the grid."""
+    budget, names = grid["budget"].partition("+")[0], Names.of_grid(grid)
+    changed = (names.title(key, str(value)).plain for key, value in grid.get("overrides", {}).items())
+    return " with ".join(filter(None, [f"budget {budget}" * (budget != "paper"), ", ".join(changed)]))
 
 
 def _over_seeds(cells: pd.DataFrame, grid: dict, std: bool) -> str:
@@ -90,17 +159,15 @@ def _with_few_seeds(cells: pd.DataFrame) -> pd.DataFrame:
     return cells.assign(few=pd.Series(counted, cells.index, dtype=object).where(few, ""))
 
 
-def _limits_of(cell: Any, names: Names) -> list[str]:
-    return [*caveats_of(cell, names), *filter(None, [cell.few])]
+def _limits_of(cell: Any, names: Names) -> tuple[str, ...]:
+    return (*caveats_of(cell, names), *filter(None, [cell.few]))
 
 
 def _bare(cells: pd.DataFrame, table: Table, grid: dict) -> Table:
     """A measured table without what is published."""
 
     def show(cell: Any, shown: Cell) -> Cell:
-        limited = _LIMITED * bool(shown.caveats or cell.few)
-        text = shown.measured + limited if shown.measured else _ABSENT
-        return replace(shown, measured=text, caveats=(), published=())
+        return replace(shown, caveats=(*shown.caveats, *filter(None, [cell.few])), published=())
 
     return measured_tables.arrange(cells, table.row_keys, grid, show)
 
@@ -169,24 +236,13 @@ def _bold(cells: pd.DataFrame, grid: dict, printing: Printing) -> pd.Series:
 
 def _show(cell: Any, printing: Printing, names: Names) -> Cell:
     about = METRICS[cell.metric]
-    runs, limited = tuple(cell.run_ids.split()), _LIMITED * bool(_limits_of(cell, names))
-    if not cell.done or cell.done == cell.missed:
-        return Cell(measured(cell) or _ABSENT, runs=runs)
-    if about.cost:
-        text = measured(cell if printing.std else cell._replace(std=np.nan))
-        return Cell(text + limited, best=cell.bold, mean=cell.mean, runs=runs)
-    sign = "%" * (printing.percent and not about.relative)
-    text = f"{cell.mean:.{printing.digits}f}{sign}"
-    if printing.std and not np.isnan(cell.std):
-        text += f"{printing.between}{cell.std:.{printing.digits}f}{sign}"
-    if printing.gains and not np.isnan(cell.gain):
+    runs, limits = tuple(cell.run_ids.split()), _limits_of(cell, names)
+    if cell.done == cell.missed:
+        return Cell(NOT_REACHED if cell.done else "", limits, runs=runs)
+    sign = "%" * (printing.percent and not about.relative and not about.cost)
+    text, std = f"{cell.mean:.{printing.digits}f}{sign}", f"{cell.std:.{printing.digits}f}"
+    if printing.std and not np.isnan(cell.std) and not (about.cost and float(std) == 0):
+        text += f"{printing.between}{std}{sign}"
+    if printing.gains and not about.cost and not np.isnan(cell.gain):
         text += f" ({'↑' if cell.gain >= 0 else '↓'} {abs(cell.gain):.{printing.digits}f})"
-    return Cell(text + limited, best=cell.bold, mean=cell.mean, runs=runs)
-
-
-def _limits(cells: pd.DataFrame, names: Names) -> Iterator[str]:
-    """What daggers and dashes mean."""
-    for mark, found in ((_LIMITED, cells[cells["done"] > 0]), (_ABSENT, cells[cells["done"] == 0])):
-        said = dict.fromkeys(caveat for cell in found.itertuples() for caveat in _limits_of(cell, names))
-        if said:
-            yield f"{mark}: {'; '.join(said)}."
+    return Cell(text + which_seeds(cell), limits, best=cell.bold, mean=cell.mean, runs=runs)

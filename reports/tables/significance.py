@@ -19,19 +19,20 @@ def contenders(cells: pd.DataFrame) -> pd.DataFrame:
     return cells[cells["complete"] & (cells["substitute"] == "")]
 
 
-def printed(means: pd.Series, metric: str = "accuracy", digits: int = 1) -> pd.Series:
-    """Means as a table prints them: numbers that print alike compare as equal."""
+def printed(means: pd.Series, metric: str = "accuracy", digits: int | None = None) -> pd.Series:
+    """Means as a table prints them, with the decimals of a paper if given: numbers that print alike compare as equal."""
     return means.map(lambda mean: float(layout.printed(metric, mean, digits))).astype(float)
 
 
-def merits(candidates: pd.DataFrame, metric: str, digits: int | None = 1) -> pd.Series:
+def merits(candidates: pd.DataFrame, metric: str, digits: int | None = None, rounded: bool = True) -> pd.Series:
     """A number for each of these contenders, the larger the better it is: what its mean says, unless some seeds have not
     reached the target of the metric. Then a cell of which more have is better, whatever the means.
 
     Args:
-        digits: decimals of means as printed; None for means that are not rounded.
+        digits: decimals of means as printed; None are those of the style `check`.
+        rounded: whether means count as they are printed.
     """
-    means = candidates["mean"] if digits is None else printed(candidates["mean"], metric, digits)
+    means = printed(candidates["mean"], metric, digits) if rounded else candidates["mean"]
     means = METRICS[metric].sign * means
     if not candidates["missed"].any():
         return means
@@ -39,7 +40,7 @@ def merits(candidates: pd.DataFrame, metric: str, digits: int | None = 1) -> pd.
     return means.fillna(0).groupby([reached, means.fillna(0)]).ngroup().astype(float)
 
 
-def mark_best(cells: pd.DataFrame, rows: list[str], metric: str, digits: int = 1) -> pd.Series:
+def mark_best(cells: pd.DataFrame, rows: list[str], metric: str, digits: int | None = None) -> pd.Series:
     """True for the contender with the best mean of each row, for all of them if several print alike with these decimals.
 
     A row with a single contender has no best cell, and a cell of which no seed has reached the target is none.
@@ -72,7 +73,7 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str], 
         pairs: number of common seeds. not_significant: not best, and p_value above LEVEL.
     """
     candidates = contenders(cells)
-    values = merits(candidates, metric, digits=None)
+    values = merits(candidates, metric, rounded=False)
     best_of = values.groupby([candidates[key] for key in rows]).transform("idxmax").astype(cells.index.dtype)
     rivals = best_of[best_of != best_of.index]
     scores = scores_by_seed(cells, runs)

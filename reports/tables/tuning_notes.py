@@ -39,6 +39,18 @@ def chosen_on(cells: pd.DataFrame, grid: dict) -> pd.Series:
     return own.mask(cells["searched"] > 0, "validation")
 
 
+def search_in_words(grid: dict) -> str:
+    """How much was searched on validation data, "8 configurations, seed 0"; "" without a search."""
+    searches = [cell["tuned"] for cell in grid["cells"] if cell.get("tuned")]
+    if not searches:
+        return ""
+    tried = sorted(search["tried"] for search in searches)
+    counts = " to ".join(dict.fromkeys(map(str, (tried[0], tried[-1]))))
+    several = any(len(search["seeds"]) > 1 for search in searches)
+    seeds = _alternatives(", ".join(map(str, search["seeds"])) for search in searches)
+    return f"{counts} configuration{'s' * (tried[-1] > 1)}, seed{'s' * several} {seeds}"
+
+
 def table(cells: pd.DataFrame, grid: dict, metric: str) -> Table | None:
     """The chosen hyper-parameters of a metric's cells, one row per cell with a choice; None if no cell has one."""
     chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & (cells["done"] > 0)]

@@ -4,6 +4,7 @@
 """
 
 import functools
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -118,8 +119,7 @@ def test_nothing_but_the_published_layout_is_there_and_limits_of_numbers_are_mar
         *(line for line in text.splitlines() if line.startswith("|:")),
         "| CIFAR-10 | #C = 2 | 53.4%±0.2%† | 50.0%±0.0% |",
         "| | #C = 3 | – | 60.0%±0.0% |",
-        "Accuracy in percent on the test split, at the last round; mean±std (population) over 2 to 3 seeds (of 0, 1, 2); "
-        "budget paper.",
+        "Accuracy in percent on the test split, at the last round; mean±std (population) over 2 to 3 seeds (of 0, 1, 2).",
         "- †: 2/3 seeds.",
         "- –: diverged.",
     ]
@@ -144,9 +144,56 @@ def test_footnotes_stand_inside_the_float_below_it_or_nowhere(partial, style):
     }
     for notes, text in texts.items():
         inside, _, below = text.partition(r"\end{table")
-        found = [r"2/3 seeds.\par" in part or r"Of the author.\par" in part for part in (inside, below)]
+        note = "2/3 seeds." if style == "paper" else "Of the author."
+        found = [any(note in line and line[0] != "%" for line in part.splitlines() if line) for part in (inside, below)]
         assert found == {"inside": [True, False], "below": [False, True], "none": [False, False]}[notes]
     assert texts["inside"].count(r"\parbox") == 1 and r"\parbox" not in texts["below"]
+
+
+def test_footnotes_below_a_float_are_a_paragraph_that_names_its_table(partial):
+    text = api.render(partial, "small_table", "paper", format="tex", style="paper", notes="below")
+    assert text.endswith(
+        "\n\\end{table}\n\n{\\footnotesize\\noindent Notes to Table~\\ref{tab:small_table-paper}:\n"
+        "$\\dagger$: 2/3 seeds.\n–: diverged.\n\\par}\n\n"
+    )
+
+
+def test_without_footnotes_their_sentences_are_comments_in_latex(partial):
+    text = api.render(partial, "small_table", "paper", format="tex", style="paper", notes="none")
+    assert text.endswith("\n\\end{table}\n% $\\dagger$: 2/3 seeds.\n% –: diverged.\n")
+    assert "- †: 2/3 seeds." in api.render(partial, "small_table", "paper", style="paper", notes="none")
+
+
+def test_each_set_of_limits_has_a_mark_of_its_own(store):
+    """Here five, and dashes with different reasons."""
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.5, None]).add(
+        "cifar10 label-2", "moon", [0.5] * 3, substitute="mnist"
+    )
+    store.add("cifar10 label-3", "fedavg", [0.5, None, None]).add("cifar10 label-3", "moon", [None] * 3)
+    store.add("svhn label-2", "fedavg", ["diverged"] * 3).add(
+        "svhn label-2", "moon", [0.5] * 2 + [None], substitute="mnist"
+    )
+    store.add("svhn label-3", "fedavg", [0.5] * 3).add("svhn label-3", "moon", [0.5] * 2 + [None])
+    lines = paper_of(store)
+    cells = [[re.sub(r"[\d.%±* ]", "", cell) for cell in line.split("|")[3:5]] for line in lines[2:6]]
+    assert cells == [["†", "‡"], ["§", "–¶"], ["–††", "‡‡"], ["", "†"]]
+    assert lines[7:] == [
+        "- †: 2/3 seeds.",
+        "- ‡: on MNIST.",
+        "- §: 1/3 seeds.",
+        "- ¶: 0/3 seeds.",
+        "- ††: diverged.",
+        "- ‡‡: 2/3 seeds; on MNIST.",
+    ]
+    tex = api.render(store.folder, "small_table", "paper", format="tex", style="paper")
+    for mark in (
+        r"0.0\%$\ddagger$ ",
+        r"\S{} &",
+        r"–\P{} ",
+        r"–$\dagger$$\dagger$ &",
+        r"$\ddagger$$\ddagger$: 2/3 seeds; on",
+    ):
+        assert mark in tex
 
 
 def test_a_float_has_a_label_and_the_width_that_it_needs(store, partial):
@@ -181,7 +228,7 @@ def test_the_best_is_found_with_the_digits_that_the_paper_prints_and_its_facts_s
     assert paper_of(store)[2:] == [
         "| CIFAR-10 | #C = 2 | 53.21 | **53.24** |",
         "| SVHN | #C = 2 | **53.24** | **53.24** |",
-        "Accuracy in percent on the test split, at the last round; mean over 3 seeds (0, 1, 2); budget paper.",
+        "Accuracy in percent on the test split, at the last round; mean over 3 seeds (0, 1, 2).",
     ]
     check = api.render(store.folder, "small_table", "paper")
     assert "**53.2±0.0** " in check.splitlines()[4], "which prints one digit"
@@ -206,23 +253,23 @@ def test_numbers_of_fewer_seeds_than_others_have_a_dagger(store, paper):
             f"**50.0{digits}{sign}{spread}**" if paper == "fedvls" else f"**50.0{sign}{spread}**",
             f"40.0{digits}{sign}† |",
         ],
-        [f"50.0{digits}{sign}†", f"40.0{digits}{sign}{spread}† |"],
+        [f"50.0{digits}{sign}‡", f"40.0{digits}{sign}{spread}§ |"],
     ]
-    assert f"; {mean} over 1 to 3 seeds (of 0, 1, 2); budget paper." in lines[4]
-    assert lines[5] == "- †: 1 seed; 1/3 seeds; 2 seeds."
+    assert f"; {mean} over 1 to 3 seeds (of 0, 1, 2)." in lines[4]
+    assert lines[5:] == ["- †: 1 seed.", "- ‡: 1/3 seeds.", "- §: 2 seeds."]
 
 
 def test_one_seed_of_a_paper_without_stds_says_no_more(store):
     store.mirrors = {"paper": "fedcat", "table": 1}
     store.add("cifar10 label-2", "fedavg", [0.5])
-    assert paper_of(store)[-1].endswith("at the last round; 1 seed (0); budget paper.")
+    assert paper_of(store)[-1].endswith("at the last round; 1 seed (0).")
 
 
 def test_the_facts_say_where_hyper_parameters_were_chosen(store):
     for mu, score in ((1, 0.5), (5, 0.6)):
         store.add("cifar10 label-2", "moon", [score] * 3, choice={"mu": mu})
     store.add("cifar10 label-2", "fedavg", [0.5] * 3)
-    chosen = "(0, 1, 2); hyper-parameters chosen on the test split, as published; budget paper."
+    chosen = "(0, 1, 2); hyper-parameters chosen on the test split, as published."
     assert paper_of(store)[-1].endswith(chosen)
     store.mirrors = store.verdict = None
     assert paper_of(store)[-1].endswith(chosen.replace(", as published", ""))
@@ -233,7 +280,7 @@ def test_a_caption_says_nothing_twice(store):
     store.add("cifar10 label-2", "fedavg", [0.5] * 3)
     lines = paper_of(store)
     assert lines[0] == "# Test accuracy of two methods"
-    assert lines[-1] == "In percent, at the last round; mean±std (population) over 3 seeds (0, 1, 2); budget paper."
+    assert lines[-1] == "In percent, at the last round; mean±std (population) over 3 seeds (0, 1, 2)."
     best = api.render(store.folder, "small_table", "paper", value="best", style="paper")
     assert "\nAccuracy in percent on the test split, at the best round, found on the split itself; " in best
 
@@ -243,7 +290,59 @@ def test_several_metrics_stand_side_by_side_and_costs_have_no_percent_sign(store
     store.add("cifar10 label-2", "fedavg", [0.5, 0.52, 0.51])
     text = api.render(store.save(), "small_table", "paper", style="paper")
     assert "FedAvg accuracy" in text and "FedAvg rounds to 40 %" in text
-    assert re.search(r"\| 51\.0%±0\.8% +\| 4±0 ", text)
+    assert re.search(r"\| 51\.0%±0\.8% +\| 4\.0 ", text), "with the digits of the paper, and no std of zero"
+    assert (
+        "\nAccuracy in percent on the test split, at the last round; rounds to 40 %: the first evaluated round with an "
+        "accuracy of at least 40 % (of the shared model; where clients have test data of their own, the mean on these); mean"
+    ) in text
+
+
+def test_costs_have_the_digits_of_the_paper_and_its_bold_and_a_target_not_reached_has_its_mark(store):
+    store.mirrors, store.report["metrics"] = {"paper": "fedcat", "table": 1}, ["mb", "rounds_to_0.4"]
+    store.add("cifar10 label-2", "fedavg", [0.8, 0.5, 0.3]).add("cifar10 label-2", "moon", [0.3, None, None])
+    for number, megabytes in enumerate((1234.561, 1234.561, 1234.561, 1234.563)):
+        path = store.folder / "runs" / store.cells[number]["run"] / "record.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"bytes_per_client": 1e6 * megabytes}))
+    lines = paper_of(store)
+    assert lines[2] == "| CIFAR-10 | #C = 2 | 1234.56 | 3.00 (2 of 3 seeds) | 1234.56† | not reached† |"
+    assert lines[3].startswith(
+        "On the test split; MB per client: sent and received per client in a whole run, in MB (10^6 bytes)"
+    )
+    assert lines[4:] == ["- †: 1/3 seeds."]
+
+
+def test_the_best_of_costs_is_found_with_the_digits_that_are_printed(store):
+    store.mirrors, store.report["metrics"] = None, ["mb"]
+    store.add("cifar10 label-2", "fedavg", [0.5]).add("cifar10 label-2", "moon", [0.5])
+    for cell, megabytes in zip(store.cells, (12.34, 12.31), strict=True):
+        path = store.folder / "runs" / cell["run"] / "record.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"bytes_per_client": 1e6 * megabytes}))
+    assert paper_of(store)[2] == "| CIFAR-10 | #C = 2 | **12.3** | **12.3** |"
+
+
+def test_the_caption_says_what_bold_means_where_it_is_not_the_best(store):
+    store.mirrors |= {"own": ["fedconcat", "fedconcat-id"]}
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "fedconcat", [0.6] * 3)
+    assert paper_of(store)[-1].endswith(
+        "(0, 1, 2); bold: FedConcat where not behind the best other method, else that one."
+    )
+    store.mirrors = {"paper": "fedcat", "table": 1, "own": ["fedconcat"]}
+    assert "bold" not in paper_of(store)[-1]
+
+
+def test_the_caption_has_no_label_of_a_budget(store):
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3)
+    saved = store.save() / "grids" / "small_table@paper.json"
+    grid = json.loads(saved.read_text())
+    for budget, overrides, said in (
+        ("small", {}, "; budget small."),
+        ("small+local_epochs=2+mu=5", {"local_epochs": 2, "mu": 5}, "; budget small with local epochs=2, μ=5."),
+        ("paper+model=mlp", {"model": "mlp"}, "; MLP."),
+        ("paper+searcher=random+tuned=validation", {}, "(0, 1, 2)."),
+    ):
+        named = grid | {"budget": budget, "overrides": overrides}
+        (store.folder / "grids" / f"small_table@{budget}.json").write_text(json.dumps(named))
+        assert api.render(store.folder, "small_table", budget, style="paper").rstrip().endswith(said)
 
 
 def test_rows_that_the_grid_joins_have_one_label_in_the_order_of_their_names(store):

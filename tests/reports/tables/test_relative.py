@@ -86,6 +86,20 @@ def test_shares_are_strict_and_spreads_are_those_of_a_population():
     assert compare_clients("rsd", HIGH, LOCAL) == pytest.approx(np.std([0.2, 0, 0.1, 0]))
 
 
+def test_the_caption_of_the_paper_style_explains_metrics_that_are_no_accuracies(table):
+    def facts() -> str:
+        return api.render(table.save(), "small_table", "paper", style="paper").rstrip().splitlines()[-1]
+
+    explained = (
+        "IPR: share of the clients, in percent, whose accuracy on their own test data is above that in the reference run, "
+        "strictly; RSD: std over the clients (population) of the gain in accuracy on their own test data over the reference "
+        "run, in points; reference: Local; mean±std (sample) over 2 seeds (0, 1)."
+    )
+    assert facts() == f"Accuracy in percent on the test split, at the last round; {explained}"
+    table.report |= {"metric": "ipr", "metrics": ["ipr", "rsd"]}
+    assert facts() == f"On the test split, at the last round; {explained}"
+
+
 @pytest.mark.parametrize("examples", [50, 350, 500])
 def test_the_same_counts_are_equal_however_a_device_divides(examples):
     divided = [count / examples for count in range(examples + 1)]

@@ -59,7 +59,7 @@ def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):
     assert "- Nothing was searched in some cells of fednova.\n" in text
     assert "not tuned" not in text and "as published" not in text
     assert "differences carry no verdict" in text, "the published protocol is another one"
-    facts = "over 2 seeds (0, 1); hyper-parameters chosen on the validation split; budget paper+tuned=validation."
+    facts = "over 2 seeds (0, 1); hyper-parameters chosen on the validation split (4 configurations, seeds 0, 1).\n"
     assert facts in text_of(searched, style="paper")
 
 
