@@ -147,8 +147,14 @@ def test_mofedsam_sends_the_last_update_down_and_the_others_nothing_more():
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("method", [FedSAM(rho=0), FedASAM(rho=0), MoFedSAM(rho=0, alpha=1)], ids=repr)
 def test_without_an_ascent_it_is_fedavg(method, engine):
+    """Bit for bit, but for rounding on `vectorised`: in the first step of FedAvg all clients multiply by the same weights,
+    while those after an ascent are one copy per client, and some processors add up batched products in another order."""
     task = toy_task(engine=engine)
-    assert_same(train(method, task)["params"], train(FedAvg(), task)["params"])
+    found, expected = train(method, task)["params"], train(FedAvg(), task)["params"]
+    if engine == "loop":
+        assert_same(found, expected)
+    for name, leaf in found.items():
+        torch.testing.assert_close(leaf, expected[name], rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
