@@ -107,7 +107,7 @@ def _table(
         "grid",
         *(Column(name, justify="right") for name in (*columns, "left")),
         "last ended",
-        caption=f"left: at the speed of the runs that have ended, {at_once} at once; failed runs are not repeated",
+        caption=f"left: at the speed of the runs so far, {at_once} at once; failed runs are not repeated",
         caption_justify="left",
     )
     for label, counts, left, last in rows:

@@ -6,8 +6,9 @@ Of a run that has ended only a few keys of `record.json` are read. Whether its o
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from bench.results.ids import is_run_id
 from bench.results.json_files import Damaged, parse, read_bytes
@@ -30,8 +31,8 @@ class RunState(NamedTuple):
         status: how it ended; "running" if a driver is at work on it, "interrupted" if it has not ended and none is.
         rounds: that it has trained so far; 0 of one that has ended.
         examples: that it has trained on so far; 0 of one that has ended, and where its rounds do not say.
-        seconds: of training and evaluation; None of one that has not ended, and where its record does not say.
-        finished: when it ended, as its record says; None as for `seconds`.
+        seconds: of training and evaluation, of one that has not ended those so far; None where its record or rounds do not say.
+        finished: when it ended; None of one that has not ended, and where its record does not say.
     """
 
     status: Status | Literal["running", "interrupted"]
@@ -107,9 +108,7 @@ def _ended(folder: Path) -> RunState | None:
         raise Damaged(path, f"does not hold what it should: {found}")
     if record["id"] != folder.name:
         raise Damaged(path, f"is the record of another run, {record['id']}")
-    seconds = record.get("seconds")
-    is_time = seconds is not None and math.isfinite(seconds) and seconds >= 0
-    return RunState(record["status"], 0, seconds if is_time else None, record.get("finished"))
+    return RunState(record["status"], 0, _seconds(record), record.get("finished"))
 
 
 def _unfinished(folder: Path, since: float | None) -> RunState | None:
@@ -124,14 +123,21 @@ def _unfinished(folder: Path, since: float | None) -> RunState | None:
         return None
     is_running = since is not None and begun >= since
     last = _last_row(folder / "rounds.jsonl")
-    return RunState("running" if is_running else "interrupted", last.get("round", 0), examples=last.get("examples", 0))
+    rounds, examples = (value if is_integer(value := last.get(key, 0)) else 0 for key in ("round", "examples"))
+    return RunState("running" if is_running else "interrupted", rounds, _seconds(last), examples=examples)
 
 
-def _last_row(path: Path) -> dict[str, int]:
-    """The integers of the last complete line; {} if there is none. A driver may be writing another line."""
+def _last_row(path: Path) -> dict[str, Any]:
+    """The last complete line; {} if there is none. A driver may be writing another line."""
     try:
         lines = (read_bytes(path) or b"").split(b"\n")[:-1]
         row = json.loads(lines[-1]) if lines else {}
     except (Damaged, ValueError, RecursionError):
         return {}
-    return {key: value for key, value in row.items() if is_integer(value)} if isinstance(row, dict) else {}
+    return row if isinstance(row, dict) else {}
+
+
+def _seconds(written: Mapping[str, Any]) -> float | None:
+    """The seconds that a record or a row names, if they are a time."""
+    seconds = written.get("seconds")
+    return seconds if is_number(seconds) and math.isfinite(seconds) and seconds >= 0 else None

@@ -1,4 +1,4 @@
-"""How long the runs that are left of a grid take, from those that have ended."""
+"""How long the runs that are left of a grid take, from those that have ended, or else from the rounds of those that have not."""
 
 import json
 from collections import defaultdict
@@ -40,7 +40,8 @@ def time_left(grid: StoredGrid, cells: list[StoredCell], states: Mapping[str, Ru
 
     A run takes as long as those of the same settings with other seeds, else as those of the same dataset, model and method,
     else as all of the grid, in proportion to the examples to train on, where the grid says how many these are. Of a run that
-    has begun the part is left that its examples leave, or its rounds where they are not known.
+    has begun the part is left that its examples leave, or its rounds where they are not known. While no run is done, those that
+    have begun say how fast they are.
 
     Args:
         cells: of the grid, those that count.
@@ -48,21 +49,20 @@ def time_left(grid: StoredGrid, cells: list[StoredCell], states: Mapping[str, Ru
         at_once: trials that run at the same time; no run ends earlier for that.
 
     Returns:
-        None if runs are left, and none is done from which that could be known.
+        None if runs are left, and none has a round from which that could be known.
     """
     planned = grid.get("planned_examples", {})
     runs = {cell["run"]: cell for cell in cells if cell["run"]}
     left = {run: cell for run, cell in runs.items() if run not in states or states[run].status in _LEFT}
     if not left:
         return 0.0
-    speeds = defaultdict[str, _Speed](_Speed)
-    for run, cell in runs.items():
-        state = states.get(run)
-        if state and state.status == "done" and state.seconds is not None:
-            for sort in _sorts(cell):
-                speeds[sort].add(state.seconds, planned.get(run, 0))
-    if not speeds:
+    durations = _durations(runs, states, planned, ("done",)) or _durations(runs, states, planned, _LEFT)
+    if not durations:
         return None
+    speeds = defaultdict[str, _Speed](_Speed)
+    for run, seconds in durations.items():
+        for sort in _sorts(runs[run]):
+            speeds[sort].add(seconds, planned.get(run, 0))
     lasting = []
     for run, cell in left.items():
         speed = next(speeds[sort] for sort in _sorts(cell) if sort in speeds)  # the last sort is that of all runs
@@ -70,6 +70,24 @@ def time_left(grid: StoredGrid, cells: list[StoredCell], states: Mapping[str, Ru
         share = max(0.0, 1 - _part_done(states.get(run), cell, examples))
         lasting.append(share * speed.seconds_for(examples))
     return max(sum(lasting) / at_once, *lasting)
+
+
+def _durations(
+    runs: Mapping[str, StoredCell],
+    states: Mapping[str, RunState],
+    planned: Mapping[str, int],
+    statuses: tuple[str, ...],
+) -> dict[str, float]:
+    """Seconds that runs with some of these statuses have taken, or will at the speed of their rounds, where that is known."""
+    found = {}
+    for run, cell in runs.items():
+        state = states.get(run)
+        if state is None or state.status not in statuses or state.seconds is None:
+            continue
+        part = 1.0 if state.status == "done" else min(1.0, _part_done(state, cell, planned.get(run, 0)))
+        if part:
+            found[run] = state.seconds / part
+    return found
 
 
 def _part_done(state: RunState | None, cell: StoredCell, planned: int) -> float:

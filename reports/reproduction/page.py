@@ -12,6 +12,7 @@ from reports.published.lookup import KEY, keys_of, papers
 from reports.published.tolerances import rule
 from reports.reproduction.counts import Count, count_tables
 from reports.reproduction.played import Played
+from reports.tables.names import Names
 
 BEGIN, END = "<!-- reproduction: begin -->", "<!-- reproduction: end -->"
 # Columns that only some tables need to tell numbers apart.
@@ -77,7 +78,7 @@ def _of_paper(paper: str, tables: dict[str, Count]) -> Iterator[tuple]:
             (found.winners, found.rows),
             (found.signs, found.compared),
         )
-        yield f"{paper}, {table}", *(f"{part} of {whole}" if whole else "" for part, whole in shares)
+        yield f"{_method(paper)}, {table}", *(f"{part} of {whole}" if whole else "" for part, whole in shares)
 
 
 def _total(counts: Iterable[Count]) -> Count:
@@ -96,8 +97,15 @@ def _of_number(one: Played) -> tuple[str, ...]:
         seeds += f", {one.settings} of {one.planned_settings} settings"
     commits = ", ".join(re.sub(r"^(\w{10})\w+", r"\1", commit) for commit in one.commits)
     paper, table = one.published.key[:2]
-    shown = (str(one.published), measured.strip(), difference, one.verdict or "none", seeds, commits)
-    return f"{paper}, {table}: {_name(one.published.key)}", *shown, f"`{one.command}`"
+    shown = (str(one.published), measured.strip(), difference, one.verdict or _without_verdict(one), seeds, commits)
+    return f"{_method(paper)}, {table}: {_name(one.published.key)}", *shown, f"`{one.command}`"
+
+
+def _without_verdict(one: Played) -> str:
+    """Why a number has no verdict."""
+    if one.settings < one.planned_settings:
+        return "none yet, settings are missing"
+    return "none yet, seeds are missing" if one.rule and one.seeds < one.planned_seeds else "none"
 
 
 def _name(key: tuple[str, ...]) -> str:
@@ -106,10 +114,17 @@ def _name(key: tuple[str, ...]) -> str:
     others = [other for other in keys_of(paper) if other[:2] == (paper, table)]
     line = dict(zip(KEY, key, strict=True))
     needed = [column for column in _OPTIONAL if _tells_apart(column, others)]
-    method = " ".join(filter(None, (line["algorithm"], line["variant"])))
+    method = " ".join(filter(None, (_method(line["algorithm"]), line["variant"])))
     units = {"n_clients": " clients", "participation": " participation"}
     further = [line[column] + units.get(column, "") for column in needed]
-    return ", ".join([line["dataset"], line["partition"], method, *further])
+    names = Names()
+    where = (names.value(axis, line[axis]).plain for axis in ("dataset", "partition"))
+    return ", ".join([*where, method, *further])
+
+
+def _method(name: str) -> str:
+    """The name of a method, and of the paper that is called after it."""
+    return Names().value("algorithm", name).plain
 
 
 def _tells_apart(column: str, keys: Sequence[tuple[str, ...]]) -> bool:
@@ -121,12 +136,12 @@ def _tells_apart(column: str, keys: Sequence[tuple[str, ...]]) -> bool:
 def _notes(played: Sequence[Played]) -> Iterator[str]:
     """What verdicts mean, and which models are taken for published ones."""
     for name in dict.fromkeys(one.rule for one in played if one.verdict):
-        yield f"Inside ({name}): {rule(name).text}. The band is a proposal of this harness, not the paper's."
+        yield f"Inside ({_method(name)}): {rule(name).text}. The band is a proposal of this harness, not the paper's."
     model = KEY.index("model")
     for paper, own, published in dict.fromkeys(
         (one.published.key[0], one.model, one.published.key[model]) for one in played if one.model
     ):
-        yield f"{paper}: `{own}` is taken for the model of the published numbers, `{published}`."
+        yield f"{_method(paper)}: `{own}` is taken for the model of the published numbers, `{published}`."
 
 
 def _table(header: Sequence[str], lines: Sequence[Sequence]) -> str:

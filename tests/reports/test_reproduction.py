@@ -75,10 +75,10 @@ def test_a_number_with_all_seeds_has_a_verdict_and_the_command_of_its_grid(store
     assert one.command == f"python -m bench run --grid paper_table1 --only {only} --data-dir data"
     text = page.render([one])
     assert "**1 of" in text and ", 1 of them with all seeds and settings." in text
-    *_, line = [line for line in text.splitlines() if line.startswith("| fedconcat, 1:")]
+    *_, line = [line for line in text.splitlines() if line.startswith("| FedConcat, 1:")]
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
     assert cells[:-1] == [
-        "fedconcat, 1: cifar10, label-2, fedavg",
+        "FedConcat, 1: CIFAR-10, #C = 2, FedAvg",
         "53.6±0.8",
         "53.0±0.8",
         "-0.6",
@@ -93,7 +93,7 @@ def test_too_few_seeds_are_counted_without_a_verdict(store):
     assert (one.seeds, one.planned_seeds, one.verdict) == (1, 3, "")
     assert " --seeds 0 " in one.command
     text = page.render([one])
-    assert "| none " in text and "| 1 of 3 " in text and "**1 of" in text and ", 0 of them with all seeds" in text
+    assert "| none yet, seeds are missing " in text and "| 1 of 3 " in text and "**1 of" in text and ", 0 of them with all seeds" in text
 
 
 def test_a_rule_that_needs_no_seeds_judges_one(store):
@@ -168,7 +168,7 @@ def test_winner_and_sign_count_for_complete_rows_only(store, read_published):
     store.add("cifar10 label-2", row[0], [0.5])
     found = played(store)
     assert count_tables(found, "fedconcat")["1"] == Count(len(row), 87, rows=1, winners=1, signs=1, compared=2)
-    assert [line.split("|")[4:6] for line in page.render(found).splitlines() if "fedconcat, 1 " in line] == [
+    assert [line.split("|")[4:6] for line in page.render(found).splitlines() if "FedConcat, 1 " in line] == [
         [" 1 of 1        ", " 1 of 2      "]
     ]
 
@@ -184,7 +184,7 @@ def test_measured_numbers_count_without_a_verdict(store):
     found = played(store, "paper_table7")
     (line,) = [line for line in page.render(found).splitlines() if " fe1, cls_loss" in line]
     name, *numbers = [cell.strip() for cell in line.split("|")[1:5]]
-    assert name == "fedconcat, 7: fmnist, label-2, local fe1, cls_loss"
+    assert name == "FedConcat, 7: FMNIST, #C = 2, Local fe1, cls_loss"
     assert numbers == ["0.0810", "0.1000", "+0.0190"]
     assert len(found) == 8 and {one.verdict for one in found} == {""}
     assert count_tables(found, "fedconcat")["7"] == Count(8, 8, complete=8)

@@ -23,7 +23,7 @@ def reproduction(*words) -> tuple[int, str]:
 
 def test_a_results_directory_and_a_folder_of_them_are_the_same(folder):
     code, text = reproduction(folder)
-    assert code == 0 and text.startswith("**0 of ") and "| fedconcat, all " in text
+    assert code == 0 and text.startswith("**0 of ") and "| FedConcat, all " in text
     assert reproduction(folder / "one") == (0, text)
 
 

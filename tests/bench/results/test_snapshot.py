@@ -60,6 +60,10 @@ def test_the_round_is_that_of_the_last_complete_line(tmp_path):
             assert states(tmp_path)[FIRST.id] == RunState("running", trained), content
         rounds.write_text('{"round": 1, "examples": 640}\n')
         assert states(tmp_path)[FIRST.id] == RunState("running", 1, examples=640)
+        rounds.write_text('{"round": 1, "seconds": 2.5}\n')
+        assert states(tmp_path)[FIRST.id] == RunState("running", 1, 2.5)
+        rounds.write_text('{"round": 1, "seconds": "soon"}\n')
+        assert states(tmp_path)[FIRST.id] == RunState("running", 1)
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])

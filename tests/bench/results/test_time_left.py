@@ -80,3 +80,14 @@ def test_ended_runs_take_no_time_whatever_their_end_and_only_done_ones_tell_the_
     assert left(cells, {"a": done(100), **ended}) == 0
     assert left(cells, ended) is None, "a is left"
     assert left([*cells, cell("e", seed=4)], {"a": done(100), **ended}) == pytest.approx(100)
+
+
+def test_while_no_run_is_done_the_rounds_so_far_tell_the_speed():
+    cells = [cell("a"), cell("b", seed=1)]
+    begun = {"a": RunState("running", 4, 60.0)}
+    assert left(cells, begun) == pytest.approx(90 + 150)
+    assert left(cells, {"a": RunState("running", 4)}) is None, "the rows do not say"
+    assert left(cells, {"a": RunState("running", 0, 60.0)}) is None, "no round is trained"
+    halves = {"a": RunState("interrupted", 4, 60.0, examples=500)}
+    assert left(cells, halves, a=1000, b=3000) == pytest.approx(60 + 360)
+    assert left([*cells, cell("c", seed=2)], {**begun, "c": done(100)}) == pytest.approx(60 + 100), "done ones are exact"
