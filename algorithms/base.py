@@ -282,10 +282,14 @@ class RoundBased(Algorithm):
         """Sample a cohort, train it, aggregate."""
         cohort = self.sample(task, state)
         if not len(cohort.ids):
-            return state
+            return self.idle_round(task, state)
         if self._streamable and task.streams(len(cohort.ids) * tree.num_bytes(self.returned(state))):
             return self.stream_round(task, state, cohort)
         return self.conclude(task, state, cohort, self.map_clients(task, self.local_update, cohort, state))
+
+    def idle_round(self, task, state: State) -> State:
+        """The state after a round in which no client takes part: of a few clients, as in a cluster, none may be sampled."""
+        return state
 
     def conclude(self, task, state: State, cohort, mapped) -> State:
         """What the server does with a cohort's results: store the clients' states, aggregate, account."""

@@ -100,18 +100,25 @@ class SharpnessAware(RoundBased):
         if not self.swa:
             return {}
         none = torch.zeros((), dtype=torch.long, device=task.device)
-        return {"average": tree.zeros_like(params), "steps": none, "taken": none}
+        return {"average": tree.zeros_like(params), "rounds": none, "taken": none}
 
     def server_step(self, task, params, server, update, cohort):
         new, server = super().server_step(task, params, server, update, cohort)
+        return new, self._counted(task, new, server)
+
+    def idle_round(self, task, state):
+        return {**state, "server": self._counted(task, state["params"], state["server"])}
+
+    def _counted(self, task, params, server):
+        """The server state with one more round, and with these params in its average if the round is one of those taken."""
         if not self.swa:
-            return new, server
+            return server
         first = max(1, math.ceil(self.swa_start * task.settings.rounds - 1e-9))  # 0.7 * 10 is 7, but for rounding
-        steps = server["steps"] + 1
-        takes = (steps >= first) & ((steps - first) % self.swa_every == 0)
+        rounds = server["rounds"] + 1
+        takes = (rounds >= first) & ((rounds - first) % self.swa_every == 0)
         taken = server["taken"] + takes
-        average = tree.map(lambda mean, leaf: mean + takes * (leaf - mean) / taken.clamp(min=1), server["average"], new)
-        return new, {**server, "average": average, "steps": steps, "taken": taken}
+        average = tree.map(lambda mean, leaf: mean + takes * (leaf - mean) / taken.clamp(min=1), server["average"], params)
+        return {**server, "average": average, "rounds": rounds, "taken": taken}
 
     def deploy(self, task, state, client_ids):
         if self.swa:

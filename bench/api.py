@@ -95,7 +95,7 @@ def table(
     `table(...).pivot(index="partition", columns="algorithm", values="mean")` has the shape of the printed one.
 
     Args:
-        grid: name of a grid that was run.
+        grid: name of a grid that was run; `NAME@BUDGET` names the budget as well.
         results_dir: as in `load_runs`.
         budget: its budget, with what was overridden, as in the names of the files: "small", "smoke+rounds=5".
         value: `last`, `best` or `last10` rounds; None for the grid's own.
@@ -120,6 +120,8 @@ def table(
     from bench.experiments import grid_files
     from reports import api
 
+    grid, _, named = grid.partition("@")
+    budget = named or budget
     with _opened(results_dir) as store:
         stored = {name.split("@", 1)[0] for name in store.grids()}
         if grid not in stored and grid not in grid_files.names():

@@ -184,6 +184,8 @@ def report(
             raise ValueError(
                 "A CSV has ids and numbers, whatever the style; leave csv out of --format, or --style paper."
             )
+        if notes != api.NOTES[0] and not standalone and "tex" not in formats:
+            raise ValueError(f"--notes {notes} is for LaTeX only; add tex to --format, or leave --notes out.")
         saving = {"--to": to, "--figure": figures, "--standalone": standalone}
         if print_ and any(saving.values()):
             raise ValueError(f"--print saves nothing; leave out {' and '.join(key for key in saving if saving[key])}.")

@@ -290,6 +290,22 @@ def test_rounds_whose_models_are_averaged(rounds, options, taken):
     assert found.params["weight"].item() == pytest.approx(sum(taken) / len(taken))
 
 
+def test_rounds_without_clients_count():
+    """The one client of a cluster is sampled in few of 20 rounds; models are taken in rounds 15 to 20 all the same."""
+    task = toy_task(rounds=20, participation=0.2).restrict(torch.tensor([0]))
+    method = FedSAM(swa=True, swa_every=1)
+    state, models_seen, sampled = method.init(task), [], []
+    for _ in range(20):
+        sampled.append(len(method.sample(task, state).ids))
+        state = method.step(task, state)
+        models_seen.append(state["params"])
+    assert 0 in sampled[14:] and 1 in sampled
+    mean = tree.map(lambda *leaves: torch.stack(leaves).mean(0), *models_seen[14:])
+    deployed = method.deploy(task, state, torch.tensor([0])).params
+    for name, leaf in mean.items():
+        torch.testing.assert_close(deployed[name], leaf, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("around", [FedConcat, FedConcatID])
 def test_within_fedconcat_the_average_is_that_of_its_encoder_rounds(around):
     """Of the last round alone it is the last model; of both rounds, the mean of two."""

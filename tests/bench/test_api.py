@@ -208,6 +208,7 @@ def test_published_numbers_stand_beside_measured_ones():
     fedavg = one(cells, partition="label-2", algorithm="fedavg")
     assert (fedavg["published_mean"], fedavg["published_std"]) == (53.6, 0.8)
     assert fedavg["difference"] == pytest.approx(fedavg["mean"] - 53.6)
+    assert api.table("paper_table1@small", EXAMPLES / "paper_table1").equals(cells)
 
 
 def test_axes_that_are_numbers_are_numbers():

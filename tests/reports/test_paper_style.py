@@ -374,6 +374,7 @@ def test_the_command_prints_either_style(partial):
     for options, sentence in (
         (["--style", "papre"], "Unknown value of --style 'papre'. Did you mean 'paper'?"),
         (["--notes", "outside"], "Unknown value of --notes 'outside'."),
+        (["--notes", "below", "--format", "md"], "--notes below is for LaTeX only; add tex to --format"),
         (["--style", "paper", "--format", "md,csv"], "leave csv out of --format"),
     ):
         refused = CliRunner().invoke(app, [*command, *options])
