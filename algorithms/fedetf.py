@@ -33,7 +33,8 @@ class FedETF(RoundBased):
     `diagnostics` has s.
 
     Differs from the paper: no personal models, for which its code fine-tunes all, and then M and the projection in turn;
-    `finetune` goes on from the deployed model.
+    `finetune` goes on from the deployed model. Its code also carries each client's momentum across rounds, and sends a linear
+    classifier that nothing uses.
 
     Attributes:
         width: d' of the paper, dimensions of the projection, at least the number of classes; None for just as many, which are

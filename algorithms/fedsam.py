@@ -117,7 +117,9 @@ class SharpnessAware(RoundBased):
         rounds = server["rounds"] + 1
         takes = (rounds >= first) & ((rounds - first) % self.swa_every == 0)
         taken = server["taken"] + takes
-        average = tree.map(lambda mean, leaf: mean + takes * (leaf - mean) / taken.clamp(min=1), server["average"], params)
+        average = tree.map(
+            lambda mean, leaf: mean + takes * (leaf - mean) / taken.clamp(min=1), server["average"], params
+        )
         return {**server, "average": average, "rounds": rounds, "taken": taken}
 
     def deploy(self, task, state, client_ids):

@@ -21,8 +21,8 @@ from algorithms.moments import moments
 class FedUV(RoundBased):
     """FedAvg with two terms in the local objective, for which a client needs nothing but its batch.
 
-    Variance: how far the standard deviation of each class probability over the batch is below 1/sqrt(C), that of
-    one-hot vectors of C classes in equal parts; mean over classes. Uniformity: the mean of exp(-D/sigma) over pairs of
+    Variance: how far the standard deviation of each class probability over the batch is below 1/sqrt(C), that of C
+    one-hot vectors, one of each class; mean over classes. Uniformity: the mean of exp(-D/sigma) over pairs of
     examples, with D the squared distance of the features that the classifier reads, and sigma the median of all D but
     zeros, the lower one of two. Batches of one example have neither term. Both depend on the batch size, which is 128
     in the authors' code.

@@ -1,4 +1,4 @@
-"""How long the runs that are left of a grid take, from those that have ended, or else from the rounds of those that have not."""
+"""How long the runs that are left of a grid take, from those that have ended, else from the rounds so far."""
 
 import json
 from collections import defaultdict

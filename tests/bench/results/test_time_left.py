@@ -90,4 +90,6 @@ def test_while_no_run_is_done_the_rounds_so_far_tell_the_speed():
     assert left(cells, {"a": RunState("running", 0, 60.0)}) is None, "no round is trained"
     halves = {"a": RunState("interrupted", 4, 60.0, examples=500)}
     assert left(cells, halves, a=1000, b=3000) == pytest.approx(60 + 360)
-    assert left([*cells, cell("c", seed=2)], {**begun, "c": done(100)}) == pytest.approx(60 + 100), "done ones are exact"
+    assert left([*cells, cell("c", seed=2)], {**begun, "c": done(100)}) == pytest.approx(60 + 100), (
+        "done ones are exact"
+    )
