@@ -29,9 +29,9 @@ class FedDisco(Wrapper):
     discrepancy between its label distribution and the uniform one. Weights are normalised over the cohort.
 
     Everything else of the base is as without: local training, and means that do not weigh clients by their examples. With a
-    and b 0, it is the base; the larger b, the more equal the weights. Where all discrepancies are equal and above 0, normalised ones
-    are 1/K with K clients, and b - a/K is added to each weight; where all are 0, b is. Every client sends its label counts
-    once, with the first round.
+    and b 0, it is the base; the larger b, the more equal the weights. Where all discrepancies are equal and above 0,
+    normalised ones are 1/K with K clients, and b - a/K is added to each weight; where all are 0, b is. Every client sends its
+    label counts once, with the first round.
 
     Where all weights of a round are 0, which its authors' code does not provide for, they are p_i; a run's diagnostics count
     such rounds as "all_clipped".

@@ -38,8 +38,8 @@ class FedProto(RoundBased):
         prototype_weight: lambda of the paper, >= 0; 0 is local training.
         collect: prototypes are taken "after" training, in a pass over the training examples in evaluation mode, or in
             the "last_epoch", from the features that each step trains; of images as augmented for training. Examples
-            that `last_batch` drops in that pass are left out. With `local_steps`, the first or the last steps are such a pass, as
-            many as it has, or all if there are fewer.
+            that `last_batch` drops in that pass are left out. With `local_steps`, the first or the last steps are such a
+            pass, as many as it has, or all if there are fewer.
         weighting: the server's prototype of a class is a "uniform" mean over clients, or by their "examples" of it.
         carry: a class that no client of a cohort holds keeps its prototype.
         predict: clients deploy their own classifiers ("argmax"), or predict the class of the "nearest" prototype of the
