@@ -4,10 +4,13 @@ import ast
 import difflib
 import functools
 import importlib
+import inspect
 import re
+import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bench.errors import unknown
@@ -79,11 +82,17 @@ def load(name: str) -> "type[Algorithm]":
     """The class of a method. Imports torch.
 
     Raises:
-        ValueError: if there is no method of that name, or it has a hook by an earlier or a misspelt name, which nothing would
-            call.
+        ValueError: if there is no method of that name, or its file cannot be imported, or its class has options but is no
+            dataclass, or a hook by an earlier or a misspelt name, which nothing would call.
     """
     module, class_name, _ = _parts(_lookup(name))
-    method = getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
+    method = getattr(_imported(module), class_name)
+    options = [key for key, kind in inspect.get_annotations(method).items() if "ClassVar" not in str(kind)]
+    if options and "__dataclass_params__" not in vars(method):
+        raise ValueError(
+            f"{class_name} in algorithms/{module}.py is no dataclass, so that {', '.join(options)} would be no options: put "
+            "@dataclass(frozen=True) between @registered(...) and the class."
+        )
     if earlier := [f"{once} to {now}" for once, now in _RENAMED.items() if callable(getattr(method, once, None))]:
         raise ValueError(
             f"{class_name} in algorithms/{module}.py has hooks by earlier names: rename {', '.join(earlier)}."
@@ -95,6 +104,17 @@ def load(name: str) -> "type[Algorithm]":
             "Correct them, or begin the name of a helper with _."
         )
     return method
+
+
+def _imported(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"{__name__}.{module}")
+    except Exception as error:  # whatever the code of a file raises
+        path = str(_path_of(module))
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        where = f"algorithms/{module}.py" + (f", line {line}" if line else "")
+        raise ValueError(f"{where}: cannot be imported: {type(error).__name__}: {error}.") from error
 
 
 @functools.cache  # a grid loads each method for each of its cells
@@ -123,19 +143,28 @@ def presets(name: str) -> dict[str, Any]:
 def name_of(method: "Algorithm") -> str:
     """The name under which a method is registered, of several the first of those that set most of its options; the name
     of its class if there is none."""
-    registered = {name: _parts(line)[1:] for name, line in REGISTRY.items()}
-    names = [
-        name
-        for name, (class_name, options) in registered.items()
-        if class_name == type(method).__name__ and all(getattr(method, key) == own for key, own in options.items())
-    ]
-    return max(names, key=lambda name: len(registered[name][1]), default=type(method).__name__)
+    found = {}
+    for name, line in REGISTRY.items():
+        module, class_name, options = _parts(line)
+        # Two files may have a class of one name; that of a method has been imported.
+        registered = getattr(sys.modules.get(f"{__name__}.{module}"), class_name, None)
+        if registered is type(method) and all(getattr(method, key) == own for key, own in options.items()):
+            found[name] = len(options)
+    return max(found, key=lambda name: found[name], default=type(method).__name__)
 
 
 def describe(name: str) -> str:
     """First line of the docstring of a method's file, or the one that begins with the name and a colon where a class has
-    several names; read without importing it."""
-    first, *others = (ast.get_docstring(ast.parse(_file_of(name).read_text())) or "").split("\n")
+    several names; read without importing it.
+
+    Raises:
+        ValueError: if the file is no Python.
+    """
+    path = _file_of(name)
+    try:
+        first, *others = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")
+    except SyntaxError as error:
+        raise ValueError(f"algorithms/{path.name}, line {error.lineno}: {error.msg}.") from error
     own = [line.removeprefix(f"{name}: ") for line in others if line.startswith(f"{name}: ")]
     return own[0] if own else first
 
@@ -179,7 +208,10 @@ def symbols() -> dict[str, str]:
 
 def _file_of(name: str) -> Path:
     """The file of a method, in one of the folders of this package."""
-    module = _parts(_lookup(name))[0]
+    return _path_of(_parts(_lookup(name))[0])
+
+
+def _path_of(module: str) -> Path:
     return next(path for folder in __path__ if (path := Path(folder) / f"{module}.py").exists())
 
 

@@ -93,11 +93,11 @@ def run(
     dry_run: given.DryRunOption = False,
 ) -> None:
     """Run what is not finished of a grid, or of one setting, and print its table."""
-    from bench.execution import tracking
-    from bench.experiments.spec import ExecutionOptions, ExperimentSpec
-    from bench.simulation.retention import Final
-
     with explained():
+        from bench.execution import tracking
+        from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+        from bench.simulation.retention import Final
+
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
         require_known("value of --engine", [engine], given.ENGINES)
         require_known("value of --keep-state", [keep_state], get_args(Final))
@@ -171,11 +171,11 @@ def report(
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
     """Print and save the tables of stored results, and the figures that their grids list: all of them, or of one grid."""
-    from bench.experiments import figure_names
-    from bench.results.store import Store
-    from reports import api
-
     with explained():
+        from bench.experiments import figure_names
+        from bench.results.store import Store
+        from reports import api
+
         figures, formats = given.read_figures(figure), given.read_formats(format)
         require_known("value", [] if value is None else [value], figure_names.VALUES)
         require_known("value of --style", [style], api.STYLES)
@@ -246,15 +246,15 @@ def describe(
     """Say what a grid costs: trials, how many are done, examples to train, bytes per client, disk. Needs no data."""
     import torch
 
-    import datasets
-    from bench.cli.listing import cost_table, disk_table
-    from bench.execution.resources import Machines, Resources
-    from bench.experiments.selection import select_cells
-    from bench.experiments.spec import ExperimentSpec
-    from bench.results.store import Store
-
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
     with explained():
+        import datasets
+        from bench.cli.listing import cost_table, disk_table
+        from bench.execution.resources import Machines, Resources
+        from bench.experiments.selection import select_cells
+        from bench.experiments.spec import ExperimentSpec
+        from bench.results.store import Store
+
         of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
         spec = ExperimentSpec(of, budget, given.read_only(only), given.read_set(set_), given.read_seeds(seeds))
         cells = select_cells(spec, datasets.INFO).selected

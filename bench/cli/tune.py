@@ -39,11 +39,11 @@ def tune(
     dry_run: given.DryRunOption = False,
 ) -> None:
     """Search hyper-parameters without the test split, then train the best ones on all data and test them."""
-    from bench.cli.pipeline import read_machines, run_experiment, storage_of
-    from bench.experiments.grid_loading import single
-    from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
-
     with explained():
+        from bench.cli.pipeline import read_machines, run_experiment, storage_of
+        from bench.experiments.grid_loading import single
+        from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
+
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]
         given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
         require_known("value of --engine", [engine], given.ENGINES)

@@ -1,0 +1,76 @@
+"""Methods are found by the files of their folder; mistakes in a file end with one sentence."""
+
+import re
+import sys
+
+import pytest
+
+import algorithms
+
+MINE = '''"""Mine: a method."""
+
+from dataclasses import dataclass
+
+from algorithms import registered
+from algorithms.base import RoundBased
+
+
+@registered("mine")
+@dataclass(frozen=True)
+class Mine(RoundBased):
+    strength: float = 1.0
+'''
+
+
+@pytest.fixture
+def register(tmp_path, monkeypatch):
+    """Registers methods of files, as if they lay in the folder."""
+
+    def registered(**files):
+        monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+        for stem, text in files.items():
+            (tmp_path / f"{stem}.py").write_text(text)
+            monkeypatch.delitem(sys.modules, f"algorithms.{stem}", raising=False)
+        for name, place in algorithms.discover(tmp_path).items():
+            monkeypatch.setitem(algorithms.REGISTRY, name, place)
+
+    return registered
+
+
+def test_classes_of_one_name_in_two_files_are_two_methods(register):
+    register(first_mine=MINE, second_mine=MINE.replace('"mine"', '"other"'))
+    assert [algorithms.name_of(algorithms.make(name)) for name in ("mine", "other")] == ["mine", "other"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (
+            "@dataclass(frozen=True)\n",
+            "",
+            "Mine in algorithms/third_mine.py is no dataclass, so that strength would be no options",
+        ),
+        (
+            "(frozen=True)",
+            "",
+            "algorithms/third_mine.py, line 10: cannot be imported: TypeError: cannot inherit non-frozen",
+        ),
+        (
+            "import RoundBased",
+            "import Rounds",
+            "algorithms/third_mine.py, line 6: cannot be imported: ImportError: cannot import",
+        ),
+        ("= 1.0", "= = 1.0", "algorithms/third_mine.py, line 12: cannot be imported: SyntaxError: invalid syntax"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_with_its_line(register, before, after, sentence):
+    assert before in MINE
+    register(third_mine=MINE.replace(before, after))
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        algorithms.load("mine")
+
+
+def test_a_file_that_is_no_python_is_named_by_the_list_of_methods(register):
+    register(fourth_mine=MINE + "def f(:\n")
+    with pytest.raises(ValueError, match=r"^algorithms/fourth_mine.py, line 13: invalid syntax\.$"):
+        algorithms.describe("mine")
