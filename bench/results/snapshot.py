@@ -139,5 +139,5 @@ def _last_row(path: Path) -> dict[str, Any]:
 
 def _seconds(written: Mapping[str, Any]) -> float | None:
     """The seconds that a record or a row names, if they are a time."""
-    seconds = written.get("seconds")
+    seconds: Any = written.get("seconds")
     return seconds if is_number(seconds) and math.isfinite(seconds) and seconds >= 0 else None
