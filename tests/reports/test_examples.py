@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import defaultdict
 from operator import itemgetter
 from pathlib import Path
 
@@ -32,15 +33,17 @@ def test_committed_reports_follow_from_the_committed_records(folder, tmp_path):
 def test_commands_of_the_manual_name_exactly_the_committed_runs():
     commands = [words for block in manual.blocks("bash") for words in manual.commands(block)]
     runs = [words[3:] for words in commands if words[3:4] == ["run"] and "docs/examples" in " ".join(words)]
+    named, stored = defaultdict(set), {}
     for options in map(manual.check_bench, runs):
         store, is_tuned = Store(ROOT / options["results_dir"]), options["tuned"] == "validation"
         labels = [label for label in store.grids() if label.startswith(f"{options['grid']}@{options['budget']}")]
         (label,) = [label for label in labels if ("tuned=validation" in label) == is_tuned]
-        stored = store.grid(label)["cells"]
-        cells = manual.cells_of(options["grid"], options)
-        named = chosen_runs(cells, stored) if is_tuned else {cell.id for cell in cells}
-        assert named == {cell["run"] for cell in stored} and all(map(store.record, named)), options
-    assert len(runs) == 8
+        key = str(store.folder), label
+        stored[key], cells = store.grid(label)["cells"], manual.cells_of(options["grid"], options)
+        named[key] |= chosen_runs(cells, stored[key]) if is_tuned else {cell.id for cell in cells}
+        assert all(map(store.record, named[key])), options
+    assert named == {key: {cell["run"] for cell in cells} for key, cells in stored.items()}
+    assert len(runs) == 10
 
 
 def chosen_runs(cells: list[Cell], stored: list[dict]) -> set[str]:
