@@ -29,7 +29,7 @@ from datasets.info import DatasetInfo
 from reports import api
 from tests.algorithms import test_contract
 from tests.datasets.test_loaders import random_images, write_folders
-from tests.support import architecture, manual
+from tests.support import architecture, manual, method_files
 from tests.support.alone import train_alone
 from tests.support.manual import PAGES, ROOT, codes
 from tests.support.toy import toy_task, train
@@ -44,10 +44,7 @@ EXAMPLE, LEAVES = (block.text for block in manual.blocks("python") if block.page
 @pytest.fixture
 def example(tmp_path, monkeypatch):
     """The README's method, installed as the README says."""
-    (tmp_path / "fedams.py").write_text(EXAMPLE)
-    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
-    for name, place in algorithms.discover(tmp_path).items():
-        monkeypatch.setitem(algorithms.REGISTRY, name, place)
+    method_files.register(tmp_path, monkeypatch, {"fedams": EXAMPLE})
     monkeypatch.setattr(algorithms, "describe", lambda name: EXAMPLE.splitlines()[0].strip('"'))
     return algorithms.load("fedams")
 

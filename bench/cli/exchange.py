@@ -53,10 +53,10 @@ def import_(
 
     Exit status 1 if runs that both directories hold differ in their numbers, or cells in their settings.
     """
-    from bench.experiments.importing import merge_results
-    from bench.results.store import Store
-
     with explained():
+        from bench.experiments.importing import merge_results
+        from bench.results.store import Store
+
         there, here = Store(other), Store(results_dir)
         found = merge_results(there, here, dry_run)
     name_damaged(there, looked=True)

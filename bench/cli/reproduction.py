@@ -21,9 +21,9 @@ def reproduction(
     ] = None,
 ) -> None:
     """List every published number that has been played at its own budget, and the command that plays it."""
-    from reports.reproduction import page, played
-
     with explained():
+        from reports.reproduction import page, played
+
         stores, mistakes = [], []
         for folder in folders:
             try:

@@ -1,11 +1,11 @@
 """Methods are found by the files of their folder; mistakes in a file end with one sentence."""
 
 import re
-import sys
 
 import pytest
 
 import algorithms
+from tests.support import method_files
 
 MINE = '''"""Mine: a method."""
 
@@ -26,15 +26,7 @@ class Mine(RoundBased):
 def register(tmp_path, monkeypatch):
     """Registers methods of files, as if they lay in the folder."""
 
-    def registered(**files):
-        monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
-        for stem, text in files.items():
-            (tmp_path / f"{stem}.py").write_text(text)
-            monkeypatch.delitem(sys.modules, f"algorithms.{stem}", raising=False)
-        for name, place in algorithms.discover(tmp_path).items():
-            monkeypatch.setitem(algorithms.REGISTRY, name, place)
-
-    return registered
+    return lambda **files: method_files.register(tmp_path, monkeypatch, files)
 
 
 def test_classes_of_one_name_in_two_files_are_two_methods(register):

@@ -7,6 +7,7 @@ from bench import models
 from datasets.info import INFO
 from datasets.partitions import _CLASSES
 from reports.tables.names import Name, Names, axis_label
+from tests.support import method_files
 
 
 @pytest.mark.parametrize(
@@ -121,14 +122,7 @@ def test_everything_of_the_box_has_a_name_of_its_own():
 def registered(tmp_path, monkeypatch):
     """Registers methods of these files, as a new file in the folder would be."""
 
-    def register(**files):
-        for stem, text in files.items():
-            (tmp_path / f"{stem}.py").write_text(text)
-        monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
-        for name, place in algorithms.discover(tmp_path).items():
-            monkeypatch.setitem(algorithms.REGISTRY, name, place)
-
-    yield register
+    yield lambda **files: method_files.register(tmp_path, monkeypatch, files)
     algorithms.title_of.cache_clear()
     algorithms.symbols.cache_clear()
 
