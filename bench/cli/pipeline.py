@@ -34,6 +34,8 @@ def run_experiment(
     Raises:
         typer.Exit: with code 1 if runs have failed, 130 after Ctrl-C.
     """
+    from bench.errors import ConfigError
+    from bench.experiments.cost import refusals
     from bench.experiments.images import locate
     from bench.experiments.planning import check_engine, check_name, make_plan
     from bench.experiments.selection import fit_to_images, select_cells
@@ -56,6 +58,8 @@ def run_experiment(
                 return
             selection = _tune(selection, searches, spec, options, machines, store, session)
         plan = make_plan(selection, spec.grid, options, images, store)
+        if refused := refusals(cell.config for cell in plan.todo):
+            raise ConfigError(refused)
         name_damaged(store, looked=True, named=named)
         _announce(plan)
         if dry_run:

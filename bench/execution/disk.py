@@ -5,7 +5,6 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from algorithms import rows, tree
 from bench.config.schema import RunConfig
 from bench.execution.resources import Machines
 from bench.experiments.cells import Cell
-from bench.experiments.cost import blank_task, method_of, without_numbers
+from bench.experiments.cost import method_of, outlined, without_numbers
 from bench.experiments.planning import Plan, training_of
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
@@ -181,10 +180,7 @@ class _Sizes(NamedTuple):
 
 @functools.cache
 def _sizes(described: str) -> _Sizes:
-    task, algorithm = blank_task(described), method_of(described)
-    # The device of a task is that of its images; on this one states take no memory.
-    task = replace(task, federation=replace(task.federation, images=task.federation.images.to("meta")))
-    outlines = algorithm.outlines(task)
+    (task, outlines), algorithm = outlined(described), method_of(described)
     last, one = outlines[-1], {"params": task.initial_params(), "buffers": task.initial_buffers()}
     cohort = task.settings.cohort_size(task.population)
     # A state without a model of its own holds several, each as large as the task's.

@@ -1,8 +1,10 @@
-"""What a run costs: computed before it starts, without its images."""
+"""What a run costs, and whether it can be built at all: found out before it starts, without its images."""
 
 import functools
 import json
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 import datasets
 from bench.config.compatibility import shift_sizes
 from bench.config.schema import RunConfig
+from bench.errors import ConfigError
 from datasets import Dataset, Split, partitions
 from datasets.resized import shape_in_run
 
@@ -64,6 +67,8 @@ def without_numbers(config: RunConfig) -> str | None:
         "test_examples": None,
         "dirichlet_seed_override": None,
         "weights": "none",
+        "split": "test",
+        "validation_share": None,
     }
     return config.model_copy(update=blank).model_dump_json()
 
@@ -74,6 +79,36 @@ def blank_task(described: str):
 
     config = RunConfig.model_validate_json(described)
     return build_task(config, _blank(config), engine="loop")
+
+
+@functools.cache
+def outlined(described: str):
+    """A blank task on the device `meta`, on which states take no memory, and its method's `outlines`.
+
+    Raises:
+        ValueError: if the method cannot have the model or the clients.
+    """
+    task = blank_task(described)
+    task = replace(task, federation=replace(task.federation, images=task.federation.images.to("meta")))
+    return task, method_of(described).outlines(task)
+
+
+def refusals(configs: Iterable[RunConfig]) -> list[str]:
+    """Why methods cannot have the models or the clients of runs, one sentence each; of runs whose sizes are not known before,
+    nothing is found out."""
+    found = (_refusal(described) for config in configs if (described := without_numbers(config)))
+    return list(dict.fromkeys(sentence for one in found for sentence in one))
+
+
+@functools.cache
+def _refusal(described: str) -> tuple[str, ...]:
+    try:
+        outlined(described)
+    except ConfigError as error:
+        return tuple(error.mistakes)
+    except ValueError as error:
+        return (str(error),)
+    return ()
 
 
 def method_of(described: str):

@@ -11,6 +11,7 @@ from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
 from bench.experiments import cells as grid_cells
 from bench.experiments.cells import Cell
+from bench.experiments.cost import refusals
 from bench.experiments.grid_schema import Tuning, matches
 from bench.experiments.spec import OWN, SETS, VALIDATION, TuningOptions
 from bench.results.metrics import ACCURACIES
@@ -135,6 +136,8 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
     any_seed = next(iter(own.values()))
     configs = {seed: on_validation(own.get(seed, any_seed), tuning.validation_share, seed) for seed in sorted(seeds)}
     template = next(iter(configs.values()))
+    if refused := refusals([template]):
+        raise ConfigError(refused)
     points = math.prod(len(parameter.grid) for parameter in space.values())
     mistakes = []
     if tuning.searcher == "grid" and tuning.samples is not None and tuning.samples < points:
@@ -164,9 +167,10 @@ def _validate_space(template: RunConfig, space: Space, searcher: str) -> list[st
                 mistakes.append(f"{key} must be searched among numbers or texts, but its grid has {value!r}.")
                 continue
             try:
-                with_options(template, {key: value})
+                refused = refusals([with_options(template, {key: value})])
             except ConfigError as error:
-                mistakes += [f"The space of {key} has {value}: {line}" for line in error.mistakes]
+                refused = error.mistakes
+            mistakes += [f"The space of {key} has {value}: {line}" for line in refused]
     return mistakes
 
 

@@ -189,6 +189,24 @@ def test_dry_run_says_what_would_run_and_writes_nothing(bench, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+def test_a_model_that_a_method_cannot_have_is_refused_before_anything_starts(bench, tmp_path):
+    why = "fedetf needs a vector for each class in as many dimensions: width must be at least 10, the number of classes, but got 4."
+    grid = tmp_path / "mine.yaml"
+    grid.write_text(
+        "title: mine\naxes: {dataset: [digits], partition: [label-2], algorithm: [fedavg, fedetf, fedlmd], seed: [0, 1]}\n"
+        "settings: {clients: 12, rounds: 9, model: mlp}\ntuning:\n  - {when: {algorithm: fedetf}, options: {width: [4, 5]}}\n"
+    )
+    for dry in ([], ["--dry-run"]):
+        code, text = bench("run", "--algorithm", "fedetf", *ALGORITHM[2:], "--set", "width=4", *dry)
+        assert code == 2 and why in text
+        code, text = bench("run", "--grid", str(grid), *dry)
+        assert code == 2 and "2 mistakes:" in text and why in text and why.replace("got 4", "got 5") in text
+    tune = ["tune", "--algorithm", "fedetf", *ALGORITHM[2:], "--set", "width=4", "--results-dir", str(tmp_path / "results")]
+    code, text = bench(*tune)
+    assert code == 2 and text.count(why) == 1
+    assert not list((tmp_path / "results").rglob("config.json"))
+
+
 @pytest.mark.parametrize(
     ("algorithm", "around", "name"),
     [
