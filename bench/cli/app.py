@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import console, explained, name_damaged, no_results, say
+from bench.cli.console import console, explained, name_damaged, no_results, say, warn_if_changed
 from bench.cli.data import app as data_commands
 from bench.cli.exchange import compare, export, import_
 from bench.cli.listing import KINDS, listing_table
@@ -189,6 +189,7 @@ def report(
         saving = {"--to": to, "--figure": figures, "--standalone": standalone}
         if print_ and any(saving.values()):
             raise ValueError(f"--print saves nothing; leave out {' and '.join(key for key in saving if saving[key])}.")
+        file = grid
         grid, budget = given.stored_name(grid, budget)
         store = Store(results_dir)
         name_damaged(store)
@@ -198,6 +199,8 @@ def report(
             raise ValueError(no_results(store, grid, budget))
         if not print_:
             api.writable_folder(store.folder, to)
+        if file and file != grid and Path(file).is_file():
+            warn_if_changed(file, store, ["@".join(one) for one in chosen])
         wanted, wrong = (*formats, *[api.STANDALONE] * standalone), []
         for name, of in chosen:
             try:

@@ -90,6 +90,19 @@ def no_results(store: "Store", grid: str | None, budget: str | None) -> str:
     return f"{store.folder} holds no results of {wanted}, only: {', '.join(held)}.{suggestion(wanted, held)}"
 
 
+def warn_if_changed(file: str, store: "Store", labels: list[str]) -> None:
+    """Says that reports have the layout of a grid's last run where its file has another one now."""
+    from bench.experiments.cells import is_laid_out_as
+    from bench.experiments.grid_loading import load_grid
+
+    grid = load_grid(file)
+    if not all(is_laid_out_as(grid, store.grid(label)) for label in labels):
+        warn(
+            f"{file} has changed since the runs: the report has the title and the layout that it had then. "
+            f"python -m bench run --grid {file} stores the new ones; finished runs are not repeated."
+        )
+
+
 def _one_line(text: str) -> str:
     """Names of files may hold what a terminal obeys."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

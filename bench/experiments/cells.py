@@ -143,6 +143,12 @@ def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: Se
     return ordered(described, [cell.to_json() for cell in cells])
 
 
+def is_laid_out_as(grid: GridSpec, stored: StoredGrid) -> bool:
+    """Whether a stored grid has the title and the layout of the table that the grid has now."""
+    now: Mapping[str, Any] = json.loads(json.dumps(to_json(grid, next(iter(grid.budgets)), {}, [])))
+    return all(now[key] == stored.get(key) for key in ("title", "std", "verdict", "report"))
+
+
 def ordered(described: GridDescription, cells: list[StoredCell]) -> StoredGrid:
     """An expanded grid with these cells, and the order of its rows and columns in which they come."""
     layout = described["report"]

@@ -190,7 +190,8 @@ def test_dry_run_says_what_would_run_and_writes_nothing(bench, tmp_path):
 
 
 def test_a_model_that_a_method_cannot_have_is_refused_before_anything_starts(bench, tmp_path):
-    why = "fedetf needs a vector for each class in as many dimensions: width must be at least 10, the number of classes, but got 4."
+    why = "fedetf needs a vector for each class in as many dimensions: width must be at least 10, the number of classes, but "
+    why += "got 4."
     grid = tmp_path / "mine.yaml"
     grid.write_text(
         "title: mine\naxes: {dataset: [digits], partition: [label-2], algorithm: [fedavg, fedetf, fedlmd], seed: [0, 1]}\n"
@@ -201,7 +202,16 @@ def test_a_model_that_a_method_cannot_have_is_refused_before_anything_starts(ben
         assert code == 2 and why in text
         code, text = bench("run", "--grid", str(grid), *dry)
         assert code == 2 and "2 mistakes:" in text and why in text and why.replace("got 4", "got 5") in text
-    tune = ["tune", "--algorithm", "fedetf", *ALGORITHM[2:], "--set", "width=4", "--results-dir", str(tmp_path / "results")]
+    tune = [
+        "tune",
+        "--algorithm",
+        "fedetf",
+        *ALGORITHM[2:],
+        "--set",
+        "width=4",
+        "--results-dir",
+        str(tmp_path / "results"),
+    ]
     code, text = bench(*tune)
     assert code == 2 and text.count(why) == 1
     assert not list((tmp_path / "results").rglob("config.json"))
@@ -459,6 +469,23 @@ def test_a_report_names_a_grid_by_its_file_as_well(bench, tmp_path):
     assert not list(tmp_path.rglob("*-standalone.tex"))
     assert bench("report", "--grid", "mine", "--standalone")[0] == 0
     assert (tmp_path / "results" / "reports" / "mine@paper-standalone.tex").exists()
+
+
+def test_a_report_of_a_file_says_that_it_has_changed_since_the_runs(bench, tmp_path):
+    path = tmp_path / "mine.yaml"
+    content = "title: mine\naxes: {dataset: [digits], partition: [iid], algorithm: [fedavg], seed: [0]}\n"
+    path.write_text(content + "report: {value: best}\n")
+    grid = load_grid(str(path))
+    with Store(tmp_path / "results").locked() as store:
+        store.write_grid("mine@paper", to_json(grid, "paper", {}, expand(grid, "paper")))
+    changed = f"{path} has changed since the runs: the report has the title and the layout that it had then."
+    code, text = bench("report", "--grid", str(path), "--print")
+    assert code == 0 and changed not in text
+    for later in (content, content.replace("title: mine", "title: yours")):
+        path.write_text(later)
+        code, text = bench("report", "--grid", str(path), "--print")
+        assert code == 0 and changed in text
+    assert changed not in bench("report", "--grid", "mine", "--print")[1]
 
 
 def test_no_two_methods_are_described_alike():

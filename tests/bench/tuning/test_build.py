@@ -65,11 +65,11 @@ def test_a_value_with_which_a_method_cannot_have_the_model_is_refused(tmp_path):
     (tmp_path / "mine.yaml").write_text("width: {grid: [10, 4], low: 3, high: 20}")
     with pytest.raises(ConfigError) as caught:
         make("fedetf", space=str(tmp_path / "mine.yaml"))
-    why = "fedetf needs a vector for each class in as many dimensions: width must be at least 10, the number of classes, but got"
-    assert caught.value.mistakes == [f"The space of width has 4: {why} 4."]
+    why = "fedetf needs a vector for each class in as many dimensions: width must be at least 10, the number of classes, but"
+    assert caught.value.mistakes == [f"The space of width has 4: {why} got 4."]
     with pytest.raises(ConfigError) as caught:
         make("fedetf", space=str(tmp_path / "mine.yaml"), searcher="random", samples=2)
-    assert caught.value.mistakes == [f"The space of width has 3: {why} 3."]
+    assert caught.value.mistakes == [f"The space of width has 3: {why} got 3."]
 
 
 def test_a_space_of_ones_own_needs_no_source(tmp_path):
