@@ -1,4 +1,4 @@
-"""`reproduction`: which published numbers have been played at their own budget."""
+"""`reproduction`: which published numbers have been measured at their own budget."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ def reproduction(
         ),
     ] = None,
 ) -> None:
-    """List every published number that has been played at its own budget, and the command that plays it."""
+    """List every published number that has been measured at its own budget, and the command that measures it."""
     with explained():
         from reports.reproduction import page, played
 

@@ -244,7 +244,7 @@ class Layout(Part):
         compared: rows and columns along which cells compete: the best of those that are alike on all others is marked, ranks
             and agreement are about these. None for the columns.
         reference: values of rows or columns; metrics that are relative compare the clients of each run with those of the run
-            that has these instead. It is played even where a selection leaves it out.
+            that has these instead. It is run even where a selection leaves it out.
         measured: what the table shows instead of accuracies; None for accuracies.
         standings: whether the report shows mean ranks and wins of what competes below the table; with "seeds" mean ranks
             alone, of single seeds, of all metrics in one table.

@@ -138,7 +138,7 @@ def method_round(task: Task, name: str) -> Callable[[], int]:
     """The rounds that lead a method to its second model, with a test after each; returns the examples trained on.
 
     One round, for most methods: not the first, in which MOON has no contrastive term. A method that has no new model after
-    every round plays all until it has one, and its last model is tested meanwhile, so that rounds of all methods compare.
+    every round runs all until it has one, and its last model is tested meanwhile, so that rounds of all methods compare.
     The rounds before are those of clients with one local step.
     """
     method = make(name, **_OPTIONS.get(name, {}))

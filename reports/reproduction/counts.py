@@ -1,4 +1,4 @@
-"""How much of each paper has been played, and how far rows that are complete agree with the published ones."""
+"""How much of each paper has been measured, and how far rows that are complete agree with the published ones."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ _TABLE = KEY.index("table")
 
 @dataclass(frozen=True)
 class Count:
-    """What has been played of a table, or of several.
+    """What has been measured of a table, or of several.
 
     Attributes:
-        played, numbers: published numbers that have been played, and all of them.
-        complete: those that have been played with all seeds, and all points of a tuning set.
+        played, numbers: published numbers that have been measured, and all of them.
+        complete: those that have been measured with all seeds, and all points of a tuning set.
         verdicts: verdict -> how many numbers have it.
         rows, winners: complete rows, and those of them with the published winner.
         signs, compared: differences of an own method to the best baseline with the published sign, and all of complete rows.

@@ -1,4 +1,4 @@
-"""The numbers that have been played as a part of a page: what they are, beside the published ones, and how to play them."""
+"""The measured numbers as a part of a page: what they are, beside the published ones, and how to measure them again."""
 
 import math
 import re
@@ -20,7 +20,7 @@ _OPTIONAL = ("n_clients", "participation", "model", "metric")
 
 
 def render(played: Sequence[Played]) -> str:
-    """What has been played of every published table, and a line for each number, as Markdown."""
+    """What has been measured of every published table, and a line for each number, as Markdown."""
     counts = {paper: count_tables(played, paper) for paper in papers()}
     parts = [_summary(_total(_total(tables.values()) for tables in counts.values()))]
     if played:
@@ -55,16 +55,16 @@ def write(page: Path, text: str) -> None:
     write_file(page, f"\n\n{text}\n".join(around(page)))
 
 
-_COUNTS = ("paper, table", "played", "inside", "same winner", "same sign")
+_COUNTS = ("paper, table", "measured", "inside", "same winner", "same sign")
 _NUMBERS = ("number", "published", "measured", "difference", "verdict", "seeds", "commit", "command")
 
 
 def _summary(found: Count) -> str:
     verdicts = ", ".join(f"{found.verdicts[name]} {name}" for name in ("inside", "near", "outside"))
     return (
-        f"**{found.played:,} of {found.numbers:,} published numbers have been played at their own budget**, "
-        f"{found.complete:,} of them with all seeds and settings. {found.numbers - found.played:,} are still to be played. "
-        f"{found.verdicts.total()} of those played have a verdict: {verdicts} the tolerance."
+        f"**{found.played:,} of {found.numbers:,} published numbers have been measured at their own budget**, "
+        f"{found.complete:,} of them with all seeds and settings. {found.numbers - found.played:,} are still to be measured. "
+        f"{found.verdicts.total()} of those measured have a verdict: {verdicts} the tolerance."
     )
 
 

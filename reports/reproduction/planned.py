@@ -10,7 +10,7 @@ from bench.experiments.grid_schema import GridSpec, matches
 from bench.experiments.labels import value_of
 
 PAPER = "paper"
-PLAYED = ("done", "diverged")  # status of runs that have been played to their end
+PLAYED = ("done", "diverged")  # status of runs that have reached their end
 
 
 class Plans:

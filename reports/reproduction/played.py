@@ -1,4 +1,4 @@
-"""The published numbers that have been played at their own budget, found in results directories."""
+"""The published numbers that have been measured at their own budget, found in results directories."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -63,9 +63,9 @@ class Played:
 
 
 def find_played(stores: Iterable[Store]) -> list[Played]:
-    """The published numbers that have been played, in the order of `papers` and of their files, each once.
+    """The published numbers that have been measured, in the order of `papers` and of their files, each once.
 
-    A number has been played if a run has ended for it in a grid that mirrors its table, at the budget paper without overrides,
+    A number has been measured if a run has ended for it in a grid that mirrors its table, at the budget paper without overrides,
     on its own dataset, with its own number of clients, participation and model. Of several grids or directories that have it,
     the one with the most seeds counts, then the one with the most points of its tuning set, then the first.
     """

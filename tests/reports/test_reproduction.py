@@ -1,4 +1,4 @@
-"""Which published numbers count as played, and the page that lists them."""
+"""Which published numbers count as measured, and the page that lists them."""
 
 import json
 
