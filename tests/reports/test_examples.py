@@ -43,7 +43,7 @@ def test_commands_of_the_manual_name_exactly_the_committed_runs():
         named[key] |= chosen_runs(cells, stored[key]) if is_tuned else {cell.id for cell in cells}
         assert all(map(store.record, named[key])), options
     assert named == {key: {cell["run"] for cell in cells} for key, cells in stored.items()}
-    assert len(runs) == 9
+    assert len(runs) == 10
 
 
 def chosen_runs(cells: list[Cell], stored: list[dict]) -> set[str]:
