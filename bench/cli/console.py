@@ -91,15 +91,21 @@ def no_results(store: "Store", grid: str | None, budget: str | None) -> str:
 
 
 def warn_if_changed(file: str, store: "Store", labels: list[str]) -> None:
-    """Says that reports have the layout of a grid's last run where its file has another one now."""
+    """Says which reports have a title and a layout that the file of their grid had at its last run, but has no more."""
+    from bench.errors import ConfigError
     from bench.experiments.cells import is_laid_out_as
     from bench.experiments.grid_loading import load_grid
 
-    grid = load_grid(file)
-    if not all(is_laid_out_as(grid, store.grid(label)) for label in labels):
+    try:
+        grid = load_grid(file)
+    except ConfigError as error:
+        warn(f"{file} cannot be read, so that nobody knows whether it has changed since the runs: {error}")
+        return
+    of_file = {label: stored for label in labels if (stored := store.grid(label)) and stored["source"] == grid.source}
+    if changed := [label for label, stored in of_file.items() if not is_laid_out_as(grid, stored)]:
         warn(
-            f"{file} has changed since the runs: the report has the title and the layout that it had then. "
-            f"python -m bench run --grid {file} stores the new ones; finished runs are not repeated."
+            f"{file} has another title or layout than at the last run of {', '.join(changed)}, which is shown as it was. "
+            "Repeat the command of the runs to store the new one; finished runs are not repeated."
         )
 
 

@@ -6,6 +6,7 @@ import contextlib
 import secrets
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from bench.cli.console import INTERRUPTED, console, errors, name_damaged, say, w
 
 if TYPE_CHECKING:
     from bench.execution.resources import Machines
+    from bench.experiments.cells import Cell
     from bench.experiments.images import Images
     from bench.experiments.planning import Plan
     from bench.experiments.selection import Selection
@@ -29,16 +31,15 @@ def run_experiment(
     """Does what is left of an experiment and prints its table; a dry run only says what is left.
 
     The grid is expanded before its images are located: a mistake in the settings is then named before minutes of decoding,
-    and only images that selected cells use are decoded.
+    and only images that selected cells use are decoded. What methods refuse about the models of the runs that are left is said
+    after it, before anything is trained or stored.
 
     Raises:
         typer.Exit: with code 1 if runs have failed, 130 after Ctrl-C.
     """
-    from bench.errors import ConfigError
-    from bench.experiments.cost import refusals
     from bench.experiments.images import locate
     from bench.experiments.planning import check_engine, check_name, make_plan
-    from bench.experiments.selection import fit_to_images, select_cells
+    from bench.experiments.selection import fit_to_images, select_cells, without_searches
     from bench.results.store import Store
 
     store = Store(results_dir)
@@ -53,13 +54,13 @@ def run_experiment(
         images = locate(spec, selection.selected, options.data_dir)
         selection = fit_to_images(selection, spec, images)
         if spec.tuning and (searches := _searches(selection, spec)):
+            _check_models(without_searches(selection, spec, searches))
             if dry_run:
                 _print_searches(searches)
                 return
             selection = _tune(selection, searches, spec, options, machines, store, session)
         plan = make_plan(selection, spec.grid, options, images, store)
-        if refused := refusals(cell.config for cell in plan.todo):
-            raise ConfigError(refused)
+        _check_models(plan.todo)
         name_damaged(store, looked=True, named=named)
         _announce(plan)
         if dry_run:
@@ -69,6 +70,15 @@ def run_experiment(
         ended = _run(plan, spec, options, machines, store)
     _report(spec, store)
     _print_end(ended, plan, spec, images, store)
+
+
+def _check_models(cells: Iterable[Cell]) -> None:
+    """Raises ConfigError with everything that methods refuse about the models or the clients of cells."""
+    from bench.errors import ConfigError
+    from bench.experiments.cost import refusals
+
+    if refused := refusals(cell.config for cell in cells):
+        raise ConfigError(refused)
 
 
 def _tune(

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
+from pydantic import ValidationError
+
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, suggestion, unknown
-from bench.experiments.grid_schema import GridSpec
+from bench.experiments.grid_schema import GridSpec, Layout
 from bench.experiments.labels import UNWRAPPED, value_of
 from bench.files import file_name
 from bench.results.records import ChosenParams, GridDescription, StoredCell, StoredGrid, StoredLayout, StoredMirrors
@@ -144,9 +146,13 @@ def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: Se
 
 
 def is_laid_out_as(grid: GridSpec, stored: StoredGrid) -> bool:
-    """Whether a stored grid has the title and the layout of the table that the grid has now."""
-    now: Mapping[str, Any] = json.loads(json.dumps(to_json(grid, next(iter(grid.budgets)), {}, [])))
-    return all(now[key] == stored.get(key) for key in ("title", "std", "verdict", "report"))
+    """Whether a stored grid has the title and the layout of the table that the grid has now. What layouts did not always have
+    counts as left out, and a layout that is none any more as the same."""
+    try:
+        before = Layout.model_validate({**stored["report"], "std": stored["std"], "verdict": stored["verdict"]})
+    except ValidationError:
+        return True
+    return (stored["title"], before.model_dump()) == (grid.title, grid.report.model_dump())
 
 
 def ordered(described: GridDescription, cells: list[StoredCell]) -> StoredGrid:

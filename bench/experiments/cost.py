@@ -94,8 +94,8 @@ def outlined(described: str):
 
 
 def refusals(configs: Iterable[RunConfig]) -> list[str]:
-    """Why methods cannot have the models or the clients of runs, one sentence each; of runs whose sizes are not known before,
-    nothing is found out."""
+    """Why methods cannot have the models or the clients of runs, one sentence each, which names the method; of runs whose sizes
+    are not known before, nothing is found out."""
     found = (_refusal(described) for config in configs if (described := without_numbers(config)))
     return list(dict.fromkeys(sentence for one in found for sentence in one))
 
@@ -104,10 +104,10 @@ def refusals(configs: Iterable[RunConfig]) -> list[str]:
 def _refusal(described: str) -> tuple[str, ...]:
     try:
         outlined(described)
-    except ConfigError as error:
-        return tuple(error.mistakes)
     except ValueError as error:
-        return (str(error),)
+        name = json.loads(described)["algorithm"]["name"]
+        lines = error.mistakes if isinstance(error, ConfigError) else [str(error)]
+        return tuple(line if name in line else f"{name}: {line}" for line in lines)
     return ()
 
 

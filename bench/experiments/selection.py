@@ -78,6 +78,17 @@ def with_references(selected: list[Cell], cells: list[Cell], grid: GridSpec) -> 
     return [cell for cell in cells if (cell.dataset, cell.id) in keys]
 
 
+def without_searches(selection: Selection, spec: ExperimentSpec, searched: Collection[str]) -> list[Cell]:
+    """The selected cells that are run as they are, if their images are there.
+
+    Args:
+        searched: keys of cells (see `bench.experiments.cells.cell_key`) whose hyper-parameters are searched.
+    """
+    layout = spec.grid.report.model_dump()
+    there = (cell for cell in selection.selected if not cell.missing)
+    return [cell for cell in there if grid_cells.cell_key(layout, cell.to_json()) not in searched]
+
+
 def with_chosen(selection: Selection, spec: ExperimentSpec, chosen: Mapping[str, Mapping[str, Any]]) -> Selection:
     """The same cells with the hyper-parameters that searches have chosen.
 

@@ -136,8 +136,6 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
     any_seed = next(iter(own.values()))
     configs = {seed: on_validation(own.get(seed, any_seed), tuning.validation_share, seed) for seed in sorted(seeds)}
     template = next(iter(configs.values()))
-    if refused := refusals([template]):
-        raise ConfigError(refused)
     points = math.prod(len(parameter.grid) for parameter in space.values())
     mistakes = []
     if tuning.searcher == "grid" and tuning.samples is not None and tuning.samples < points:
@@ -160,18 +158,39 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
 
 def _validate_space(template: RunConfig, space: Space, searcher: str) -> list[str]:
     """Why the method cannot have the ends or values of a space."""
-    mistakes = []
+    mistakes: list[str] = []
+    possible: dict[str, list[Any]] = {key: [] for key in space}
     for key, parameter in space.items():
         for value in _values(parameter, searcher):
             if not isinstance(value, str | int | float | bool):
                 mistakes.append(f"{key} must be searched among numbers or texts, but its grid has {value!r}.")
                 continue
             try:
-                refused = refusals([with_options(template, {key: value})])
+                with_options(template, {key: value})
+                possible[key].append(value)
             except ConfigError as error:
-                refused = error.mistakes
-            mistakes += [f"The space of {key} has {value}: {line}" for line in refused]
-    return mistakes
+                mistakes += [f"The space of {key} has {value}: {line}" for line in error.mistakes]
+    return mistakes + _refused_models(template, possible)
+
+
+def _refused_models(template: RunConfig, values: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Why the method cannot have the model with some values, or with any of them. The template's own value of what is searched
+    may be an impossible one: no configuration needs to have it."""
+    base = template
+    for key, tried in values.items():
+        base = next((config for value in tried if not refusals([config := _varied(base, key, value)])), base)
+    if refused := refusals([base]):
+        return refused
+    varied = [(key, value, _varied(base, key, value)) for key, tried in values.items() for value in tried]
+    return [f"The space of {key} has {value}: {line}" for key, value, config in varied for line in refusals([config])]
+
+
+def _varied(config: RunConfig, key: str, value: Any) -> RunConfig:
+    """A config with another value of a hyper-parameter, or as it was where that does not go with its other values."""
+    try:
+        return with_options(config, {key: value})
+    except ConfigError:
+        return config
 
 
 def _values(parameter: Parameter, searcher: str) -> list[Any]:

@@ -33,7 +33,7 @@ class Played:
         settings, planned_settings: points of the tuning set, likewise; 1 of 1 without one.
         runs: ids of the runs that have ended, of all points of the tuning set.
         commits: versions of the code of the shown point's runs, as their records name them.
-        command: plays it.
+        command: measures it again.
         model: of the runs, where it is taken for that of the published number; else "".
         row: what the published numbers of its row have in common: values of KEY, None where they differ. Empty where rows
             are not compared.
@@ -65,7 +65,7 @@ class Played:
 def find_played(stores: Iterable[Store]) -> list[Played]:
     """The published numbers that have been measured, in the order of `papers` and of their files, each once.
 
-    A number has been measured if a run has ended for it in a grid that mirrors its table, at the budget paper without overrides,
+    A number has been measured if a run has ended for it in a grid that mirrors its table, at the budget paper as it is,
     on its own dataset, with its own number of clients, participation and model. Of several grids or directories that have it,
     the one with the most seeds counts, then the one with the most points of its tuning set, then the first.
     """

@@ -202,19 +202,23 @@ def test_a_model_that_a_method_cannot_have_is_refused_before_anything_starts(ben
         assert code == 2 and why in text
         code, text = bench("run", "--grid", str(grid), *dry)
         assert code == 2 and "2 mistakes:" in text and why in text and why.replace("got 4", "got 5") in text
-    tune = [
-        "tune",
-        "--algorithm",
-        "fedetf",
-        *ALGORITHM[2:],
-        "--set",
-        "width=4",
-        "--results-dir",
-        str(tmp_path / "results"),
-    ]
-    code, text = bench(*tune)
+    results = str(tmp_path / "results")
+    code, text = bench("tune", "--algorithm", "fedetf", *ALGORITHM[2:], "--set", "width=4", "--results-dir", results)
     assert code == 2 and text.count(why) == 1
-    assert not list((tmp_path / "results").rglob("config.json"))
+    assert not list((tmp_path / "results").rglob("*.json"))
+
+
+def test_a_cell_that_is_not_searched_is_refused_before_others_are(bench, tmp_path):
+    grid = tmp_path / "mine.yaml"
+    grid.write_text(
+        "title: mine\naxes: {dataset: [digits], partition: [label-2], algorithm: [fedprox, fedetf], seed: [0]}\n"
+        "settings: {clients: 12, rounds: 9, model: mlp}\nconditions: [{when: {algorithm: fedetf}, set: {width: 4}}]\n"
+        "tuning: [{when: {algorithm: fedprox}, options: {mu: [0.1, 1]}}]\n"
+    )
+    for dry in ([], ["--dry-run"]):
+        code, text = bench("run", "--grid", str(grid), "--tuned", "validation", "--space", "sets", *dry)
+        assert code == 2 and "width must be at least 10" in text
+    assert not list((tmp_path / "results").rglob("*.json"))
 
 
 @pytest.mark.parametrize(
@@ -478,7 +482,13 @@ def test_a_report_of_a_file_says_that_it_has_changed_since_the_runs(bench, tmp_p
     grid = load_grid(str(path))
     with Store(tmp_path / "results").locked() as store:
         store.write_grid("mine@paper", to_json(grid, "paper", {}, expand(grid, "paper")))
-    changed = f"{path} has changed since the runs: the report has the title and the layout that it had then."
+    changed = f"{path} has another title or layout than at the last run of mine@paper, which is shown as it was."
+    code, text = bench("report", "--grid", str(path), "--print")
+    assert code == 0 and changed not in text
+    earlier = to_json(grid, "paper", {}, expand(grid, "paper"))
+    layout = {key: value for key, value in earlier["report"].items() if key not in ("names", "also", "metrics")}
+    with Store(tmp_path / "results").locked() as store:
+        store.write_grid("mine@paper", earlier | {"report": layout})  # of a time in which these keys did not exist
     code, text = bench("report", "--grid", str(path), "--print")
     assert code == 0 and changed not in text
     for later in (content, content.replace("title: mine", "title: yours")):
@@ -486,6 +496,13 @@ def test_a_report_of_a_file_says_that_it_has_changed_since_the_runs(bench, tmp_p
         code, text = bench("report", "--grid", str(path), "--print")
         assert code == 0 and changed in text
     assert changed not in bench("report", "--grid", "mine", "--print")[1]
+    (elsewhere := tmp_path / "elsewhere" / "mine.yaml").parent.mkdir()
+    elsewhere.write_text(content)
+    code, text = bench("report", "--grid", str(elsewhere), "--print")
+    assert code == 0 and "has another title" not in text, "it is another grid"
+    path.write_text("title: [")
+    code, text = bench("report", "--grid", str(path), "--print")
+    assert code == 0 and f"{path} cannot be read, so that nobody knows" in text
 
 
 def test_no_two_methods_are_described_alike():

@@ -70,6 +70,16 @@ def test_a_value_with_which_a_method_cannot_have_the_model_is_refused(tmp_path):
     with pytest.raises(ConfigError) as caught:
         make("fedetf", space=str(tmp_path / "mine.yaml"), searcher="random", samples=2)
     assert caught.value.mistakes == [f"The space of width has 3: {why} got 3."]
+    with pytest.raises(ConfigError) as caught:
+        make("fedetf", {"width": 4}, space="training", metric="acuracy")
+    assert caught.value.mistakes[0] == f"{why} got 4."
+    assert [line[:24] for line in caught.value.mistakes[1:]] == ["Unknown metric 'acuracy'"]
+
+
+def test_the_value_that_a_method_would_usually_have_may_be_impossible_where_others_are_searched(tmp_path):
+    (tmp_path / "mine.yaml").write_text("lr: {grid: [0.1, 0.2]}\nwidth: {grid: [10, 20], low: 10, high: 20}")
+    for how in ({}, {"searcher": "random", "samples": 2}):
+        assert make("fedetf", {"width": 4}, space=str(tmp_path / "mine.yaml"), **how).wanted
 
 
 def test_a_space_of_ones_own_needs_no_source(tmp_path):
