@@ -124,12 +124,10 @@ def _unfinished(cells: pd.DataFrame) -> Iterable[str]:
 def numbers_are(grid: dict, value: str) -> str:
     """What the accuracies of a table are: of which split and rounds, over which seeds, at which budget."""
     seeds = sorted({cell["seed"] for cell in grid["cells"]})
-    alone = "1 seed, std of these rounds" if value == "last10" else "1 seed, so no std"
-    spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds" if len(seeds) > 1 else alone
-    return (
-        f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; "
-        f"{spread} ({', '.join(map(str, seeds))}); budget {grid['budget']}."
-    )
+    listed = f"({', '.join(map(str, seeds))})"
+    alone = f"1 seed {listed}, {'std of these rounds' if value == 'last10' else 'so no std'}"
+    spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds {listed}" if len(seeds) > 1 else alone
+    return f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; {spread}; budget {grid['budget']}."
 
 
 def _further(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:

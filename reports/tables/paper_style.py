@@ -144,7 +144,7 @@ def _over_seeds(cells: pd.DataFrame, grid: dict, std: bool) -> str:
     listed = f"({'of ' * (low < len(seeds))}{', '.join(map(str, seeds))})"
     if high == 1:
         spread = ", std of these rounds" if cells["std"].notna().any() else ", so no std"
-        return f"1 seed{spread if std else ''} {listed}"
+        return f"1 seed {listed}{spread if std else ''}"
     count = high if low == high else f"{low} to {high}"
     mean = f"mean±std ({grid['std']})" if std else "mean"
     return f"{mean} over {count} seeds {listed}"

@@ -189,7 +189,7 @@ def test_a_grid_may_report_the_last_ten_rounds_as_its_paper_does(store):
     store.add("cifar100 label-2", "fedavg", [0.094], **setting)  # the helper's last10 is one point below
     assert list(table(store).values()) == ["8.4±0.4 (8.4±1.2, +0.0, inside)"]
     assert notes(store)[0].startswith(
-        "Accuracy in percent on the test split, mean of the last 10 evaluated rounds; 1 seed, std of these rounds"
+        "Accuracy in percent on the test split, mean of the last 10 evaluated rounds; 1 seed (0), std of these rounds"
     )
 
 
