@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
@@ -33,11 +33,15 @@ class Printed(Part):
     Attributes:
         rows, columns: axes; none for those of the report.
         names: those of this table alone. Rows and columns stand in the order in which their axis names them.
+        without: axis of the report -> its values that the published table does not have.
+        bold: what is bold in this table, as in `reports.published.printing`; none for what is in the paper's others.
     """
 
     rows: list[str] = []
     columns: str = ""
     names: OwnNames = {}
+    without: dict[str, list[Any]] = {}
+    bold: Literal["best", "own", "none"] | None = None
 
     def axes(self, rows: Sequence[str], columns: str) -> list[str]:
         """The axes of the published table, those of its rows first.
@@ -49,19 +53,26 @@ class Printed(Part):
 
 
 def check_axes(printed: Printed, rows: Sequence[str], columns: str, values: Mapping[str, Collection[Any]]) -> None:
-    """Raises ValueError unless the published table has the axes of the report, each once, but for those with one value.
+    """Raises ValueError unless the published table has the axes of the report, each once, but for those with one value, and
+    leaves out values that there are.
 
     Args:
         rows, columns: of the report.
         values: as in `check_names`.
     """
     own, shown = " ".join(printed.axes(rows, columns)).split(), [*rows, columns]
-    left_out = [axis for axis in shown if axis not in own and len({*map(str, values.get(axis, ()))}) != 1]
-    if left_out or len({*own}) < len(own) or {*own} - {*shown}:
+    missing = [axis for axis in shown if axis not in own and len({*map(str, values.get(axis, ()))}) != 1]
+    if missing or len({*own}) < len(own) or {*own} - {*shown}:
         raise ValueError(
             f"printed must show the rows and columns of the report, each once ({', '.join(shown)}; those of one value may be "
             f"left out), but got {', '.join(own)}."
         )
+    for axis, left_out in printed.without.items():
+        require_known("axis in without", [axis], shown)
+        known = [*dict.fromkeys(map(str, values.get(axis, ())))]
+        require_known(f"value of {axis} in without", [*map(str, left_out)], known)
+        if {*known} == {*map(str, left_out)}:
+            raise ValueError(f"without leaves out every {axis}, so that nothing is printed; keep one.")
 
 
 def check_names(

@@ -37,8 +37,14 @@ TITLES = {
     "resnet18": "ResNet-18",
     "resnet50": "ResNet-50",
     "mobilenetv2": "MobileNetV2",
+    "mcmahan2017-mnist-cnn": "McMahan's MNIST CNN",
+    "mcmahan2017-cifar-cnn": "McMahan's CIFAR CNN",
+    "fedmr-mnist-cnn": "FedMR's MNIST CNN",
+    "fedmr-femnist-cnn": "FedMR's FEMNIST CNN",
+    "fedcollab-mlp": "FedCollab's MLP",
+    "fedcollab-cnn": "FedCollab's CNN",
 }
-"""Name of a model -> what tables and figures call it, where that differs."""
+"""Name of a model -> what tables and figures call it."""
 ALIASES = {"lenet-cifar": "simple-cnn"}
 """Second name of a model -> its name in `REGISTRY`, under which runs are stored."""
 

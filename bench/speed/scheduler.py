@@ -59,15 +59,16 @@ def trials(setting: Setting) -> list[Row]:
 def scheduler(
     setting: Setting, count: int = 1000, growth: tuple[int, int] = (200, 2000), seeds: int = 100
 ) -> list[Row]:
-    """A thousand trivial runs, the driver's memory over two thousand, and a Markdown report over 2,500."""
+    """A thousand trivial runs, the driver's memory over two thousand, and a Markdown report and `status` over 2,500."""
     wall, grown = wall_of_many(count), memory_per_trial(*growth)
     case = f"driver's memory per trial, from {growth[0]:,} to {growth[1]:,}"
-    num_runs, seconds = report_seconds(seeds)
+    num_runs, seconds = command_seconds(seeds)
     return [
         _warm(),
         Row(f"{count:,} trivial runs", wall, "s", f"{1000 * wall / count:.0f} ms per run; target on 2 cores: 90 s"),
         not_measured(case, "needs /proc") if grown is None else Row(case, grown / 1000, "kB", "target: 50 kB"),
-        Row(f"Markdown report over {num_runs:,} stored runs", seconds, "s", "target: 3 s"),
+        Row(f"Markdown report over {num_runs:,} stored runs", seconds["report"], "s", "target: 3 s"),
+        Row(f"status over {num_runs:,} stored runs", seconds["status"], "s", "target: 1 s"),
     ]
 
 
@@ -122,19 +123,21 @@ def memory_per_trial(first: int = 200, last: int = 2000) -> float | None:
     return None if None in memory else (memory[1] - memory[0]) * 1e6 / (last - first)
 
 
-def report_seconds(num_seeds: int = 100) -> tuple[int, float]:
-    """Seconds of the command `report --format md` over 25 stored runs per seed, from its start to its end.
+def command_seconds(num_seeds: int = 100) -> tuple[int, dict[str, float]]:
+    """Seconds of the commands `report --format md` and `status` over 25 stored runs per seed, from their start to their end.
 
     Returns:
-        Number of runs, seconds.
+        Number of runs, command -> seconds.
     """
+    paths = {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
     with tempfile.TemporaryDirectory() as folder:
-        count = write_store(Path(folder), num_seeds)
-        command = [sys.executable, "-m", "bench", "report", "--format", "md", "--results-dir", folder]
-        paths = {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
-        begin = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | paths)
-        return count, time.perf_counter() - begin
+        count, seconds = write_store(Path(folder), num_seeds), {}
+        for name, *options in (("report", "--format", "md"), ("status",)):
+            command = [sys.executable, "-m", "bench", name, *options, "--results-dir", folder]
+            begin = time.perf_counter()
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | paths)
+            seconds[name] = time.perf_counter() - begin
+        return count, seconds
 
 
 def write_store(folder: Path, num_seeds: int, rounds: int = 50) -> int:

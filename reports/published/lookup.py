@@ -17,6 +17,9 @@ _SUBJECT = ("paper", "table", "dataset", "partition", "algorithm", "variant", "m
 _SETTING = ("n_clients", "participation", "model")
 KEY = (*_SUBJECT, *_SETTING)  # together they tell the numbers of all papers apart
 
+LEFT_OPEN = {"fedcat": "its rounds, its seeds, and of which round its numbers are"}
+"""Paper -> what it does not say about the budget of its numbers, so that "its own budget" is partly a choice of its grids."""
+
 
 @dataclass(frozen=True)
 class Published:

@@ -1,7 +1,7 @@
 """How each paper prints the numbers of its tables, for `report --style paper`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 
@@ -47,6 +47,9 @@ PRINTING = {
 """Paper, as `reports.published.lookup` calls it -> how it prints."""
 
 
-def printing_of(mirrors: Mapping[str, Any] | None) -> Printing:
-    """How the paper prints whose table a grid mirrors; one decimal and the best in bold for a grid of one's own."""
-    return PRINTING.get(mirrors["paper"], Printing()) if mirrors else Printing()
+def printing_of(grid: Mapping[str, Any]) -> Printing:
+    """How the published table is printed that an expanded grid mirrors; one decimal and the best in bold for a grid of one's
+    own."""
+    mirrors, bold = grid["mirrors"], (grid["report"].get("printed") or {}).get("bold")
+    printing = PRINTING.get(mirrors["paper"], Printing()) if mirrors else Printing()
+    return replace(printing, bold=bold) if bold else printing

@@ -1,7 +1,8 @@
-"""Tolerances: how far a measured mean may lie from a published one to count as reproduced, one rule per paper.
+"""Tolerances: how far a measured mean may lie from a published one without contradicting it, one rule per paper.
 
-The papers define no such rule. The bands are this project's, derived from the std that each paper prints. Numbers are in
-percent, bands in percentage points.
+The papers define no such rule. The bands are this project's, derived from the std that each paper prints where it prints one.
+They are wide where stds are: a number inside may still be that of a method a few points away. Numbers are in percent, bands in
+percentage points.
 """
 
 from collections.abc import Callable
@@ -57,7 +58,8 @@ def rule(name: str) -> Rule:
 
 
 def _fedconcat(published: Published, std: float | None, seeds: int) -> float | None:
-    """Fixed for the tables without a std of the same kind; else three standard errors of the difference of two means."""
+    """Fixed for the tables without a std of the same kind; else about 2.4 standard errors of the difference of two means, since
+    the paper's stds, and ours beside them, are those of the population of three seeds."""
     if published.table in ("2", "13"):
         return 3.0
     if published.table in ("3", "12"):
@@ -80,7 +82,7 @@ def _fedcat(published: Published, std: float | None, seeds: int) -> float | None
 
 
 def _fedcollab(published: Published, std: float | None, seeds: int) -> float | None:
-    """1.5 std cover 95 % of the differences of two means over five seeds."""
+    """1.5 std: most of the differences of two means over five seeds, 92 % if stds of five are all that is known."""
     if published.spread is None or seeds != 5:
         return None
     # For numbers with std 0: one client of 20 in one of five seeds is one point of the share of improved clients (ipr).

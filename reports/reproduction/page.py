@@ -8,7 +8,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench.files import write_file
-from reports.published.lookup import KEY, keys_of, papers
+from reports.published.lookup import KEY, LEFT_OPEN, keys_of, papers
 from reports.published.tolerances import rule
 from reports.reproduction.counts import Count, count_tables
 from reports.reproduction.played import Played
@@ -22,7 +22,7 @@ _OPTIONAL = ("n_clients", "participation", "model", "metric")
 def render(played: Sequence[Played]) -> str:
     """What has been measured of every published table, and a line for each number, as Markdown."""
     counts = {paper: count_tables(played, paper) for paper in papers()}
-    parts = [_summary(_total(_total(tables.values()) for tables in counts.values()))]
+    parts = [_summary(_total(_total(tables.values()) for tables in counts.values()), played)]
     if played:
         parts.append(_table(_NUMBERS, [_of_number(one) for one in played]))
     parts.append(_table(_COUNTS, [line for paper, tables in counts.items() for line in _of_paper(paper, tables)]))
@@ -59,12 +59,17 @@ _COUNTS = ("paper, table", "measured", "inside", "same winner", "same sign")
 _NUMBERS = ("number", "published", "measured", "difference", "verdict", "seeds", "commit", "command")
 
 
-def _summary(found: Count) -> str:
-    verdicts = ", ".join(f"{found.verdicts[name]} {name}" for name in ("inside", "near", "outside"))
+def _summary(found: Count, played: Sequence[Played]) -> str:
+    runs = len({run for one in played for run in one.runs})
+    verdicts = ", ".join(f"{found.verdicts[name]} {name} the tolerance" for name in ("inside", "near", "outside"))
+    partly = sum(one.published.key[0] in LEFT_OPEN for one in played)
+    open_budgets = f", {partly:,} at a budget that their paper leaves partly open" if partly else ""
+    judged = f"{found.verdicts.total()} have a verdict: {verdicts}" if found.verdicts else "None has a verdict yet"
     return (
-        f"**{found.played:,} of {found.numbers:,} published numbers have been measured at their own budget**, "
-        f"{found.complete:,} of them with all seeds and settings. {found.numbers - found.played:,} are still to be measured. "
-        f"{found.verdicts.total()} of those measured have a verdict: {verdicts} the tolerance."
+        f"**{found.played:,} of {found.numbers:,} published numbers have been measured at their own budget**, by {runs:,} "
+        f"run{'s' * (runs != 1)}; {found.complete:,} of them with all seeds and settings{open_budgets}. "
+        f"{found.numbers - found.played:,} are still to be measured. "
+        f"{judged}."
     )
 
 
@@ -97,7 +102,8 @@ def _of_number(one: Played) -> tuple[str, ...]:
         seeds += f", {one.settings} of {one.planned_settings} settings"
     commits = ", ".join(re.sub(r"^(\w{10})\w+", r"\1", commit) for commit in one.commits)
     paper, table = one.published.key[:2]
-    shown = (str(one.published), measured.strip(), difference, one.verdict or _without_verdict(one), seeds, commits)
+    verdict = f"{one.verdict} ±{one.band:.{max(digits, 1)}f}" if one.verdict else _without_verdict(one)
+    shown = (str(one.published), measured.strip(), difference, verdict, seeds, commits)
     return f"{_method(paper)}, {table}: {_name(one.published.key)}", *shown, f"`{one.command}`"
 
 
@@ -134,9 +140,12 @@ def _tells_apart(column: str, keys: Sequence[tuple[str, ...]]) -> bool:
 
 
 def _notes(played: Sequence[Played]) -> Iterator[str]:
-    """What verdicts mean, and which models are taken for published ones."""
-    for name in dict.fromkeys(one.rule for one in played if one.verdict):
+    """What verdicts mean, what papers leave open, and which models are taken for published ones."""
+    for name in dict.fromkeys(one.rule for one in played if one.rule):
         yield f"Inside ({_method(name)}): {rule(name).text}. The band is a proposal of this harness, not the paper's."
+    for paper in dict.fromkeys(one.published.key[0] for one in played):
+        if left_open := LEFT_OPEN.get(paper):
+            yield f"{_method(paper)} does not print {left_open}; these are chosen here."
     model = KEY.index("model")
     for paper, own, published in dict.fromkeys(
         (one.published.key[0], one.model, one.published.key[model]) for one in played if one.model

@@ -1,6 +1,7 @@
 """The published numbers that have been measured at their own budget, found in results directories."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from bench.experiments.labels import value_of
 from bench.results.store import Store
 from reports import api
 from reports.published.lookup import KEY, Published, keys_of, papers
+from reports.published.tolerances import rule
 from reports.reproduction.planned import PLAYED, Plans
 from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, current_cells
 from reports.tables.published_comparison import is_comparable, own_value, taken_for
@@ -27,6 +29,7 @@ class Played:
         mean, std: over seeds, in its unit; NaN if no run is done, or the std of fewer than two.
         metric: as run records call it.
         verdict: "inside", "near" or "outside"; "" if there is none: too few seeds or points of a tuning set, or no rule.
+        band: the largest difference that is "inside", in the number's unit; NaN without a verdict.
         rule: name of the rule that judges, or None.
         seeds, planned_seeds: how many have ended, and how many the grid of the published table has.
         diverged: how many of those that ended have.
@@ -46,6 +49,7 @@ class Played:
     std: float
     metric: str
     verdict: str
+    band: float
     rule: str | None
     seeds: int
     planned_seeds: int
@@ -66,13 +70,15 @@ def find_played(stores: Iterable[Store]) -> list[Played]:
     """The published numbers that have been measured, in the order of `papers` and of their files, each once.
 
     A number has been measured if a run has ended for it in a grid that mirrors its table, at the budget paper as it is,
-    on its own dataset, with its own number of clients, participation and model. Of several grids or directories that have it,
-    the one with the most seeds counts, then the one with the most points of its tuning set, then the first.
+    on its own dataset, with its own number of clients, participation and model, whichever grid the run was made for. Of several
+    grids or directories that have it, the one with the most seeds counts, then the one with the most points of its tuning set,
+    then the first.
     """
     plans = Plans()
     found: dict[tuple[str, ...], Played] = {}
     for store in stores:
-        for grid in filter(None, map(store.grid, store.grids())):
+        ended = {run for run, record in store.records().items() if record["status"] in PLAYED}
+        for grid in [*filter(None, map(store.grid, store.grids())), *plans.with_runs(ended)]:
             if not grid["mirrors"] or not is_comparable(grid, own_value(grid)):
                 continue
             for one in _of_grid(store, grid, plans):
@@ -117,15 +123,19 @@ def _played(
     alike = [one for one in current_cells(grid, records) if one["run"] in ended and _has(one, axes)]
     points = [json.loads(point) for point in dict.fromkeys(json.dumps(one["choice"], sort_keys=True) for one in alike)]
     seeds, settings = int(cell.done + cell.diverged), max(plans.settings(grid, alike[0]), len(points))
+    planned = max(plans.seeds(mirrors), seeds)
+    verdict = cell.verdict if len(points) == settings and seeds == planned else ""
+    std = None if math.isnan(cell.std) else cell.std
     return Played(
         published=cell.published,
         mean=cell.mean,
         std=cell.std,
         metric=cell.metric,
-        verdict=cell.verdict if len(points) == settings else "",
+        verdict=verdict,
+        band=rule(grid["verdict"]).band(cell.published, std, seeds) if verdict else math.nan,
         rule=grid["verdict"],
         seeds=seeds,
-        planned_seeds=max(plans.seeds(mirrors), seeds),
+        planned_seeds=planned,
         diverged=int(cell.diverged),
         settings=len(points),
         planned_settings=settings,

@@ -80,7 +80,7 @@ def arrange(
     for cell in cells.itertuples():
         text = _show(cell, metrics[cell.metric][1], names)
         shown[tuple(getattr(cell, key) for key in keys), cell.metric] = show(cell, text) if show else text
-    found, outer = dict.fromkeys(labels for labels, _ in shown), len(row_keys(grid))
+    found, outer = dict.fromkeys(labels for labels, _ in shown), len({*keys} & {*row_keys(grid)})
     settings = [*dict.fromkeys(labels[:outer] for labels in found)]
     rows = tuple(
         Row(labels, tuple(shown[labels, metric] for metric in metrics))

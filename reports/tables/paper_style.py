@@ -33,7 +33,8 @@ def as_printed(report: Report, grid: dict) -> Report:
         report: of `reports.tables.report.build`, or of a measured table.
         grid: expanded grid.
     """
-    cells, printing = _with_few_seeds(report.cells), printing_of(grid["mirrors"])
+    report = replace(report, cells=_published_ones(report.cells, grid))
+    cells, printing = _with_few_seeds(report.cells), printing_of(grid)
     if grid["report"].get("measured"):
         tables = tuple(replace(_bare(cells, table, grid), merged=True) for table in report.tables)
     else:
@@ -54,6 +55,14 @@ def as_printed(report: Report, grid: dict) -> Report:
         choices=(),
         standings=(),
     )
+
+
+def _published_ones(cells: pd.DataFrame, grid: dict) -> pd.DataFrame:
+    """The cells without those that the published table does not have."""
+    left_out = (grid["report"].get("printed") or {}).get("without") or {}
+    for axis, values in left_out.items():
+        cells = cells[~cells[axis].isin([*map(str, values)])]
+    return cells
 
 
 def _marks(tables: Sequence[Table]) -> dict[tuple[str, ...], str]:
@@ -164,12 +173,13 @@ def _limits_of(cell: Any, names: Names) -> tuple[str, ...]:
 
 
 def _bare(cells: pd.DataFrame, table: Table, grid: dict) -> Table:
-    """A measured table without what is published."""
+    """A measured table without what is published, and without axes that have one value."""
 
     def show(cell: Any, shown: Cell) -> Cell:
         return replace(shown, caveats=(*shown.caveats, *filter(None, [cell.few])), published=())
 
-    return measured_tables.arrange(cells, table.row_keys, grid, show)
+    told_apart = [key for key in table.row_keys if cells[key].nunique() > 1]
+    return measured_tables.arrange(cells, told_apart or table.row_keys, grid, show)
 
 
 def _printed_layout(grid: dict) -> dict:

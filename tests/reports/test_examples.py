@@ -1,16 +1,20 @@
 """The committed results are whole, and their reports follow from them."""
 
 import json
+import re
 import shutil
+import subprocess
 from collections import defaultdict
 from operator import itemgetter
 from pathlib import Path
 
+import matplotlib.image
 import pytest
 
 from bench.config.resolve import with_options
 from bench.config.schema import run_id
 from bench.experiments.cells import Cell
+from bench.experiments.figure_names import CURVES
 from bench.results.store import Store
 from reports import api
 from tests.support import manual
@@ -30,6 +34,24 @@ def test_committed_reports_follow_from_the_committed_records(folder, tmp_path):
             assert path.read_text() == (folder / "reports" / path.name).read_text()
 
 
+@pytest.mark.parametrize("folder", STORES, ids=lambda folder: folder.name)
+def test_committed_figures_follow_from_the_committed_records(folder, tmp_path):
+    compared = set()
+    for name in Store(folder).grids():
+        grid, _, budget = name.partition("@")
+        committed = {
+            path.name: path for path in folder.glob(f"reports/{name}-*.png") if not path.stem.endswith("-page")
+        }
+        curves = [x for x in CURVES if f"{name}-{x}.png" in committed]
+        drawn, _ = api.write_figures(folder, grid, budget, tuple(curves), to=tmp_path) if committed else ([], [])
+        for path in drawn:
+            if path.name in committed:
+                found, expected = (matplotlib.image.imread(image) for image in (path, committed[path.name]))
+                assert found.shape == expected.shape and abs(found - expected).mean() < 0.002, path.name
+                compared.add(path.name)
+    assert compared == {path.name for path in folder.glob("reports/*.png") if not path.stem.endswith("-page")}
+
+
 def test_commands_of_the_manual_name_exactly_the_committed_runs():
     commands = [words for block in manual.blocks("bash") for words in manual.commands(block)]
     runs = [words[3:] for words in commands if words[3:4] == ["run"] and "docs/examples" in " ".join(words)]
@@ -44,6 +66,18 @@ def test_commands_of_the_manual_name_exactly_the_committed_runs():
         assert all(map(store.record, named[key])), options
     assert named == {key: {cell["run"] for cell in cells} for key, cells in stored.items()}
     assert len(runs) == 10
+
+
+def test_commits_of_the_records_are_in_the_history_or_the_manual_names_them():
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("no clone with its history")
+    history = {*git("rev-list", "HEAD").split()}
+    records = [json.loads(path.read_text()) for path in EXAMPLES.glob("*/runs/*/record.json")]
+    lost = {commit[:10] for record in records if (commit := record["commit"].partition("-")[0]) not in history}
+    assert lost == {*re.findall(r"`([0-9a-f]{10})`", (ROOT / "docs" / "reproduction.md").read_text())}
 
 
 def chosen_runs(cells: list[Cell], stored: list[dict]) -> set[str]:

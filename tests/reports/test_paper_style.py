@@ -19,7 +19,7 @@ from bench.experiments.cells import ordered, to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, make_grid
 from reports import api
-from reports.formats import latex
+from reports.formats import latex, markdown
 from reports.tables import paper_style, report
 from tests.support.tools import path_of
 
@@ -35,7 +35,8 @@ def published(name: str) -> report.Report:
     stored = to_json(grid, "paper", {}, expand(grid, "paper"))
     expanded = ordered(stored, stored["cells"])
     records = {cell["run"]: record(0.5) for cell in expanded["cells"]}
-    for cell in report.build(expanded, records).cells.itertuples():
+    built = report.build(expanded, records).cells
+    for cell in built[built["published"].notna()].itertuples():
         runs, std = cell.run_ids.split(), cell.published.spread or 0
         spread = SPREAD * (1.5**0.5 if expanded["std"] == "population" else 1) if len(runs) == 3 else [0]
         for run, shift in zip(runs, spread, strict=True):
@@ -51,6 +52,16 @@ def record(accuracy: float, std: float = 0.0) -> dict:
 @pytest.mark.parametrize("name", TABLES)
 def test_the_published_layout_is_this_file(name):
     assert latex.render(published(name)) == (GOLDEN / f"{name}.tex").read_text(encoding="utf-8")
+
+
+# The tables of FedConcat's full version (arXiv 2312.06290): header, rows, "**" around what is bold.
+PRINTED = json.loads(Path(__file__).with_name("fedconcat_tables.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("number", PRINTED)
+def test_rows_columns_numbers_and_bold_are_those_of_the_paper(number):
+    lines = [line for line in markdown.render(published(f"paper_table{number}")).splitlines() if line.startswith("|")]
+    assert [[cell.strip() for cell in line[1:-1].split("|")] for line in (lines[0], *lines[2:])] == PRINTED[number]
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -407,6 +418,16 @@ def grid_with(**layout):
             "value may be left out), but got dataset, algorithm.",
         ),
         ({"printed": {"names": {"wrapper": {"ccvr": "x"}}}}, "Unknown axis in names 'wrapper'."),
+        ({"printed": {"without": {"seed": [0]}}}, "Unknown axis in without 'seed'."),
+        (
+            {"printed": {"without": {"algorithm": ["mon"]}}},
+            "Unknown value of algorithm in without 'mon'. Did you mean 'moon'?",
+        ),
+        (
+            {"printed": {"without": {"algorithm": ["fedavg", "moon"]}}},
+            "without leaves out every algorithm, so that nothing is printed; keep one.",
+        ),
+        ({"printed": {"bold": "all"}}, "report.printed.bold"),
         ({"printed": {"row": ["dataset"]}}, "report.printed: Unknown key 'row'. Did you mean 'rows'?"),
     ],
 )

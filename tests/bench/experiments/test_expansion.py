@@ -611,6 +611,18 @@ def test_costs_are_those_of_whole_clients(clients, cohort):
     assert bytes_per_client(config) == round(3 * cohort / config.population * bytes_per_client(alone))
 
 
+def test_the_budget_medium_is_of_grids_with_the_settings_of_table_1_and_methods_communicate_alike_at_it():
+    with_medium = {name for name in grid_files.names() if "medium" in load_grid(name).budgets}
+    assert with_medium == {f"paper_{name}" for name in ("table1", "table4", "table5", "table10", "table14", "figure8")}
+    for name in with_medium:
+        found = {}
+        for cell in expand(load_grid(name), "medium"):
+            method = cell.setting("algorithm")
+            if cell.config.seed == 0 and method not in ("centralized", "fedconcat-ifca", "fedconcat-fedsoft"):
+                found.setdefault(cell.setting("dataset"), set()).add(bytes_per_client(cell.config))
+        assert all(min(of) > 0.95 * max(of) for of in found.values()), "those two send the models of all clusters"
+
+
 def test_conditions_may_name_options_of_a_method(grid_of):
     condition = {"when": {"mu": 0.01}, "set": {"batch_size": 8}}
     cells = expand(grid_of(conditions=[condition], tuning=[]), "paper")

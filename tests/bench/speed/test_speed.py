@@ -448,5 +448,6 @@ def test_the_scheduler_is_measured_on_few_runs(setting, monkeypatch):
         "4 trivial runs",
         "driver's memory per trial, from 2 to 5",
         "Markdown report over 25 stored runs",
+        "status over 25 stored runs",
     ]
-    assert rows[1].value > 0 and rows[3].value > 0
+    assert min(rows[place].value for place in (1, 3, 4)) > 0
