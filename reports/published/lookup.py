@@ -4,7 +4,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -78,6 +78,18 @@ def find(
     line = settings.get(setting) or next(iter(settings.values()))
     key = tuple(line[column] for column in KEY)
     return Published(table, dataset, metric, line["mean"], line["std"], same_setting=setting in settings, key=key)
+
+
+def printed_again(published: Published) -> list[Published]:
+    """The same number in the paper's other tables: alike in all of KEY but the table, with the same mean and std."""
+    paper, table, *subject = published.key[: len(_SUBJECT)]
+    setting, again = published.key[len(_SUBJECT) :], []
+    for (_, other, *alike), settings in _index(paper).items():
+        line = settings.get(setting) if other != table and alike == subject else None
+        if line and (line["mean"], line["std"]) == (published.mean, published.std):
+            key = tuple(line[column] for column in KEY)
+            again.append(replace(published, table=other, key=key))
+    return again
 
 
 def papers() -> list[str]:

@@ -1,13 +1,10 @@
-"""What the grids that come with skewbench plan at the paper's budget: cells, seeds, points of tuning sets."""
+"""How many seeds and points of tuning sets the grids that come with skewbench plan at the paper's budget."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
 
 from bench.experiments import grid_files
-from bench.experiments.cells import Cell, ordered, to_json
-from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.grid_schema import GridSpec, matches
 from bench.experiments.labels import value_of
@@ -23,12 +20,14 @@ class Plans:
         specs = {name: load_grid(name) for name in grid_files.names() if _may_mirror(name)}
         self._specs = {name: spec for name, spec in specs.items() if spec.mirrors}
 
-    def with_runs(self, ended: Collection[str]) -> Iterator[dict[str, Any]]:
-        """The expanded grids, each with its cells of these runs alone: a number that several tables print has one run."""
-        for name, spec in self._specs.items():
-            if cells := [cell for cell in _cells(name) if cell.id in ended]:
-                described = to_json(spec, PAPER, {}, cells)
-                yield {**ordered(described, described["cells"])}
+    def layout(self, paper: str, table: str) -> dict[str, Any] | None:
+        """Report and mirrors of the first grid that mirrors a published table, as a stored grid has them; None without one."""
+        specs = (
+            spec for spec in self._specs.values() if (spec.mirrors.paper, str(spec.mirrors.table)) == (paper, table)
+        )
+        return next(
+            ({"report": spec.report.model_dump(), "mirrors": spec.mirrors.model_dump()} for spec in specs), None
+        )
 
     def own_seeds(self, grid: Mapping[str, Any]) -> list[int] | None:
         """The seeds that a stored grid has by itself, sorted; None for a grid that is not one of these."""
@@ -52,12 +51,6 @@ class Plans:
 
     def _spec(self, grid: Mapping[str, Any]) -> GridSpec | None:
         return None if grid.get("source") else self._specs.get(grid["grid"])
-
-
-@cache
-def _cells(name: str) -> list[Cell]:
-    """All cells of a grid; those of hyper-parameters that a search is to choose have the ones that budgets without it take."""
-    return expand(load_grid(name), PAPER)
 
 
 def _may_mirror(name: str) -> bool:

@@ -3,14 +3,14 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.experiments.labels import value_of
 from bench.results.store import Store
 from reports import api
-from reports.published.lookup import KEY, Published, keys_of, papers
+from reports.published.lookup import KEY, Published, keys_of, papers, printed_again
 from reports.published.tolerances import rule
 from reports.reproduction.planned import PLAYED, Plans
 from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, current_cells
@@ -70,21 +70,21 @@ def find_played(stores: Iterable[Store]) -> list[Played]:
     """The published numbers that have been measured, in the order of `papers` and of their files, each once.
 
     A number has been measured if a run has ended for it in a grid that mirrors its table, at the budget paper as it is,
-    on its own dataset, with its own number of clients, participation and model, whichever grid the run was made for. Of several
-    grids or directories that have it, the one with the most seeds counts, then the one with the most points of its tuning set,
-    then the first.
+    on its own dataset, with its own number of clients, participation and model; the same number in other tables has been
+    measured with it. Of several grids or directories that have it, the one with the most seeds counts, then the one with the
+    most points of its tuning set, then the first.
     """
     plans = Plans()
     found: dict[tuple[str, ...], Played] = {}
     for store in stores:
-        ended = {run for run, record in store.records().items() if record["status"] in PLAYED}
-        for grid in [*filter(None, map(store.grid, store.grids())), *plans.with_runs(ended)]:
+        for grid in filter(None, map(store.grid, store.grids())):
             if not grid["mirrors"] or not is_comparable(grid, own_value(grid)):
                 continue
-            for one in _of_grid(store, grid, plans):
-                before = found.get(one.published.key)
-                if before is None or (one.seeds, one.settings) > (before.seeds, before.settings):
-                    found[one.published.key] = one
+            for measured in _of_grid(store, grid, plans):
+                for one in (measured, *_elsewhere(measured, plans)):
+                    before = found.get(one.published.key)
+                    if before is None or (one.seeds, one.settings) > (before.seeds, before.settings):
+                        found[one.published.key] = one
     return [found[key] for paper in papers() for key in keys_of(paper) if key in found]
 
 
@@ -148,6 +148,25 @@ def _played(
         own=tuple(map(str, mirrors.get("own", ()))),
         baselines=tuple(map(str, mirrors.get("baselines", ()))),
     )
+
+
+def _elsewhere(one: Played, plans: Plans) -> Iterator[Played]:
+    """The same number where other tables of its paper print it, which a grid mirrors."""
+    for published in printed_again(one.published):
+        layout = plans.layout(published.key[0], published.table)
+        if layout and not layout["report"]["measured"]:
+            planned = max(plans.seeds(layout["mirrors"]), one.seeds)
+            judged = one.seeds == planned
+            yield replace(
+                one,
+                published=published,
+                verdict=one.verdict if judged else "",
+                band=one.band if judged else math.nan,
+                planned_seeds=planned,
+                row=_row(layout, published),
+                own=tuple(map(str, layout["mirrors"]["own"])),
+                baselines=tuple(map(str, layout["mirrors"]["baselines"])),
+            )
 
 
 def _axes_of(run: str, grid: dict) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def played(store, name: str = "paper_table1") -> list:
 
 
 def test_a_number_with_all_seeds_has_a_verdict_and_the_command_of_its_grid(store):
-    (one,) = played(store.add("cifar10 label-2", "fedavg", [0.52, 0.53, 0.54]))
+    one, _ = played(store.add("cifar10 label-2", "fedavg", [0.52, 0.53, 0.54]))  # Table 5 has it, too
     assert (one.published.key[:5], str(one.published)) == (
         ("fedconcat", "1", "cifar10", "label-2", "fedavg"),
         "53.6±0.8",
@@ -89,7 +89,7 @@ def test_a_number_with_all_seeds_has_a_verdict_and_the_command_of_its_grid(store
 
 
 def test_too_few_seeds_are_counted_without_a_verdict(store):
-    (one,) = played(store.add("cifar10 label-2", "fedavg", [0.53, None, None]))
+    one, _ = played(store.add("cifar10 label-2", "fedavg", [0.53, None, None]))
     assert (one.seeds, one.planned_seeds, one.verdict) == (1, 3, "")
     assert " --seeds 0 " in one.command
     text = page.render([one])
@@ -101,9 +101,10 @@ def test_a_rule_that_needs_no_stds_waits_for_all_seeds(store):
     """FedCat: 99.04 on mnist, dir-0.1; at most 0.3 points."""
     store.mirrors, store.verdict = {"paper": "fedcat", "table": 1}, "fedcat"
     setting = {"clients": 100, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
-    (one,) = played(store.add("mnist dir-0.1", "fedavg", [0.988], **setting), "fedcat_table1")
+    one, again = played(store.add("mnist dir-0.1", "fedavg", [0.988], **setting), "fedcat_table1")
+    assert (one.published.table, again.published.table) == ("1", "2")
     assert (one.seeds, one.planned_seeds, one.verdict) == (1, 3, "")
-    (one,) = played(store.add("mnist dir-0.5", "fedavg", [0.991, 0.992, 0.993], **setting), "fedcat_table1")[1:]
+    one, _ = played(store.add("mnist dir-0.5", "fedavg", [0.991, 0.992, 0.993], **setting), "fedcat_table1")[1::2]
     assert (one.seeds, one.verdict, one.band) == (3, "inside", 0.3)
     text = page.render([one])
     assert "| inside ±0.30 " in text and "1 at a budget that their paper leaves partly open" in text
@@ -135,7 +136,7 @@ def test_a_grid_that_mirrors_nothing_does_not_count(store):
 
 
 def test_a_run_that_diverged_has_been_played(store):
-    (one,) = played(store.add("cifar10 label-2", "fedavg", ["diverged"]))
+    one, _ = played(store.add("cifar10 label-2", "fedavg", ["diverged"]))
     assert (one.seeds, one.diverged, one.verdict) == (1, 1, "")
     assert "| (1 diverged) |" in page.render([one])
 
@@ -161,8 +162,12 @@ def test_a_number_in_two_grids_counts_once_with_the_most_seeds(store, tmp_path):
     played(few.add("cifar10 label-3", "fedavg", [0.5]))
     played(more.add("cifar10 label-2", "fedavg", [0.6, 0.6]))
     found = find_played(stores_in(tmp_path))
-    assert [(one.published.key[3], one.seeds) for one in found] == [("label-2", 2), ("label-3", 1)]
-    assert sum(count.played for count in count_tables(found, "fedconcat").values()) == 2
+    measured = [(one.published.table, one.published.key[3], one.seeds) for one in found]
+    assert measured == [(table, *one) for table in ("1", "5") for one in (("label-2", 2), ("label-3", 1))]
+    assert {table: count.played for table, count in count_tables(found, "fedconcat").items() if count.played} == {
+        "1": 2,
+        "5": 2,
+    }
 
 
 def test_winner_and_sign_count_for_complete_rows_only(store, read_published):
@@ -216,7 +221,8 @@ def test_a_run_counts_in_every_table_that_prints_its_number(tmp_path):
             finish(store, cell, 0.5)
     found = find_played([Store(tmp_path)])
     assert [one.published.key[1] for one in found] == ["1", "5"] and {*found[0].runs} == {*found[1].runs}
-    assert ["paper_figure8" in one.command for one in found] == [True, False]
+    assert found[0].command == found[1].command and found[1].row[:5] == ("fedconcat", "5", "cifar10", "label-2", None)
+    assert (found[0].own, found[1].own) == (("fedconcat",), ("dp-fedconcat",))
     assert "**2 of" in (text := page.render(found)) and ", by 1 run;" in text
 
 
