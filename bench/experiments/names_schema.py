@@ -35,6 +35,7 @@ class Printed(Part):
         names: those of this table alone. Rows and columns stand in the order in which their axis names them.
         without: axis of the report -> its values that the published table does not have.
         bold: what is bold in this table, as in `reports.published.printing`; none for what is in the paper's others.
+        caption: what the published caption says besides, in a sentence; left out at budgets other than the paper's.
     """
 
     rows: list[str] = []
@@ -42,6 +43,7 @@ class Printed(Part):
     names: OwnNames = {}
     without: dict[str, list[Any]] = {}
     bold: Literal["best", "own", "none"] | None = None
+    caption: str = ""
 
     def axes(self, rows: Sequence[str], columns: str) -> list[str]:
         """The axes of the published table, those of its rows first.

@@ -100,7 +100,8 @@ def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printi
         published = ", as published" * bool(grid["mirrors"] and not cells["searched"].any())
         parts.append(f"hyper-parameters chosen on {chosen_on}{published}")
     facts = "; ".join(filter(None, [*parts, bold, _budget(grid)]))
-    return facts and f"{facts[0].upper()}{facts[1:]}."
+    caption = "" if _budget(grid) else (grid["report"].get("printed") or {}).get("caption", "")
+    return " ".join(filter(None, [facts and f"{facts[0].upper()}{facts[1:]}.", caption]))
 
 
 def _what(report: Report, grid: dict) -> list[str]:

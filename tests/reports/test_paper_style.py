@@ -136,6 +136,13 @@ def test_nothing_but_the_published_layout_is_there_and_limits_of_numbers_are_mar
     ]
 
 
+def test_the_published_caption_is_said_at_the_papers_budget_alone(partial, store):
+    store.report["printed"] = {"caption": "Same cost."}
+    assert "(of 0, 1, 2). Same cost." in api.render(store.save(), "small_table", "paper", style="paper")
+    store.budget = "small"
+    assert "Same cost." not in api.render(store.save(), "small_table", "small", style="paper")
+
+
 def test_files_of_the_paper_style_have_names_of_their_own_and_no_csv(partial):
     paths = api.write(partial, "small_table", "paper", style="paper")
     assert {format: path.name for format, path in paths.items()} == {
