@@ -72,8 +72,9 @@ def check_axes(printed: Printed, rows: Sequence[str], columns: str, values: Mapp
     for axis, left_out in printed.without.items():
         require_known("axis in without", [axis], shown)
         known = [*dict.fromkeys(map(str, values.get(axis, ())))]
-        require_known(f"value of {axis} in without", [*map(str, left_out)], known)
-        if {*known} == {*map(str, left_out)}:
+        if known:
+            require_known(f"value of {axis} in without", [*map(str, left_out)], known)
+        if known and {*known} == {*map(str, left_out)}:
             raise ValueError(f"without leaves out every {axis}, so that nothing is printed; keep one.")
 
 

@@ -227,6 +227,17 @@ class StoredCell(TypedDict):
     tuned: NotRequired[ChosenParams]
 
 
+class StoredPrinted(TypedDict, total=False):
+    """How a published table is arranged, see `bench.experiments.names_schema.Printed`."""
+
+    rows: list[str]
+    columns: str
+    names: dict[str, dict[str, str]]
+    without: dict[str, list[Any]]
+    bold: Literal["best", "own", "none"]
+    caption: str
+
+
 class StoredLayout(TypedDict):
     """How the report lays out a stored grid, see `bench.experiments.grid_schema.Layout`."""
 
@@ -244,7 +255,7 @@ class StoredLayout(TypedDict):
     gains_over: NotRequired[dict[str, Any]]
     notes: NotRequired[list[str]]
     names: NotRequired[dict[str, dict[str, str]]]
-    printed: NotRequired[dict[str, Any]]
+    printed: NotRequired[StoredPrinted]
 
 
 class StoredMirrors(TypedDict):

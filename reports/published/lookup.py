@@ -17,8 +17,20 @@ _SUBJECT = ("paper", "table", "dataset", "partition", "algorithm", "variant", "m
 _SETTING = ("n_clients", "participation", "model")
 KEY = (*_SUBJECT, *_SETTING)  # together they tell the numbers of all papers apart
 
-LEFT_OPEN = {"fedcat": "its rounds, its seeds, and of which round its numbers are"}
-"""Paper -> what it does not say about the budget of its numbers, so that "its own budget" is partly a choice of its grids."""
+_LEFT_OPEN = {
+    ("fedcat", ""): "rounds, seeds, or of which round numbers are",
+    ("fedconcat", "2"): "whether rounds are doubled, or the seed",
+    ("fedconcat", "13"): "whether rounds are doubled, or the seed",
+    ("fedcollab", "2"): "the settings of its rivals",
+    ("ccvr", "1"): "the optimiser",
+    ("ccvr", "2"): "the optimiser, or clients and rounds beyond CIFAR-10",
+}
+
+
+def left_open(paper: str, table: str) -> str:
+    """What a paper does not say about the budget of a table's numbers, so that "its own budget" is partly a choice of the
+    grid; "" where that is not known."""
+    return _LEFT_OPEN.get((paper, ""), _LEFT_OPEN.get((paper, table), ""))
 
 
 @dataclass(frozen=True)

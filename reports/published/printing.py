@@ -47,9 +47,15 @@ PRINTING = {
 """Paper, as `reports.published.lookup` calls it -> how it prints."""
 
 
+def printed_of(grid: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How an expanded grid says that the published table is arranged, see `bench.experiments.names_schema.Printed`; {} if it
+    is as the report."""
+    return grid["report"].get("printed", {})
+
+
 def printing_of(grid: Mapping[str, Any]) -> Printing:
     """How the published table is printed that an expanded grid mirrors; one decimal and the best in bold for a grid of one's
     own."""
-    mirrors, bold = grid["mirrors"], (grid["report"].get("printed") or {}).get("bold")
+    mirrors, bold = grid["mirrors"], printed_of(grid).get("bold")
     printing = PRINTING.get(mirrors["paper"], Printing()) if mirrors else Printing()
     return replace(printing, bold=bold) if bold else printing

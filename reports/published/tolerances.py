@@ -1,4 +1,4 @@
-"""Tolerances: how far a measured mean may lie from a published one without contradicting it, one rule per paper.
+"""Tolerances: how far a measured mean may lie from a published one without contradicting it, by a rule for each paper.
 
 The papers define no such rule. The bands are this project's, derived from the std that each paper prints where it prints one.
 They are wide where stds are: a number inside may still be that of a method a few points away. Numbers are in percent, bands in
@@ -58,8 +58,8 @@ def rule(name: str) -> Rule:
 
 
 def _fedconcat(published: Published, std: float | None, seeds: int) -> float | None:
-    """Fixed for the tables without a std of the same kind; else about 2.4 standard errors of the difference of two means, since
-    the paper's stds, and ours beside them, are those of the population of three seeds."""
+    """Fixed for the tables without a std of the same kind; else about 2.4 standard errors of the difference of two means, if
+    the paper's stds are those of the population of three seeds, as ours beside them."""
     if published.table in ("2", "13"):
         return 3.0
     if published.table in ("3", "12"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench.files import write_file
-from reports.published.lookup import KEY, LEFT_OPEN, keys_of, papers
+from reports.published.lookup import KEY, keys_of, left_open, papers
 from reports.published.tolerances import rule
 from reports.reproduction.counts import Count, count_tables
 from reports.reproduction.played import Played
@@ -61,15 +61,14 @@ _NUMBERS = ("number", "published", "measured", "difference", "verdict", "seeds",
 
 def _summary(found: Count, played: Sequence[Played]) -> str:
     runs = len({run for one in played for run in one.runs})
-    verdicts = ", ".join(f"{found.verdicts[name]} {name} the tolerance" for name in ("inside", "near", "outside"))
-    partly = sum(one.published.key[0] in LEFT_OPEN for one in played)
-    open_budgets = f", {partly:,} at a budget that their paper leaves partly open" if partly else ""
-    judged = f"{found.verdicts.total()} have a verdict: {verdicts}" if found.verdicts else "None has a verdict yet"
+    different = len({(*one.published.key[:1], *one.published.key[2:], str(one.published)) for one in played})
+    verdicts = ", ".join(f"{found.verdicts[name]} {name}" for name in ("inside", "near", "outside"))
+    partly = sum(bool(left_open(*one.published.key[:2])) for one in played)
+    judged = f"Verdicts: {verdicts} the tolerance" if found.verdicts else "None has a verdict yet"
     return (
-        f"**{found.played:,} of {found.numbers:,} published numbers have been measured at their own budget**, by {runs:,} "
-        f"run{'s' * (runs != 1)}; {found.complete:,} of them with all seeds and settings{open_budgets}. "
-        f"{found.numbers - found.played:,} are still to be measured. "
-        f"{judged}."
+        f"**{found.played:,} of {found.numbers:,} published numbers have been measured at their own budget**: {different:,} "
+        f"different ones, by {runs:,} run{'s' * (runs != 1)}. With all seeds and settings: {found.complete:,}. At a budget "
+        f"that the paper leaves partly open: {partly:,}. Still to be measured: {found.numbers - found.played:,}. {judged}."
     )
 
 
@@ -143,9 +142,9 @@ def _notes(played: Sequence[Played]) -> Iterator[str]:
     """What verdicts mean, what papers leave open, and which models are taken for published ones."""
     for name in dict.fromkeys(one.rule for one in played if one.rule):
         yield f"Inside ({_method(name)}): {rule(name).text}. The band is a proposal of this harness, not the paper's."
-    for paper in dict.fromkeys(one.published.key[0] for one in played):
-        if left_open := LEFT_OPEN.get(paper):
-            yield f"{_method(paper)} does not print {left_open}; these are chosen here."
+    for paper, open_facts in dict.fromkeys((one.published.key[0], left_open(*one.published.key[:2])) for one in played):
+        if open_facts:
+            yield f"{_method(paper)} does not say {open_facts}; these are chosen here."
     model = KEY.index("model")
     for paper, own, published in dict.fromkeys(
         (one.published.key[0], one.model, one.published.key[model]) for one in played if one.model

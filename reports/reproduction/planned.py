@@ -21,13 +21,14 @@ class Plans:
         self._specs = {name: spec for name, spec in specs.items() if spec.mirrors}
 
     def layout(self, paper: str, table: str) -> dict[str, Any] | None:
-        """Report and mirrors of the first grid that mirrors a published table, as a stored grid has them; None without one."""
-        specs = (
+        """Report and mirrors of the grid that mirrors a published table, as a stored grid has them; None without one. Grids of
+        figures mirror the tables whose numbers they draw, too, with fewer of the paper's methods."""
+        found = [
             spec for spec in self._specs.values() if (spec.mirrors.paper, str(spec.mirrors.table)) == (paper, table)
-        )
-        return next(
-            ({"report": spec.report.model_dump(), "mirrors": spec.mirrors.model_dump()} for spec in specs), None
-        )
+        ]
+        spec = max(found, key=lambda spec: len(spec.mirrors.own), default=None)
+        parts = {"report": spec.report, "mirrors": spec.mirrors} if spec else {}
+        return {key: part.model_dump(exclude_none=True) for key, part in parts.items()} or None
 
     def own_seeds(self, grid: Mapping[str, Any]) -> list[int] | None:
         """The seeds that a stored grid has by itself, sorted; None for a grid that is not one of these."""

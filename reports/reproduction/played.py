@@ -124,6 +124,7 @@ def _played(
     points = [json.loads(point) for point in dict.fromkeys(json.dumps(one["choice"], sort_keys=True) for one in alike)]
     seeds, settings = int(cell.done + cell.diverged), max(plans.settings(grid, alike[0]), len(points))
     planned = max(plans.seeds(mirrors), seeds)
+    contest = (plans.layout(*cell.published.key[:2]) or grid)["mirrors"]
     verdict = cell.verdict if len(points) == settings and seeds == planned else ""
     std = None if math.isnan(cell.std) else cell.std
     return Played(
@@ -145,8 +146,8 @@ def _played(
         model=cell.model if cell.model in taken_for(grid) else "",
         row=row,
         contender=contender,
-        own=tuple(map(str, mirrors.get("own", ()))),
-        baselines=tuple(map(str, mirrors.get("baselines", ()))),
+        own=tuple(map(str, contest.get("own", ()))),
+        baselines=tuple(map(str, contest.get("baselines", ()))),
     )
 
 
@@ -154,7 +155,7 @@ def _elsewhere(one: Played, plans: Plans) -> Iterator[Played]:
     """The same number where other tables of its paper print it, which a grid mirrors."""
     for published in printed_again(one.published):
         layout = plans.layout(published.key[0], published.table)
-        if layout and not layout["report"]["measured"]:
+        if layout and "measured" not in layout["report"]:
             planned = max(plans.seeds(layout["mirrors"]), one.seeds)
             judged = one.seeds == planned
             yield replace(

@@ -180,7 +180,7 @@ def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ",
         if len(judged):
             yield (
                 f"Inside: {rule(grid['verdict']).text}. The band is a proposal of this harness, not the paper's. "
-                f"Inside are {inside} of {len(judged)} judged cells."
+                f"Inside are {inside} of {len(judged)} judged cells, by the seeds of this table."
             )
         if not all(published.same_setting for published in compared["published"]):
             yield "No verdict where clients, participation or model differ from the published setting."

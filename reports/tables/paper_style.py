@@ -10,7 +10,7 @@ import pandas as pd
 
 from bench.experiments.labels import contender
 from bench.results.metrics import ACCURACIES, METRICS
-from reports.published.printing import Printing, printing_of
+from reports.published.printing import Printing, printed_of, printing_of
 from reports.tables import measured as measured_tables
 from reports.tables.aggregate import compared_keys, contenders_of, contest_keys, label, split_of
 from reports.tables.footnotes import ROUNDS_OF
@@ -58,11 +58,16 @@ def as_printed(report: Report, grid: dict) -> Report:
 
 
 def _published_ones(cells: pd.DataFrame, grid: dict) -> pd.DataFrame:
-    """The cells without those that the published table does not have."""
-    left_out = (grid["report"].get("printed") or {}).get("without") or {}
-    for axis, values in left_out.items():
-        cells = cells[~cells[axis].isin([*map(str, values)])]
-    return cells
+    """The cells without those that the published table does not have; raises ValueError if none is left."""
+    kept = cells
+    for axis, values in printed_of(grid).get("without", {}).items():
+        if axis in kept:
+            kept = kept[~kept[axis].isin([*map(str, values)])]
+    if kept.empty and not cells.empty:
+        raise ValueError(
+            f"{grid['grid']} has no cell that its published table prints; run others, or use the style check."
+        )
+    return kept
 
 
 def _marks(tables: Sequence[Table]) -> dict[tuple[str, ...], str]:
@@ -99,8 +104,9 @@ def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printi
     if chosen_on := " and ".join(_chosen_on(name, grid) for name in cells["chosen_on"].unique() if name):
         published = ", as published" * bool(grid["mirrors"] and not cells["searched"].any())
         parts.append(f"hyper-parameters chosen on {chosen_on}{published}")
-    facts = "; ".join(filter(None, [*parts, bold, _budget(grid)]))
-    caption = "" if _budget(grid) else (grid["report"].get("printed") or {}).get("caption", "")
+    budget = _budget(grid)
+    facts = "; ".join(filter(None, [*parts, bold, budget]))
+    caption = "" if budget else printed_of(grid).get("caption", "")
     return " ".join(filter(None, [facts and f"{facts[0].upper()}{facts[1:]}.", caption]))
 
 
@@ -174,19 +180,19 @@ def _limits_of(cell: Any, names: Names) -> tuple[str, ...]:
 
 
 def _bare(cells: pd.DataFrame, table: Table, grid: dict) -> Table:
-    """A measured table without what is published, and without axes that have one value."""
+    """A measured table without what is published; that of a paper has no axes of one value, which its text names."""
 
     def show(cell: Any, shown: Cell) -> Cell:
         return replace(shown, caveats=(*shown.caveats, *filter(None, [cell.few])), published=())
 
-    told_apart = [key for key in table.row_keys if cells[key].nunique() > 1]
+    told_apart = [key for key in table.row_keys if cells[key].nunique() > 1] if grid["mirrors"] else []
     return measured_tables.arrange(cells, told_apart or table.row_keys, grid, show)
 
 
 def _printed_layout(grid: dict) -> dict:
     """The grid with the rows and columns of the published table, in its order."""
     report = grid["report"]
-    printed = report.get("printed") or {}
+    printed = printed_of(grid)
     rows, columns = printed.get("rows") or report["rows"], printed.get("columns") or report["columns"]
     if not printed:
         return grid
@@ -221,7 +227,7 @@ def _table(cells: pd.DataFrame, grid: dict, layout: dict, printing: Printing) ->
         raise ValueError(
             f"{grid['grid']} has cells that its published layout ({', '.join(axes)}) cannot tell apart; use the style check."
         )
-    names = names.with_own((grid["report"].get("printed") or {}).get("names", {}))
+    names = names.with_own(printed_of(grid).get("names", {}))
     shown = arrange(cells.assign(bold=bold), layout, metric, show=lambda cell: _show(cell, printing, names))
     return replace(shown, names=names, merged=True)
 
@@ -237,7 +243,7 @@ def _bold(cells: pd.DataFrame, grid: dict, printing: Printing) -> pd.Series:
     found = found[found["partition"] != "none"]  # all data in one place competes with nobody
     contests = [found[key] for key in contest_keys(grid)]
     scores = merits(found, metric, printing.digits)
-    is_own = contenders_of(found, grid).isin([str(name) for name in grid["mirrors"].get("own", ())])
+    is_own = contenders_of(found, grid).isin([str(name) for name in (grid["mirrors"] or {}).get("own", ())])
     best_other = scores.where(~is_own).groupby(contests).transform("max")
     ahead = is_own & ~(scores < best_other)
     bold = ahead | (~is_own & (scores == best_other) & ~ahead.groupby(contests).transform("any"))

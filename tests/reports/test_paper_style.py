@@ -18,6 +18,7 @@ from bench.errors import ConfigError
 from bench.experiments.cells import ordered, to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, make_grid
+from bench.results.store import Store
 from reports import api
 from reports.formats import latex, markdown
 from reports.tables import paper_style, report
@@ -134,6 +135,33 @@ def test_nothing_but_the_published_layout_is_there_and_limits_of_numbers_are_mar
         "- †: 2/3 seeds.",
         "- –: diverged.",
     ]
+
+
+def test_own_methods_of_no_paper_and_no_printed_cell_are_no_crash(store):
+    store.mirrors, store.report["printed"] = None, {"bold": "own"}
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.6] * 3)
+    text = api.render(store.save(), "small_table", "paper", style="paper")
+    assert "**60.0±0.0**" in text and "**50" not in text
+    store.report["printed"] = {"without": {"algorithm": ["fedavg", "moon"]}}
+    with pytest.raises(ValueError, match="small_table has no cell that its published table prints; run others, or use"):
+        api.render(store.save(), "small_table", "paper", style="paper")
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        {"without": ["algorithm"]},
+        {"without": {"algorithm": 5}},
+        {"caption": 5},
+        {"bold": ["x"]},
+        {"rows": "dataset"},
+        3,
+    ],
+)
+def test_a_stored_grid_with_another_printed_table_is_damaged(store, printed):
+    store.report["printed"] = printed
+    store.add("cifar10 label-2", "fedavg", [0.5])
+    assert Store(store.save()).grid("small_table@paper") is None
 
 
 def test_the_published_caption_is_said_at_the_papers_budget_alone(partial, store):

@@ -74,7 +74,7 @@ def test_a_number_with_all_seeds_has_a_verdict_and_the_command_of_its_grid(store
     only = "dataset=cifar10,partition=label-2,algorithm=fedavg"
     assert one.command == f"python -m bench run --grid paper_table1 --only {only} --data-dir data"
     text = page.render([one])
-    assert "**1 of" in text and "by 3 runs; 1 of them with all seeds and settings." in text
+    assert "**1 of" in text and "by 3 runs. With all seeds and settings: 1." in text
     *_, line = [line for line in text.splitlines() if line.startswith("| FedConcat, 1:")]
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
     assert cells[:-1] == [
@@ -94,7 +94,7 @@ def test_too_few_seeds_are_counted_without_a_verdict(store):
     assert " --seeds 0 " in one.command
     text = page.render([one])
     assert "| none yet, seeds are missing " in text and "| 1 of 3 " in text
-    assert "**1 of" in text and "; 0 of them with all seeds" in text
+    assert "**1 of" in text and "With all seeds and settings: 0." in text
 
 
 def test_a_rule_that_needs_no_stds_waits_for_all_seeds(store):
@@ -107,11 +107,8 @@ def test_a_rule_that_needs_no_stds_waits_for_all_seeds(store):
     one, _ = played(store.add("mnist dir-0.5", "fedavg", [0.991, 0.992, 0.993], **setting), "fedcat_table1")[1::2]
     assert (one.seeds, one.verdict, one.band) == (3, "inside", 0.3)
     text = page.render([one])
-    assert "| inside ±0.30 " in text and "1 at a budget that their paper leaves partly open" in text
-    assert (
-        "- FedCat does not print its rounds, its seeds, and of which round its numbers are; these are chosen here."
-        in text
-    )
+    assert "| inside ±0.30 " in text and "At a budget that the paper leaves partly open: 1." in text
+    assert "- FedCat does not say rounds, seeds, or of which round numbers are; these are chosen here." in text
 
 
 def test_what_differs_from_the_paper_does_not_count(store):
@@ -170,6 +167,20 @@ def test_a_number_in_two_grids_counts_once_with_the_most_seeds(store, tmp_path):
     }
 
 
+def test_own_methods_are_those_of_the_table_whichever_grid_has_the_numbers(store, read_published, tmp_path):
+    """Table 5 has FedAvg as well, and FedConcat-ID is not its own method; Figure 8 has Table 1 without FedConcat-ID."""
+    first, second = (type(store)(tmp_path / name) for name in ("a", "b"))
+    first.mirrors = {"paper": "fedconcat", "table": 5, "own": ["dp-fedconcat"]}
+    played(first.add("cifar10 label-2", "fedavg", [0.5]), "paper_table5")
+    row = [line for line in read_published("fedconcat") if line["table"] == "1"]
+    for line in row:
+        if (line["dataset"], line["partition"]) == ("cifar10", "label-2"):
+            second.add("cifar10 label-2", line["algorithm"], [float(line["mean"]) / 100])
+    played(second)
+    counts = count_tables(find_played(stores_in(tmp_path)), "fedconcat")["1"]
+    assert (counts.rows, counts.signs, counts.compared) == (1, 2, 2)
+
+
 def test_winner_and_sign_count_for_complete_rows_only(store, read_published):
     """As published fedconcat is ahead of all baselines; fedconcat-id is not, here, but published."""
     store.mirrors |= {"own": ["fedconcat", "fedconcat-id"]}
@@ -222,8 +233,8 @@ def test_a_run_counts_in_every_table_that_prints_its_number(tmp_path):
     found = find_played([Store(tmp_path)])
     assert [one.published.key[1] for one in found] == ["1", "5"] and {*found[0].runs} == {*found[1].runs}
     assert found[0].command == found[1].command and found[1].row[:5] == ("fedconcat", "5", "cifar10", "label-2", None)
-    assert (found[0].own, found[1].own) == (("fedconcat",), ("dp-fedconcat",))
-    assert "**2 of" in (text := page.render(found)) and ", by 1 run;" in text
+    assert (found[0].own, found[1].own) == (("fedconcat", "fedconcat-id"), ("dp-fedconcat",))
+    assert "**2 of" in (text := page.render(found)) and ": 1 different ones, by 1 run. " in text
 
 
 @pytest.mark.parametrize(
