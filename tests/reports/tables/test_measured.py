@@ -174,15 +174,17 @@ def test_in_the_style_of_the_paper_names_and_numbers_stand_alone(heads, mirrored
         api.render(folder, "small_table", "paper", format=format, style="paper") for format in ("md", "tex", "html")
     )
     rows = [re.sub(" +", " ", line) for line in text.splitlines() if line.startswith("| ")]
+    heading, partition = ("", "") if mirrored else (" Partition |", " #C = 2 |")  # a paper's has no axis of one value
     assert rows[:3] == [
-        "| Dataset | Encoder | Exchange | Classification loss | Reconstruction loss |",
-        "| FMNIST | f_e1 | no | **0.0235±0.0000** | 0.0700±0.0000 |",
-        "| | | yes | 0.2000±0.0000 | **0.0600±0.0000** |",
+        f"| Dataset |{heading} Encoder | Exchange | Classification loss | Reconstruction loss |",
+        f"| FMNIST |{partition} f_e1 | no | **0.0235±0.0000** | 0.0700±0.0000 |",
+        f"| |{' |' * (not mirrored)} | yes | 0.2000±0.0000 | **0.0600±0.0000** |",
     ]
-    assert rows[5] == "| SVHN | f_e1 | no | 0.0235† | 0.0700† |"
+    assert rows[5] == f"| SVHN |{partition} f_e1 | no | 0.0235† | 0.0700† |"
     below = "Mean±std (population) over 1 to 2 seeds (of 0, 1).\n\n- †: 1/2 seeds.\n"
     assert text.endswith(below) and "0.2345" not in text and "A note" not in text
-    assert r"FMNIST & $f_{e1}$ & no & \textbf{0.0235$\pm$0.0000} & " in tex and "0.2345" not in tex
+    where = "FMNIST & " if mirrored else r"FMNIST & $\#C=2$ & "
+    assert where + r"$f_{e1}$ & no & \textbf{0.0235$\pm$0.0000} & " in tex and "0.2345" not in tex
     assert "0.0235±0.0000" in page and "0.2345" not in page and 'id="curves"' not in page
 
 
