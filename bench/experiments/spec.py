@@ -56,6 +56,8 @@ class TuningOptions:
         usual = TuningOptions(space=ALL) if self.compares else TuningOptions()
         others = {key: getattr(self, key) for key in ("space", "metric", "validation_share")}
         own = {key: value for key, value in others.items() if value != getattr(usual, key)}
+        if "space" in own:  # files by their names, never by their paths
+            own["space"] = ",".join(Path(part).name for part in self.spaces)
         seeds = {} if self.search_seeds is None else {"search_seeds": ",".join(map(str, sorted(self.search_seeds)))}
         return {"tuned": VALIDATION, "searcher": searcher} | own | seeds
 
