@@ -113,7 +113,9 @@ def test_the_protocol_of_a_grid_is_part_of_the_budget_paper_and_no_other_search_
     assert ExperimentSpec(grid, tuning=other).label == f"mine@paper+search_seeds=1+{tuned}"
     assert ExperimentSpec(grid, "small", tuning=PROTOCOL).label == f"mine@small+search_seeds=0+{tuned}"
     own_file = TuningOptions("random", samples=2, space="/home/me/lr.yaml,own", compares=True)
-    assert ExperimentSpec(grid, tuning=own_file).label == "mine@paper+searcher=random+space=lr.yaml,own+tuned=validation"
+    assert (
+        ExperimentSpec(grid, tuning=own_file).label == "mine@paper+searcher=random+space=lr.yaml,own+tuned=validation"
+    )
     on_test = make_grid("mine", {**GRID, "tuning": [{**SET, "chosen_on": "test"}]})
     assert ExperimentSpec(on_test, tuning=PROTOCOL).label == f"mine@paper+search_seeds=0+{tuned}"
 
