@@ -19,6 +19,7 @@ class Outcome(NamedTuple):
         runs: their ids, a run per seed.
         scores: of the runs in their last round, in [0, 1], 0 for one that diverged; of stopped ones in the last that all have.
         rounds: that all of them have trained, the rest of those that diverged included.
+        trained: rounds of all runs together, without those after a divergence.
         complete: whether all runs were trained to the end.
         diverged: number of runs that diverged.
         from_others: whether other searches have trained it.
@@ -28,6 +29,7 @@ class Outcome(NamedTuple):
     runs: tuple[str, ...]
     scores: tuple[float, ...]
     rounds: int
+    trained: int
     complete: bool
     diverged: int = 0
     from_others: bool = False

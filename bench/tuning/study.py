@@ -139,7 +139,10 @@ class Study:
                 complete, rounds = not stopped, min(stopped, default=self.search.template.rounds)
                 diverged = sum(one.status == "diverged" for one in ended)
                 scores = tuple(one.at(rounds) for one in ended)
-                found[runs] = Outcome(params, runs, scores, rounds, complete, diverged, params in self._elsewhere)
+                trained = sum(one.rounds for one in ended)
+                found[runs] = Outcome(
+                    params, runs, scores, rounds, trained, complete, diverged, params in self._elsewhere
+                )
         return sorted(found.values(), key=lambda one: (not one.complete, -one.rounds * (not one.complete), -one.mean))
 
     def _read_proposed(self) -> list[dict]:

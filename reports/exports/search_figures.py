@@ -1,12 +1,25 @@
 """Figures of a search: Optuna's own, in the style of all others, and how many configurations survived each rung."""
 
 import warnings
+from collections.abc import Mapping
 
 from bench.tuning.outcomes import Outcome
-from bench.tuning.search import stops
+from bench.tuning.search import Search, stops
 from bench.tuning.study import Study
 from reports.figures.lines import STYLE
 from reports.figures.style import COLOURS
+from reports.tables.names import Name, Names, axis_label
+
+
+def title(search: Search) -> str:
+    """What is searched, for people: "FedProx on CIFAR-10, Dir(0.5)"; a method around others comes last, "MOON + CCVR"."""
+    config, names = search.template.canonical(), Names()
+    methods, inner = [], config["algorithm"]
+    while isinstance(inner, Mapping):
+        methods.insert(0, names.value("algorithm", inner["name"]))
+        inner = inner.get("base")
+    place = names.together(("dataset", "partition"), (config["dataset"], config["partition"]))
+    return Name.join([Name.join(methods, " + "), place], " on ").plain
 
 
 def draw(study: Study, outcomes: list[Outcome]) -> dict:
@@ -27,7 +40,7 @@ def draw(study: Study, outcomes: list[Outcome]) -> dict:
             found["slice"] = plots.plot_slice(study.optuna, target_name=name)
         if len(values) > 1 and len(study.search.space) > 1:
             found["importance"] = plots.plot_param_importances(study.optuna, target_name=name)
-    drawn = {title: _in_style(axes, study, name) for title, axes in found.items()}
+    drawn = {kind: _in_style(axes, study, name) for kind, axes in found.items()}
     if study.search.scheduler != "none" and outcomes:
         drawn["rungs"] = _rungs(study, outcomes)
     return drawn
@@ -41,7 +54,6 @@ def _in_style(axes, study: Study, metric: str):
     figure = (axes if hasattr(axes, "figure") else axes.flat[0]).figure
     panels = [one for one in figure.axes if one.get_label() != "<colorbar>"]
     figure.set_size_inches(max(4.6, 2.6 * len(panels)), 2.8)
-    config = study.search.template
     for one in figure.axes:
         for loc in ("left", "center"):
             one.set_title("", loc=loc)
@@ -49,9 +61,9 @@ def _in_style(axes, study: Study, metric: str):
             legend.remove()
         if len(one.get_legend_handles_labels()[0]) > 1:
             one.legend(loc="best", facecolor="white")
-    for title in figure.texts:
-        title.set_text("")
-    figure.suptitle(f"{config.algorithm['name']} on {config.dataset}, {config.partition}")
+    for text in figure.texts:
+        text.set_text("")
+    figure.suptitle(title(study.search))
     for text in figure.findobj(Text):
         text.set(fontsize=STYLE["font.size"], color="black")
     for one in figure.axes:
@@ -63,6 +75,11 @@ def _in_style(axes, study: Study, metric: str):
         one.grid(color=STYLE["grid.color"], linewidth=STYLE["grid.linewidth"])
         for spine in one.spines.values():
             spine.set(edgecolor="black", linewidth=STYLE["axes.linewidth"])
+        if one.get_xlabel() in study.search.space:
+            one.set_xlabel(axis_label(one.get_xlabel()))
+        keys = [label.get_text() for label in one.get_yticklabels()]
+        if keys and {*keys} <= study.search.space.keys():  # of importances
+            one.set_yticks(one.get_yticks(), [axis_label(key) for key in keys])
         of_trials = one.get_xlabel() == "Trial"
         if of_trials or one.get_ylabel() == "Trial":
             (one.xaxis if of_trials else one.yaxis).set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

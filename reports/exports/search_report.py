@@ -13,6 +13,7 @@ from bench.tuning.search import Search
 from bench.tuning.study import Study
 from reports.exports import search_figures
 from reports.figures import lines as figures
+from reports.tables.names import Names
 
 
 def write(study: Study, outcomes: list[Outcome], with_figures: bool = True) -> list[Path]:
@@ -35,9 +36,9 @@ def write(study: Study, outcomes: list[Outcome], with_figures: bool = True) -> l
 def configurations(study: Study, outcomes: list[Outcome]) -> pd.DataFrame:
     """One line per configuration, the best first.
 
-    Columns: its hyper-parameters; mean and std (population) over seeds of the validation metric in percent; rounds; whole
-    (whether it was trained for all rounds); diverged (number of seeds); found (whether another search had trained it);
-    run_ids.
+    Columns: its hyper-parameters; mean and std (population) over seeds of the validation metric in percent; rounds; trained
+    (rounds of all seeds together); whole (whether it was trained for all rounds); diverged (number of seeds); found (whether
+    another search had trained it); run_ids.
     """
     lines = []
     for one in outcomes:
@@ -46,12 +47,13 @@ def configurations(study: Study, outcomes: list[Outcome]) -> pd.DataFrame:
             "mean": scores.mean(),
             "std": scores.std(ddof=0) if len(scores) > 1 else float("nan"),
             "rounds": one.rounds,
+            "trained": one.trained,
             "whole": one.complete,
             "diverged": one.diverged,
             "found": one.from_others,
         }
         lines.append({**one.params, **numbers, "run_ids": " ".join(one.runs)})
-    numbers = ("mean", "std", "rounds", "whole", "diverged", "found")
+    numbers = ("mean", "std", "rounds", "trained", "whole", "diverged", "found")
     return pd.DataFrame(lines, columns=[*study.search.space, *numbers, "run_ids"])
 
 
@@ -70,9 +72,10 @@ def markdown(study: Study, table: pd.DataFrame, alike: int) -> str:
         ]
         for line in table.to_dict("records")
     ]
-    header = [*search.space, f"validation {search.metric.replace('_', ' ')} (%)", "rounds"]
+    searched = [Names().heading(key).plain for key in search.space]
+    header = [*searched, f"validation {search.metric.replace('_', ' ')} (%)", "rounds"]
     body = tabulate(rows, header, tablefmt="pipe", stralign="left", disable_numparse=True)
-    title = f"# Search: {config.algorithm['name']} on {config.dataset}, {config.partition}"
+    title = f"# Search: {search_figures.title(search)}"
     return f"{title}\n\n{body}\n\n" + "\n".join(f"- {note}" for note in _notes(study.search, table, alike)) + "\n"
 
 
@@ -83,12 +86,17 @@ def _notes(search: Search, table: pd.DataFrame, alike: int) -> Iterator[str]:
     share = f"{search.template.validation_share:.0%} of each class of each client"
     yield f"{of_seeds} in the last trained round; {share} was set aside; no test image was read."
     for key, parameter in search.space.items():
-        yield f"{key}: {parameter.describe(search.searcher)}; {parameter.origin(search.searcher)}."
+        name = Names().heading(key).plain
+        yield f"{name}: {parameter.describe(search.searcher)}; {parameter.origin(search.searcher)}."
     yield f"Searcher {search.searcher}, scheduler {search.scheduler}; {search.wanted} configurations to try."
     if found := table["found"].sum():
         yield f"{found} of the configurations were found in the store: other searches had trained them."
     if alike > 1:
         yield f"{alike} configurations print alike at the top: what is chosen among them means little."
+    own = table[~table["found"].astype(bool)]
+    if search.scheduler != "none" and len(own):
+        asked, trained = search.template.rounds * len(search.configs) * len(own), own["trained"].sum()
+        yield f"Trained: {trained} of the {asked} rounds that {len(own)} configurations have without a scheduler."
     if search.scheduler != "none" and not table["whole"].all():
         yield f"Figures of values are of the {table['whole'].sum()} configurations that were trained to the end."
 

@@ -190,6 +190,29 @@ def test_the_winner_is_the_best_mean_among_what_was_trained_to_the_end(store):
     assert {path.suffix for path in paths} == {".md", ".csv", ".png", ".pdf", ".svg"}
 
 
+def test_a_report_says_how_many_rounds_a_scheduler_has_saved(store):
+    study = Study(make(searcher="random", scheduler="asha", samples=3), store)
+    for scores, how in (
+        ((0.5, 0.6), {}),
+        ((0.1, 0.2), {"status": "stopped", "rounds": 1}),
+        ((0.0, 0.0), {"status": "diverged", "rounds": 4}),
+    ):
+        try_next(study, store, *scores, **how)
+    path = search_report.write(study, study.outcomes(), with_figures=False)[0]
+    assert "\n- Trained: 28 of the 54 rounds that 3 configurations have without a scheduler.\n" in path.read_text()
+
+
+def test_a_report_has_names_for_people(store):
+    study = Study(make("ccvr", {"base": "moon"}, searcher="random", samples=1), store)
+    try_next(study, store, 0.5, 0.6)
+    outcomes = study.outcomes()
+    text = search_report.write(study, outcomes, with_figures=False)[0].read_text()
+    assert text.startswith("# Search: MOON + CCVR on Digits, #C = 2\n\n| M_c ") and "\n- M_c: " in text
+    figure = search_figures.draw(study, outcomes)["slice"]
+    assert figure.axes[0].get_xlabel() == "Virtual per class ($M_c$)"
+    assert figure.get_suptitle() == "MOON + CCVR on Digits, #C = 2"
+
+
 def test_a_report_says_what_was_found_and_that_the_best_print_alike(store):
     search = make("fedconcat", STAGES, searcher="optuna", samples=5)
     for clusters in (2, 3):
