@@ -20,6 +20,7 @@ import ray  # isort: skip
 from ray import tune  # isort: skip
 
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
+_STARTS = 2  # Ray gives its own processes 30 seconds to start, which a busy machine may need for the first time
 _OBJECT_STORE_BYTES = 256 * 2**20  # enough: datasets are memory-mapped files, which do not go through it
 _SILENT: Any = {"log_to_driver": False, "logging_level": logging.ERROR}
 
@@ -125,15 +126,19 @@ def _join(address: str, threads: int) -> None:
 
 
 def _start_local(threads: int) -> None:
-    """Starts Ray on this machine; raises ValueError if it does not start."""
+    """Starts Ray on this machine; raises ValueError if it does not start, twice."""
     ray_environment.prepare_local(threads)
-    try:
-        ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **_SILENT)
-    except Exception as error:  # Ray has no error of its own for it
-        raise ValueError(
-            f"Ray did not start ({_first_line(error)}); the machine may be too busy. Nothing is lost: try the same command "
-            "again."
-        ) from error
+    for attempt in range(_STARTS):
+        try:
+            ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **_SILENT)
+            return
+        except Exception as error:  # Ray has no error of its own for it
+            ray.shutdown()
+            if attempt == _STARTS - 1:
+                raise ValueError(
+                    f"Ray did not start ({_first_line(error)}); the machine may be too busy. Nothing is lost: try the same "
+                    "command again."
+                ) from error
 
 
 def _first_line(error: Exception) -> str:

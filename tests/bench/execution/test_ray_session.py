@@ -28,6 +28,28 @@ def test_the_handler_of_sigterm_is_restored_afterwards(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before != during[0]
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+def test_ray_that_does_not_start_in_time_is_started_once_more(failures, monkeypatch):
+    tried, shut_down = [], []
+
+    def init(**options):
+        tried.append(options["address"])
+        if len(tried) <= failures:
+            raise RuntimeError("The current node timed out during startup.\nMore of it.")
+
+    monkeypatch.setattr(ray_session.ray_environment, "prepare_local", lambda threads: None)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: shut_down.append(len(tried)))
+    if failures == 1:
+        ray_session._start_local(1)
+    else:
+        with pytest.raises(
+            ValueError, match=r"^Ray did not start \(The current node timed out during startup\.\); the machine"
+        ):
+            ray_session._start_local(1)
+    assert tried == ["local", "local"] and shut_down == [*range(1, failures + 1)]
+
+
 def test_what_ray_says_of_dead_processes_goes_to_the_log_and_not_to_the_terminal(tmp_path, capsys):
     def say(text):
         data = {"lines": [text], "pid": "raylet", "is_err": False}
