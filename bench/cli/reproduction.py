@@ -22,7 +22,7 @@ def reproduction(
 ) -> None:
     """List every published number that has been measured at its own budget, and the command that measures it."""
     with explained():
-        from reports.reproduction import page, played
+        from reports.reproduction import page, planned, played
 
         stores, mistakes = [], []
         for folder in folders:
@@ -39,7 +39,8 @@ def reproduction(
             raise ValueError(" ".join(mistakes))
         for store in stores:
             name_damaged(store)
-        text = page.render(played.find_played(stores))
+        plans = planned.Plans()
+        text = page.render(played.find_played(stores, plans), plans)
         if write:
             page.write(write, text)
             say(f"Saved: {write}")

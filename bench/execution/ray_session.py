@@ -20,7 +20,7 @@ import ray  # isort: skip
 from ray import tune  # isort: skip
 
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
-_STARTS = 2  # Ray gives its own processes 30 seconds to start, which a busy machine may need for the first time
+_STARTS = 2  # Ray gives its own processes 30 seconds to start, which is little on a busy machine
 _OBJECT_STORE_BYTES = 256 * 2**20  # enough: datasets are memory-mapped files, which do not go through it
 _SILENT: Any = {"log_to_driver": False, "logging_level": logging.ERROR}
 
@@ -126,7 +126,7 @@ def _join(address: str, threads: int) -> None:
 
 
 def _start_local(threads: int) -> None:
-    """Starts Ray on this machine; raises ValueError if it does not start, twice."""
+    """Starts Ray on this machine, once more if its time is over; raises ValueError if it does not start."""
     ray_environment.prepare_local(threads)
     for attempt in range(_STARTS):
         try:
@@ -134,7 +134,7 @@ def _start_local(threads: int) -> None:
             return
         except Exception as error:  # Ray has no error of its own for it
             ray.shutdown()
-            if attempt == _STARTS - 1:
+            if attempt == _STARTS - 1 or "timed out" not in str(error):
                 raise ValueError(
                     f"Ray did not start ({_first_line(error)}); the machine may be too busy. Nothing is lost: try the same "
                     "command again."

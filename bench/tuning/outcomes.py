@@ -19,7 +19,8 @@ class Outcome(NamedTuple):
         runs: their ids, a run per seed.
         scores: of the runs in their last round, in [0, 1], 0 for one that diverged; of stopped ones in the last that all have.
         rounds: that all of them have trained, the rest of those that diverged included.
-        trained: rounds of all runs together, without those after a divergence.
+        trained: rounds of all runs together.
+        saved: rounds that those of them lack which were stopped.
         complete: whether all runs were trained to the end.
         diverged: number of runs that diverged.
         from_others: whether other searches have trained it.
@@ -30,6 +31,7 @@ class Outcome(NamedTuple):
     scores: tuple[float, ...]
     rounds: int
     trained: int
+    saved: int
     complete: bool
     diverged: int = 0
     from_others: bool = False

@@ -58,6 +58,16 @@ class Search:
         return next(iter(self.configs.values()))
 
     @property
+    def methods(self) -> list[str]:
+        """The method, behind the one that it wraps unless that is FedAvg: ["ccvr"], or ["moon", "ccvr"]."""
+        found: list[str] = []
+        method = self.template.canonical()["algorithm"]
+        while isinstance(method, Mapping):
+            found.insert(0, method["name"])
+            method = method.get("base")
+        return found[1:] if len(found) > 1 and found[0] == "fedavg" else found
+
+    @property
     def name(self) -> str:
         """Name of its files. Searches whose numbers are not comparable have different names; more samples continue a search."""
         config = self.template

@@ -215,10 +215,8 @@ def _train_bases(
 
 
 def title_of(search: Search) -> str:
-    """A search for people."""
-    config = search.template
-    base = config.algorithm.get("base")
-    method = config.algorithm["name"] + (f" with base {base['name']}" if base and base["name"] != "fedavg" else "")
+    """A search on the terminal."""
+    config, method = search.template, " with base ".join(reversed(search.methods))
     return (
         f"{config.dataset} {config.partition} {method}: {', '.join(search.space)}; {search.wanted} "
         f"configurations, seeds {', '.join(map(str, search.configs))}"

@@ -134,16 +134,25 @@ class Study:
         for params in counting:
             runs = tuple(self.search.runs(params))
             if all(run in self._runs for run in runs):
-                ended = [self._runs[run] for run in runs]
-                stopped = [one.rounds for one in ended if not one.complete]
-                complete, rounds = not stopped, min(stopped, default=self.search.template.rounds)
-                diverged = sum(one.status == "diverged" for one in ended)
-                scores = tuple(one.at(rounds) for one in ended)
-                trained = sum(one.rounds for one in ended)
-                found[runs] = Outcome(
-                    params, runs, scores, rounds, trained, complete, diverged, params in self._elsewhere
-                )
+                found[runs] = self._outcome(params, runs)
         return sorted(found.values(), key=lambda one: (not one.complete, -one.rounds * (not one.complete), -one.mean))
+
+    def _outcome(self, params: dict, runs: tuple[str, ...]) -> Outcome:
+        """What a configuration has reached whose runs have all ended."""
+        ended, last = [self._runs[run] for run in runs], self.search.template.rounds
+        stopped = [one.rounds for one in ended if not one.complete]
+        rounds = min(stopped, default=last)
+        return Outcome(
+            params=params,
+            runs=runs,
+            scores=tuple(one.at(rounds) for one in ended),
+            rounds=rounds,
+            trained=sum(one.rounds for one in ended),
+            saved=sum(last - rounds for rounds in stopped),
+            complete=not stopped,
+            diverged=sum(one.status == "diverged" for one in ended),
+            from_others=params in self._elsewhere,
+        )
 
     def _read_proposed(self) -> list[dict]:
         """What the search has proposed; nothing if its file is damaged: then it starts over, and finished runs count."""

@@ -1,7 +1,6 @@
 """Figures of a search: Optuna's own, in the style of all others, and how many configurations survived each rung."""
 
 import warnings
-from collections.abc import Mapping
 
 from bench.tuning.outcomes import Outcome
 from bench.tuning.search import Search, stops
@@ -12,14 +11,11 @@ from reports.tables.names import Name, Names, axis_label
 
 
 def title(search: Search) -> str:
-    """What is searched, for people: "FedProx on CIFAR-10, Dir(0.5)"; a method around others comes last, "MOON + CCVR"."""
-    config, names = search.template.canonical(), Names()
-    methods, inner = [], config["algorithm"]
-    while isinstance(inner, Mapping):
-        methods.insert(0, names.value("algorithm", inner["name"]))
-        inner = inner.get("base")
-    place = names.together(("dataset", "partition"), (config["dataset"], config["partition"]))
-    return Name.join([Name.join(methods, " + "), place], " on ").plain
+    """What is searched, with names for people: "FedProx on CIFAR-10, Dir(0.5)", "MOON + CCVR on ..."."""
+    config, names = search.template, Names()
+    method = Name.join((names.value("algorithm", method) for method in search.methods), " + ")
+    place = names.together(("dataset", "partition"), (config.dataset, config.partition))
+    return Name.join([method, place], " on ").plain
 
 
 def draw(study: Study, outcomes: list[Outcome]) -> dict:

@@ -37,8 +37,8 @@ def configurations(study: Study, outcomes: list[Outcome]) -> pd.DataFrame:
     """One line per configuration, the best first.
 
     Columns: its hyper-parameters; mean and std (population) over seeds of the validation metric in percent; rounds; trained
-    (rounds of all seeds together); whole (whether it was trained for all rounds); diverged (number of seeds); found (whether
-    another search had trained it); run_ids.
+    and saved (rounds of all seeds together, and those that stopping has saved); whole (whether it was trained for all rounds);
+    diverged (number of seeds); found (whether another search had trained it); run_ids.
     """
     lines = []
     for one in outcomes:
@@ -48,12 +48,13 @@ def configurations(study: Study, outcomes: list[Outcome]) -> pd.DataFrame:
             "std": scores.std(ddof=0) if len(scores) > 1 else float("nan"),
             "rounds": one.rounds,
             "trained": one.trained,
+            "saved": one.saved,
             "whole": one.complete,
             "diverged": one.diverged,
             "found": one.from_others,
         }
         lines.append({**one.params, **numbers, "run_ids": " ".join(one.runs)})
-    numbers = ("mean", "std", "rounds", "trained", "whole", "diverged", "found")
+    numbers = ("mean", "std", "rounds", "trained", "saved", "whole", "diverged", "found")
     return pd.DataFrame(lines, columns=[*study.search.space, *numbers, "run_ids"])
 
 
@@ -87,16 +88,17 @@ def _notes(search: Search, table: pd.DataFrame, alike: int) -> Iterator[str]:
     yield f"{of_seeds} in the last trained round; {share} was set aside; no test image was read."
     for key, parameter in search.space.items():
         name = Names().heading(key).plain
+        name += f" ({key})" * (name != key)  # which is what one types
         yield f"{name}: {parameter.describe(search.searcher)}; {parameter.origin(search.searcher)}."
     yield f"Searcher {search.searcher}, scheduler {search.scheduler}; {search.wanted} configurations to try."
     if found := table["found"].sum():
         yield f"{found} of the configurations were found in the store: other searches had trained them."
     if alike > 1:
         yield f"{alike} configurations print alike at the top: what is chosen among them means little."
-    own = table[~table["found"].astype(bool)]
-    if search.scheduler != "none" and len(own):
-        asked, trained = search.template.rounds * len(search.configs) * len(own), own["trained"].sum()
-        yield f"Trained: {trained} of the {asked} rounds that {len(own)} configurations have without a scheduler."
+    if search.scheduler != "none":
+        own = table[~table["found"].astype(bool)]
+        trained, saved = own["trained"].sum(), own["saved"].sum()
+        yield f"Stopping has saved {saved} of {trained + saved} rounds, those of all configurations and seeds."
     if search.scheduler != "none" and not table["whole"].all():
         yield f"Figures of values are of the {table['whole'].sum()} configurations that were trained to the end."
 

@@ -18,17 +18,20 @@ _SETTING = ("n_clients", "participation", "model")
 KEY = (*_SUBJECT, *_SETTING)  # together they tell the numbers of all papers apart
 
 _LEFT_OPEN = {
-    ("fedcat", ""): "rounds, seeds, or of which round numbers are",
-    ("fedconcat", "2"): "whether rounds are doubled, or the seed",
-    ("fedconcat", "13"): "whether rounds are doubled, or the seed",
+    ("fedcat", ""): "rounds, seeds, and of which round numbers are",
+    ("fedconcat", "2"): "whether rounds are doubled, and the seed",
+    ("fedconcat", "13"): "whether rounds are doubled, and the seed",
     ("fedcollab", "2"): "the settings of its rivals",
-    ("ccvr", "1"): "the optimiser",
-    ("ccvr", "2"): "the optimiser, or clients and rounds beyond CIFAR-10",
+    ("ccvr", "1"): "the optimiser, the number of trials, and the mu of clsprox",
+    (
+        "ccvr",
+        "2",
+    ): "the optimiser, the number of trials, the mu of FedProx and MOON, and clients and rounds beyond CIFAR-10",
 }
 
 
 def left_open(paper: str, table: str) -> str:
-    """What a paper does not say about the budget of a table's numbers, so that "its own budget" is partly a choice of the
+    """What a paper leaves open about the budget of a table's numbers, so that "its own budget" is partly a choice of the
     grid; "" where that is not known."""
     return _LEFT_OPEN.get((paper, ""), _LEFT_OPEN.get((paper, table), ""))
 
@@ -51,6 +54,11 @@ class Published:
     std: str
     same_setting: bool
     key: tuple[str, ...] = ()
+
+    @property
+    def digits(self) -> int:
+        """The number of decimals of the mean."""
+        return len(self.mean.partition(".")[2])
 
     @property
     def spread(self) -> float | None:

@@ -70,7 +70,7 @@ def _fedconcat(published: Published, std: float | None, seeds: int) -> float | N
 
 
 def _ccvr(published: Published, std: float | None, seeds: int) -> float | None:
-    """Two standard errors of the difference of two means over three seeds, as many as the paper has."""
+    """Two standard errors of the difference of two means over three seeds; the paper does not say how many it has."""
     if std is None or seeds != 3:
         return None
     return max(1.0, 2 * sqrt((published.spread**2 + std**2) / 3))

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from bench.files import write_file
 from reports.published.lookup import KEY, keys_of, left_open, papers
 from reports.published.tolerances import rule
 from reports.reproduction.counts import Count, count_tables
+from reports.reproduction.planned import Plans
 from reports.reproduction.played import Played
 from reports.tables.names import Names
 
@@ -19,10 +21,10 @@ BEGIN, END = "<!-- reproduction: begin -->", "<!-- reproduction: end -->"
 _OPTIONAL = ("n_clients", "participation", "model", "metric")
 
 
-def render(played: Sequence[Played]) -> str:
+def render(played: Sequence[Played], plans: Plans) -> str:
     """What has been measured of every published table, and a line for each number, as Markdown."""
-    counts = {paper: count_tables(played, paper) for paper in papers()}
-    parts = [_summary(_total(_total(tables.values()) for tables in counts.values()), played)]
+    counts = {paper: count_tables(played, paper, plans) for paper in papers()}
+    parts = [_summary(sum(found.numbers for tables in counts.values() for found in tables.values()), played)]
     if played:
         parts.append(_table(_NUMBERS, [_of_number(one) for one in played]))
     parts.append(_table(_COUNTS, [line for paper, tables in counts.items() for line in _of_paper(paper, tables)]))
@@ -59,16 +61,20 @@ _COUNTS = ("paper, table", "measured", "inside", "same winner", "same sign")
 _NUMBERS = ("number", "published", "measured", "difference", "verdict", "seeds", "commit", "command")
 
 
-def _summary(found: Count, played: Sequence[Played]) -> str:
+def _summary(numbers: int, played: Sequence[Played]) -> str:
+    """How many of so many published numbers have been measured; what several tables print counts once, but for the first of
+    these counts and the last."""
     runs = len({run for one in played for run in one.runs})
-    different = len({(*one.published.key[:1], *one.published.key[2:], str(one.published)) for one in played})
-    verdicts = ", ".join(f"{found.verdicts[name]} {name}" for name in ("inside", "near", "outside"))
-    partly = sum(bool(left_open(*one.published.key[:2])) for one in played)
-    judged = f"Verdicts: {verdicts} the tolerance" if found.verdicts else "None has a verdict yet"
+    distinct = {(*one.published.key[:1], *one.published.key[2:], str(one.published)): one for one in played}.values()
+    found = Counter(one.verdict for one in distinct if one.verdict)
+    verdicts = ", ".join(f"{found[name]} {name}" for name in ("inside", "near", "outside"))
+    partly = sum(bool(left_open(*one.published.key[:2])) for one in distinct)
+    judged = f"Verdicts: {verdicts} the tolerance" if found else "None has a verdict yet"
     return (
-        f"**{found.played:,} of {found.numbers:,} published numbers have been measured at their own budget**: {different:,} "
-        f"different ones, by {runs:,} run{'s' * (runs != 1)}. With all seeds and settings: {found.complete:,}. At a budget "
-        f"that the paper leaves partly open: {partly:,}. Still to be measured: {found.numbers - found.played:,}. {judged}."
+        f"**{len(played):,} of {numbers:,} published numbers have been measured at their own budget**, by {runs:,} "
+        f"run{'s' * (runs != 1)}; {len(distinct):,} different ones, since a number may stand in several tables. Of these "
+        f"{len(distinct):,}, with all seeds and settings: {sum(one.is_complete for one in distinct):,}; at a budget that the "
+        f"paper leaves partly open: {partly:,}. {judged}. Still to be measured: {numbers - len(played):,}."
     )
 
 
@@ -90,7 +96,7 @@ def _total(counts: Iterable[Count]) -> Count:
 
 
 def _of_number(one: Played) -> tuple[str, ...]:
-    digits = len(one.published.mean.partition(".")[2])  # as many as the paper prints
+    digits = one.published.digits
     measured, difference = "", ""
     if not math.isnan(one.mean):
         measured = f"{one.mean:.{digits}f}" + ("" if math.isnan(one.std) else f"±{one.std:.{digits}f}")
@@ -142,14 +148,25 @@ def _notes(played: Sequence[Played]) -> Iterator[str]:
     """What verdicts mean, what papers leave open, and which models are taken for published ones."""
     for name in dict.fromkeys(one.rule for one in played if one.rule):
         yield f"Inside ({_method(name)}): {rule(name).text}. The band is a proposal of this harness, not the paper's."
-    for paper, open_facts in dict.fromkeys((one.published.key[0], left_open(*one.published.key[:2])) for one in played):
+    tables = defaultdict(dict)  # by paper and what it leaves open
+    for paper, table in dict.fromkeys(one.published.key[:2] for one in played):
+        tables[paper, left_open(paper, table)][table] = True
+    for (paper, open_facts), found in tables.items():
         if open_facts:
-            yield f"{_method(paper)} does not say {open_facts}; these are chosen here."
+            yield f"{_method(paper)}, {_of_tables([*found])}: the paper leaves open {open_facts}; these are chosen here."
     model = KEY.index("model")
     for paper, own, published in dict.fromkeys(
         (one.published.key[0], one.model, one.published.key[model]) for one in played if one.model
     ):
         yield f"{_method(paper)}: `{own}` is taken for the model of the published numbers, `{published}`."
+
+
+def _of_tables(names: Sequence[str]) -> str:
+    """ "Table 1", "Tables 2 and 13", "readme-seed0"."""
+    *before, last = names
+    numbered = all(name.isdigit() for name in names)
+    of = f"Table{'s' * bool(before)} " if numbered else ""
+    return f"{of}{', '.join(before)} and {last}" if before else f"{of}{last}"
 
 
 def _table(header: Sequence[str], lines: Sequence[Sequence]) -> str:

@@ -1,16 +1,39 @@
-"""How many seeds and points of tuning sets the grids that come with skewbench plan at the paper's budget."""
+"""What the grids that come with skewbench plan at the paper's budget: seeds, points of tuning sets, and what competes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from bench.experiments import grid_files
+from bench.experiments.cells import Cell, to_json
+from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.grid_schema import GridSpec, matches
 from bench.experiments.labels import value_of
+from reports.tables import agreement, report
+from reports.tables.aggregate import contest_keys
 
 PAPER = "paper"
 PLAYED = ("done", "diverged")  # status of runs that have reached their end
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The published numbers of one metric that compete in the rows of a table.
+
+    Attributes:
+        metric: as run records call it.
+        numbers: `Published` by row and contender, NaN where a row has none.
+        own, baselines: which contenders are the paper's own, and with which these are compared (none: all others).
+    """
+
+    metric: str
+    numbers: pd.DataFrame
+    own: tuple[str, ...]
+    baselines: tuple[str, ...]
 
 
 class Plans:
@@ -19,16 +42,16 @@ class Plans:
     def __init__(self) -> None:
         specs = {name: load_grid(name) for name in grid_files.names() if _may_mirror(name)}
         self._specs = {name: spec for name, spec in specs.items() if spec.mirrors}
+        self._contests: dict[tuple[str, str], tuple[Contest, ...]] = {}
 
-    def layout(self, paper: str, table: str) -> dict[str, Any] | None:
-        """Report and mirrors of the grid that mirrors a published table, as a stored grid has them; None without one. Grids of
-        figures mirror the tables whose numbers they draw, too, with fewer of the paper's methods."""
-        found = [
-            spec for spec in self._specs.values() if (spec.mirrors.paper, str(spec.mirrors.table)) == (paper, table)
-        ]
-        spec = max(found, key=lambda spec: len(spec.mirrors.own), default=None)
-        parts = {"report": spec.report, "mirrors": spec.mirrors} if spec else {}
-        return {key: part.model_dump(exclude_none=True) for key, part in parts.items()} or None
+    def contests(self, paper: str, table: str) -> tuple[Contest, ...]:
+        """What competes in a published table, as the grid lays it out that has most of its numbers; nothing where none mirrors
+        it, or where it shows measurements of runs."""
+        if (paper, table) not in self._contests:
+            expanded = [(spec, expand(spec, PAPER)) for spec in self._mirroring(paper, table)]
+            largest = max(expanded, key=lambda both: len(both[1]), default=None)
+            self._contests[paper, table] = tuple(_contests(*largest)) if largest else ()
+        return self._contests[paper, table]
 
     def own_seeds(self, grid: Mapping[str, Any]) -> list[int] | None:
         """The seeds that a stored grid has by itself, sorted; None for a grid that is not one of these."""
@@ -37,8 +60,7 @@ class Plans:
 
     def seeds(self, mirrors: Mapping[str, Any]) -> int:
         """The number of seeds of a published table: the largest of all grids that mirror it; a figure's may have fewer."""
-        table = mirrors["paper"], str(mirrors["table"])
-        specs = [spec for spec in self._specs.values() if (spec.mirrors.paper, str(spec.mirrors.table)) == table]
+        specs = self._mirroring(mirrors["paper"], str(mirrors["table"]))
         return max((len(_seeds(spec)) for spec in specs), default=0)
 
     def settings(self, grid: Mapping[str, Any], cell: Mapping[str, Any]) -> int:
@@ -50,8 +72,26 @@ class Plans:
         sets = [one for one in spec.tuning if matches(one.when, {key: value_of(cell, key) for key in one.when})]
         return math.prod(len(one.points(spec.budgets[PAPER].tuning)) for one in sets)
 
+    def _mirroring(self, paper: str, table: str) -> list[GridSpec]:
+        """The grids that mirror a published table: its own, and those of figures that draw its numbers."""
+        return [
+            spec for spec in self._specs.values() if (spec.mirrors.paper, str(spec.mirrors.table)) == (paper, table)
+        ]
+
     def _spec(self, grid: Mapping[str, Any]) -> GridSpec | None:
         return None if grid.get("source") else self._specs.get(grid["grid"])
+
+
+def _contests(spec: GridSpec, cells: list[Cell]) -> Iterator[Contest]:
+    """What competes in the table of a grid, a contest for each metric."""
+    grid = to_json(spec, PAPER, {}, cells)
+    if "measured" in grid["report"]:
+        return
+    found = agreement.competing(grid, report.build(grid, {}).cells)
+    for metric, lines in found.groupby("metric", sort=False):
+        table = lines.pivot(index=contest_keys(grid), columns="contender", values="published")
+        own, baselines = (tuple(map(str, grid["mirrors"].get(key, ()))) for key in ("own", "baselines"))
+        yield Contest(metric, table[lines["contender"].unique()], own, baselines)
 
 
 def _may_mirror(name: str) -> bool:

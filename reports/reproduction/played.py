@@ -10,14 +10,11 @@ from typing import Any
 from bench.experiments.labels import value_of
 from bench.results.store import Store
 from reports import api
-from reports.published.lookup import KEY, Published, keys_of, papers, printed_again
+from reports.published.lookup import Published, keys_of, papers, printed_again
 from reports.published.tolerances import rule
 from reports.reproduction.planned import PLAYED, Plans
-from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, current_cells
+from reports.tables.aggregate import cell_keys, current_cells
 from reports.tables.published_comparison import is_comparable, own_value, taken_for
-
-# Axis of a grid -> column of the published numbers.
-_COLUMNS = {"clients": "n_clients"} | {name: name for name in ("dataset", "partition", "algorithm", "model")}
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,6 @@ class Played:
     Attributes:
         published: the number.
         mean, std: over seeds, in its unit; NaN if no run is done, or the std of fewer than two.
-        metric: as run records call it.
         verdict: "inside", "near" or "outside"; "" if there is none: too few seeds or points of a tuning set, or no rule.
         band: the largest difference that is "inside", in the number's unit; NaN without a verdict.
         rule: name of the rule that judges, or None.
@@ -38,16 +34,11 @@ class Played:
         commits: versions of the code of the shown point's runs, as their records name them.
         command: measures it again.
         model: of the runs, where it is taken for that of the published number; else "".
-        row: what the published numbers of its row have in common: values of KEY, None where they differ. Empty where rows
-            are not compared.
-        contender: what competes in the row.
-        own, baselines: which contenders are the paper's own, and with which they are compared (none: all others).
     """
 
     published: Published
     mean: float
     std: float
-    metric: str
     verdict: str
     band: float
     rule: str | None
@@ -60,13 +51,14 @@ class Played:
     commits: tuple[str, ...]
     command: str
     model: str
-    row: tuple[str | None, ...]
-    contender: str
-    own: tuple[str, ...]
-    baselines: tuple[str, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all seeds have ended, of all points of its tuning set."""
+        return self.seeds == self.planned_seeds and self.settings == self.planned_settings
 
 
-def find_played(stores: Iterable[Store]) -> list[Played]:
+def find_played(stores: Iterable[Store], plans: Plans) -> list[Played]:
     """The published numbers that have been measured, in the order of `papers` and of their files, each once.
 
     A number has been measured if a run has ended for it in a grid that mirrors its table, at the budget paper as it is,
@@ -74,14 +66,14 @@ def find_played(stores: Iterable[Store]) -> list[Played]:
     measured with it. Of several grids or directories that have it, the one with the most seeds counts, then the one with the
     most points of its tuning set, then the first.
     """
-    plans = Plans()
     found: dict[tuple[str, ...], Played] = {}
     for store in stores:
         for grid in filter(None, map(store.grid, store.grids())):
             if not grid["mirrors"] or not is_comparable(grid, own_value(grid)):
                 continue
             for measured in _of_grid(store, grid, plans):
-                for one in (measured, *_elsewhere(measured, plans)):
+                again = (replace(measured, published=published) for published in printed_again(measured.published))
+                for one in (measured, *again):
                     before = found.get(one.published.key)
                     if before is None or (one.seeds, one.settings) > (before.seeds, before.settings):
                         found[one.published.key] = one
@@ -106,16 +98,12 @@ def _of_grid(store: Store, grid: dict, plans: Plans) -> Iterator[Played]:
     if report.cells.empty:
         return
     cells = report.cells[report.cells["published"].notna()]
-    is_measured = "measured" in grid["report"]
-    names = [""] * len(cells) if is_measured else contenders_of(cells, grid)
-    for cell, name in zip(cells.itertuples(), names, strict=True):
+    for cell in cells.itertuples():
         if cell.done + cell.diverged and cell.published.same_setting:
-            yield _played(cell, name, () if is_measured else _row(grid, cell.published), grid, records, plans)
+            yield _played(cell, grid, records, plans)
 
 
-def _played(
-    cell: Any, contender: str, row: tuple, grid: dict, records: Mapping[str, Mapping[str, Any]], plans: Plans
-) -> Played:
+def _played(cell: Any, grid: dict, records: Mapping[str, Mapping[str, Any]], plans: Plans) -> Played:
     """What a line of a report's cells says about its published number."""
     mirrors, ended = grid["mirrors"], {run for run, record in records.items() if record["status"] in PLAYED}
     runs = [run for run in cell.run_ids.split() if run in ended]
@@ -124,14 +112,12 @@ def _played(
     points = [json.loads(point) for point in dict.fromkeys(json.dumps(one["choice"], sort_keys=True) for one in alike)]
     seeds, settings = int(cell.done + cell.diverged), max(plans.settings(grid, alike[0]), len(points))
     planned = max(plans.seeds(mirrors), seeds)
-    contest = (plans.layout(*cell.published.key[:2]) or grid)["mirrors"]
     verdict = cell.verdict if len(points) == settings and seeds == planned else ""
     std = None if math.isnan(cell.std) else cell.std
     return Played(
         published=cell.published,
         mean=cell.mean,
         std=cell.std,
-        metric=cell.metric,
         verdict=verdict,
         band=rule(grid["verdict"]).band(cell.published, std, seeds) if verdict else math.nan,
         rule=grid["verdict"],
@@ -144,30 +130,7 @@ def _played(
         commits=tuple(dict.fromkeys(records[run].get("commit") or "unknown" for run in runs)),
         command=_command(grid, [axes, *(points if len(points) < settings else ())], alike, plans),
         model=cell.model if cell.model in taken_for(grid) else "",
-        row=row,
-        contender=contender,
-        own=tuple(map(str, contest.get("own", ()))),
-        baselines=tuple(map(str, contest.get("baselines", ()))),
     )
-
-
-def _elsewhere(one: Played, plans: Plans) -> Iterator[Played]:
-    """The same number where other tables of its paper print it, which a grid mirrors."""
-    for published in printed_again(one.published):
-        layout = plans.layout(published.key[0], published.table)
-        if layout and "measured" not in layout["report"]:
-            planned = max(plans.seeds(layout["mirrors"]), one.seeds)
-            judged = one.seeds == planned
-            yield replace(
-                one,
-                published=published,
-                verdict=one.verdict if judged else "",
-                band=one.band if judged else math.nan,
-                planned_seeds=planned,
-                row=_row(layout, published),
-                own=tuple(map(str, layout["mirrors"]["own"])),
-                baselines=tuple(map(str, layout["mirrors"]["baselines"])),
-            )
 
 
 def _axes_of(run: str, grid: dict) -> dict[str, Any]:
@@ -188,15 +151,6 @@ def _command(grid: dict, settings: list[dict[str, Any]], cells: list[dict], plan
     if seeds != plans.own_seeds(grid):
         words += ["--seeds", ",".join(map(str, seeds))]
     return f"python -m bench run {' '.join(words)} --data-dir data"
-
-
-def _row(grid: dict, published: Published) -> tuple[str | None, ...]:
-    """The row of a published number: what the grid compares differs within it."""
-    compared = compared_keys(grid)
-    differing = {_COLUMNS.get(key) for key in compared}
-    if any(key in compared for variant in grid["mirrors"].get("variants", ()) for key in variant["when"]):
-        differing.add("variant")
-    return tuple(None if column in differing else value for column, value in zip(KEY, published.key, strict=True))
 
 
 def _text(value: Any) -> str:

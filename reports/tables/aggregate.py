@@ -162,9 +162,9 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1) -> p
         Columns about the chosen setting: keys and SETTING, choice, searched, missing, substitute, data_note, lacking, mean, std
         (percentage points over seeds, or the unit of a cost; NaN below two seeds, except that a single planned seed has its std
         over the last 10 rounds if the value is `last10`; both of the seeds that reached a target), seeds, done, missed (of
-        those done), diverged, failed (numbers of seeds), run_ids. Columns about all
-        settings of the cell: settings (how many there are), tried (how many ended on every seed, done or diverged),
-        complete.
+        those done), diverged, failed (numbers of seeds), few ("1 seed" where others have more; "" also where some of its own
+        are missing), run_ids. Columns about all settings of the cell: settings (how many there are), tried (how many ended on
+        every seed, done or diverged), complete.
     """
     by_setting = runs.groupby([*keys, "choice"], sort=False)
     firsts = [*(key for key in SETTING if key not in keys), "searched", "missing", "substitute"]
@@ -194,7 +194,9 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1) -> p
     cells = pd.DataFrame({"settings": by_cell.size(), "tried": by_cell["ended"].sum()})
     cells = cells.join(chosen[~chosen.index.duplicated()])
     cells["complete"] = cells["measured"] & (cells["tried"] == cells["settings"])
-    return cells.drop(columns=["ended", "measured", "std_last10"]).reset_index()
+    counted = cells["done"].map(lambda done: f"{done} seed{'s' * (done > 1)}")
+    few = (cells["done"] == cells["seeds"]) & (cells["done"] < cells["done"].max()) & (cells["done"] > 0)
+    return cells.assign(few=counted.where(few, "")).drop(columns=["ended", "measured", "std_last10"]).reset_index()
 
 
 def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

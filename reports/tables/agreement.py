@@ -8,7 +8,7 @@ import pandas as pd
 
 from bench.results.metrics import METRICS
 from reports.tables.aggregate import contenders_of, contest_keys, contest_name
-from reports.tables.significance import contenders, printed
+from reports.tables.significance import contenders
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Agreement:
     """In how many rows a measured table says what the published one says.
 
     Attributes:
-        rows: how many are compared.
-        winners: those with a common winner. Equal best means are all winners; a row whose means are all equal has none.
+        rows: how many are compared, without those whose published means are all equal: these have no winner.
+        winners: those with a common winner; equal best means are all winners.
         baselines: the columns with whose best the paper's own are compared.
         signs: own column -> (rows in which its difference to the best baseline has the same sign, rows that have it).
     """
@@ -33,9 +33,9 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
     (method - best baseline).
 
     A row counts if at least two of its cells have a published number and all of these are complete. Means are compared
-    as printed. Equal best means are all winners, and the tables agree on a row if they share a winner. A row whose means
-    are all equal has no winner. The sentence names a budget that is not the paper's: after its few rounds another order may
-    hold than at the end of training.
+    with the decimals that the paper prints. Equal best means are all winners, and the tables agree on a row if they share a
+    winner. The sentence names a budget that is not the paper's: after its few rounds another order may hold than at the end of
+    training.
 
     Args:
         grid: expanded grid; `mirrors` names the paper's `own` columns and the `baselines` (none: all others).
@@ -44,13 +44,15 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
     if not grid["mirrors"]:
         return
     own, baselines = ([str(name) for name in grid["mirrors"].get(key, ())] for key in ("own", "baselines"))
-    found = cells[cells["published"].notna() & (cells["partition"] != "none")]
-    found = found.assign(contender=contenders_of(found, grid))
+    found = competing(grid, cells)
     if baselines:
         found = found[found["contender"].isin([*own, *baselines])]
+    means = contenders(found)["mean"]  # those of all others are NaN
     found = found.assign(
         expected=[float(published.mean) for published in found["published"]],
-        measured=printed(contenders(found)["mean"]),  # NaN for all others
+        measured=pd.Series(
+            {cell: round(mean, found["published"][cell].digits) for cell, mean in means.items()}, dtype=float
+        ),
     )
     for metric, lines in found.groupby("metric", sort=False):
         table = lines.pivot(index=contest_keys(grid), columns="contender", values=["expected", "measured"])
@@ -72,6 +74,18 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
             )
 
 
+def competing(grid: dict, cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells of a mirrored table that compete with others, with a further column, contender: those with a published number,
+    but for methods on pooled data.
+
+    Args:
+        grid: expanded grid that mirrors a table.
+        cells: compared cells.
+    """
+    found = cells[cells["published"].notna() & (cells["partition"] != "none")]
+    return found.assign(contender=contenders_of(found, grid))
+
+
 def count(
     expected: pd.DataFrame, measured: pd.DataFrame, own: Sequence[str] = (), baselines: Sequence[str] = ()
 ) -> Agreement:
@@ -87,12 +101,14 @@ def count(
     for name in (name for name in own if name in expected and others):
         found = [np.sign(means[name] - means[others].max(axis=1)).dropna() for means in (expected, measured)]
         signs[name] = int((found[0] == found[1]).sum()), len(found[0])
-    return Agreement(len(expected), int(winners.any(axis=1).sum()), tuple(others), signs)
+    rows = _winners(expected).any(axis=1).sum()
+    return Agreement(int(rows), int(winners.any(axis=1).sum()), tuple(others), signs)
 
 
 def _parts(found: Agreement) -> Iterator[str]:
     """The parts of the sentence."""
-    yield f"same winner in {found.winners} of {found.rows}"
+    if found.rows:
+        yield f"same winner in {found.winners} of {found.rows}"
     if found.signs:
         counts = ", ".join(f"{same} of {rows} for {name}" for name, (same, rows) in found.signs.items())
         yield f"same sign of (method - best of {', '.join(found.baselines)}) in {counts}"

@@ -178,9 +178,10 @@ def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ",
         judged = compared[compared["verdict"] != ""]
         inside = (judged["verdict"] == "inside").sum()
         if len(judged):
+            seeds = int(judged["seeds"].max())
             yield (
-                f"Inside: {rule(grid['verdict']).text}. The band is a proposal of this harness, not the paper's. "
-                f"Inside are {inside} of {len(judged)} judged cells, by the seeds of this table."
+                f"Inside: {rule(grid['verdict']).text}. The band is a proposal of this harness, not the paper's. Inside are "
+                f"{inside} of {len(judged)} judged cells, over {seeds} seed{'s' * (seeds > 1)}."
             )
         if not all(published.same_setting for published in compared["published"]):
             yield "No verdict where clients, participation or model differ from the published setting."

@@ -254,6 +254,8 @@ def caveats_of(cell, names: Names) -> Iterable[str]:
             yield f"others {cell.lacking}"
     if cell.done + cell.diverged == cell.seeds and cell.tried < cell.settings:
         yield f"{cell.tried}/{cell.settings} settings"
+    if cell.few:
+        yield cell.few
     if cell.substitute:
         yield f"on {names.value('dataset', cell.substitute).plain}"
 

@@ -12,7 +12,7 @@ from bench.experiments.labels import contender
 from bench.results.metrics import ACCURACIES, METRICS
 from reports.published.printing import Printing, printed_of, printing_of
 from reports.tables import measured as measured_tables
-from reports.tables.aggregate import compared_keys, contenders_of, contest_keys, label, split_of
+from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, contest_keys, label, split_of
 from reports.tables.footnotes import ROUNDS_OF
 from reports.tables.layout import NOT_REACHED, Cell, Table, arrange, caveats_of, side_by_side, which_seeds
 from reports.tables.names import Names
@@ -33,8 +33,9 @@ def as_printed(report: Report, grid: dict) -> Report:
         report: of `reports.tables.report.build`, or of a measured table.
         grid: expanded grid.
     """
+    _check_axes(grid)
     report = replace(report, cells=_published_ones(report.cells, grid))
-    cells, printing = _with_few_seeds(report.cells), printing_of(grid)
+    cells, printing = report.cells, printing_of(grid)
     if grid["report"].get("measured"):
         tables = tuple(replace(_bare(cells, table, grid), merged=True) for table in report.tables)
     else:
@@ -57,12 +58,22 @@ def as_printed(report: Report, grid: dict) -> Report:
     )
 
 
+def _check_axes(grid: dict) -> None:
+    """Raises ValueError unless the published layout that is stored with a grid is one of the axes of its report."""
+    printed, known = printed_of(grid), cell_keys(grid)
+    own = " ".join(filter(None, [*printed.get("rows", ()), printed.get("columns", "")])).split()
+    if foreign := [axis for axis in dict.fromkeys([*own, *printed.get("without", ())]) if axis not in known]:
+        raise ValueError(
+            f"{grid['grid']} is stored with a published layout of {', '.join(foreign)}, but its report has {', '.join(known)} "
+            "only; run it again, or use the style check."
+        )
+
+
 def _published_ones(cells: pd.DataFrame, grid: dict) -> pd.DataFrame:
     """The cells without those that the published table does not have; raises ValueError if none is left."""
     kept = cells
     for axis, values in printed_of(grid).get("without", {}).items():
-        if axis in kept:
-            kept = kept[~kept[axis].isin([*map(str, values)])]
+        kept = kept[~kept[axis].isin([*map(str, values)])]
     if kept.empty and not cells.empty:
         raise ValueError(
             f"{grid['grid']} has no cell that its published table prints; run others, or use the style check."
@@ -166,24 +177,11 @@ def _over_seeds(cells: pd.DataFrame, grid: dict, std: bool) -> str:
     return f"{mean} over {count} seeds {listed}"
 
 
-def _with_few_seeds(cells: pd.DataFrame) -> pd.DataFrame:
-    """Cells with a column `few`: over how many seeds a number is whose table has others of more; "" of all others, and where
-    that is among the cell's limits anyway."""
-    most = cells.groupby("metric")["done"].transform("max")
-    few = (cells["done"] == cells["seeds"]) & (cells["done"] < most) & (cells["done"] > 0)
-    counted = [f"{done} seed{'s' * (done > 1)}" for done in cells["done"]]
-    return cells.assign(few=pd.Series(counted, cells.index, dtype=object).where(few, ""))
-
-
-def _limits_of(cell: Any, names: Names) -> tuple[str, ...]:
-    return (*caveats_of(cell, names), *filter(None, [cell.few]))
-
-
 def _bare(cells: pd.DataFrame, table: Table, grid: dict) -> Table:
-    """A measured table without what is published; that of a paper has no axes of one value, which its text names."""
+    """A measured table without what is published; that of a paper has no axes of one value."""
 
     def show(cell: Any, shown: Cell) -> Cell:
-        return replace(shown, caveats=(*shown.caveats, *filter(None, [cell.few])), published=())
+        return replace(shown, published=())
 
     told_apart = [key for key in table.row_keys if cells[key].nunique() > 1] if grid["mirrors"] else []
     return measured_tables.arrange(cells, told_apart or table.row_keys, grid, show)
@@ -253,7 +251,7 @@ def _bold(cells: pd.DataFrame, grid: dict, printing: Printing) -> pd.Series:
 
 def _show(cell: Any, printing: Printing, names: Names) -> Cell:
     about = METRICS[cell.metric]
-    runs, limits = tuple(cell.run_ids.split()), _limits_of(cell, names)
+    runs, limits = tuple(cell.run_ids.split()), tuple(caveats_of(cell, names))
     if cell.done == cell.missed:
         return Cell(NOT_REACHED if cell.done else "", limits, runs=runs)
     sign = "%" * (printing.percent and not about.relative and not about.cost)

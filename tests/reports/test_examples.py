@@ -1,5 +1,6 @@
 """The committed results are whole, and their reports follow from them."""
 
+import itertools
 import json
 import re
 import shutil
@@ -18,10 +19,17 @@ from bench.experiments.figure_names import CURVES
 from bench.results.store import Store
 from reports import api
 from tests.support import manual
+from tests.support.processes import in_this_process
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 STORES = sorted(path.parent for path in EXAMPLES.glob("*/grids"))
+
+
+def commands_for_examples(command: str) -> list[list[str]]:
+    """The commands of that name in the manual that make what is committed, as words from its name on."""
+    words = [words[3:] for block in manual.blocks("bash") for words in manual.commands(block)]
+    return [words for words in words if words[:1] == [command] and "docs/examples" in " ".join(words)]
 
 
 @pytest.mark.parametrize("folder", STORES, ids=lambda folder: folder.name)
@@ -39,22 +47,49 @@ def test_committed_figures_follow_from_the_committed_records(folder, tmp_path):
     compared = set()
     for name in Store(folder).grids():
         grid, _, budget = name.partition("@")
-        committed = {
-            path.name: path for path in folder.glob(f"reports/{name}-*.png") if not path.stem.endswith("-page")
-        }
+        committed = {path.name: path for path in figures_of_tables(folder) if path.name.startswith(f"{name}-")}
         curves = [x for x in CURVES if f"{name}-{x}.png" in committed]
         drawn, _ = api.write_figures(folder, grid, budget, tuple(curves), to=tmp_path) if committed else ([], [])
         for path in drawn:
             if path.name in committed:
-                found, expected = (matplotlib.image.imread(image) for image in (path, committed[path.name]))
-                assert found.shape == expected.shape and abs(found - expected).mean() < 0.002, path.name
+                assert_alike(path, committed[path.name])
                 compared.add(path.name)
-    assert compared == {path.name for path in folder.glob("reports/*.png") if not path.stem.endswith("-page")}
+    assert compared == {path.name for path in figures_of_tables(folder)}
+
+
+def figures_of_tables(folder: Path) -> list[Path]:
+    """The committed figures of a store, but for those of searches and pictures of pages."""
+    figures = folder.glob("reports/*.png")
+    return [path for path in figures if not (path.stem.endswith("-page") or path.stem.startswith("search-"))]
+
+
+def assert_alike(*figures: Path) -> None:
+    found, expected = map(matplotlib.image.imread, figures)
+    assert found.shape == expected.shape and abs(found - expected).mean() < 0.002, figures[0].name
+
+
+@pytest.mark.parametrize("words", commands_for_examples("tune"), ids=" ".join)
+def test_committed_searches_follow_from_the_committed_records(words, tmp_path, monkeypatch, real_data):
+    """The command that the manual gives trains nothing, and writes the same tables and figures."""
+    folder, store = ROOT / words[words.index("--results-dir") + 1], Store(tmp_path / "store")
+    shutil.copytree(folder, store.folder, ignore=shutil.ignore_patterns("reports"))
+    monkeypatch.chdir(tmp_path)
+    for name, text in manual.named_files().items():
+        Path(name).write_text(text)
+    code, printed = in_this_process(*words[1:], "--results-dir", store.folder, "--data-dir", real_data, command="tune")
+    assert code == 0 and " 0 to run\n" in printed
+    assert {path.name for path in store.folder.glob("runs/*")} == {path.name for path in folder.glob("runs/*")}
+    written = [*store.folder.glob("reports/search-*")]
+    assert {".md", ".csv", ".png"} <= {path.suffix for path in written}
+    for path in written:
+        if path.suffix == ".png":
+            assert_alike(path, folder / "reports" / path.name)
+        elif path.suffix in (".md", ".csv"):
+            assert path.read_text() == (folder / "reports" / path.name).read_text()
 
 
 def test_commands_of_the_manual_name_exactly_the_committed_runs():
-    commands = [words for block in manual.blocks("bash") for words in manual.commands(block)]
-    runs = [words[3:] for words in commands if words[3:4] == ["run"] and "docs/examples" in " ".join(words)]
+    runs = commands_for_examples("run")
     named, stored = defaultdict(set), {}
     for options in map(manual.check_bench, runs):
         store, is_tuned = Store(ROOT / options["results_dir"]), options["tuned"] == "validation"
@@ -76,8 +111,9 @@ def test_commits_of_the_records_are_in_the_history_or_the_manual_names_them():
         pytest.skip("no clone with its history")
     history = {*git("rev-list", "HEAD").split()}
     records = [json.loads(path.read_text()) for path in EXAMPLES.glob("*/runs/*/record.json")]
-    lost = {commit[:10] for record in records if (commit := record["commit"].partition("-")[0]) not in history}
-    assert lost == {*re.findall(r"`([0-9a-f]{10})`", (ROOT / "docs" / "reproduction.md").read_text())}
+    lost = {record["commit"] for record in records} - history
+    named = re.findall(r"`([0-9a-f]{10}(?:-dirty)?)`", (ROOT / "docs" / "reproduction.md").read_text())
+    assert {re.sub(r"^(\w{10})\w*", r"\1", commit) for commit in lost} == {*named}
 
 
 def chosen_runs(cells: list[Cell], stored: list[dict]) -> set[str]:
@@ -85,6 +121,17 @@ def chosen_runs(cells: list[Cell], stored: list[dict]) -> set[str]:
     place = itemgetter("dataset", "partition", "algorithm", "seed")
     chosen = {place(cell): cell["tuned"]["params"] for cell in stored}
     return {run_id(with_options(cell.config, chosen[place(cell.to_json())])) for cell in cells}
+
+
+def runs_of_search(search: dict) -> set[str]:
+    """Ids of the runs on validation data of all configurations that a search has proposed."""
+    found = set()
+    for config, params in itertools.product(search["configs"].values(), search["proposed"]):
+        method = config["algorithm"]
+        config = config | {key: value for key, value in params.items() if key not in method}
+        config["algorithm"] = method | {key: value for key, value in params.items() if key in method}
+        found.add(run_id(config))
+    return found
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/reports/*.html")), ids=lambda path: path.stem)
@@ -106,6 +153,7 @@ def without_script(page: str) -> str:
 def test_every_committed_record_has_its_rows_and_its_config(folder):
     store = Store(folder)
     asked = {cell["run"] for name in store.grids() for cell in store.grid(name)["cells"]}
+    asked |= {run for name in store.searches() for run in runs_of_search(store.search(name))}
     records = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("runs/*/record.json")}
     assert records and records.keys() <= asked
     for run, record in records.items():

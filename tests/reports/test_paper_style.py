@@ -164,6 +164,17 @@ def test_a_stored_grid_with_another_printed_table_is_damaged(store, printed):
     assert Store(store.save()).grid("small_table@paper") is None
 
 
+@pytest.mark.parametrize("printed", [{"rows": ["nope"]}, {"columns": "nope"}, {"without": {"nope": ["x"]}}])
+def test_a_stored_grid_whose_published_table_has_other_axes_is_refused_in_this_style_alone(store, printed):
+    store.report["printed"] = printed
+    store.add("cifar10 label-2", "fedavg", [0.5])
+    assert "FedAvg" in api.render(store.save(), "small_table", "paper")
+    with pytest.raises(
+        ValueError, match="small_table is stored with a published layout of nope, but its report has dataset"
+    ):
+        api.render(store.folder, "small_table", "paper", style="paper")
+
+
 def test_the_published_caption_is_said_at_the_papers_budget_alone(partial, store):
     store.report["printed"] = {"caption": "Same cost."}
     assert "(of 0, 1, 2). Same cost." in api.render(store.save(), "small_table", "paper", style="paper")

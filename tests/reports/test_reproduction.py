@@ -1,6 +1,7 @@
 """Which published numbers count as measured, and the page that lists them."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,23 +22,20 @@ from tests.support.stores import finish
 PAGE, EXAMPLES = ROOT / "docs" / "reproduction.md", ROOT / "docs" / "examples"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def grids_are_read_once():
-    plans = Plans()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reports.reproduction.played.Plans", lambda: plans)
-        yield
+PLANS = Plans()  # reads all grids
 
 
 @pytest.fixture(scope="module")
 def committed():
-    return find_played(stores_in(EXAMPLES))
+    return find_played(stores_in(EXAMPLES), PLANS)
 
 
 def test_the_page_follows_from_the_committed_results(committed):
     before, after = page.around(PAGE)
     said = PAGE.read_text().removeprefix(before).removesuffix(after)
-    assert said == f"\n\n{page.render(committed)}\n", "make it again: python -m bench reproduction, as the page says"
+    assert said == f"\n\n{page.render(committed, PLANS)}\n", (
+        "make it again: python -m bench reproduction, as the page says"
+    )
 
 
 def test_commands_of_the_page_name_exactly_the_committed_runs(committed):
@@ -61,7 +59,7 @@ def played(store, name: str = "paper_table1") -> list:
     path = store.save() / "grids" / f"small_table@{store.budget}.json"
     path.with_stem(f"{name}@{store.budget}").write_text(json.dumps(json.loads(path.read_text()) | {"grid": name}))
     path.unlink()
-    return find_played([Store(store.folder)])
+    return find_played([Store(store.folder)], PLANS)
 
 
 def test_a_number_with_all_seeds_has_a_verdict_and_the_command_of_its_grid(store):
@@ -73,8 +71,8 @@ def test_a_number_with_all_seeds_has_a_verdict_and_the_command_of_its_grid(store
     assert (one.mean, one.verdict, one.seeds, one.planned_seeds) == (pytest.approx(53.0), "inside", 3, 3)
     only = "dataset=cifar10,partition=label-2,algorithm=fedavg"
     assert one.command == f"python -m bench run --grid paper_table1 --only {only} --data-dir data"
-    text = page.render([one])
-    assert "**1 of" in text and "by 3 runs. With all seeds and settings: 1." in text
+    text = page.render([one], PLANS)
+    assert "**1 of" in text and ", by 3 runs; 1 different ones" in text and "with all seeds and settings: 1;" in text
     *_, line = [line for line in text.splitlines() if line.startswith("| FedConcat, 1:")]
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
     assert cells[:-1] == [
@@ -92,9 +90,9 @@ def test_too_few_seeds_are_counted_without_a_verdict(store):
     one, _ = played(store.add("cifar10 label-2", "fedavg", [0.53, None, None]))
     assert (one.seeds, one.planned_seeds, one.verdict) == (1, 3, "")
     assert " --seeds 0 " in one.command
-    text = page.render([one])
+    text = page.render([one], PLANS)
     assert "| none yet, seeds are missing " in text and "| 1 of 3 " in text
-    assert "**1 of" in text and "With all seeds and settings: 0." in text
+    assert "**1 of" in text and "with all seeds and settings: 0;" in text
 
 
 def test_a_rule_that_needs_no_stds_waits_for_all_seeds(store):
@@ -106,9 +104,9 @@ def test_a_rule_that_needs_no_stds_waits_for_all_seeds(store):
     assert (one.seeds, one.planned_seeds, one.verdict) == (1, 3, "")
     one, _ = played(store.add("mnist dir-0.5", "fedavg", [0.991, 0.992, 0.993], **setting), "fedcat_table1")[1::2]
     assert (one.seeds, one.verdict, one.band) == (3, "inside", 0.3)
-    text = page.render([one])
-    assert "| inside ±0.30 " in text and "At a budget that the paper leaves partly open: 1." in text
-    assert "- FedCat does not say rounds, seeds, or of which round numbers are; these are chosen here." in text
+    text = page.render([one], PLANS)
+    assert "| inside ±0.30 " in text and "at a budget that the paper leaves partly open: 1." in text
+    assert "- FedCat, Table 1: the paper leaves open rounds, seeds, and of which round numbers are; these are" in text
 
 
 def test_what_differs_from_the_paper_does_not_count(store):
@@ -135,7 +133,7 @@ def test_a_grid_that_mirrors_nothing_does_not_count(store):
 def test_a_run_that_diverged_has_been_played(store):
     one, _ = played(store.add("cifar10 label-2", "fedavg", ["diverged"]))
     assert (one.seeds, one.diverged, one.verdict) == (1, 1, "")
-    assert "| (1 diverged) |" in page.render([one])
+    assert "| (1 diverged) |" in page.render([one], PLANS)
 
 
 def test_a_part_of_a_tuning_set_has_no_verdict_and_is_said(store):
@@ -144,13 +142,13 @@ def test_a_part_of_a_tuning_set_has_no_verdict_and_is_said(store):
     (one,) = played(store)
     assert (one.settings, one.planned_settings, one.verdict) == (1, 2, "")
     assert "algorithm=fedprox,mu=0.01 --data-dir" in one.command
-    assert "3 of 3, 1 of 2 settings" in page.render([one])
-    assert count_tables([one], "fedconcat")["1"].complete == 0
+    assert "3 of 3, 1 of 2 settings" in page.render([one], PLANS)
+    assert count_tables([one], "fedconcat", PLANS)["1"].complete == 0
     store.add("cifar10 label-2", "fedprox", [0.50, 0.51, 0.52], choice={"mu": 0.001})
     (one,) = played(store)
     assert (one.settings, one.planned_settings, one.verdict) == (2, 2, "inside")
     assert len(one.runs) == 6 and "mu=" not in one.command
-    assert count_tables([one], "fedconcat")["1"].complete == 1
+    assert count_tables([one], "fedconcat", PLANS)["1"].complete == 1
 
 
 def test_a_number_in_two_grids_counts_once_with_the_most_seeds(store, tmp_path):
@@ -158,10 +156,12 @@ def test_a_number_in_two_grids_counts_once_with_the_most_seeds(store, tmp_path):
     played(few.add("cifar10 label-2", "fedavg", [0.5]), "paper_figure8")
     played(few.add("cifar10 label-3", "fedavg", [0.5]))
     played(more.add("cifar10 label-2", "fedavg", [0.6, 0.6]))
-    found = find_played(stores_in(tmp_path))
+    found = find_played(stores_in(tmp_path), PLANS)
     measured = [(one.published.table, one.published.key[3], one.seeds) for one in found]
     assert measured == [(table, *one) for table in ("1", "5") for one in (("label-2", 2), ("label-3", 1))]
-    assert {table: count.played for table, count in count_tables(found, "fedconcat").items() if count.played} == {
+    assert {
+        table: count.played for table, count in count_tables(found, "fedconcat", PLANS).items() if count.played
+    } == {
         "1": 2,
         "5": 2,
     }
@@ -177,7 +177,7 @@ def test_own_methods_are_those_of_the_table_whichever_grid_has_the_numbers(store
         if (line["dataset"], line["partition"]) == ("cifar10", "label-2"):
             second.add("cifar10 label-2", line["algorithm"], [float(line["mean"]) / 100])
     played(second)
-    counts = count_tables(find_played(stores_in(tmp_path)), "fedconcat")["1"]
+    counts = count_tables(find_played(stores_in(tmp_path), PLANS), "fedconcat", PLANS)["1"]
     assert (counts.rows, counts.signs, counts.compared) == (1, 2, 2)
 
 
@@ -188,12 +188,12 @@ def test_winner_and_sign_count_for_complete_rows_only(store, read_published):
     row = [line["algorithm"] for line in row if (line["dataset"], line["partition"]) == ("cifar10", "label-2")]
     for algorithm in row[1:]:
         store.add("cifar10 label-2", algorithm, [{"fedconcat": 0.57, "fedconcat-id": 0.4}.get(algorithm, 0.5)])
-    assert (table_1 := count_tables(played(store), "fedconcat")["1"]).rows == 0
+    assert (table_1 := count_tables(played(store), "fedconcat", PLANS)["1"]).rows == 0
     assert table_1.played == len(row) - 1
     store.add("cifar10 label-2", row[0], [0.5])
     found = played(store)
-    assert count_tables(found, "fedconcat")["1"] == Count(len(row), 87, rows=1, winners=1, signs=1, compared=2)
-    assert [line.split("|")[4:6] for line in page.render(found).splitlines() if "FedConcat, 1 " in line] == [
+    assert count_tables(found, "fedconcat", PLANS)["1"] == Count(len(row), 87, rows=1, winners=1, signs=1, compared=2)
+    assert [line.split("|")[4:6] for line in page.render(found, PLANS).splitlines() if "FedConcat, 1 " in line] == [
         [" 1 of 1        ", " 1 of 2      "]
     ]
 
@@ -207,19 +207,46 @@ def test_measured_numbers_count_without_a_verdict(store):
     about = {"clients": [0, 1], "label_counts": [[3], [1]]}
     probe(store, store.cells[0], "encoder-heads-pooled-256-0004", {"values": values, **about})
     found = played(store, "paper_table7")
-    (line,) = [line for line in page.render(found).splitlines() if " fe1, cls_loss" in line]
+    (line,) = [line for line in page.render(found, PLANS).splitlines() if " fe1, cls_loss" in line]
     name, *numbers = [cell.strip() for cell in line.split("|")[1:5]]
     assert name == "FedConcat, 7: FMNIST, #C = 2, Local fe1, cls_loss"
     assert numbers == ["0.0810", "0.1000", "+0.0190"]
     assert len(found) == 8 and {one.verdict for one in found} == {""}
-    assert count_tables(found, "fedconcat")["7"] == Count(8, 8, complete=8)
+    assert count_tables(found, "fedconcat", PLANS)["7"] == Count(8, 8, complete=8)
+
+
+@pytest.mark.parametrize("paper", papers())
+def test_results_that_equal_the_published_ones_agree_in_every_row_of_every_table(paper):
+    """Ties in print included: two rows of FedConcat have equal means alone, and no winner."""
+    for table in dict.fromkeys(key[1] for key in keys_of(paper)):
+        contests = PLANS.contests(paper, table)
+        numbers = [number for contest in contests for number in contest.numbers.stack().dropna()]
+        assert len(numbers) == len({number.key for number in numbers})
+        found = [
+            SimpleNamespace(
+                published=one, mean=float(one.mean), seeds=3, diverged=0, is_complete=True, verdict="inside"
+            )
+            for one in numbers
+        ]
+        count = count_tables(found, paper, PLANS)[table]
+        assert (count.winners, count.signs) == (count.rows, count.compared), table
+        assert (count.rows > 0) == bool(contests)
+
+
+def test_rows_of_a_table_are_those_of_its_own_grid():
+    """Table 9 gives baselines another model than the paper's own methods; the variants of CCVR's Table 1 are pairs; a grid of
+    FedCat's figures has a part of Table 1."""
+    found = [("fedconcat", "9"), ("ccvr", "1"), ("fedcat", "1")]
+    shapes = [contest.numbers.shape for table in found for contest in PLANS.contests(*table)]
+    assert shapes == [(12, 7), (6, 3), (10, 6)]
+    assert PLANS.contests("fedconcat", "7") == PLANS.contests("fedconcat", "99") == ()
 
 
 def test_all_published_numbers_are_counted(read_published):
     numbers = {paper: len(read_published(paper)) for paper in papers()}
-    counted = {paper: sum(count.numbers for count in count_tables([], paper).values()) for paper in papers()}
+    counted = {paper: sum(count.numbers for count in count_tables([], paper, PLANS).values()) for paper in papers()}
     assert counted == numbers == {paper: len(set(keys_of(paper))) for paper in papers()}
-    assert f"**0 of {sum(numbers.values()):,} published numbers" in page.render([])
+    assert f"**0 of {sum(numbers.values()):,} published numbers" in page.render([], PLANS)
 
 
 def test_a_run_counts_in_every_table_that_prints_its_number(tmp_path):
@@ -230,11 +257,10 @@ def test_a_run_counts_in_every_table_that_prints_its_number(tmp_path):
         store.write_grid("paper_figure8@paper", to_json(spec, "paper", {}, cells))
         for cell in cells:
             finish(store, cell, 0.5)
-    found = find_played([Store(tmp_path)])
+    found = find_played([Store(tmp_path)], PLANS)
     assert [one.published.key[1] for one in found] == ["1", "5"] and {*found[0].runs} == {*found[1].runs}
-    assert found[0].command == found[1].command and found[1].row[:5] == ("fedconcat", "5", "cifar10", "label-2", None)
-    assert (found[0].own, found[1].own) == (("fedconcat", "fedconcat-id"), ("dp-fedconcat",))
-    assert "**2 of" in (text := page.render(found)) and ": 1 different ones, by 1 run. " in text
+    assert found[0].command == found[1].command
+    assert "**2 of" in (text := page.render(found, PLANS)) and ", by 1 run; 1 different ones, since" in text
 
 
 @pytest.mark.parametrize(
@@ -249,7 +275,7 @@ def test_the_command_of_any_cell_plays_its_runs_alone(name, tmp_path):
         store.write_grid(f"{name}@paper", to_json(spec, "paper", {}, some))
         for cell in some:
             finish(store, cell, 0.5)
-    found = find_played([Store(tmp_path)])
+    found = find_played([Store(tmp_path)], PLANS)
     assert len(found) > 2
     for one in found:
         assert named_by(one.command) == {*one.runs}, one.command

@@ -50,6 +50,20 @@ def test_ray_that_does_not_start_in_time_is_started_once_more(failures, monkeypa
     assert tried == ["local", "local"] and shut_down == [*range(1, failures + 1)]
 
 
+def test_ray_that_cannot_start_is_not_started_again(monkeypatch):
+    tried = []
+
+    def init(**options):
+        tried.append(options["address"])
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(ray_session.ray_environment, "prepare_local", lambda threads: None)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(ValueError, match=r"^Ray did not start \(No space left on device\); the machine may be"):
+        ray_session._start_local(1)
+    assert tried == ["local"]
+
+
 def test_what_ray_says_of_dead_processes_goes_to_the_log_and_not_to_the_terminal(tmp_path, capsys):
     def say(text):
         data = {"lines": [text], "pid": "raylet", "is_err": False}

@@ -199,7 +199,14 @@ def test_a_report_says_how_many_rounds_a_scheduler_has_saved(store):
     ):
         try_next(study, store, *scores, **how)
     path = search_report.write(study, study.outcomes(), with_figures=False)[0]
-    assert "\n- Trained: 28 of the 54 rounds that 3 configurations have without a scheduler.\n" in path.read_text()
+    assert "\n- Stopping has saved 16 of 44 rounds, those of all configurations and seeds.\n" in path.read_text()
+
+
+def test_a_title_names_what_a_method_wraps_unless_that_is_fedavg():
+    titles = {"fedconcat": "FedConcat", "ccvr": "CCVR", "fedprox": "FedProx"}
+    overrides = {"fedconcat": STAGES}
+    for method, title in titles.items():
+        assert search_figures.title(make(method, overrides.get(method))) == f"{title} on Digits, #C = 2"
 
 
 def test_a_report_has_names_for_people(store):
@@ -207,7 +214,9 @@ def test_a_report_has_names_for_people(store):
     try_next(study, store, 0.5, 0.6)
     outcomes = study.outcomes()
     text = search_report.write(study, outcomes, with_figures=False)[0].read_text()
-    assert text.startswith("# Search: MOON + CCVR on Digits, #C = 2\n\n| M_c ") and "\n- M_c: " in text
+    assert (
+        text.startswith("# Search: MOON + CCVR on Digits, #C = 2\n\n| M_c ") and "\n- M_c (virtual_per_class): " in text
+    )
     figure = search_figures.draw(study, outcomes)["slice"]
     assert figure.axes[0].get_xlabel() == "Virtual per class ($M_c$)"
     assert figure.get_suptitle() == "MOON + CCVR on Digits, #C = 2"

@@ -449,7 +449,7 @@ def test_by_setting_shows_accuracy_over_the_skew_of_partitions(store, trained):
     found = numbers(store, figure)
     assert line(found, "CIFAR-10", "fedavg") == [(0.01, 41.0, 1.0), (0.5, 41.0, 1.0), (0.65, 41.0, 1.0)]
     assert line(found, "CIFAR-10", "centralized") == [(None, 90.0, None)]
-    assert found.caveats == {"CIFAR-10": ["FedAvg at Dir(0.5): skew not recorded"]}
+    assert found.caveats == {"CIFAR-10": ["Centralized at #C = 2: 1 seed", "FedAvg at Dir(0.5): skew not recorded"]}
     drawn = figures.draw(found)
     assert drawn.get_supxlabel() == "Hellinger distance of clients' labels from all"
     (points,) = (each for each in drawn.axes[0].lines if len(each.get_xdata()) == 3 and each.get_marker() not in "|_")

@@ -117,6 +117,12 @@ def test_what_is_missing_is_named(store, scores, expected):
     assert table(store.add("cifar10 label-2", "fedavg", scores)) == {("CIFAR-10", "#C = 2", "FedAvg"): expected}
 
 
+def test_a_cell_of_fewer_seeds_than_others_says_so(store):
+    store.mirrors = None
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.54]).add("cifar10 label-2", "moon", [0.5])
+    assert list(table(store).values()) == ["**52.0±2.0**", "50.0, 1 seed"]
+
+
 def test_settings_that_have_not_ended_are_named(store):
     store.mirrors = None
     store.add("cifar10 label-2", "moon", [0.5], choice={"mu": 1}).add(
