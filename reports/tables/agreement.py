@@ -34,7 +34,8 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
 
     A row counts if at least two of its cells have a published number and all of these are complete. Means are compared
     with the decimals that the paper prints. Equal best means are all winners, and the tables agree on a row if they share a
-    winner. The sentence names a budget that is not the paper's: after its few rounds another order may hold than at the end of
+    winner. Nothing is said of a table where no complete row has a winner or a method of the paper's own. The sentence names a
+    budget that is not the paper's: after its few rounds another order may hold than at the end of
     training.
 
     Args:
@@ -61,16 +62,13 @@ def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
         )
         rivals = expected.notna().sum(axis=1) > 1
         complete = rivals & (measured.notna() | expected.isna()).all(axis=1)
-        if complete.any():
+        parts = "; ".join(_parts(count(expected[complete], measured[complete], own, baselines)))
+        if parts:
             of = f" ({METRICS[metric].title})" if found["metric"].nunique() > 1 else ""
             of += "" if grid["budget"] == "paper" else f", measured at budget {grid['budget']} and not at the paper's,"
-            parts, rows = (
-                _parts(count(expected[complete], measured[complete], own, baselines)),
-                f"{contest_name(grid)}s",
-            )
             yield (
-                f"Agreement with the published table{of} over the complete {rows}, {complete.sum()} of {rivals.sum()}: "
-                f"{'; '.join(parts)}."
+                f"Agreement with the published table{of} over the complete {contest_name(grid)}s, "
+                f"{complete.sum()} of {rivals.sum()}: {parts}."
             )
 
 

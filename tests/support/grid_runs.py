@@ -13,8 +13,8 @@ GRID = {
     "axes": {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedavg", "scaffold"], "seed": [0, 1, 2]},
     "settings": {"clients": 10, "rounds": 12, "local_epochs": 1, "batch_size": 16},
 }
-LONG = {"rounds": 25, "local_epochs": 3}  # long enough to be interrupted
-STAGES = {"num_clusters": 2, "encoder_rounds": 20, "classifier_rounds": 5}
+LONG = {"rounds": 60, "local_epochs": 3}  # long enough to be interrupted several times, also on a fast machine
+STAGES = {"num_clusters": 2, "encoder_rounds": 45, "classifier_rounds": 15}
 
 
 def write_grid(folder: Path, **changes) -> Path:
