@@ -14,11 +14,13 @@ from reports.tables.names import Name
 from reports.tables.report import Report
 
 _DASH = "–"
-# As wide as its widest table; without floats, because a float cannot span pages.
+# As wide as its widest table; without floats, because a float cannot span pages. article has no space between a caption and the
+# table below it.
 _DOCUMENT = r"""\documentclass{article}
 \usepackage[paperwidth=%dmm,paperheight=297mm,margin=12mm]{geometry}
 \usepackage{booktabs}
 \pagestyle{empty}
+\setlength{\belowcaptionskip}{4pt}
 \makeatletter
 \renewenvironment{table}{\par\def\@captype{table}}{\par\bigskip}
 \renewenvironment{table*}{\par\def\@captype{table}}{\par\bigskip}
