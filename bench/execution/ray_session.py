@@ -126,7 +126,7 @@ def _join(address: str, threads: int) -> None:
 
 
 def _start_local(threads: int) -> None:
-    """Starts Ray on this machine, once more if its time is over; raises ValueError if it does not start."""
+    """Starts Ray on this machine, once more if it times out; raises ValueError if it does not start."""
     ray_environment.prepare_local(threads)
     for attempt in range(_STARTS):
         try:

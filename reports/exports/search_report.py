@@ -95,10 +95,10 @@ def _notes(search: Search, table: pd.DataFrame, alike: int) -> Iterator[str]:
         yield f"{found} of the configurations were found in the store: other searches had trained them."
     if alike > 1:
         yield f"{alike} configurations print alike at the top: what is chosen among them means little."
-    if search.scheduler != "none":
-        own = table[~table["found"].astype(bool)]
-        trained, saved = own["trained"].sum(), own["saved"].sum()
-        yield f"Stopping has saved {saved} of {trained + saved} rounds, those of all configurations and seeds."
+    own = table[~table["found"].astype(bool)]
+    if search.scheduler != "none" and len(own):
+        saved, trained = own["saved"].sum(), own["trained"].sum()
+        yield f"Stopping has saved {saved} rounds; this search has trained {trained}, those of all seeds."
     if search.scheduler != "none" and not table["whole"].all():
         yield f"Figures of values are of the {table['whole'].sum()} configurations that were trained to the end."
 

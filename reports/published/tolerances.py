@@ -102,7 +102,7 @@ RULES = {
         "near up to twice that",
         near=2.0,
     ),
-    "fedcat": Rule(_fedcat, "at most 0.3 points on mnist, 1.5 on femnist, 2 on cifar10 and cifar100-coarse"),
+    "fedcat": Rule(_fedcat, "at most 0.3 points on MNIST, 1.5 on FEMNIST, 2 on CIFAR-10 and CIFAR-100 (coarse)"),
     "fedcollab": Rule(
         _fedcollab,
         "at most 1.5 s_published points for means of 5 seeds, and where that is less, "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from bench.results.metrics import METRICS
-from reports.published.lookup import KEY, Published, keys_of
+from reports.published.lookup import KEY, keys_of
 from reports.reproduction.planned import Contest, Plans
 from reports.reproduction.played import Played
 from reports.tables import agreement
@@ -42,7 +42,7 @@ class Count:
 def count_tables(played: Sequence[Played], paper: str, plans: Plans) -> dict[str, Count]:
     """Table -> its counts, for all published tables of a paper in the order of its file.
 
-    A row is complete if every one of its published numbers has been measured with at least one seed, and it has two at least.
+    A row is complete if each of its published numbers that compete, two at least, has been measured with at least one seed.
 
     Args:
         played: of any papers.
@@ -72,16 +72,7 @@ def _count(played: Sequence[Played], paper: str, table: str, numbers: int, plans
 
 
 def _agreement(played: Sequence[Played], contest: Contest) -> agreement.Agreement:
-    """The agreement of the complete rows of a contest; means count with the decimals that the paper prints."""
-    means = {one.published.key: one.mean for one in played if one.seeds > one.diverged}
-
-    def measured(number: Published) -> float:
-        return round(means.get(number.key, math.nan), number.digits)
-
-    rows = contest.numbers[contest.numbers.notna().sum(axis=1) > 1]
-    found = rows.map(measured, na_action="ignore").astype(float)
-    expected = rows.map(lambda number: float(number.mean), na_action="ignore").astype(float)
-    complete, own, baselines = (found.notna() | rows.isna()).all(axis=1), contest.own, contest.baselines
-    names = [name for name in rows if name in (*own, *baselines) or not baselines]
-    both = (METRICS[contest.metric].sign * table.loc[complete, names] for table in (expected, found))
-    return agreement.count(*both, own, baselines)
+    """The agreement of a contest."""
+    means = {one.published.key: one.mean for one in played}
+    found = contest.numbers.map(lambda number: means.get(number.key, math.nan), na_action="ignore")
+    return agreement.count(contest.numbers, found, contest.own, contest.baselines, METRICS[contest.metric].sign)

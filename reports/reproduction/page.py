@@ -63,18 +63,22 @@ _NUMBERS = ("number", "published", "measured", "difference", "verdict", "seeds",
 
 def _summary(numbers: int, played: Sequence[Played]) -> str:
     """How many of so many published numbers have been measured; what several tables print counts once, but for the first of
-    these counts and the last."""
+    these counts and the last, and has an open budget if all of these tables leave it open."""
     runs = len({run for one in played for run in one.runs})
-    distinct = {(*one.published.key[:1], *one.published.key[2:], str(one.published)): one for one in played}.values()
+    printed = defaultdict(list)
+    for one in played:
+        printed[(*one.published.key[:1], *one.published.key[2:], str(one.published))].append(one)
+    distinct = [first for first, *_ in printed.values()]
     found = Counter(one.verdict for one in distinct if one.verdict)
     verdicts = ", ".join(f"{found[name]} {name}" for name in ("inside", "near", "outside"))
-    partly = sum(bool(left_open(*one.published.key[:2])) for one in distinct)
+    partly = sum(all(left_open(*one.published.key[:2]) for one in again) for again in printed.values())
     judged = f"Verdicts: {verdicts} the tolerance" if found else "None has a verdict yet"
+    complete, several = sum(one.is_complete for one in distinct), "s" * (len(distinct) != 1)
     return (
         f"**{len(played):,} of {numbers:,} published numbers have been measured at their own budget**, by {runs:,} "
-        f"run{'s' * (runs != 1)}; {len(distinct):,} different ones, since a number may stand in several tables. Of these "
-        f"{len(distinct):,}, with all seeds and settings: {sum(one.is_complete for one in distinct):,}; at a budget that the "
-        f"paper leaves partly open: {partly:,}. {judged}. Still to be measured: {numbers - len(played):,}."
+        f"run{'s' * (runs != 1)}; {len(distinct):,} different number{several}, since one may stand in several tables. Of these "
+        f"{len(distinct):,}, with all seeds and settings: {complete:,}; at a budget that the paper leaves partly open: "
+        f"{partly:,}. {judged}. Still to be measured: {numbers - len(played):,}."
     )
 
 
@@ -114,9 +118,12 @@ def _of_number(one: Played) -> tuple[str, ...]:
 
 def _without_verdict(one: Played) -> str:
     """Why a number has no verdict."""
-    if one.settings < one.planned_settings:
-        return "none yet, settings are missing"
-    return "none yet, seeds are missing" if one.rule and one.seeds < one.planned_seeds else "none"
+    if not one.rule:
+        return "none"
+    lacking = {"settings": one.settings < one.planned_settings, "seeds": one.seeds < one.planned_seeds}
+    if missing := " and ".join(what for what, lacks in lacking.items() if lacks):
+        return f"none yet, {missing} are missing"
+    return "none, a run has diverged" if one.diverged else "none"
 
 
 def _name(key: tuple[str, ...]) -> str:

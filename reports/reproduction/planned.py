@@ -45,7 +45,7 @@ class Plans:
         self._contests: dict[tuple[str, str], tuple[Contest, ...]] = {}
 
     def contests(self, paper: str, table: str) -> tuple[Contest, ...]:
-        """What competes in a published table, as the grid lays it out that has most of its numbers; nothing where none mirrors
+        """What competes in a published table, as the grid lays it out that has most of its cells; nothing where none mirrors
         it, or where it shows measurements of runs."""
         if (paper, table) not in self._contests:
             expanded = [(spec, expand(spec, PAPER)) for spec in self._mirroring(paper, table)]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,7 +128,7 @@ def _played(cell: Any, grid: dict, records: Mapping[str, Mapping[str, Any]], pla
         settings=len(points),
         planned_settings=settings,
         runs=tuple(one["run"] for one in alike),
-        commits=tuple(dict.fromkeys(records[run].get("commit") or "unknown" for run in runs)),
+        commits=tuple(dict.fromkeys(_commit(records[run]) for run in runs)),
         command=_command(grid, [axes, *(points if len(points) < settings else ())], alike, plans),
         model=cell.model if cell.model in taken_for(grid) else "",
     )
@@ -151,6 +152,12 @@ def _command(grid: dict, settings: list[dict[str, Any]], cells: list[dict], plan
     if seeds != plans.own_seeds(grid):
         words += ["--seeds", ",".join(map(str, seeds))]
     return f"python -m bench run {' '.join(words)} --data-dir data"
+
+
+def _commit(record: Mapping[str, Any]) -> str:
+    """The commit that a record names; a text that is none would break the page."""
+    named = record.get("commit") or ""
+    return named if re.fullmatch(r"[0-9a-f]+(-dirty)?", named) else "unknown"
 
 
 def _text(value: Any) -> str:

@@ -1,13 +1,16 @@
 """Agreement of a measured table with the published one: the winner of each row, and the sign of the paper's gains."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from bench.results.metrics import METRICS
-from reports.tables.aggregate import contenders_of, contest_keys, contest_name
+from reports.published.lookup import Published
+from reports.tables.aggregate import compared_keys, contenders_of, contest_keys, contest_name
+from reports.tables.names import Names
 from reports.tables.significance import contenders
 
 
@@ -16,59 +19,51 @@ class Agreement:
     """In how many rows a measured table says what the published one says.
 
     Attributes:
-        rows: how many are compared, without those whose published means are all equal: these have no winner.
+        rivals, complete: rows with two published numbers at least, and those of them that have been measured.
+        rows: those of the complete ones that have a winner: whose published means are not all equal.
         winners: those with a common winner; equal best means are all winners.
         baselines: the columns with whose best the paper's own are compared.
         signs: own column -> (rows in which its difference to the best baseline has the same sign, rows that have it).
     """
 
+    rivals: int
+    complete: int
     rows: int
     winners: int
     baselines: tuple[str, ...]
     signs: dict[str, tuple[int, int]]
 
 
-def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
+def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     """One sentence per metric with published numbers: in how many rows the winner agrees, and in how many the sign of
     (method - best baseline).
 
-    A row counts if at least two of its cells have a published number and all of these are complete. Means are compared
-    with the decimals that the paper prints. Equal best means are all winners, and the tables agree on a row if they share a
-    winner. Nothing is said of a table where no complete row has a winner or a method of the paper's own. The sentence names a
-    budget that is not the paper's: after its few rounds another order may hold than at the end of
-    training.
+    A row counts if at least two of the cells that compete in it have a published number, and all of these are complete. The
+    sentence names a budget that is not the paper's: after its few rounds another order may hold than at the end of training.
+    Nothing is said of a table where no complete row has a winner or a method of the paper's own.
 
     Args:
         grid: expanded grid; `mirrors` names the paper's `own` columns and the `baselines` (none: all others).
         cells: compared cells of all metrics.
+        names: those of the grid.
     """
     if not grid["mirrors"]:
         return
     own, baselines = ([str(name) for name in grid["mirrors"].get(key, ())] for key in ("own", "baselines"))
-    found = competing(grid, cells)
-    if baselines:
-        found = found[found["contender"].isin([*own, *baselines])]
-    means = contenders(found)["mean"]  # those of all others are NaN
-    found = found.assign(
-        expected=[float(published.mean) for published in found["published"]],
-        measured=pd.Series(
-            {cell: round(mean, found["published"][cell].digits) for cell, mean in means.items()}, dtype=float
-        ),
-    )
+    found, keys = competing(grid, cells), compared_keys(grid)
+    names = names.knowing(keys, found[keys].itertuples(index=False, name=None))
+    named = {name: names.value(" ".join(keys), name).plain for name in found["contender"].unique()}
+    found = found.assign(measured=contenders(found)["mean"])  # NaN for all others
     for metric, lines in found.groupby("metric", sort=False):
-        table = lines.pivot(index=contest_keys(grid), columns="contender", values=["expected", "measured"])
-        expected, measured = (
-            METRICS[metric].sign * table[of][lines["contender"].unique()] for of in ("expected", "measured")
-        )
-        rivals = expected.notna().sum(axis=1) > 1
-        complete = rivals & (measured.notna() | expected.isna()).all(axis=1)
-        parts = "; ".join(_parts(count(expected[complete], measured[complete], own, baselines)))
-        if parts:
+        table = lines.pivot(index=contest_keys(grid), columns="contender", values=["published", "measured"])
+        both = (table[of][lines["contender"].unique()] for of in ("published", "measured"))
+        counted = count(*both, own, baselines, METRICS[metric].sign)
+        if parts := "; ".join(_parts(counted, named)):
             of = f" ({METRICS[metric].title})" if found["metric"].nunique() > 1 else ""
             of += "" if grid["budget"] == "paper" else f", measured at budget {grid['budget']} and not at the paper's,"
             yield (
                 f"Agreement with the published table{of} over the complete {contest_name(grid)}s, "
-                f"{complete.sum()} of {rivals.sum()}: {parts}."
+                f"{counted.complete} of {counted.rivals}: {parts}."
             )
 
 
@@ -85,31 +80,59 @@ def competing(grid: dict, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def count(
-    expected: pd.DataFrame, measured: pd.DataFrame, own: Sequence[str] = (), baselines: Sequence[str] = ()
+    published: pd.DataFrame,
+    means: pd.DataFrame,
+    own: Sequence[str] = (),
+    baselines: Sequence[str] = (),
+    sign: int = 1,
 ) -> Agreement:
-    """The agreement of two tables.
+    """The agreement of a table with the published one.
+
+    Means are compared with the decimals that the paper prints. Equal best means are all winners, and the tables agree on a row
+    if they share a winner.
 
     Args:
-        expected, measured: published and measured means, [rows, columns], the larger the better; both miss the same cells.
-        own, baselines: columns; no baselines are all others.
+        published: `Published` [rows, columns]; NaN where the paper prints none.
+        means: measured means [rows, columns]; NaN where there is none.
+        own, baselines: columns; no baselines are all others, and columns that are neither do not compete.
+        sign: -1 where less is better.
     """
+    published = published[[name for name in published if not baselines or name in (*own, *baselines)]]
+    shown = {name: [*map(_as_printed, means[name], published[name])] for name in published}
+    measured = sign * pd.DataFrame(shown, published.index, dtype=float)
+    expected = sign * published.map(lambda number: float(number.mean), na_action="ignore").astype(float)
+    rivals = expected.notna().sum(axis=1) > 1
+    complete = rivals & (measured.notna() | expected.isna()).all(axis=1)
+    expected, measured = expected[complete], measured[complete]
     winners = _winners(expected) & _winners(measured)
-    others = [name for name in expected if name in baselines or not baselines and name not in own]
+    others = [name for name in expected if name not in own]
     signs = {}
     for name in (name for name in own if name in expected and others):
-        found = [np.sign(means[name] - means[others].max(axis=1)).dropna() for means in (expected, measured)]
+        found = [np.sign(table[name] - table[others].max(axis=1)).dropna() for table in (expected, measured)]
         signs[name] = int((found[0] == found[1]).sum()), len(found[0])
-    rows = _winners(expected).any(axis=1).sum()
-    return Agreement(int(rows), int(winners.any(axis=1).sum()), tuple(others), signs)
+    return Agreement(
+        rivals=int(rivals.sum()),
+        complete=int(complete.sum()),
+        rows=int(_winners(expected).any(axis=1).sum()),
+        winners=int(winners.any(axis=1).sum()),
+        baselines=tuple(others),
+        signs=signs,
+    )
 
 
-def _parts(found: Agreement) -> Iterator[str]:
-    """The parts of the sentence."""
+def _as_printed(mean: float, number: Published | float) -> float:
+    """A measured mean with the decimals of the published number; NaN without that."""
+    return round(float(mean), number.digits) if isinstance(number, Published) else math.nan
+
+
+def _parts(found: Agreement, named: Mapping[str, str]) -> Iterator[str]:
+    """The parts of the sentence; named is what columns are called."""
     if found.rows:
         yield f"same winner in {found.winners} of {found.rows}"
-    if found.signs:
-        counts = ", ".join(f"{same} of {rows} for {name}" for name, (same, rows) in found.signs.items())
-        yield f"same sign of (method - best of {', '.join(found.baselines)}) in {counts}"
+    if any(rows for _, rows in found.signs.values()):
+        counts = ", ".join(f"{same} of {rows} for {named[name]}" for name, (same, rows) in found.signs.items() if rows)
+        baselines = ", ".join(named[name] for name in found.baselines)
+        yield f"same sign of (method - best of {baselines}) in {counts}"
 
 
 def _winners(means: pd.DataFrame) -> pd.DataFrame:

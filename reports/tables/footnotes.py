@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
-from bench.experiments.labels import UNWRAPPED, contender, number
+from bench.experiments.labels import UNWRAPPED, number
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS
 from datasets.info import folder_of
@@ -33,12 +33,11 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
         cells: compared cells of all metrics.
         value: `last`, `best` or `last10`, the rounds of the accuracies.
     """
-    yield from map(without_paths(grid), _all(grid, records, cells, value))
+    yield from map(without_paths(grid), _all(grid, records, cells, value, Names.of_grid(grid)))
 
 
 def without_paths(grid: dict) -> Callable[[str], str]:
-    """A function of texts, such as footnotes and reasons, in which an image folder then has its name. All else keeps its id,
-    which is what one types."""
+    """A function of texts, such as notes of a grid and reasons of failures, in which an image folder then has its name."""
     names, found = Names.of_grid(grid), {}
     datasets = {name for cell in grid["cells"] for name in (cell["dataset"], cell["config"]["dataset"])}
     for dataset in sorted(datasets, key=len, reverse=True):  # a folder before the one that it is in
@@ -56,61 +55,62 @@ def without_paths(grid: dict) -> Callable[[str], str]:
     return named
 
 
-def _all(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str) -> Iterable[str]:
+def _all(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str, names: Names) -> Iterable[str]:
     yield numbers_are(grid, value)
     yield from _further(grid, cells, value)
-    yield from _evaluated_once(grid, records, value)
+    yield from _evaluated_once(grid, records, value, names)
     for metric in cells["metric"].unique():
         yield f"{METRICS[metric].title}: {METRICS[metric].about}."
-    yield from _reference(grid, cells)
+    yield from _reference(grid, cells, names)
     yield from significance.footnotes(cells, contest_name(grid))
     if contest_name(grid) == "contest" and cells["best"].any():
         yield f"A contest is among the cells that differ in {' and '.join(compared_keys(grid))} only."
-    yield from gains.footnotes(cells, grid)
-    yield from tuning_notes.footnotes(grid, cells)
+    yield from gains.footnotes(cells, grid, names)
+    yield from tuning_notes.footnotes(grid, cells, names)
     yield from grid["report"].get("notes", ())
-    yield from published_beside(grid, cells, value)
-    yield from agreement.footnotes(grid, cells)
-    yield from about_runs(grid, records, cells)
+    yield from published_beside(grid, cells, value, names)
+    yield from agreement.footnotes(grid, cells, names)
+    yield from about_runs(grid, records, cells, names)
 
 
-def _reference(grid: dict, cells: pd.DataFrame) -> Iterable[str]:
+def _reference(grid: dict, cells: pd.DataFrame, names: Names) -> Iterable[str]:
     """With what relative metrics compare."""
     if any(METRICS[metric].relative for metric in cells["metric"].unique()):
-        named = " ".join(f"{key}={value}" for key, value in grid["report"]["reference"].items())
-        yield f"Reference: the run of {named} with the same data, seed, split and budget, which is not compared itself."
+        reference = names.setting(grid["report"]["reference"]).plain
+        yield f"Reference: the run of {reference} with the same data, seed, split and budget, which is not compared itself."
 
 
-def about_runs(grid: dict, records: dict[str, dict], cells: pd.DataFrame) -> Iterable[str]:
-    """Runs that are missing, failed or special, and what runs have used; arguments as in `footnotes`."""
-    yield from _pooled(cells)
-    yield from _data(cells)
+def about_runs(grid: dict, records: dict[str, dict], cells: pd.DataFrame, names: Names) -> Iterable[str]:
+    """Runs that are missing, failed or special, and what runs have used; arguments as in `footnotes`, names are the grid's."""
+    yield from _pooled(cells, names)
+    yield from _data(cells, names)
     yield from _unfinished(cells)
-    yield from _traffic(grid, records)
-    yield from _caveats(grid, records)
-    yield from _origins(grid, records)
+    yield from _traffic(grid, records, names)
+    yield from _caveats(grid, records, names)
+    yield from _origins(grid, records, names)
     yield from _casualties(grid, records)
     yield from _mixtures(grid, records)
     yield from _coalitions(grid, records)
 
 
-def _pooled(cells: pd.DataFrame) -> Iterable[str]:
+def _pooled(cells: pd.DataFrame, names: Names) -> Iterable[str]:
     """Centralized methods beside federated ones."""
     pooled = cells["partition"] == "none"
     if pooled.any() and not pooled.all():
-        names = _join(cells.loc[pooled, "algorithm"])
-        yield f"{names}: trained once per dataset on pooled data; stands in its first row and is not ranked."
+        methods = _join(names.value("algorithm", method).plain for method in cells.loc[pooled, "algorithm"])
+        yield f"{methods}: trained once per dataset on pooled data; stands in its first row and is not ranked."
 
 
-def _data(cells: pd.DataFrame) -> Iterable[str]:
+def _data(cells: pd.DataFrame, names: Names) -> Iterable[str]:
     """Substituted and incomplete datasets."""
     substituted = cells[cells["substitute"] != ""]
-    for dataset, substitute in substituted[["dataset", "substitute"]].drop_duplicates().to_numpy():
+    for pair in substituted[["dataset", "substitute"]].drop_duplicates().to_numpy():
+        dataset, substitute = (names.value("dataset", name).plain for name in pair)
         yield f"{dataset} was replaced by {substitute}: these cells check the mechanics, not {dataset}."
     partial = cells[cells["data_note"] != ""]
     partial = partial.assign(images=partial["substitute"].where(partial["substitute"] != "", partial["dataset"]))
     for dataset, note in partial[["images", "data_note"]].drop_duplicates().to_numpy():
-        yield f"{dataset} was incomplete ({note}): these cells have no published counterpart."
+        yield f"{names.value('dataset', dataset).plain} was incomplete ({note}): these cells have no published counterpart."
 
 
 def _unfinished(cells: pd.DataFrame) -> Iterable[str]:
@@ -141,32 +141,39 @@ def _further(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
         yield f"Further tables show other rounds of the same cells: {rounds}{alone}{tuned}{verdicts}."
 
 
-def _evaluated_once(grid: dict, records: dict[str, dict], value: str) -> Iterable[str]:
+def _evaluated_once(grid: dict, records: dict[str, dict], value: str, names: Names) -> Iterable[str]:
     """Which columns have means of a single evaluated round: a method that only changes the end of a run has no other."""
     if "last10" not in (value, *further_values(grid, value)):
         return
     summaries = [(cell, records.get(cell["run"], {}).get("summary", {})) for cell in grid["cells"]]
     axis = grid["report"]["columns"]
-    once = [label(cell, axis) for cell, found in summaries if found.get("last10") and found.get("last10_std") == {}]
-    if once:
+    found = [label(cell, axis) for cell, found in summaries if found.get("last10") and found.get("last10_std") == {}]
+    if once := [names.value(axis, column).plain for column in found]:
         yield f"{_join(once)}: evaluated at one round only, so the mean of the last 10 is that of this round."
 
 
-def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ", in points") -> Iterable[str]:
+def published_beside(
+    grid: dict, cells: pd.DataFrame, value: str, names: Names, unit: str = ", in points"
+) -> Iterable[str]:
     """What the published numbers beside the measured ones are; arguments as in `footnotes`.
 
     Args:
+        names: those of the grid.
         unit: of differences, as the sentence ends.
     """
     compared = cells[cells["published"].notna()]
     if compared.empty:
         return
-    paper, table = grid["mirrors"]["paper"], str(grid["mirrors"]["table"])
+    paper, table = names.value("algorithm", grid["mirrors"]["paper"]).plain, str(grid["mirrors"]["table"])
     source = f"{paper}, Table {table}" if table.isdigit() else f"{paper}, {table}"
     yield f"In parentheses: published value ({source}) and difference, measured minus published{unit}."
     for model, published in taken_for(grid).items():
         if datasets := compared["dataset"][compared["model"] == model].unique().tolist():
-            yield f"{model} is taken for the model of the published numbers on {', '.join(datasets)}, {published}."
+            where = _join(names.value("dataset", dataset).plain for dataset in datasets)
+            yield (
+                f"{names.value('model', model).plain} is taken for the model of the published numbers on {where}, "
+                f"{names.value('model', published).plain}."
+            )
     compared = compared[compared["done"] > 0]
     if compared.empty:
         return
@@ -187,28 +194,30 @@ def published_beside(grid: dict, cells: pd.DataFrame, value: str, unit: str = ",
             yield "No verdict where clients, participation or model differ from the published setting."
 
 
-def _traffic(grid: dict, records: dict[str, dict]) -> Iterable[str]:
+def _traffic(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
     """Bytes that clients sent and received: one sentence per dataset whose images were used, a range where a method's runs
     differ."""
     found = defaultdict(lambda: defaultdict(set))
     for cell in grid["cells"]:
         if exchanged := records.get(cell["run"], {}).get("bytes_per_client"):
-            found[cell["config"]["dataset"]][_method(grid, cell)].add(exchanged)
+            found[cell["config"]["dataset"]][_method(grid, cell, names)].add(exchanged)
     for dataset, methods in found.items():
         amounts = (
             f"{name} {' to '.join(dict.fromkeys(number(float(f'{amount / 1e6:.3g}')) for amount in (min(sizes), max(sizes))))}"
             for name, sizes in methods.items()
         )
-        yield f"Sent and received, MB (10^6 bytes) per client on {dataset}: {', '.join(amounts)}."
+        where = names.value("dataset", dataset).plain
+        yield f"Sent and received, MB (10^6 bytes) per client on {where}: {', '.join(amounts)}."
 
 
-def _method(grid: dict, cell: dict) -> str:
-    """A cell's method with the wrapper around it, and with its base where the table shows it: "fedavg fedcollab"."""
+def _method(grid: dict, cell: dict, names: Names) -> str:
+    """A cell's method with the wrapper around it, and with its base where the table shows it: "FedAvg + FedCollab"."""
     keys = ["algorithm", "wrapper", *({"base"} & {*cell_keys(grid)})]
-    return contender([name for key in keys if (name := label(cell, key)) not in ("-", UNWRAPPED)])
+    labels = {key: name for key in keys if (name := label(cell, key)) not in ("-", UNWRAPPED)}
+    return names.together([*labels], [*labels.values()]).plain
 
 
-def _caveats(grid: dict, records: dict[str, dict]) -> Iterable[str]:
+def _caveats(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
     """Caveats that methods recorded about their runs, with the columns that have them."""
     axis, found = grid["report"]["columns"], defaultdict(dict)
     for cell in grid["cells"]:
@@ -217,10 +226,13 @@ def _caveats(grid: dict, records: dict[str, dict]) -> Iterable[str]:
     for caveat, columns in found.items():
         method, _, said = caveat.partition(": ")
         named = all(method in column.split() for column in columns)
-        yield f"{_join(columns)}: {said if named else caveat}"
+        about = _join(names.value(axis, column).plain for column in columns)
+        if said and not named:
+            caveat = f"{names.value('algorithm', method).plain}: {said}"
+        yield f"{about}: {said if named else caveat}"
 
 
-def _origins(grid: dict, records: dict[str, dict]) -> Iterable[str]:
+def _origins(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
     """The files of the images: original files and re-encoded copies have the same counts, but not the same pixels."""
     found = defaultdict(dict)
     for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
@@ -228,7 +240,8 @@ def _origins(grid: dict, records: dict[str, dict]) -> Iterable[str]:
             found[config["dataset"]][data["digest"]] = data["kind"]
     for dataset, kinds in found.items():
         sources = " and ".join(f"{kind} ({digest})" for digest, kind in kinds.items())
-        yield f"{'Mixed data' if len(kinds) > 1 else 'Data'}: {dataset} from {sources}."
+        images = names.value("dataset", dataset).plain
+        yield f"{'Mixed data' if len(kinds) > 1 else 'Data'}: {images} from {sources}."
 
 
 def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
@@ -274,7 +287,7 @@ def _coalitions(grid: dict, records: dict[str, dict]) -> Iterable[str]:
             found[json.dumps(alike, sort_keys=True)].add(json.dumps(coalitions))
     if any(len(coalitions) > 1 for coalitions in found.values()):
         yield (
-            "Runs of fedcollab with the same data, seed and options have found different coalitions, as different devices or "
+            "Runs of FedCollab with the same data, seed and options have found different coalitions, as different devices or "
             "machines without a shared cache may: these runs differ in more than their bases."
         )
 

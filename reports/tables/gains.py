@@ -6,6 +6,7 @@ import pandas as pd
 
 from bench.results.metrics import METRICS
 from reports.tables.aggregate import DDOF, cell_keys, scores_by_seed
+from reports.tables.names import Names
 
 
 def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric: str) -> pd.DataFrame:
@@ -35,10 +36,10 @@ def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric: str) 
     return cells.assign(gain=differences.mean(axis=1).mask(partly), gain_std=std.mask(partly))
 
 
-def footnotes(cells: pd.DataFrame, grid: dict) -> Iterator[str]:
+def footnotes(cells: pd.DataFrame, grid: dict, names: Names) -> Iterator[str]:
     """What the numbers in brackets are."""
     if cells["gain"].notna().any():
-        over = " ".join(f"{key}={value}" for key, value in grid["report"]["gains_over"].items())
+        over = names.setting(grid["report"]["gains_over"]).plain
         has_costs = any(METRICS[metric].cost for metric in cells["metric"].unique())
         unit = "in points, of costs in their unit" if has_costs else "in points"
         yield f"In brackets: gain over {over}, {unit}: mean, and std if there is one, of the differences of the same seeds."

@@ -53,13 +53,14 @@ def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Repor
     best = _smallest(cells, [*keys[:-1], "metric"]) if own else False
     empty = {"gain": math.nan, "gain_std": math.nan, "p_value": math.nan, "not_significant": False, "chosen_on": ""}
     cells = cells.assign(value=value, best=best, **empty)
-    notes = [*grid["report"].get("notes", ()), *_clients(grid, found), f"Budget {grid['budget']}."]
+    names = Names.of_grid(grid)
+    notes = [*grid["report"].get("notes", ()), *_clients(grid, found, names), f"Budget {grid['budget']}."]
     if cells["best"].any():
         notes.append("Bold: the smaller loss, as in the paper.")
-    notes += [*published_beside(grid, cells, value, unit=""), *about_runs(grid, records, cells)]
+    notes += [*published_beside(grid, cells, value, names, unit=""), *about_runs(grid, records, cells, names)]
     hide, table = without_paths(grid), arrange(cells, keys, grid)
     if kind == "dataset-sizes":
-        notes += _incomplete(runs)
+        notes += _incomplete(runs, names)
         cells = cells.astype({"mean": "Int64", "difference": "Int64"})
     name = f"{grid['grid']}@{grid['budget']}"
     return Report(name, hide(grid["title"] or grid["grid"]), (table,), tuple(map(hide, notes)), cells)
@@ -129,7 +130,7 @@ def _compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.Dat
     return compared
 
 
-def _clients(grid: dict, found: dict[str, dict]) -> Iterator[str]:
+def _clients(grid: dict, found: dict[str, dict], names: Names) -> Iterator[str]:
     """Whose encoders were compared: clients, their examples and classes."""
     for cell in grid["cells"]:
         if about := found.get(cell["run"], {}).get("label_counts"):
@@ -139,14 +140,15 @@ def _clients(grid: dict, found: dict[str, dict]) -> Iterator[str]:
                 f"({', '.join(name for name, count in zip(result['classes'], counts, strict=True) if count)})"
                 for client, counts in zip(result["clients"], about, strict=True)
             )
-            yield f"{config['dataset']}, {config['partition']} of {config['clients']} clients, seed {cell['seed']}: {clients}."
+            where = ", ".join(names.value(axis, config[axis]).plain for axis in ("dataset", "partition"))
+            yield f"{where}, {config['clients']} clients, seed {cell['seed']}: {clients}."
 
 
-def _incomplete(runs: pd.DataFrame) -> Iterator[str]:
+def _incomplete(runs: pd.DataFrame, names: Names) -> Iterator[str]:
     """How datasets differ from the complete ones."""
     known = runs[runs["data_note"] != ""]
     for dataset, note in known[["dataset", "data_note"]].drop_duplicates().to_numpy():
-        yield f"Incomplete data: {dataset}: {note}."
+        yield f"Incomplete data: {names.value('dataset', dataset).plain}: {note}."
 
 
 def _smallest(cells: pd.DataFrame, rivals: list[str]) -> pd.Series:

@@ -129,6 +129,11 @@ class Names:
         name = Name.join(named.values())
         return name if around is None or bare else Name.join([name, around], " ")
 
+    def setting(self, values: Mapping[str, Any]) -> Name:
+        """The name of values of axes in a sentence: "base" of `{wrapper: none}`, "fraction=0.1", "FedAvg + CCVR"."""
+        keys, found = [*values], [str(value) for value in values.values()]
+        return self.title(keys[0], found[0]) if len(keys) == 1 else self.together(keys, found)
+
     def knowing(self, keys: Sequence[str], found: Iterable[Sequence[str]]) -> "Names":
         """The same, with the names of what is alike on several axes at once, whose id is that of
         `bench.experiments.labels.contender`.
@@ -141,10 +146,14 @@ class Names:
         together = {str(contender(values)): self.together(keys, values) for values in found}
         return Names({**self.own, key: {**together, **self.own.get(key, {})}})
 
+    def option(self, name: str) -> Name:
+        """The name of an option in a sentence: its symbol, "μ"; without one, the id that one types."""
+        return _symbol(name) or Name.of(name)
+
     def choice(self, text: str) -> Name:
         """Chosen hyper-parameters, "mu=1, num_clusters=5", with the symbols of the options: "μ=1, K=5"."""
         parts = re.split(r"(?:^|(?<=, ))(\w+)(?==)", text)
-        names = [(_symbol(part) or Name.of(part)) if place % 2 else _kept(part) for place, part in enumerate(parts)]
+        names = [self.option(part) if place % 2 else _kept(part) for place, part in enumerate(parts)]
         return Name.join(names, "")
 
 

@@ -112,11 +112,14 @@ def footnotes(cells: pd.DataFrame, contest: str = "row") -> Iterator[str]:
         return
     seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
     weak = " Of so few seeds its power is low: italics say unknown, not equal." if pairs.min() < FEW_SEEDS else ""
+    alone = (
+        " Cells with fewer than 2 seeds in common with the best are not tested." if 1 in cells["pairs"].values else ""
+    )
     yield (
         f"Italics (not_significant in the CSV): not distinguishable from the best of the {contest}, by the two-sided paired "
         f"t-test over the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the rivals of the {contest}; that "
         f"the best was found on the same seeds is not corrected for, so that more than {LEVEL:.0%} of the {contest}s of equals "
-        f"show a difference.{weak}"
+        f"show a difference.{weak}{alone}"
     )
 
 

@@ -13,24 +13,25 @@ from reports.tables.names import Name, Names
 TITLE = "Chosen hyper-parameters"
 
 
-def footnotes(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
+def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     """The tuning protocol of a table's numbers.
 
     Args:
         grid: expanded grid.
         cells: of all metrics.
+        names: those of the grid.
     """
     tuned = cells[cells["settings"] > 1].groupby("algorithm", sort=False)["settings"].agg(["min", "max"])
     if len(tuned):
-        counts = _counted({name: (low, high) for name, low, high in tuned.itertuples()})
+        counts = _counted({names.value("algorithm", name).plain: (low, high) for name, low, high in tuned.itertuples()})
         protocol = ", as published" if grid["mirrors"] else ""
         yield (
             f"Tuned: best of N settings per cell, chosen on the {split_of(grid)} split by the mean over "
             f"seeds{protocol}; N is {counts}."
         )
-    yield from _searched(grid)
-    yield from _fixed(grid, cells)
-    yield from _not_searched(grid, cells)
+    yield from _searched(grid, names)
+    yield from _fixed(grid, cells, names)
+    yield from _not_searched(grid, cells, names)
 
 
 def chosen_on(cells: pd.DataFrame, grid: dict) -> pd.Series:
@@ -71,17 +72,17 @@ def _show(choice: Name) -> Cell:
     return Cell(choice.plain, latex=choice.latex)
 
 
-def _searched(grid: dict) -> Iterator[str]:
+def _searched(grid: dict, names: Names) -> Iterator[str]:
     """Choices on validation data."""
     distinct = {json.dumps(cell["tuned"], sort_keys=True): cell for cell in grid["cells"] if cell.get("tuned")}
     if cells := [*distinct.values()]:
-        yield _search_protocol(cells)
+        yield _search_protocol(cells, names)
         yield from _ties(cells)
-        yield from _unequal_counts(cells)
-        yield _searched_spaces(cells)
+        yield from _unequal_counts(cells, names)
+        yield _searched_spaces(cells, names)
 
 
-def _search_protocol(cells: list[dict]) -> str:
+def _search_protocol(cells: list[dict], names: Names) -> str:
     """Validation share, number of configurations, metric, seeds and searcher of the searches of these cells."""
     searches = [cell["tuned"] for cell in cells]
     shares = _alternatives(f"{search['share']:.0%}" for search in searches)
@@ -95,18 +96,18 @@ def _search_protocol(cells: list[dict]) -> str:
     return (
         f"Hyper-parameters were chosen on validation data ({shares} of each class of each client; no test image was read), and "
         f"then trained on all training data. Best of {number} configurations per cell by mean validation "
-        f"{_search_metrics(cells)} in the last round over seeds {seeds}; searcher {searchers}."
+        f"{_search_metrics(cells, names)} in the last round over seeds {seeds}; searcher {searchers}."
     )
 
 
-def _search_metrics(cells: list[dict]) -> str:
-    """ "accuracy", or with several metrics "accuracy (fedavg, moon) or local accuracy (ifca)"."""
+def _search_metrics(cells: list[dict], names: Names) -> str:
+    """ "accuracy", or with several metrics "accuracy (FedAvg, MOON) or local accuracy (IFCA)"."""
     methods = defaultdict(dict)
     for cell in cells:
-        methods[cell["tuned"]["metric"].replace("_", " ")][label(cell, "algorithm")] = True
+        methods[cell["tuned"]["metric"].replace("_", " ")][_title(cell, names)] = True
     if len(methods) == 1:
         return next(iter(methods))
-    return " or ".join(f"{metric} ({', '.join(names)})" for metric, names in methods.items())
+    return " or ".join(f"{metric} ({', '.join(found)})" for metric, found in methods.items())
 
 
 def _ties(cells: list[dict]) -> Iterator[str]:
@@ -118,52 +119,60 @@ def _ties(cells: list[dict]) -> Iterator[str]:
         )
 
 
-def _unequal_counts(cells: list[dict]) -> Iterator[str]:
+def _unequal_counts(cells: list[dict], names: Names) -> Iterator[str]:
     """Numbers of tried configurations, if they differ between searches."""
     counts = defaultdict(list)
     for cell in cells:
-        counts[label(cell, "algorithm")].append(cell["tuned"]["tried"])
+        counts[_title(cell, names)].append(cell["tuned"]["tried"])
     if len({tried for of_method in counts.values() for tried in of_method}) > 1:
         ranges = {name: (min(of_method), max(of_method)) for name, of_method in counts.items()}
         yield f"The methods did not get equally many configurations: N is {_counted(ranges)}."
 
 
-def _searched_spaces(cells: list[dict]) -> str:
+def _searched_spaces(cells: list[dict], names: Names) -> str:
     methods = defaultdict(dict)
     for cell in cells:
         for key, space in cell["tuned"]["space"].items():
-            methods[key, space][_method(cell, key)] = True
-    searched = "; ".join(f"{key} of {', '.join(names)} in {space}" for (key, space), names in methods.items())
+            methods[key, space][names.value("algorithm", _method(cell, key)).plain] = True
+    searched = "; ".join(
+        f"{names.option(key).plain} of {', '.join(found)} in {space}" for (key, space), found in methods.items()
+    )
     return f"Searched: {searched}."
 
 
-def _fixed(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
+def _fixed(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     """Tuning sets of one point."""
     fixed = cells[(cells["settings"] == 1) & (cells["choice"] != "") & (cells["searched"] == 0)]
     if len(fixed):
         keys = cell_keys(grid)
         labels = set(fixed[keys].itertuples(index=False, name=None))
         shown = [cell for cell in grid["cells"] if tuple(label(cell, key) for key in keys) in labels]
-        yield f"One setting, not tuned: {', '.join(_choices(shown))}."
+        yield f"One setting, not tuned: {', '.join(_choices(shown, names))}."
 
 
-def _not_searched(grid: dict, cells: pd.DataFrame) -> Iterator[str]:
+def _not_searched(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     """Columns with cells that were not searched, in a grid with searches."""
     if cells["searched"].any():
         rest = cells[(cells["searched"] == 0) & (cells["missing"] == "")]
-        if columns := dict.fromkeys(rest[grid["report"]["columns"]]):
+        axis = grid["report"]["columns"]
+        if columns := dict.fromkeys(names.value(axis, column).plain for column in rest[axis]):
             yield f"Nothing was searched in some cells of {', '.join(columns)}."
 
 
-def _choices(cells: list[dict]) -> Iterator[str]:
-    """ "moon mu=5.0" for each chosen option, with its method, and with its datasets if the value differs between them."""
+def _choices(cells: list[dict], names: Names) -> Iterator[str]:
+    """ "MOON μ=5.0" for each chosen option, with its method, and with its datasets if the value differs between them."""
     found: dict[str, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))
     for cell in cells:
         for name, value in sorted(cell["choice"].items()):
-            found[f"{_method(cell, name)} {name}"][json.dumps(value)][cell["dataset"]] = True
+            option = f"{names.value('algorithm', _method(cell, name)).plain} {names.option(name).plain}"
+            found[option][json.dumps(value)][names.value("dataset", cell["dataset"]).plain] = True
     for option, values in found.items():
-        for value, names in values.items():
-            yield f"{option}={short(value)}" + (f" on {' and '.join(names)}" if len(values) > 1 else "")
+        for value, datasets in values.items():
+            yield f"{option}={short(value)}" + (f" on {' and '.join(datasets)}" if len(values) > 1 else "")
+
+
+def _title(cell: dict, names: Names) -> str:
+    return names.value("algorithm", label(cell, "algorithm")).plain
 
 
 def _method(cell: dict, option: str) -> str:
@@ -175,7 +184,7 @@ def _method(cell: dict, option: str) -> str:
 
 
 def _counted(counts: dict[str, tuple[int, int]]) -> str:
-    """ "2 for fedprox, 1 to 5 for moon"."""
+    """ "2 for FedProx, 1 to 5 for MOON"."""
     return ", ".join(
         f"{low} for {name}" if low == high else f"{low} to {high} for {name}" for name, (low, high) in counts.items()
     )

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+import algorithms
 from bench.config.resolve import weights_files
 from bench.experiments.cells import select, to_json
 from bench.experiments.expansion import expand
@@ -189,7 +190,7 @@ def test_cells_of_five_seeds_have_a_verdict_and_single_runs_have_none(reports):
     assert cells.loc["label-shift", "pfedme", "none", "ipr"]["verdict"] == "outside"
     assert cells.loc["feature-shift", "fedavg", "fedcollab", "own_accuracy"]["verdict"] == "outside"
     notes = "\n".join(reports["fedcollab_readme"].notes)
-    assert "published value (fedcollab, readme-seed0)" in notes
+    assert "published value (FedCollab, readme-seed0)" in notes
 
 
 def test_the_second_table_says_whose_settings_are_not_published(reports):
@@ -197,7 +198,7 @@ def test_the_second_table_says_whose_settings_are_not_published(reports):
     for cell in cells_of("fedcollab_table2"):
         if (method := cell.config.algorithm)["name"] not in RIVALS:
             continue
-        assert method["name"] in note and f"{method['num_clusters']} clusters" in note
+        assert algorithms.title_of(method["name"]) in note and f"{method['num_clusters']} clusters" in note
         said = {"eps1": "eps1 {}", "eps2": "eps2 {}", "warm_up_rounds": "{} rounds", "cluster_init": "from a {} model"}
         assert all(said[key].format(method[key]) in note for key in method.keys() & said.keys()), method
 

@@ -25,7 +25,7 @@ def test_table_1_at_its_smallest_budget_on_real_cifar10(real_data, tmp_path):
     )
     assert cifar10.count("(53.") >= 3 and cifar10.count("±") >= 5  # published values beside the measured ones
     assert fmnist.count("no data: FMNIST") == 8
-    assert "Budget smoke is not the paper's" in table and "Data: cifar10 from image folders" in table
+    assert "Budget smoke is not the paper's" in table and "Data: CIFAR-10 from image folders" in table
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Which published numbers count as measured, and the page that lists them."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_number_with_all_seeds_has_a_verdict_and_the_command_of_its_grid(store
     only = "dataset=cifar10,partition=label-2,algorithm=fedavg"
     assert one.command == f"python -m bench run --grid paper_table1 --only {only} --data-dir data"
     text = page.render([one], PLANS)
-    assert "**1 of" in text and ", by 3 runs; 1 different ones" in text and "with all seeds and settings: 1;" in text
+    assert "**1 of" in text and ", by 3 runs; 1 different number," in text and "with all seeds and settings: 1;" in text
     *_, line = [line for line in text.splitlines() if line.startswith("| FedConcat, 1:")]
     cells = [cell.strip() for cell in line.split("|")[1:-1]]
     assert cells[:-1] == [
@@ -198,6 +199,63 @@ def test_winner_and_sign_count_for_complete_rows_only(store, read_published):
     ]
 
 
+def count_of_row(means: dict[str, float], paper: str, where: tuple[str, str]) -> Count:
+    """The counts of one row of Table 1, in which methods have these means of its last metric, and else the published ones."""
+    *_, contest = contests = PLANS.contests(paper, "1")
+    found = [number for each in contests for number in each.numbers.stack().dropna() if number.key[2:4] == where]
+    of_last = {*contest.numbers.stack().dropna()}
+    facts = {"seeds": 3, "diverged": 0, "is_complete": True, "verdict": ""}
+    played = [
+        SimpleNamespace(
+            published=one, mean=means.get(one.key[4], float(one.mean)) if one in of_last else float(one.mean), **facts
+        )
+        for one in found
+    ]
+    return count_tables(played, paper, PLANS)["1"]
+
+
+@pytest.mark.parametrize(
+    ("means", "winners", "signs"),
+    [
+        ({}, 1, 1),
+        ({"scaffold": 99.3}, 0, 0),  # a rival that is not FedAvg
+        ({"scaffold": 99.214}, 1, 0),  # it prints as FedCat does
+    ],
+)
+def test_the_winner_is_sought_among_all_rivals_with_the_decimals_of_the_paper(means, winners, signs):
+    """Table 1 of FedCat, mnist, dir-0.1: FedCat 99.21, FedGen 99.18, FedAvg 99.04, SCAFFOLD 98.92."""
+    counts = count_of_row(means, "fedcat", ("mnist", "dir-0.1"))
+    assert (counts.played, counts.rows, counts.winners, counts.signs, counts.compared) == (6, 1, winners, signs, 1)
+
+
+@pytest.mark.parametrize(("rsd", "winners"), [(12.3, 3), (1.0, 2)])
+def test_less_is_better_of_the_spread_of_gains(rsd, winners):
+    """Table 1 of FedCollab, concept shift: of all RSDs 2.16 is the best; accuracies and IPR are as published here."""
+    counts = count_of_row({"per-fedavg": rsd}, "fedcollab", ("cifar100-coarse", "concept-shift"))
+    assert (counts.rows, counts.winners) == (3, winners)
+
+
+def test_a_budget_is_open_if_all_tables_of_a_number_leave_it_open(store):
+    """FedConcat's paper leaves that of Tables 2 and 13 open, not that of Table 1."""
+    one, _ = played(store.add("cifar10 label-2", "fedavg", [0.53]))
+
+    def open_budgets(*tables: str) -> str:
+        keys = [(one.published.key[0], table, *one.published.key[2:]) for table in tables]
+        text = page.render([replace(one, published=replace(one.published, key=key)) for key in keys], PLANS)
+        return text.partition("partly open: ")[2][0]
+
+    assert [open_budgets(*tables) for tables in (("1", "2"), ("2", "1"), ("2", "13"))] == ["0", "0", "1"]
+
+
+def test_a_commit_that_is_none_is_unknown(store):
+    store.add("cifar10 label-2", "fedavg", [0.53])
+    found = played(store)
+    path = store.folder / "runs" / found[0].runs[0] / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"commit": "a|b`c\n<b>"}))
+    one, _ = find_played([Store(store.folder)], PLANS)
+    assert one.commits == ("unknown",)
+
+
 def test_measured_numbers_count_without_a_verdict(store):
     """Table 7 of FedConcat: losses 0.0810 and 0.0817 of the first of four encoders."""
     store.mirrors, store.verdict = {"paper": "fedconcat", "table": 7}, None
@@ -260,7 +318,7 @@ def test_a_run_counts_in_every_table_that_prints_its_number(tmp_path):
     found = find_played([Store(tmp_path)], PLANS)
     assert [one.published.key[1] for one in found] == ["1", "5"] and {*found[0].runs} == {*found[1].runs}
     assert found[0].command == found[1].command
-    assert "**2 of" in (text := page.render(found, PLANS)) and ", by 1 run; 1 different ones, since" in text
+    assert "**2 of" in (text := page.render(found, PLANS)) and ", by 1 run; 1 different number, since" in text
 
 
 @pytest.mark.parametrize(

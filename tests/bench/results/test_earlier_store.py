@@ -69,7 +69,8 @@ def test_reports_have_the_same_numbers_and_sentences_but_for_renamed_words(resul
         now = (tmp_path / then.name).read_text()
         if then.suffix == ".csv":  # of ids; tables have names since then
             assert now == expected
-        assert numbers_and_sentences(now) == numbers_and_sentences(expected)
+        # Sentences have names of methods and datasets since then, which differ from ids in case alone.
+        assert numbers_and_sentences(now.casefold()) == numbers_and_sentences(expected.casefold())
         assert then.suffix == ".csv" or len(numbers_and_sentences(now)) > 8
 
 

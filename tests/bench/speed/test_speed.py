@@ -435,7 +435,7 @@ def test_the_store_that_a_report_is_timed_on_is_a_full_table(tmp_path):
 
     assert scheduler.write_store(tmp_path, 2, rounds=3) == 50
     table = api.render(tmp_path, "many", "paper")
-    assert "Dir(0.1)" in table and "fedlc" in table and "2 seeds (0, 1)" in table
+    assert "Dir(0.1)" in table and "FedLC" in table and "2 seeds (0, 1)" in table
     assert "missing" not in table and "/2" not in table  # seeds that are not there
 
 

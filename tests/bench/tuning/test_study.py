@@ -199,7 +199,7 @@ def test_a_report_says_how_many_rounds_a_scheduler_has_saved(store):
     ):
         try_next(study, store, *scores, **how)
     path = search_report.write(study, study.outcomes(), with_figures=False)[0]
-    assert "\n- Stopping has saved 16 of 44 rounds, those of all configurations and seeds.\n" in path.read_text()
+    assert "\n- Stopping has saved 16 rounds; this search has trained 28, those of all seeds.\n" in path.read_text()
 
 
 def test_a_title_names_what_a_method_wraps_unless_that_is_fedavg():

@@ -132,7 +132,7 @@ def test_a_mean_of_one_evaluated_round_is_called_so_and_has_no_std(store):
     record = json.loads(path.read_text())
     record["summary"]["last10_std"] = {}
     path.write_text(json.dumps(record))
-    sentence = "- ccvr: evaluated at one round only, so the mean of the last 10 is that of this round.\n"
+    sentence = "- CCVR: evaluated at one round only, so the mean of the last 10 is that of this round.\n"
     text = api.render(folder, "small_table", "paper")
     assert "| 49.0±0.4 " in text and "| **59.0** " in text and sentence in text
     assert sentence not in api.render(folder, "small_table", "paper", value="last")

@@ -27,7 +27,7 @@ def table_1(store):
 def test_winners_and_signs_are_counted_over_complete_rows(table_1, report_of):
     assert said(report_of(table_1)) == [
         "Agreement with the published table over the complete rows, 3 of 4: same winner in 1 of 3; "
-        "same sign of (method - best of fedavg, moon) in 2 of 3 for fedconcat."
+        "same sign of (method - best of FedAvg, MOON) in 2 of 3 for FedConcat."
     ]
 
 
@@ -44,7 +44,7 @@ def test_baselines_may_be_named_and_what_is_neither_is_left_out(table_1, report_
     table_1.mirrors |= {"baselines": ["fedavg"]}
     assert said(report_of(table_1)) == [
         "Agreement with the published table over the complete rows, 4 of 4: same winner in 3 of 4; "
-        "same sign of (method - best of fedavg) in 3 of 4 for fedconcat."
+        "same sign of (method - best of FedAvg) in 3 of 4 for FedConcat."
     ]
 
 
@@ -55,8 +55,14 @@ def test_what_prints_alike_wins_together_and_has_no_sign(store, report_of):
     store.add("cifar10 label-2", "fedrs", [0.4])
     assert said(report_of(store)) == [
         "Agreement with the published table over the complete rows, 1 of 1: same winner in 1 of 1; "
-        "same sign of (method - best of fedavg, fedrs) in 0 of 1 for fedconcat."
+        "same sign of (method - best of FedAvg, FedRS) in 0 of 1 for FedConcat."
     ]
+
+
+def test_nothing_is_said_before_a_row_is_complete(store, report_of):
+    store.mirrors = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
+    store.add("cifar10 label-2", "fedavg", [0.5, None, None]).add("cifar10 label-2", "fedconcat", [0.6] * 3)
+    assert said(report_of(store)) == []
 
 
 def test_means_count_with_the_decimals_of_the_paper(store, report_of):
@@ -65,7 +71,7 @@ def test_means_count_with_the_decimals_of_the_paper(store, report_of):
     setting = {"clients": 100, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
     store.add("mnist dir-0.5", "fedgen", [0.9941], **setting).add("mnist dir-0.5", "fedcat", [0.9942], **setting)
     (sentence,) = said(report_of(store))
-    assert "1 of 1: same winner in 1 of 1; same sign of (method - best of fedgen) in 1 of 1 for fedcat." in sentence
+    assert "1 of 1: same winner in 1 of 1; same sign of (method - best of FedGen) in 1 of 1 for FedCat." in sentence
 
 
 def test_a_row_whose_published_means_are_equal_has_a_sign_and_no_winner(store, report_of):
@@ -73,7 +79,7 @@ def test_a_row_whose_published_means_are_equal_has_a_sign_and_no_winner(store, r
     store.mirrors = {"paper": "fedconcat", "table": 5, "own": ["dp-fedconcat"], "baselines": []}
     store.add("svhn dir-0.1", "fedavg", [0.84]).add("svhn dir-0.1", "dp-fedconcat", [0.84], variant="eps-2.5")
     (sentence,) = said(report_of(store))
-    assert sentence.endswith("1 of 1: same sign of (method - best of fedavg) in 1 of 1 for dp-fedconcat.")
+    assert sentence.endswith("1 of 1: same sign of (method - best of FedAvg) in 1 of 1 for DP-FedConcat.")
 
 
 def test_a_wrapper_may_be_the_papers_own_method(store, report_of):
@@ -92,7 +98,7 @@ def test_a_wrapper_may_be_the_papers_own_method(store, report_of):
             store.add(f"cifar10 {partition}", "fedavg", [score], model="moon-cnn", config=method, **setting)
     assert said(report_of(store)) == [
         "Agreement with the published table over the complete rows, 2 of 2: same winner in 1 of 2; "
-        "same sign of (method - best of none) in 1 of 2 for ccvr."
+        "same sign of (method - best of base) in 1 of 2 for + CCVR."
     ]
 
 

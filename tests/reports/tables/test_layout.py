@@ -48,7 +48,7 @@ def test_centralized_stands_once_in_the_first_row_of_its_dataset(store):
         ("SVHN", "#C = 2", "Centralized"): "80.0",
         ("SVHN", "#C = 2", "FedAvg"): "50.0",
     }
-    assert any(note.startswith("centralized: trained once per dataset") for note in notes(store))
+    assert any(note.startswith("Centralized: trained once per dataset") for note in notes(store))
 
 
 def test_centralized_alone_keeps_a_row_of_its_own(store):
@@ -80,8 +80,8 @@ def test_a_table_says_which_files_its_images_came_from_and_whether_they_were_the
     store.add("cifar10 label-2", "fedavg", [0.5])
     store.add("svhn label-2", "fedavg", [0.5]).add("svhn label-2", "moon", [0.5], data="1")
     text = api.render(store.save(), "small_table", "paper")
-    assert "Data: cifar10 from pickles (0badcafe)." in text
-    assert "Mixed data: svhn from pickles (0badcafe) and pickles (1)." in text
+    assert "Data: CIFAR-10 from pickles (0badcafe)." in text
+    assert "Mixed data: SVHN from pickles (0badcafe) and pickles (1)." in text
 
 
 def test_femnist_of_another_draw_has_its_published_counterpart(store):
@@ -98,7 +98,7 @@ def test_cells_on_incomplete_data_have_no_published_counterpart(store):
     text = api.render(store.save(), "small_table", "paper")
     lines = {name: next(line for line in text.splitlines() if f"| {name} " in line) for name in ("#C = 2", "#C = 3")}
     assert "(" not in lines["#C = 2"] and "(" in lines["#C = 3"]
-    assert "cifar10 was incomplete (5 of 10 classes): these cells have no published counterpart." in text
+    assert "CIFAR-10 was incomplete (5 of 10 classes): these cells have no published counterpart." in text
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_absent_data_is_named_beside_the_published_value(store):
     store.add("svhn label-2", "fedavg", [None] * 3, missing="no data: svhn")
     assert list(table(store).values()) == ["no data: SVHN (82.8±0.5)"]
     assert [note for note in notes(store) if "ublished" in note] == [
-        "In parentheses: published value (fedconcat, Table 1) and difference, measured minus published, in points."
+        "In parentheses: published value (FedConcat, Table 1) and difference, measured minus published, in points."
     ]
 
 
@@ -144,7 +144,7 @@ def test_substitutes_are_named_and_have_no_published_value(store):
     store.add("svhn label-2", "fedavg", [0.828] * 3, substitute="cifar10")
     store.add("cifar10 label-2", "fedavg", [0.536] * 3)
     assert list(table(store).values()) == ["82.8±0.0, on CIFAR-10", "53.6±0.0 (53.6±0.8, +0.0, inside)"]
-    assert any(note.startswith("svhn was replaced by cifar10") for note in notes(store))
+    assert any(note.startswith("SVHN was replaced by CIFAR-10") for note in notes(store))
 
 
 def test_published_value_difference_and_verdict_stand_beside_the_measured_value(store):
@@ -207,9 +207,9 @@ def test_tuning_is_named_with_the_number_of_settings(store):
     tuned, fixed = (note for note in notes(store) if "setting" in note and "tuned" in note.lower())
     assert tuned == (
         "Tuned: best of N settings per cell, chosen on the test split by the mean over seeds, as published; "
-        "N is 2 to 3 for moon."
+        "N is 2 to 3 for MOON."
     )
-    assert fixed == "One setting, not tuned: fedrs alpha=0.5."
+    assert fixed == "One setting, not tuned: FedRS α=0.5."
 
 
 def test_an_option_is_named_with_its_owner_and_its_datasets_where_they_differ(store):
@@ -220,8 +220,7 @@ def test_an_option_is_named_with_its_owner_and_its_datasets_where_they_differ(st
     store.add("cifar10 label-2", "fedprox", [0.5], choice=choice, config=around)
     (fixed,) = (note for note in notes(store) if "not tuned" in note)
     assert fixed == (
-        "One setting, not tuned: moon mu=5 on cifar10, moon mu=1 on svhn and mnist, fedprox mu=0.1, "
-        "ccvr virtual_per_class=100."
+        "One setting, not tuned: MOON μ=5 on CIFAR-10, MOON μ=1 on SVHN and MNIST, FedProx μ=0.1, CCVR M_c=100."
     )
 
 
@@ -234,7 +233,7 @@ def test_a_gain_is_of_the_same_seeds_and_over_the_cell_that_the_grid_names(store
     assert shown["CIFAR-10", "#C = 2", "MOON"].startswith("59.0±7.0 [+4.0±2.0], 2/3 seeds")
     assert "[" not in shown["CIFAR-10", "#C = 2", "FedAvg"] + shown["SVHN", "#C = 2", "MOON"]
     assert "The author says this." in notes(store)
-    assert any(note.startswith("In brackets: gain over algorithm=fedavg, in points") for note in notes(store))
+    assert any(note.startswith("In brackets: gain over FedAvg, in points") for note in notes(store))
     store.std = "sample"
     assert table(store)["CIFAR-10", "#C = 2", "MOON"].startswith("59.0±9.9 [+4.0±2.8]")
     csv = api.render(store.save(), "small_table", "paper", format="csv").splitlines()
@@ -318,7 +317,7 @@ def test_what_was_sent_is_told_for_each_method_with_its_wrapper(store):
         store.add("svhn label-2", algorithm, [0.5], config=around)
         store.cells[-1]["wrapper"] = wrapper
         with_facts(store, -1, bytes_per_client=exchanged)
-    sentence = "Sent and received, MB (10^6 bytes) per client on svhn: fedavg 1, fedavg ccvr 2, moon ccvr 3."
+    sentence = "Sent and received, MB (10^6 bytes) per client on SVHN: FedAvg 1, FedAvg + CCVR 2, MOON + CCVR 3."
     assert sentence in notes(store)
 
 
@@ -387,9 +386,9 @@ def test_tables_end_with_what_clients_sent_and_received(store):
     store.add("fmnist label-2", "fedavg", [0.5], substitute="mnist").save()
     with_facts(store, 3, bytes_per_client=2_000_000)
     assert [note for note in notes(store) if "Sent and received" in note] == [
-        "Sent and received, MB (10^6 bytes) per client on cifar10: fedavg 12.4 to 3080.",
-        "Sent and received, MB (10^6 bytes) per client on svhn: moon 0.005.",
-        "Sent and received, MB (10^6 bytes) per client on mnist: fedavg 2.",
+        "Sent and received, MB (10^6 bytes) per client on CIFAR-10: FedAvg 12.4 to 3080.",
+        "Sent and received, MB (10^6 bytes) per client on SVHN: MOON 0.005.",
+        "Sent and received, MB (10^6 bytes) per client on MNIST: FedAvg 2.",
     ]
 
 
@@ -399,9 +398,11 @@ def test_what_methods_say_about_their_runs_names_their_columns(store):
     store.save()
     for run in range(2):
         with_facts(store, run, caveats=["Features were cached."])
-    assert "fedconcat, fedconcat-id: Features were cached." in notes(store)
+    assert "FedConcat, FedConcat-ID: Features were cached." in notes(store)
     with_facts(store, 2, caveats=["fedavg: features were cached."])
-    assert "fedavg: features were cached." in notes(store), "its name once"
+    assert "FedAvg: features were cached." in notes(store), "its name once"
+    with_facts(store, 2, caveats=["fedprox: features were cached."])
+    assert "FedAvg: FedProx: features were cached." in notes(store), "of a method inside it"
 
 
 def test_an_image_folder_is_named_after_its_last_folder(store):

@@ -84,11 +84,11 @@ def test_table_7_compares_the_four_encoders(heads):
     ]
     text = text_of(store)
     assert (
-        "- A note.\n- fmnist, label-2 of 40 clients, seed 0: client 0: 3 examples (coat); client 1: 5 examples (coat, bag)."
+        "- A note.\n- FMNIST, #C = 2, 40 clients, seed 0: client 0: 3 examples (coat); client 1: 5 examples (coat, bag)."
         in text
     )
     assert (
-        "- Bold: the smaller loss, as in the paper.\n- In parentheses: published value (fedconcat, Table 7) and" in text
+        "- Bold: the smaller loss, as in the paper.\n- In parentheses: published value (FedConcat, Table 7) and" in text
     )
 
 
@@ -158,7 +158,7 @@ def test_table_8_counts_what_is_here_beside_what_is_published(store):
         ["SVHN", *(f"no data: SVHN ({count})" for count in ("73,257", "26,032", "10"))],
     ]
     text = text_of(store)
-    assert "- Incomplete data: cifar10: 9,000 test images." in text and "no published counterpart" not in text
+    assert "- Incomplete data: CIFAR-10: 9,000 test images." in text and "no published counterpart" not in text
     csv = text_of(store, "csv")
     assert ",9000," in csv and "9000.0" not in csv
 

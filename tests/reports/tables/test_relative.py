@@ -201,7 +201,7 @@ def test_agreement_takes_the_smallest_published_spread_as_the_winner(grid, repor
     report = report_of(grid)
     assert cell_of(report, ("fedavg", "fedcollab"), "label shift RSD").published[0] == "5.99±0.41"
     (sentence,) = (note for note in report.notes if note.startswith("Agreement"))
-    assert "same winner in 1 of 1" in sentence and "in 1 of 1 for fedavg fedcollab" in sentence
+    assert "same winner in 1 of 1" in sentence and "in 1 of 1 for FedAvg + FedCollab" in sentence
 
 
 def test_metrics_stand_side_by_side_and_the_reference_is_not_compared_with_itself(table, report_of):

@@ -99,6 +99,16 @@ def test_what_is_like_the_best_is_in_italics_and_named_in_the_csv(store):
     ]
 
 
+def test_a_cell_with_one_seed_is_not_tested_and_that_is_said(store):
+    store.mirrors = None
+    store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
+    found = [api.render(store.save(), "small_table", "paper", format="md")]
+    store.add("cifar10 label-2", "moon", [0.5])
+    found.append(api.render(store.save(), "small_table", "paper", format="md"))
+    sentence = " Cells with fewer than 2 seeds in common with the best are not tested.\n"
+    assert [sentence in text for text in found] == [False, True] and "_60.0±2.2_ | 50.0, 1 seed" in found[1]
+
+
 @pytest.mark.parametrize(
     ("seeds", "said"),
     [

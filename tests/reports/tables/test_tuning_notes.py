@@ -55,8 +55,8 @@ def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):
         "then trained on all training data. Best of 4 configurations per cell by mean validation accuracy in the last "
         "round over seeds 0, 1; searcher random.\n"
     ) in text
-    assert "- Searched: mu of fedprox in 0.001 to 10 (log).\n" in text
-    assert "- Nothing was searched in some cells of fednova.\n" in text
+    assert "- Searched: μ of FedProx in 0.001 to 10 (log).\n" in text
+    assert "- Nothing was searched in some cells of FedNova.\n" in text
     assert "not tuned" not in text and "as published" not in text
     assert "differences carry no verdict" in text, "the published protocol is another one"
     facts = "over 2 seeds (0, 1); hyper-parameters chosen on the validation split (4 configurations, seeds 0, 1).\n"
@@ -73,7 +73,7 @@ def test_unequal_trial_budgets_are_named(searched):
     searched.add("cifar10 dir-0.1", "moon", [0.5, 0.5], tuned=choice(1.0, tried=5), config=with_mu("moon", 1.0))
     text = text_of(searched)
     assert "Best of N configurations per cell" in text
-    assert "- The methods did not get equally many configurations: N is 4 for fedprox, 3 to 5 for moon.\n" in text
+    assert "- The methods did not get equally many configurations: N is 4 for FedProx, 3 to 5 for MOON.\n" in text
 
 
 @pytest.mark.parametrize(("tuned", "expected"), [(True, ["validation", ""]), (False, ["test", ""])])
