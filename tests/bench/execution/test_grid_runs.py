@@ -127,7 +127,7 @@ def test_calibrations_of_one_base_are_played_after_its_only_training(calibrated)
 def test_a_substitute_is_played_and_named_in_the_table(calibrated):
     _, where, output = calibrated
     assert re.search(r"\[4/4\] digits \(as svhn\) label-2 ccvr ", output)
-    assert "on digits" in output
+    assert "on Digits" in output
     assert "SVHN was replaced by Digits: these cells check the mechanics, not SVHN." in output
     code, output = in_this_process(*where)
     assert (code, "No svhn in" in output) == (2, True), "nothing stands in silently"
