@@ -88,7 +88,7 @@ def _notes(search: Search, table: pd.DataFrame, alike: int) -> Iterator[str]:
     yield f"{of_seeds} in the last trained round; {share} was set aside; no test image was read."
     for key, parameter in search.space.items():
         name = Names().heading(key).plain
-        name += f" ({key})" * (name != key)  # which is what one types
+        name += f" ({key})" * (name.casefold() != key)  # which is what one types
         yield f"{name}: {parameter.describe(search.searcher)}; {parameter.origin(search.searcher)}."
     yield f"Searcher {search.searcher}, scheduler {search.scheduler}; {search.wanted} configurations to try."
     if found := table["found"].sum():

@@ -88,7 +88,8 @@ def _search_protocol(cells: list[dict], names: Names) -> str:
     shares = _alternatives(f"{search['share']:.0%}" for search in searches)
     counts = {search["tried"] for search in searches}
     number = str(*counts) if len(counts) == 1 else "N"
-    seeds = _alternatives(", ".join(map(str, search["seeds"])) for search in searches)
+    listed = _alternatives(", ".join(map(str, search["seeds"])) for search in searches)
+    seeds = f"over seeds {listed}" if any(len(search["seeds"]) > 1 for search in searches) else f"of seed {listed}"
     searchers = _alternatives(
         search["searcher"] + (f" with {search['scheduler']}" if search["scheduler"] != "none" else "")
         for search in searches
@@ -96,7 +97,7 @@ def _search_protocol(cells: list[dict], names: Names) -> str:
     return (
         f"Hyper-parameters were chosen on validation data ({shares} of each class of each client; no test image was read), and "
         f"then trained on all training data. Best of {number} configurations per cell by mean validation "
-        f"{_search_metrics(cells, names)} in the last round over seeds {seeds}; searcher {searchers}."
+        f"{_search_metrics(cells, names)} in the last round {seeds}; searcher {searchers}."
     )
 
 

@@ -63,6 +63,11 @@ def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):
     assert facts in text_of(searched, style="paper")
 
 
+def test_a_search_of_one_seed_says_which(store):
+    store.add("cifar10 label-2", "moon", [0.5], tuned=choice(1.0, seeds=[2]), config=with_mu("moon", 1.0))
+    assert "by mean validation accuracy in the last round of seed 2; searcher random.\n" in text_of(store)
+
+
 def test_a_choice_among_what_prints_alike_is_said_to_mean_little(searched):
     searched.add("cifar10 label-2", "moon", [0.5, 0.5], tuned=choice(1.0, alike=3), config=with_mu("moon", 1.0))
     assert "- In 1 of 3 searches the best configurations print alike on validation data;" in text_of(searched)
