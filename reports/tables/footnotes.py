@@ -147,8 +147,8 @@ def _evaluated_once(grid: dict, records: dict[str, dict], value: str, names: Nam
         return
     summaries = [(cell, records.get(cell["run"], {}).get("summary", {})) for cell in grid["cells"]]
     axis = grid["report"]["columns"]
-    found = [label(cell, axis) for cell, found in summaries if found.get("last10") and found.get("last10_std") == {}]
-    if once := [names.value(axis, column).plain for column in found]:
+    columns = [label(cell, axis) for cell, found in summaries if found.get("last10") and found.get("last10_std") == {}]
+    if once := [names.value(axis, column).plain for column in columns]:
         yield f"{_join(once)}: evaluated at one round only, so the mean of the last 10 is that of this round."
 
 

@@ -47,9 +47,7 @@ def search_in_words(grid: dict) -> str:
         return ""
     tried = sorted(search["tried"] for search in searches)
     counts = " to ".join(dict.fromkeys(map(str, (tried[0], tried[-1]))))
-    several = any(len(search["seeds"]) > 1 for search in searches)
-    seeds = _alternatives(", ".join(map(str, search["seeds"])) for search in searches)
-    return f"{counts} configuration{'s' * (tried[-1] > 1)}, seed{'s' * several} {seeds}"
+    return f"{counts} configuration{'s' * (tried[-1] > 1)}, {_seeds(searches)}"
 
 
 def table(cells: pd.DataFrame, grid: dict, metric: str) -> Table | None:
@@ -88,8 +86,6 @@ def _search_protocol(cells: list[dict], names: Names) -> str:
     shares = _alternatives(f"{search['share']:.0%}" for search in searches)
     counts = {search["tried"] for search in searches}
     number = str(*counts) if len(counts) == 1 else "N"
-    listed = _alternatives(", ".join(map(str, search["seeds"])) for search in searches)
-    seeds = f"over seeds {listed}" if any(len(search["seeds"]) > 1 for search in searches) else f"of seed {listed}"
     searchers = _alternatives(
         search["searcher"] + (f" with {search['scheduler']}" if search["scheduler"] != "none" else "")
         for search in searches
@@ -97,7 +93,7 @@ def _search_protocol(cells: list[dict], names: Names) -> str:
     return (
         f"Hyper-parameters were chosen on validation data ({shares} of each class of each client; no test image was read), and "
         f"then trained on all training data. Best of {number} configurations per cell by mean validation "
-        f"{_search_metrics(cells, names)} in the last round {seeds}; searcher {searchers}."
+        f"{_search_metrics(cells, names)} in the last round of {_seeds(searches)}; searcher {searchers}."
     )
 
 
@@ -189,6 +185,12 @@ def _counted(counts: dict[str, tuple[int, int]]) -> str:
     return ", ".join(
         f"{low} for {name}" if low == high else f"{low} to {high} for {name}" for name, (low, high) in counts.items()
     )
+
+
+def _seeds(searches: list[dict]) -> str:
+    """ "seed 0", and "seeds 0, 1" where a search has several."""
+    several = any(len(search["seeds"]) > 1 for search in searches)
+    return f"seed{'s' * several} " + _alternatives(", ".join(map(str, search["seeds"])) for search in searches)
 
 
 def _alternatives(texts: Iterable[str]) -> str:
