@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup quickstart test test-tools torture format docs clean
+.PHONY: setup quickstart queue test test-tools torture format docs clean
 
 setup: .venv/ready
 
@@ -16,6 +16,11 @@ setup: .venv/ready
 
 quickstart: setup
 	$(BIN)/python -m bench run --grid quickstart
+
+# The long trials of docs/examples/queue.yaml, one core, lowest priority; after an interruption it continues.
+QUEUE ?= $(HOME)/skewbench-queue
+queue: setup
+	$(BIN)/python -m tests.support.trial_queue $(QUEUE) --data-dir $${SKEWBENCH_DATA:-$(QUEUE)/data}
 
 # Fast tests first: those marked slow start Ray, train on real images, or measure. Two workers each; slow tests of one file stay
 # together, because they share a session of Ray.

@@ -53,7 +53,7 @@ def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):
     assert (
         "- Hyper-parameters were chosen on validation data (15% of each class of each client; no test image was read), and "
         "then trained on all training data. Best of 4 configurations per cell by mean validation accuracy in the last "
-        "round over seeds 0, 1; searcher random.\n"
+        "round of seeds 0, 1; searcher random.\n"
     ) in text
     assert "- Searched: μ of FedProx in 0.001 to 10 (log).\n" in text
     assert "- Nothing was searched in some cells of FedNova.\n" in text
