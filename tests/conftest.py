@@ -67,7 +67,7 @@ def ray_session(tmp_path_factory) -> Iterator[None]:
     A test that needs a session of its own starts a process, or is in a module that does not ask for this one.
     """
     from bench.execution import ray_session  # Ray takes seconds to import
-    from bench.execution.resources import Resources
+    from bench.execution.resources import Machines, Resources
     from bench.results.store import Store
 
     folder = tmp_path_factory.mktemp("ray")
@@ -75,6 +75,6 @@ def ray_session(tmp_path_factory) -> Iterator[None]:
         mock.patch.dict(os.environ),  # a session sets what its workers inherit
         mock.patch.object(tempfile, "tempdir", str(folder)),  # where each command leaves files of the scheduler's
         Store(folder / "results").locked() as store,
-        ray_session.session(store, Resources(1.0), None, None, on_message=print),
+        ray_session.session(store, Machines(Resources(1.0)), None, on_message=print),
     ):
         yield

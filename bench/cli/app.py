@@ -53,15 +53,17 @@ def run(
     data_dir: given.DataOption = None,
     results_dir: given.ResultsOption = RESULTS,
     cpus_per_trial: Annotated[float, typer.Option(help="Cores, and torch threads, of a trial.")] = 1.0,
-    gpus_per_trial: Annotated[str, typer.Option(help="Share of a GPU, or auto.")] = "0",
+    gpus_per_trial: given.GpusOption = "auto",
     max_concurrent: Annotated[int, typer.Option(help="Trials at once; 0: as many as there are cores.")] = 0,
     address: given.AddressOption = None,
+    wait_for_machines: given.WaitOption = 0.0,
     engine: given.EngineOption = "auto",
     keep_state: Annotated[
         str, typer.Option(help="What a run keeps of its last state: deployed (all but clients' states), all, or none.")
     ] = "deployed",
     checkpoint_seconds: given.CheckpointOption = 60.0,
     storage: given.StorageOption = None,
+    record_host: given.HostOption = "name",
     track: Annotated[
         str | None, typer.Option(help="Also send every round to a tracking service: wandb or mlflow.")
     ] = None,
@@ -98,8 +100,15 @@ def run(
         from bench.experiments.spec import ExecutionOptions, ExperimentSpec
         from bench.simulation.retention import Final
 
-        given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
+        given.check_least(
+            {
+                "--max-concurrent": max_concurrent,
+                "--checkpoint-seconds": checkpoint_seconds,
+                "--wait-for-machines": wait_for_machines,
+            }
+        )
         require_known("value of --engine", [engine], given.ENGINES)
+        require_known("value of --record-host", [record_host], given.HOSTS)
         require_known("value of --keep-state", [keep_state], get_args(Final))
         if track:
             tracking.check(track)
@@ -115,7 +124,7 @@ def run(
                 "search_seeds": given.read_search_seeds(search_seeds),
             },
         )
-        machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, is_tuned=bool(tuning))
+        machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, wait_for_machines)
         spec = ExperimentSpec(
             grid=of,
             budget=budget,
@@ -132,6 +141,7 @@ def run(
             engine=engine,
             keep=keep_state,
             rerun=rerun,
+            names_hosts=record_host == "name",
             track=track,
         )
         run_experiment(spec, options, machines, results_dir, dry_run)

@@ -35,7 +35,22 @@ ResultsOption = Annotated[Path, typer.Option("--results-dir", help="Where result
 AlgorithmOption = Annotated[str | None, typer.Option("--algorithm", help="One setting instead of a grid: method.")]
 DatasetOption = Annotated[str | None, typer.Option("--dataset", help="One setting instead of a grid: dataset.")]
 PartitionOption = Annotated[str | None, typer.Option("--partition", help="One setting instead of a grid: partition.")]
-AddressOption = Annotated[str | None, typer.Option(help="A running Ray cluster: auto, or HOST:PORT.")]
+GpusOption = Annotated[
+    str,
+    typer.Option(
+        help="Of a trial: a share of one GPU, a whole number of them, 0 for the CPU; auto: measured, where there are GPUs."
+    ),
+]
+AddressOption = Annotated[
+    str | None, typer.Option(envvar="RAY_ADDRESS", help="A running Ray cluster: auto, or HOST:PORT.")
+]
+WaitOption = Annotated[
+    float,
+    typer.Option("--wait-for-machines", help="Seconds that a cluster may take until a machine has what a trial needs."),
+]
+HostOption = Annotated[
+    str, typer.Option(help="What a record says of the machine of its run: name (its host name), or none.")
+]
 CheckpointOption = Annotated[
     float, typer.Option(help="Least time between checkpoints of a run; 0: one after every round.")
 ]
@@ -59,6 +74,7 @@ ShareOption = Annotated[float, typer.Option(help="Validation data: of each class
 
 RESULTS = Path("results")
 ENGINES = ("auto", "loop", "vectorised")
+HOSTS = ("name", "none")
 
 
 def read_pairs(option: str, texts: Iterable[str] | None) -> list[tuple[str, str]]:

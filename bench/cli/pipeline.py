@@ -193,7 +193,7 @@ def _stopping():
 
 
 def read_machines(
-    cpus_per_trial: float, gpus_per_trial: str, max_concurrent: int, address: str | None, is_tuned: bool
+    cpus_per_trial: float, gpus_per_trial: str, max_concurrent: int, address: str | None, wait_seconds: float
 ) -> Machines:
     """Where runs are executed, from the options of the command line.
 
@@ -202,12 +202,11 @@ def read_machines(
     """
     from bench.execution import resources
 
+    address = None if address == "local" else address  # as Ray reads RAY_ADDRESS
+    if wait_seconds and not address:
+        raise ValueError("--wait-for-machines is for a cluster; name it by --address.")
     share = resources.choose(cpus_per_trial, gpus_per_trial, address)
-    if is_tuned and share.auto:
-        raise ValueError(
-            "--gpus-per-trial auto finds shares for single runs, not for several seeds together; give a number, as 0.25."
-        )
-    return resources.Machines(share, max_concurrent, address)
+    return resources.Machines(share, max_concurrent, address, wait_seconds)
 
 
 def storage_of(uri: str | None) -> str | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bench.results.store import Store
 
 _ALWAYS = ("finished", "running", "failed", "not begun")
-_COLUMNS = ("finished", "diverged", "running", "interrupted", "failed", "stopped", "not begun", "no data")
+_COLUMNS = ("finished", "diverged", "running", "waiting", "interrupted", "failed", "stopped", "not begun", "no data")
 _NO_GRID = "in no grid"
 
 
@@ -182,7 +182,9 @@ def _say_running(
             continue
         config = held[run][0]["config"] if run in held else store.config(run) or {}
         name = _name_of(*held[run]) if run in held else _name_of_config(config)
-        say(f"{run}  {name}: round {snapshot.runs[run].rounds} of {config.get('rounds', '?')}")
+        state = snapshot.runs[run]
+        where = f" on {state.machine}" if state.machine else ""
+        say(f"{run}  {name}: round {state.rounds} of {config.get('rounds', '?')}{where}")
 
 
 def _name_of(cell: StoredCell, grid: StoredGrid) -> str:

@@ -30,12 +30,14 @@ def tune(
     data_dir: given.DataOption = None,
     results_dir: given.ResultsOption = RESULTS,
     cpus_per_trial: Annotated[float, typer.Option(help="Cores, and torch threads, of a configuration.")] = 1.0,
-    gpus_per_trial: Annotated[str, typer.Option(help="Share of a GPU.")] = "0",
+    gpus_per_trial: given.GpusOption = "auto",
     max_concurrent: Annotated[int, typer.Option(help="Configurations at once; 0: as many as there are cores.")] = 0,
     address: given.AddressOption = None,
+    wait_for_machines: given.WaitOption = 0.0,
     engine: given.EngineOption = "auto",
     checkpoint_seconds: given.CheckpointOption = 60.0,
     storage: given.StorageOption = None,
+    record_host: given.HostOption = "name",
     dry_run: given.DryRunOption = False,
 ) -> None:
     """Search hyper-parameters without the test split, then train the best ones on all data and test them."""
@@ -45,12 +47,19 @@ def tune(
         from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
 
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]
-        given.check_least({"--max-concurrent": max_concurrent, "--checkpoint-seconds": checkpoint_seconds})
+        given.check_least(
+            {
+                "--max-concurrent": max_concurrent,
+                "--checkpoint-seconds": checkpoint_seconds,
+                "--wait-for-machines": wait_for_machines,
+            }
+        )
         require_known("value of --engine", [engine], given.ENGINES)
+        require_known("value of --record-host", [record_host], given.HOSTS)
         compared = given.read_search_seeds(search_seeds)
         tuning = TuningOptions(searcher, scheduler, samples, space, metric, validation_share, compared)
         tuning.validate()
-        machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, is_tuned=True)
+        machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, wait_for_machines)
         spec = ExperimentSpec(
             grid=single({"algorithm": algorithm, "dataset": dataset, "partition": partition}, wanted_seeds, overrides),
             budget=budget,
@@ -63,5 +72,6 @@ def tune(
             storage=None if dry_run else storage_of(storage),
             checkpoint_seconds=checkpoint_seconds,
             engine=engine,
+            names_hosts=record_host == "name",
         )
         run_experiment(spec, options, machines, results_dir, dry_run)

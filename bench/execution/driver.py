@@ -1,11 +1,13 @@
 """Does the runs of a plan; their results go into the store."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from rich.console import Console
 
 from bench.config.schema import RunConfig
-from bench.execution.job import Job
+from bench.execution.code_version import code_version
+from bench.execution.job import Inputs, Job
 from bench.execution.progress import Display
 from bench.execution.resources import Machines
 from bench.execution.tracking import Tracker
@@ -19,6 +21,7 @@ from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.provenance import commit
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
+from datasets import resized
 
 
 def run_plan(
@@ -72,6 +75,7 @@ def run_configs(
                 options.engine,
                 base=workspace.base_folder(bases.get(run)),
                 marker=marker,
+                inputs=inputs_of(config, options.data_dir),
             )
             for run, config in configs.items()
         ]
@@ -87,8 +91,15 @@ def run_configs(
             storage=options.storage,
             facts={"commit": commit()},
             tracker=tracker,
+            names_hosts=options.names_hosts,
         )
     return display.ended_by
+
+
+def inputs_of(config: RunConfig, data_dir: Path | None) -> Inputs:
+    """What this process has of a run, whose images have been found."""
+    images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+    return Inputs(code_version(config), images.digest)
 
 
 def failures(grid: GridSpec, plan: Plan, store: Store) -> list[str]:

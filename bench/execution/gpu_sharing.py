@@ -45,9 +45,13 @@ class Profile:
     total_mb: float
     busy: float
 
+    def of_seeds(self, seeds: int) -> "Profile":
+        """What so many seeds need that take turns in one process: memory for each, and the time of one."""
+        return replace(self, used_mb=_CONTEXT_MB + seeds * max(0.0, self.used_mb - _CONTEXT_MB))
 
-def kind_of(job: Job) -> str:
-    """The kind of a job: jobs of one kind need the same of a GPU."""
+
+def kind_of(job: Job, seeds: int = 1) -> str:
+    """The kind of a job: jobs of one kind need the same of a GPU; several seeds in one process are another kind."""
     config = job.config
     model = config.model + (f" x{config.model_width:g}" if config.model_width != 1 else "")
     method = json.dumps(_shape(config.algorithm), sort_keys=True)
@@ -55,6 +59,7 @@ def kind_of(job: Job) -> str:
     return (
         f"{images}, {model}, {method}, {config.cohort_size} clients per round, batch "
         f"{config.batch_size}{'' if job.engine == 'auto' else f', engine {job.engine}'}"
+        f"{f', {seeds} seeds together' if seeds > 1 else ''}"
     )
 
 
@@ -124,14 +129,18 @@ class GpuAllocator:
             return {}
         return known
 
-    def of(self, job: Job) -> Resources:
-        """The resources of a job."""
+    def of(self, job: Job, seeds: int = 1) -> Resources:
+        """The resources of a job.
+
+        Args:
+            seeds: jobs of its kind that take turns in one process, each with its own state.
+        """
         if not self._resources.gpus:
             return self._resources
         if job.base:  # it trains nothing but a classifier, for seconds: not worth a profile
             return replace(self._resources, gpus=1.0 if self._resources.auto else self._resources.gpus, auto=False)
-        gpus = self._choose(job) if self._resources.auto else self._resources.gpus
-        return replace(self._resources, gpus=max(gpus, self._of_kind(job).get("at_least", 0)), auto=False)
+        gpus = self._choose(job, seeds) if self._resources.auto else self._resources.gpus
+        return replace(self._resources, gpus=max(gpus, self._of_kind(job, seeds).get("at_least", 0)), auto=False)
 
     def block_of(self, job: Job) -> int | None:
         """Clients that a job may train at once; None for no bound."""
@@ -141,24 +150,24 @@ class GpuAllocator:
         """Stores that at most `block` clients fit at once."""
         self._remember(job, block=min(block, self.block_of(job) or block))
 
-    def out_of_memory(self, job: Job, had: Resources) -> bool:
-        """Stores that a job did not fit beside its neighbours; returns False if it had none."""
+    def out_of_memory(self, job: Job, had: Resources, seeds: int = 1) -> bool:
+        """Stores that a job, or several seeds together, did not fit beside its neighbours; returns False if it had none."""
         if had.gpus >= 1:
             return False
         more = min(1.0, 2 * had.gpus)
-        self._remember(job, at_least=more, block=None)  # with fewer neighbours all clients may fit again
+        self._remember(job, seeds, at_least=more, block=None)  # with fewer neighbours all clients may fit again
         self._on_message(
-            f"{kind_of(job)}: out of GPU memory, so {int(1 / more)} at once instead of {int(1 / had.gpus)}"
+            f"{kind_of(job, seeds)}: out of GPU memory, so {int(1 / more)} at once instead of {int(1 / had.gpus)}"
         )
         return True
 
-    def _choose(self, job: Job) -> float:
-        kind = kind_of(job)
+    def _choose(self, job: Job, seeds: int) -> float:
+        kind = kind_of(job, seeds)
         if kind not in self._chosen:
-            self._chosen[kind] = 1 / self._trials(job, kind)
+            self._chosen[kind] = 1 / self._trials(job, kind, seeds)
         return self._chosen[kind]
 
-    def _trials(self, job: Job, kind: str) -> int:
+    def _trials(self, job: Job, kind: str, seeds: int) -> int:
         known = self._of_kind(job)
         try:
             profile = Profile(**known["profile"]) if "profile" in known else self._profile(job, self.block_of(job))
@@ -166,6 +175,7 @@ class GpuAllocator:
             self._on_message(f"{kind}: could not be profiled ({error}), so it gets a whole GPU")
             return 1
         self._remember(job, profile=asdict(profile))
+        profile = profile.of_seeds(seeds)
         trials, by = trials_per_gpu(profile, self._by_cores)
         self._on_message(
             f"{kind}: one trial needs {profile.used_mb:,.0f} MB and {100 * profile.busy:.0f} % of a GPU's time, so {trials} "
@@ -173,11 +183,11 @@ class GpuAllocator:
         )
         return trials
 
-    def _of_kind(self, job: Job) -> dict[str, Any]:
-        return self._known.get(self._hardware, {}).get(kind_of(job), {})
+    def _of_kind(self, job: Job, seeds: int = 1) -> dict[str, Any]:
+        return self._known.get(self._hardware, {}).get(kind_of(job, seeds), {})
 
-    def _remember(self, job: Job, **found: Any) -> None:
-        kind, kinds = kind_of(job), self._known.setdefault(self._hardware, {})
+    def _remember(self, job: Job, seeds: int = 1, **found: Any) -> None:
+        kind, kinds = kind_of(job, seeds), self._known.setdefault(self._hardware, {})
         kinds[kind] = kinds.get(kind, {}) | found
         write_file(self._path, json.dumps(self._known, indent=1) + "\n")
 

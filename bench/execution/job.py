@@ -9,6 +9,19 @@ BASE_PREFIX = "lent-"  # begins the names of folders of finished runs in a stora
 
 
 @dataclass(frozen=True)
+class Inputs:
+    """What the driver has, and a machine that trains its runs must have, too; "" for what need not be compared.
+
+    Attributes:
+        code: `bench.execution.code_version.code_version` of the run.
+        images: digest of the dataset.
+    """
+
+    code: str = ""
+    images: str = ""
+
+
+@dataclass(frozen=True)
 class Job:
     """One run to train.
 
@@ -22,6 +35,7 @@ class Job:
         base: of a method that is `post_hoc`, where the finished run of its base left its state; "" if it has to be trained.
         marker: a file that the driver has written beside the folders of runs, a path or a URI: a worker that does not see it
             does not share the storage; "" if that need not be checked.
+        inputs: a machine with others does not train the run.
     """
 
     id: str
@@ -33,3 +47,4 @@ class Job:
     block: int | None = None
     base: str = ""
     marker: str = ""
+    inputs: Inputs = Inputs()

@@ -34,13 +34,16 @@ def prepare_local(threads: int) -> None:
     require_own_token()
 
 
-def cluster_runtime_env(threads: int) -> dict[str, Any]:
+def cluster_runtime_env(threads: int, working_dir: str) -> dict[str, Any]:
     """Ray's `runtime_env` for workers of a cluster: they get the code of this project; torch and images must be there.
 
     Args:
         threads: as in `prepare_local`.
+        working_dir: an empty folder, which every worker gets as its own. Without one Ray puts the driver's working directory
+            before the code that is sent, and a machine with another checkout at that path would train with it.
     """
     return {
+        "working_dir": working_dir,
         "py_modules": [str(ROOT / name) for name in PACKAGES],
         "excludes": ["__pycache__"],
         "env_vars": {"OMP_NUM_THREADS": str(threads)},

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -9,9 +10,10 @@ from typing import Any
 from unittest import mock
 
 from bench.errors import StoreError
-from bench.execution import ray_environment
-from bench.execution.recorder import TrialRecorder
-from bench.execution.resources import Resources
+from bench.execution import cluster, ray_environment
+from bench.execution.fleet import Fleet, sees_gpu
+from bench.execution.recorder import Session, TrialRecorder
+from bench.execution.resources import Machines, Resources
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import storage_trouble
 from bench.results.store import Store
@@ -23,46 +25,56 @@ RETRIES = 2  # of a run whose worker died; an error of the run itself would only
 _STARTS = 2  # Ray gives its own processes 30 seconds to start, which is little on a busy machine
 _OBJECT_STORE_BYTES = 256 * 2**20  # enough: datasets are memory-mapped files, which do not go through it
 _SILENT: Any = {"log_to_driver": False, "logging_level": logging.ERROR}
+Requests = Callable[[dict[str, Any]], tune.PlacementGroupFactory]
+
+
+_current: list[Session] = []  # at most one: Ray has one session in a process
 
 
 @contextlib.contextmanager
 def session(
-    store: Store, resources: Resources, address: str | None, storage: str | None, on_message: Callable[[str], None]
-) -> Iterator[None]:
+    store: Store, machines: Machines, storage: str | None, on_message: Callable[[str], None]
+) -> Iterator[Session]:
     """A session of Ray within the context; one that is there already is used, and left as it is.
 
     Args:
-        resources: of each trial.
-        address: a running Ray cluster; None starts Ray on this machine.
         storage: where workers of several machines write; only checked.
-        on_message: gets a line if the cluster has no authentication.
+        on_message: gets lines on what is there, and on what the cluster lacks.
 
     Raises:
         KeyboardInterrupt: on Ctrl-C or SIGTERM, after the workers have been stopped.
         ValueError: if Ray does not start, or the cluster cannot run the trials.
         StoreError: if results or checkpoints cannot be written any more.
     """
+    address, resources = machines.address, machines.resources
     if ray.is_initialized():
-        yield
+        yield _current[-1] if _current else Session(Fleet(address, on_message))
         return
     earlier_handler = signal.getsignal(signal.SIGTERM)
-    with _logged(store):
+    with _logged(store), contextlib.ExitStack() as at_end:
         try:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops as cleanly as Ctrl-C
             if address:
-                _join(address, resources.threads)
+                cluster.join(address, resources.threads, store.log)
             else:
                 _start_local(resources.threads)
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops as cleanly as Ctrl-C
-            _check_machines(resources, address, storage)
+            fleet = Fleet(address, on_message)
+            fleet.wait_for(resources, machines.wait_seconds, storage=storage)
             if address:
                 _check_authentication(on_message)
-            yield
+            _describe(fleet, resources, on_message)
+            watch = at_end.enter_context(cluster.Watch(on_message)) if address else None
+            own = Session(fleet, watch)
+            _current.append(own)
+            at_end.callback(_current.remove, own)
+            yield own
         except (tune.TuneError, OSError) as error:  # Ray wraps most errors of a callback
             if trouble := storage_trouble(error, store.folder):
                 raise StoreError(trouble) from error
             raise
         finally:
             signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
+            at_end.close()
             ray.shutdown()
             shutil.rmtree(store.scratch_folder, ignore_errors=True)
 
@@ -73,12 +85,15 @@ def fit(
     recorder: TrialRecorder,
     tune_config: tune.TuneConfig,
     param_space: dict[str, Any] | None = None,
+    requests: Requests | None = None,
     **parameters: Any,
 ) -> None:
-    """Runs the trials of one `Tuner`, which keeps nothing for itself: the recorder writes everything into its store.
+    """Runs the trials of one `Tuner`, which keeps nothing for itself: the recorder writes everything into its store. It ends
+    early if the recorder asks for that.
 
     Args:
         resources: of each trial: only trials with the same resources can take turns in one process.
+        requests: what Ray is asked for to place a trial, by its config; None for what `resources` says.
         parameters: further arguments of the trainable's `setup`.
 
     Raises:
@@ -93,9 +108,10 @@ def fit(
         checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         failure_config=tune.FailureConfig(max_failures=RETRIES),
         callbacks=[recorder],
+        stop=_WhenAsked(recorder),
     )
     tune.Tuner(
-        tune.with_resources(with_data, {"cpu": resources.cpus, "gpu": resources.gpus}),
+        tune.with_resources(with_data, requests or recorder.fleet.request(resources)),
         param_space=param_space,
         tune_config=tune_config,
         run_config=run_config,
@@ -103,26 +119,32 @@ def fit(
     recorder.check()
 
 
-def describe(address: str | None) -> str:
-    """What trials can use: a cluster may be another one than was meant, and a GPU may not be there."""
-    total, free = ray.cluster_resources(), ray.available_resources()
-    cpus, gpus = (f"{free.get(key, 0):g} of {total.get(key, 0):g} {key}s free" for key in ("CPU", "GPU"))
-    count = len(ray.nodes())
-    cluster = f"The Ray cluster at {ray.get_runtime_context().gcs_address}: {count} machine{'s' * (count > 1)}"
-    return f"{cluster if address else 'This machine'}, {cpus}, {gpus}."
+class _WhenAsked(tune.Stopper):
+    """Ends a `Tuner` before its trials have ended, where the recorder asks for it."""
+
+    def __init__(self, recorder: TrialRecorder):
+        self._recorder = recorder
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        return self._recorder.is_interrupted
 
 
-def _join(address: str, threads: int) -> None:
-    """Connects to a running cluster; raises ValueError if none answers, or it refuses this machine."""
-    try:
-        ray.init(address=address, runtime_env=ray_environment.cluster_runtime_env(threads), **_SILENT)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.AuthenticationError) as error:
-        if isinstance(error, ray.exceptions.AuthenticationError) or "InvalidAuthToken" in str(error.__cause__):
-            raise ValueError(
-                f"The Ray cluster at --address {address} asks for its token, which this machine does not give: set "
-                "RAY_AUTH_MODE=token, and have the cluster's token in ~/.ray/auth_token or RAY_AUTH_TOKEN."
-            ) from error
-        raise ValueError(f"No Ray cluster answers at --address {address} ({_first_line(error)}).") from error
+def _describe(fleet: Fleet, resources: Resources, on_message: Callable[[str], None]) -> None:
+    """Says what a cluster has, and what becomes of the GPUs of this machine."""
+    gpus = ray.cluster_resources().get("GPU", 0)
+    if fleet.address:
+        on_message(fleet.describe("RAY_ADDRESS" if fleet.address == os.environ.get("RAY_ADDRESS") else ""))
+    elif gpus and resources.gpus:
+        on_message(fleet.describe())
+    where = "The cluster" if fleet.address else "This machine"
+    if gpus and not resources.gpus:
+        why = "as --gpus-per-trial 0 says" if sees_gpu() or fleet.address else "because torch sees none of them"
+        on_message(f"{where} has {gpus:g} GPUs, of which none is used, {why}.")
+    elif fleet.address and gpus:
+        fleet.check_gpus()
 
 
 def _start_local(threads: int) -> None:
@@ -146,39 +168,21 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _check_machines(resources: Resources, address: str | None, storage: str | None) -> None:
-    """Raises ValueError if no machine has what a trial needs, for which Ray would wait without end, or if several machines have
-    no storage that all of them see."""
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    has_gpus = any(machine.get("GPU", 0) for machine in machines)
-    needed = {"CPU": resources.cpus, "GPU": has_gpus if resources.auto else resources.gpus}
-    if not any(all(machine.get(key, 0) >= amount for key, amount in needed.items()) for machine in machines):
-        raise ValueError(
-            f"A trial needs {needed['CPU']:g} CPUs and {needed['GPU']:g} GPUs of one machine, but none of the {len(machines)} "
-            "machines of the cluster has them; ask for less."
-        )
-    if address and len(machines) > 1 and storage is None:
-        raise ValueError(
-            f"The cluster has {len(machines)} machines: name by --storage where all of them can write, a shared folder or "
-            "an object store."
-        )
-
-
 def _check_authentication(on_message: Callable[[str], None]) -> None:
     """Reports a cluster that anybody may join; its head node knows whether it requires a token. Raises ValueError if it
     requires none, but this driver does: then its workers cannot connect to the driver."""
-    cluster = f"The Ray cluster at {ray.get_runtime_context().gcs_address} has no authentication"
+    open_cluster = f"The Ray cluster at {ray.get_runtime_context().gcs_address} has no authentication"
     if not ray_environment.requires_token():  # and the cluster has accepted it
         on_message(
-            f"{cluster}: whoever reaches it over the network can run programs on its machines. Start it with "
+            f"{open_cluster}: whoever reaches it over the network can run programs on its machines. Start it with "
             "RAY_AUTH_MODE=token, as docs/cluster.md says."
         )
         return
     on_head = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(ray_environment.requires_token)
     if not ray.get(on_head.remote()):
         raise ValueError(
-            f"{cluster}, but this command has RAY_AUTH_MODE=token, so its workers could not report to it. Start the cluster "
-            "with RAY_AUTH_MODE=token as well, as docs/cluster.md says, or set RAY_AUTH_MODE=disabled here."
+            f"{open_cluster}, but this command has RAY_AUTH_MODE=token, so its workers could not report to it. Start the "
+            "cluster with RAY_AUTH_MODE=token as well, as docs/cluster.md says, or set RAY_AUTH_MODE=disabled here."
         )
 
 

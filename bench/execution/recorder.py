@@ -3,11 +3,14 @@
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from bench.errors import StoreError
 from bench.execution import ray_environment  # noqa: F401
+from bench.execution.cluster import Watch
+from bench.execution.fleet import Fleet
 from bench.execution.worker import storage_trouble
 from bench.results.artifacts import Folder
 from bench.results.records import RoundRow, RunRecord
@@ -19,7 +22,21 @@ import ray  # isort: skip
 from ray import tune  # isort: skip
 from ray.tune.experiment import Trial  # isort: skip
 
+OUT_OF_MEMORY = "out of memory, with a whole GPU for itself"
 _DIED = "the worker process died"
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session of Ray.
+
+    Attributes:
+        fleet: its machines.
+        watch: of a cluster; None where Ray was started on this machine.
+    """
+
+    fleet: Fleet
+    watch: Watch | None = None
 
 
 class RunRecorder:
@@ -78,10 +95,22 @@ class TrialRecorder(tune.Callback):
     """Writes what the trials of one `Tuner` report into the store; subclasses know which runs a trial trains.
 
     Ray may keep an error of a callback to itself, so the first one is remembered: see `check`.
+
+    Attributes:
+        is_interrupted: whether the `Tuner` is to end now, so that another one places what has not ended elsewhere.
     """
 
-    def __init__(self, store: Store, facts: Mapping[str, Any]):
+    def __init__(self, store: Store, facts: Mapping[str, Any], session: Session, names_hosts: bool = True):
+        """
+        Args:
+            facts: go into every record.
+            session: of Ray.
+            names_hosts: whether a record says on which machine its run was trained.
+        """
         self.store, self.runs = store, RunRecorder(store, facts)
+        self.fleet, self._watch, self._names_hosts = session.fleet, session.watch, names_hosts
+        self.is_interrupted = False
+        self._nodes: dict[str, str] = {}  # trial that is running -> node id of its machine
         self._error: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,6 +124,10 @@ class TrialRecorder(tune.Callback):
         """A trial has reported (see `bench.execution.trainable.Report`)."""
         raise NotImplementedError
 
+    def put_back(self, trial: Trial) -> None:
+        """A trial is to be trained elsewhere, or with more room: what has not ended is placed anew."""
+        self.is_interrupted = True
+
     def complete(self, trial: Trial) -> None:
         """A trial has ended by itself, or was stopped early."""
 
@@ -107,6 +140,20 @@ class TrialRecorder(tune.Callback):
         """
         raise NotImplementedError
 
+    def runs_of(self, trial: Trial) -> list[str]:
+        """Ids of the runs that a trial is training."""
+        raise NotImplementedError
+
+    def machine_of(self, trial: Trial) -> str:
+        """The machine of a trial of a cluster, for people; "" on this machine alone, or if it is not known."""
+        node = self._nodes.get(trial.trial_id)
+        return self.fleet.name_of(node) if node and self.fleet.address else ""
+
+    def host_of(self, trial: Trial) -> dict[str, str]:
+        """What the record of a run of a trial says of its machine."""
+        node = self._nodes.get(trial.trial_id)
+        return {"host": self.fleet.host_of(node)} if node and self._names_hosts else {}
+
     def check(self) -> None:
         """Raises StoreError if something could not be written."""
         if self._error:
@@ -118,19 +165,50 @@ class TrialRecorder(tune.Callback):
     def on_trial_result(
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
-        self._remember_errors(self._record, trial, result["report"])
+        self._remember_errors(self._place, trial, result["node"])
+        if result["report"]:
+            self._remember_errors(self._record, trial, result["report"])
+
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        if self._watch and (gone := self._watch.take_gone()):
+            self._remember_errors(self._lose, gone, trials)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._remember_errors(self.complete, trial)
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         text = Path(trial.error_file).read_text() if trial.error_file else ""
-        self._remember_errors(self.fail, trial, text, max(1, text.count("Failure # ")))
+        self._remember_errors(self.fail, trial, text, own_deaths(text))
 
     def _record(self, trial: Trial, report: Any) -> None:
         if report.storage_error:
             raise StoreError(report.storage_error)
+        if report.machine_error:
+            self.fleet.take_out(self._nodes[trial.trial_id], report.machine_error)
+            self.put_back(trial)
+            return
         self.record(trial, report)
+
+    def _place(self, trial: Trial, node: str) -> None:
+        """A trial is on a machine."""
+        if self._nodes.get(trial.trial_id) == node:
+            return
+        self._nodes[trial.trial_id] = node
+        if self.fleet.address:
+            for run in self.runs_of(trial):
+                self.store.place(run, self.fleet.name_of(node))
+
+    def _lose(self, gone: list[str], trials: list[Trial]) -> None:
+        """Machines have gone; what they were training waits for another one."""
+        for node in gone:
+            waiting = [
+                trial for trial in trials if trial.status == Trial.RUNNING and self._nodes.get(trial.trial_id) == node
+            ]
+            for trial in waiting:
+                del self._nodes[trial.trial_id]
+                for run in self.runs_of(trial):
+                    self.store.place(run, "")
+            self.fleet.lose(node, len(waiting))
 
     def _remember_errors(self, write: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -155,6 +233,13 @@ def given_up(text: str, deaths: int, store: Store, subject: str) -> dict[str, st
     store.log(f"{subject}\n{text}")
     times = f"{deaths} time{'s' * (deaths > 1)}"
     return {"reason": f"{_DIED} {times} (killed, or out of memory); see {RAY_LOG} in the results directory"}
+
+
+def own_deaths(text: str) -> int:
+    """How often a worker has died of which Ray wrote a text, without those whose machine has gone: these say nothing of the
+    run."""
+    failures = re.split(r"^Failure # ", text, flags=re.MULTILINE)[1:] or [text]
+    return sum("its node has died" not in failure and "node was terminated" not in failure for failure in failures)
 
 
 def reason_of(text: str) -> str:

@@ -34,11 +34,13 @@ class Machines:
         resources: of each trial.
         max_concurrent: bound on the trials at once, 0 for none.
         address: a running Ray cluster; None for this machine alone.
+        wait_seconds: how long a cluster may take until a machine has what a trial needs.
     """
 
     resources: Resources
     max_concurrent: int = 0
     address: str | None = None
+    wait_seconds: float = 0.0
 
     @property
     def at_once(self) -> int:
@@ -64,7 +66,8 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
     """
     if address and "://" in address:
         raise ValueError(
-            f"--address must be HOST:PORT of a running cluster, or auto, from one of its own machines, but got {address}."
+            "--address (or RAY_ADDRESS) must be HOST:PORT of a running cluster, or auto, from one of its own machines, but got "
+            f"{address}."
         )
     cores = os.cpu_count() or 1
     if not 0 < cpus_per_trial < math.inf or (cpus_per_trial > cores and not address):

@@ -5,16 +5,17 @@ Tune only schedules. What a run is, which runs have finished and what they reach
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from bench.execution import gpu_sharing, ray_environment, ray_session  # noqa: F401
+from bench.execution.fleet import Fleet
 from bench.execution.gpu_sharing import GpuAllocator
 from bench.execution.job import BASE_PREFIX, Job
 from bench.execution.ray_session import RETRIES
-from bench.execution.recorder import TrialRecorder, given_up, reason_of
+from bench.execution.recorder import OUT_OF_MEMORY, Session, TrialRecorder, given_up, reason_of
 from bench.execution.resources import Machines, Resources
 from bench.execution.tracking import Tracker
 from bench.execution.trainable import WorkerTrainable
@@ -59,21 +60,33 @@ class JobRecorder(TrialRecorder):
         callback: RunCallback,
         facts: Mapping[str, Any],
         allocator: GpuAllocator,
+        session: Session,
         tracker: Tracker | None = None,
+        names_hosts: bool = True,
     ):
-        super().__init__(store, facts)
+        super().__init__(store, facts, session, names_hosts)
         self._callback, self._allocator, self._tracker = callback, allocator, tracker
         self._postponed: list[Job] = []
         self._deaths: Counter[str] = Counter()
 
     def assign(self, jobs: list[Job], share: Resources) -> None:
         """Replaces the jobs, which trials name by their position, and their share of a machine."""
-        self._jobs, self._share = jobs, share
+        self._jobs, self._share, self._left = jobs, share, {job.id: job for job in jobs}
+        self._nodes.clear()
+        self.is_interrupted = False
 
     def take_postponed(self) -> list[Job]:
-        """The jobs that have to run once more; they are forgotten here."""
+        """The jobs that have to run once more, after an interruption all that have not ended; they are forgotten here."""
+        if self.is_interrupted:
+            for job in self._left.values():
+                if job.id in self.runs.rows:
+                    self._callback.on_postponed(job)
+            self._postponed = [*self._left.values()]
         postponed, self._postponed = self._postponed, []
         return postponed
+
+    def runs_of(self, trial: Trial) -> list[str]:
+        return [self._job(trial).id]
 
     def start(self, trial: Trial) -> None:
         job = self._job(trial)
@@ -85,16 +98,17 @@ class JobRecorder(TrialRecorder):
     def record(self, trial: Trial, report: WorkerReport) -> None:
         job = self._job(trial)
         if report.note:
-            self._callback.on_note(job, report.note)
+            machine = self.machine_of(trial)
+            self._callback.on_note(job, report.note + (f" (on {machine})" if machine else ""))
         if report.block:
             self._allocator.reduce_block(job, report.block)
         self.runs.update(job.id, report.start, report.rows)
         if self._tracker:
             self._tracker.reported(job.id, report.rows)
         if report.result:
-            self._end(job, report.result)
+            self._end(job, report.result, trial)
         elif report.out_of_memory:
-            self._make_room(job)
+            self._make_room(job, trial)
         elif report.rows:
             self.store.append(job.id, report.rows)
             self._callback.on_progress(job, len(self.runs.rows[job.id]))
@@ -107,26 +121,28 @@ class JobRecorder(TrialRecorder):
         if self._deaths[job.id] <= RETRIES:  # Tune gives up at once where a worker dies while it takes over a job
             self._postpone(job)
         else:
-            self._end(job, given_up(text, self._deaths[job.id], self.store, f"run {job.id}"))
+            self._end(job, given_up(text, self._deaths[job.id], self.store, f"run {job.id}"), trial)
 
     def _job(self, trial: Trial) -> Job:
         return self._jobs[trial.config["job"]]
 
-    def _make_room(self, job: Job) -> None:
+    def _make_room(self, job: Job, trial: Trial) -> None:
         if self._allocator.out_of_memory(job, self._share):
             self._postpone(job)
         else:
-            self._end(job, {"reason": "out of memory, with a whole GPU for itself"})
+            self._end(job, {"reason": OUT_OF_MEMORY}, trial)
 
     def _postpone(self, job: Job) -> None:
         self._postponed.append(job)
         self._callback.on_postponed(job)
 
-    def _end(self, job: Job, result: Mapping[str, Any]) -> None:
+    def _end(self, job: Job, result: Mapping[str, Any], trial: Trial) -> None:
         if job.base:
             result = {**result, **self.store.as_base(_run_of(job.base))}
-        record = self.runs.end(job.id, result, job.folder)
-        self._callback.on_end(job, record)
+        record = self.runs.end(job.id, {**result, **self.host_of(trial)}, job.folder)
+        self._left.pop(job.id, None)
+        machine = self.machine_of(trial)
+        self._callback.on_end(job, {**record, "reason": f"{record['reason']} (on {machine})"} if machine else record)
         if self._tracker:
             self._tracker.ended(job.id, failed=record["status"] == "failed")
 
@@ -141,6 +157,7 @@ def run_jobs(
     storage: str | None = None,
     facts: Mapping[str, Any] | None = None,
     tracker: Tracker | None = None,
+    names_hosts: bool = True,
 ) -> None:
     """Runs jobs in their order, as many at once as the resources allow, those that need the states of others after all
     others; every one ends with a record.
@@ -150,19 +167,19 @@ def run_jobs(
         storage: where workers of several machines write; only checked, jobs name their folders themselves.
         facts: go into every record (commit).
         tracker: gets every round.
+        names_hosts: whether a record says on which machine its run was trained.
 
     Raises:
         KeyboardInterrupt, ValueError, StoreError: as `bench.execution.ray_session.session`.
     """
-    resources, address = machines.resources, machines.address
-    session = ray_session.session(store, resources, address, storage, callback.on_message)
-    with session, contextlib.ExitStack() as at_end:
+    with (
+        ray_session.session(store, machines, storage, callback.on_message) as session,
+        contextlib.ExitStack() as at_end,
+    ):
         if tracker:
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
-        if address or resources.auto:
-            callback.on_message(ray_session.describe(address))
-        allocator = _allocator(store, resources, callback, data_dir)
-        recorder = JobRecorder(store, callback, facts or {}, allocator, tracker)
+        allocator = make_allocator(store, machines.resources, callback.on_message, data_dir, session.fleet)
+        recorder = JobRecorder(store, callback, facts or {}, allocator, session, tracker, names_hosts)
         for stage in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
             with shared_bases([job.base for job in stage], store):
                 _run_stage(stage, recorder, allocator, data_dir, machines.max_concurrent)
@@ -173,21 +190,23 @@ def _run_stage(
 ) -> None:
     """Runs jobs until none is postponed any more; those with the same share of a machine take turns in one process."""
     while jobs:
-        groups: dict[Resources, list[Job]] = {}
-        for job in jobs:
-            groups.setdefault(allocator.of(job), []).append(replace(job, block=allocator.block_of(job)))
-        for share, members in groups.items():
-            recorder.assign(members, share)
-            ray_session.fit(
-                JobTrainable,
-                share,
-                recorder,
-                tune.TuneConfig(reuse_actors=True, max_concurrent_trials=max_concurrent or None),
-                {"job": tune.grid_search(list(range(len(members))))},
-                jobs=members,
-                data_dir=data_dir,
-            )
-        jobs = recorder.take_postponed()
+        shares = [allocator.of(job) for job in jobs]
+        members = [
+            replace(job, block=allocator.block_of(job)) for job, of in zip(jobs, shares, strict=True) if of == shares[0]
+        ]
+        others = [job for job, of in zip(jobs, shares, strict=True) if of != shares[0]]
+        recorder.fleet.require_fit()
+        recorder.assign(members, shares[0])
+        ray_session.fit(
+            JobTrainable,
+            shares[0],
+            recorder,
+            tune.TuneConfig(reuse_actors=True, max_concurrent_trials=max_concurrent or None),
+            {"job": tune.grid_search(list(range(len(members))))},
+            jobs=members,
+            data_dir=data_dir,
+        )
+        jobs = others + recorder.take_postponed()
 
 
 @contextlib.contextmanager
@@ -209,7 +228,9 @@ def _run_of(folder: str) -> str:
     return folder.rpartition("/")[2].removeprefix(BASE_PREFIX)
 
 
-def _allocator(store: Store, resources: Resources, callback: RunCallback, data_dir: Path | None) -> GpuAllocator:
+def make_allocator(
+    store: Store, resources: Resources, on_message: Callable[[str], None], data_dir: Path | None, fleet: Fleet
+) -> GpuAllocator:
     """What jobs get of the machines that Ray has found."""
     found = ray.cluster_resources()
     gpus = found.get("GPU", 0)
@@ -218,8 +239,9 @@ def _allocator(store: Store, resources: Resources, callback: RunCallback, data_d
 
     def profile(job: Job, block: int | None) -> gpu_sharing.Profile:
         measure: Any = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(gpu_sharing.measure)
+        others = fleet.selector()
         try:
-            return ray.get(measure.remote(job.config, data_dir, block, job.engine))
+            return ray.get(measure.options(label_selector=others).remote(job.config, data_dir, block, job.engine))
         except ray.exceptions.RayError as error:
             raise gpu_sharing.Unprofiled(reason_of(str(error))) from error
 
@@ -229,5 +251,5 @@ def _allocator(store: Store, resources: Resources, callback: RunCallback, data_d
         hardware=", ".join(sorted(key for key in found if key.startswith("accelerator_type:"))),
         trials_by_cores=max(1, int(found.get("CPU", 1) / max(1, gpus) / resources.cpus)),
         profile=profile,
-        on_message=callback.on_message,
+        on_message=on_message,
     )

@@ -10,6 +10,7 @@ from bench.execution.job import Job
 from bench.execution.resources import Resources
 from bench.execution.worker import Worker
 
+import ray  # isort: skip
 from ray import tune  # isort: skip
 
 
@@ -19,12 +20,15 @@ class Report(Protocol):
     Attributes:
         is_last: whether the trial has ended.
         storage_error: why nothing can be written any more, or "".
+        machine_error: why this machine cannot train it, though another one may; or "".
     """
 
     @property
     def is_last(self) -> bool: ...
     @property
     def storage_error(self) -> str: ...
+    @property
+    def machine_error(self) -> str: ...
 
 
 class WorkerTrainable(tune.Trainable):
@@ -41,16 +45,21 @@ class WorkerTrainable(tune.Trainable):
             jobs: of all trials; a config names those of one.
         """
         torch.set_num_threads(resources.threads)
+        self._node_id = ray.get_runtime_context().get_node_id()
         self._data_dir, self._resources, self._jobs = data_dir, resources, jobs
+        self._is_announced = False
         self.begin(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._is_announced = False
         self.begin(new_config)
         return True  # so Tune keeps the process
 
     def step(self) -> dict[str, Any]:
-        report = self.train_step()
-        return {"report": report, "done": report.is_last}
+        """A report of the trial, and where it is; before the first round, which may take minutes, only where it is."""
+        report = self.train_step() if self._is_announced else None
+        self._is_announced = True
+        return {"report": report, "node": self._node_id, "done": bool(report and report.is_last)}
 
     def begin(self, config: dict[str, Any]) -> None:
         """Makes the workers of another trial, in place of those before."""

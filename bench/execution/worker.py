@@ -14,22 +14,24 @@ import torch
 
 from bench.errors import StoreError
 from bench.execution.code_version import code_version
-from bench.execution.job import BASE_PREFIX, Job
+from bench.execution.job import BASE_PREFIX, Inputs, Job
+from bench.models import pretrained
 from bench.profiling import device_name
 from bench.results.artifacts import GO_ON, DamagedState, Folder
 from bench.results.checkpoints import Checkpoints, UnusableCheckpoint
 from bench.results.records import RoundRow
 from bench.simulation.retention import FINAL
 from bench.simulation.run import Run
-from datasets import resized
+from datasets import DataError, resized
 
+NO_GPU = "Ray has given a run a GPU there, but torch sees none"
 REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are sent together
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What a worker has done in one step. At most one of `result`, `out_of_memory` and `storage_error` is set.
+    """What a worker has done in one step. At most one of `result`, `out_of_memory`, `storage_error` and `machine_error` is set.
 
     Attributes:
         start: number of rounds before `rows`; what was reported for rounds after these is replaced.
@@ -39,6 +41,7 @@ class WorkerReport:
         block: the bound on clients at once that was found to be needed, or None.
         out_of_memory: whether the run does not fit beside its neighbours on the GPU.
         storage_error: why nothing can be written any more, or "".
+        machine_error: why this machine can train no run of this kind, though another one may; or "".
     """
 
     start: int = 0
@@ -48,11 +51,16 @@ class WorkerReport:
     block: int | None = None
     out_of_memory: bool = False
     storage_error: str = ""
+    machine_error: str = ""
 
     @property
     def is_last(self) -> bool:
         """Whether the worker can do no more for its job."""
-        return bool(self.result or self.out_of_memory or self.storage_error)
+        return bool(self.result or self.out_of_memory or self.storage_error or self.machine_error)
+
+
+class UnfitMachine(Exception):
+    """This machine cannot train a run, for a reason that is not the run's; says which."""
 
 
 class Worker:
@@ -109,8 +117,17 @@ class Worker:
             return WorkerReport(out_of_memory=True)
         if "CUDA error" in str(error):
             raise error
-        storage_error = storage_trouble(error, self._job.folder)
-        return WorkerReport(storage_error=storage_error) if storage_error else WorkerReport(result=failure(error))
+        if storage_error := storage_trouble(error, self._job.folder):
+            return WorkerReport(storage_error=storage_error)
+        if machine_error := self._machine_trouble(error):
+            return WorkerReport(machine_error=machine_error)
+        return WorkerReport(result=failure(error))
+
+    def _machine_trouble(self, error: Exception) -> str:
+        """What this machine lacks, if that is why a run could not be trained: the driver has found everything; "" else."""
+        if self._device == "cuda" and not torch.cuda.is_available():
+            return NO_GPU
+        return str(error) if isinstance(error, UnfitMachine | DataError | pretrained.MissingWeights) else ""
 
     def _reduce_memory(self) -> WorkerReport:
         """After a GPU has run out of memory: half as many clients train at once, or the run needs fewer neighbours."""
@@ -135,7 +152,10 @@ class Worker:
         job, config, folder = self._job, self._job.config, Folder(self._job.folder)
         self._num_reported = 0
         require_shared(job.marker)
+        if self._device == "cuda" and not torch.cuda.is_available():
+            raise UnfitMachine(NO_GPU)
         dataset = resized.load(config.dataset, config.transform, self._data_dir, config.image_size)
+        _require_same(job.inputs, Inputs(code_version(config), dataset.digest), config.dataset)
         run = Run(
             config,
             dataset,
@@ -183,6 +203,19 @@ def _last_state(base: str) -> dict[str, Any]:
     if FINAL not in folder.names():
         raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(BASE_PREFIX)}) has failed")
     return folder.load(FINAL, torch.device("cpu"))
+
+
+def _require_same(driver: Inputs, machine: Inputs, dataset: str) -> None:
+    """Raises UnfitMachine if this machine has other code or other images than the driver."""
+    if driver.code and driver.code != machine.code:
+        raise UnfitMachine(
+            f"its code of this run is not that of the command ({machine.code} instead of {driver.code}): it was changed while "
+            "the command ran, or another checkout is found first"
+        )
+    if driver.images and driver.images != machine.images:
+        raise UnfitMachine(
+            f"its images of {dataset} are not those of the command ({machine.images}, not {driver.images})"
+        )
 
 
 def require_shared(marker: str) -> None:

@@ -110,6 +110,7 @@ class RunRecord(TypedDict):
         kept: how much of the last state is on disk.
         base_summary, base_seconds: those of the run from whose end this one started; both are missing where there is none,
             and the second from records of earlier versions.
+        host: name of the machine on which the run was trained; missing where the user did not want it there.
         client_accuracies: of the model that each client uses on the client's own test data, at the last evaluated round;
             missing where clients have no test data of their own.
     """
@@ -127,6 +128,7 @@ class RunRecord(TypedDict):
     data_note: NotRequired[str]
     skew: NotRequired[dict[str, float]]
     weights: NotRequired[dict[str, str]]
+    host: NotRequired[str]
     caveats: NotRequired[list[str]]
     diagnostics: NotRequired[dict[str, Any]]
     engine: NotRequired[str]

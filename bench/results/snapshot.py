@@ -14,7 +14,7 @@ from bench.results.ids import is_run_id
 from bench.results.json_files import Damaged, parse, read_bytes
 from bench.results.records import Status
 from bench.results.shapes import is_integer, is_number, is_text, mismatch, one_of
-from bench.results.store import Store
+from bench.results.store import MACHINE, Store
 
 _RECORD = {
     "id": is_text,
@@ -28,18 +28,21 @@ class RunState(NamedTuple):
     """A run that has begun.
 
     Attributes:
-        status: how it ended; "running" if a driver is at work on it, "interrupted" if it has not ended and none is.
+        status: how it ended; "running" if a driver is at work on it, "waiting" if that waits for a machine of a cluster,
+            "interrupted" if it has not ended and no driver is at work.
         rounds: that it has trained so far; 0 of one that has ended.
         examples: that it has trained on so far; 0 of one that has ended, and where its rounds do not say.
         seconds: of training and evaluation, of one that has not ended those so far; None where its record or rounds do not say.
         finished: when it ended; None of one that has not ended, and where its record does not say.
+        machine: of a cluster, where it is running; "" elsewhere.
     """
 
-    status: Status | Literal["running", "interrupted"]
+    status: Status | Literal["running", "waiting", "interrupted"]
     rounds: int = 0
     seconds: float | None = None
     finished: str | None = None
     examples: int = 0
+    machine: str = ""
 
 
 class Snapshot(NamedTuple):
@@ -78,7 +81,7 @@ def read_snapshot(store: Store) -> Snapshot:
             states[folder.name] = state
     for folder in _run_folders(store.folder / "repeating") if since else ():
         state = None if (folder / "record.json").exists() else _unfinished(folder, since)
-        if state and state.status == "running":
+        if state and state.status in ("running", "waiting"):
             states[folder.name] = state
     return Snapshot(since, states)
 
@@ -124,7 +127,18 @@ def _unfinished(folder: Path, since: float | None) -> RunState | None:
     is_running = since is not None and begun >= since
     last = _last_row(folder / "rounds.jsonl")
     rounds, examples = (value if is_integer(value := last.get(key, 0)) else 0 for key in ("round", "examples"))
-    return RunState("running" if is_running else "interrupted", rounds, _seconds(last), examples=examples)
+    machine = _machine(folder) if is_running else None
+    status: Any = "interrupted" if not is_running else "waiting" if machine == "" else "running"
+    return RunState(status, rounds, _seconds(last), examples=examples, machine=machine or "")
+
+
+def _machine(folder: Path) -> str | None:
+    """The machine of a cluster on which a run is; "" while it waits for one, None where that is not written."""
+    try:
+        written = read_bytes(folder / MACHINE)
+    except Damaged:
+        return None
+    return None if written is None else "".join(filter(str.isprintable, written.decode(errors="replace")))
 
 
 def _last_row(path: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@
     runs/<id>/config.json         resolved config; written when the run starts
               rounds.jsonl        metrics, one line per round, appended as they arrive
               record.json         how the run ended; exists only then
+              machine             of a run that has not ended, where in a cluster it is; empty while it waits for a machine
               checkpoint/         from where a run that has not ended continues (see `bench.results.checkpoints`)
               probe-*.json        what figures need, measured on its states (see `bench.measurements.specs`)
               *.pt                states that the grid saves
@@ -50,6 +51,7 @@ from bench.results.run_files import RUN_FILES, read_rows, read_run
 
 T = TypeVar("T")
 RAY_LOG = "ray.log"
+MACHINE = "machine"
 _PARTS = ("grids", "runs", "reports")
 _ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing")
 UNFINISHED = ("failed", "stopped")  # status of runs that continue from their checkpoint when they are requested again
@@ -234,10 +236,14 @@ class Store:
         if os.path.lexists(folder) and not _is_plain(folder):
             self.set_aside(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for left_over in (folder / "record.json", folder / "rounds.jsonl"):
-            left_over.unlink(missing_ok=True)
+        for left_over in ("record.json", "rounds.jsonl", MACHINE):
+            (folder / left_over).unlink(missing_ok=True)
         write_file(folder / "config.json", _json(config))
         self._known.pop(folder, None)
+
+    def place(self, run_id: str, machine: str) -> None:
+        """A run that has begun is on a machine of a cluster, or waits for one if the name is ""."""
+        write_file(self.unfinished_folder(run_id) / MACHINE, machine)
 
     def append(self, run_id: str, rows: Sequence[RoundRow]) -> None:
         """Adds rounds as they arrive."""
@@ -252,6 +258,7 @@ class Store:
         write_file(folder / "rounds.jsonl", lines)
         # Its id is the hash of the config, so that the seal holds all three together.
         write_file(folder / "record.json", seal(_json(record), lines.encode()))
+        (folder / MACHINE).unlink(missing_ok=True)
         _forget_checkpoint(folder, record)
         if folder != self.run_folder(run_id) and record["status"] not in UNFINISHED:
             self.set_aside(self.run_folder(run_id))

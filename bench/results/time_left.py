@@ -9,7 +9,7 @@ from typing import Any
 from bench.results.records import StoredCell, StoredGrid
 from bench.results.snapshot import RunState
 
-_LEFT = ("running", "interrupted")
+_LEFT = ("running", "waiting", "interrupted")
 
 
 @dataclass

@@ -48,7 +48,7 @@ class Proposals(Searcher):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         name, proposal = self._running.pop(trial_id)
         study, report = self._studies[name], result["report"] if result and not error else None
-        if report is None or report.failed or report.storage_error:
+        if report is None or report.failed or not report.round:  # without a round it has not been trained to an end
             study.close(proposal, None, complete=False)
         else:
             study.close(proposal, report.value, complete=report.round == study.search.template.rounds)

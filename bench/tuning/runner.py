@@ -15,9 +15,12 @@ from rich.console import Console
 from bench.config.resolve import trained_by
 from bench.config.schema import RunConfig, run_id
 from bench.execution import ray_environment, ray_session  # noqa: F401
+from bench.execution.gpu_sharing import GpuAllocator
+from bench.execution.job import Job
 from bench.execution.progress import RoundsBar
-from bench.execution.recorder import TrialRecorder, given_up
-from bench.execution.resources import Machines
+from bench.execution.recorder import OUT_OF_MEMORY, Session, TrialRecorder, given_up
+from bench.execution.resources import Machines, Resources
+from bench.execution.scheduler import make_allocator
 from bench.experiments.labels import text_of
 from bench.results.artifacts import Folder
 from bench.results.metrics import summarise
@@ -89,9 +92,19 @@ class ConfigurationRecorder(TrialRecorder):
         on_message: Callable[[str], None],
         facts: Mapping[str, Any],
         bar: RoundsBar,
+        session: Session,
+        allocator: GpuAllocator,
+        shares: Mapping[str, Resources],
+        names_hosts: bool = True,
     ):
-        super().__init__(store, facts)
+        """
+        Args:
+            searches, shares: by the names of searches; a share is that of a configuration.
+        """
+        super().__init__(store, facts, session, names_hosts)
         self._searches, self._on_message, self._bar = searches, on_message, bar
+        self._allocator, self._shares = allocator, shares
+        self._put_back: set[str] = set()  # trials that have ended here, and are to be tried again elsewhere
         self._announced: set[str] = set()
         self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds trained, of runs that have not ended
 
@@ -108,8 +121,18 @@ class ConfigurationRecorder(TrialRecorder):
         self._open[trial.trial_id] = dict.fromkeys(left, 0)
         self._bar.update(trial.trial_id, 0)
 
+    def runs_of(self, trial: Trial) -> list[str]:
+        return [*self._open.get(trial.trial_id, {})]
+
+    def put_back(self, trial: Trial) -> None:
+        self._put_back.add(trial.trial_id)
+        super().put_back(trial)
+
     def record(self, trial: Trial, report: ConfigurationReport) -> None:
         search, left = self._search(trial), self._open[trial.trial_id]
+        if report.out_of_memory and self._has_more_room(search, trial):
+            self.put_back(trial)
+            return
         if report.seed:
             self._record_seed(search, trial, report.seed)
         ended = len(search.search.configs) - len(left)
@@ -122,21 +145,24 @@ class ConfigurationRecorder(TrialRecorder):
         self._on_message(search.count(params, f"{search.words(value)}, trained before", failed=False))
 
     def complete(self, trial: Trial) -> None:
+        if trial.trial_id in self._put_back:
+            return
         search, report = self._search(trial), trial.last_result["report"]
         stopped = self._open.pop(trial.trial_id, {})
+        failed = report.failed or report.out_of_memory
         self._bar.update(trial.trial_id, search.rounds)
         for run, rounds in stopped.items():
             reason = f"the search stopped it after round {rounds} of {search.search.template.rounds}"
-            if report.failed:
+            if failed:
                 reason = f"another seed of its configuration failed when it was at round {rounds}"
             result = {"status": "stopped", "reason": reason, "summary": summarise(self.runs.rows[run])}
-            self.runs.end(run, result, self._folder_of(search, run))
+            self.runs.end(run, {**result, **self.host_of(trial)}, self._folder_of(search, run))
         outcome = search.words(report.value)
-        if report.failed:
+        if failed:
             outcome = "failed"
         elif stopped:
             outcome += f", stopped after round {report.round}"
-        self._on_message(search.count(trial.config["params"], outcome, report.failed))
+        self._on_message(search.count(trial.config["params"], outcome, failed))
 
     def fail(self, trial: Trial, text: str, deaths: int) -> None:
         search, params = self._search(trial), trial.config["params"]
@@ -157,12 +183,17 @@ class ConfigurationRecorder(TrialRecorder):
         name = f"{search.name_of(trial.config['params'])}, seed {seed.config.seed}"
         self.runs.update(run, report.start, report.rows)
         left[run] = seed.round
+        machine = self.machine_of(trial)
+        where = f" (on {machine})" if machine else ""
         if report.note:
-            self._on_message(f"{name}: {report.note}")
-        if not report.result:
+            self._on_message(f"{name}: {report.note}{where}")
+        ended = report.result
+        if report.out_of_memory:
+            ended = {"status": "failed", "reason": OUT_OF_MEMORY}
+        if not ended:
             self.store.append(run, report.rows)
             return
-        status, result = report.result["status"], dict(report.result)
+        status, result = ended["status"], {**ended, **self.host_of(trial)}
         if base := search.base_ids.get(seed.config.seed):
             result |= self.store.as_base(base)
         self.runs.end(run, result, self._folder_of(search, run))
@@ -170,7 +201,13 @@ class ConfigurationRecorder(TrialRecorder):
         if status != "failed":
             search.ended.add(run)
         if status != "done":
-            self._on_message(f"{name}: {status}: {report.result['reason']}")
+            self._on_message(f"{name}: {status}: {result['reason']}{where}")
+
+    def _has_more_room(self, search: OpenSearch, trial: Trial) -> bool:
+        """Whether the configuration can get a larger share of a GPU; what is being trained then continues with new shares."""
+        run, config = next(iter(search.search.runs(trial.config["params"]).items()))
+        job, seeds = search.job.job(run, config), len(search.search.configs)
+        return self._allocator.out_of_memory(job, self._shares[search.search.name], seeds)
 
     def _search(self, trial: Trial) -> OpenSearch:
         return self._searches[trial.config["search"]]
@@ -190,30 +227,43 @@ def run_searches(
     storage: str | None = None,
     facts: Mapping[str, Any] | None = None,
     console: Console | None = None,
-) -> None:
+    names_hosts: bool = True,
+) -> bool:
     """Tries the configurations that are left of searches, side by side; the store must be locked, and the last states of the
     runs of `bases_of` must be where the searches' jobs say.
 
     Args:
         on_message: gets a line for each configuration.
         console: where a bar shows the progress; None for none.
-        data_dir, machines, storage, facts: as in `bench.execution.scheduler.run_jobs`.
+        data_dir, machines, storage, facts, names_hosts: as in `bench.execution.scheduler.run_jobs`.
+
+    Returns:
+        Whether all have been tried. Else a machine was taken out, or a configuration needs more of a GPU: what is left has to
+        be opened again and tried.
 
     Raises:
         KeyboardInterrupt, ValueError, StoreError: as `bench.execution.ray_session.session`.
     """
     if not searches:
-        return
+        return True
     by_name = {search.search.name: search for search in searches}
     studies = {name: search.study for name, search in by_name.items()}
-    count, resources = sum(study.left for study in studies.values()), machines.resources
+    count = sum(study.left for study in studies.values())
     rounds = sum(search.study.left * search.rounds for search in searches)
     bar = RoundsBar(console or Console(quiet=True), count, rounds)
-    recorder = ConfigurationRecorder(by_name, store, on_message, facts or {}, bar)
-    with ray_session.session(store, resources, machines.address, storage, on_message), bar:
+    with ray_session.session(store, machines, storage, on_message) as session, bar:
+        session.fleet.require_fit()
+        allocator = make_allocator(store, machines.resources, on_message, data_dir, session.fleet)
+        shares = {
+            name: allocator.of(_first_job(search), len(search.search.configs)) for name, search in by_name.items()
+        }
+        requests = {name: session.fleet.request(share) for name, share in shares.items()}
+        recorder = ConfigurationRecorder(
+            by_name, store, on_message, facts or {}, bar, session, allocator, shares, names_hosts
+        )
         ray_session.fit(
             Configuration,
-            resources,
+            next(iter(shares.values())),  # of which workers read the device and the threads, which are the same for all
             recorder,
             tune.TuneConfig(
                 search_alg=Proposals(studies, recorder.skip),
@@ -222,9 +272,16 @@ def run_searches(
                 max_concurrent_trials=machines.max_concurrent or None,
                 reuse_actors=True,
             ),
+            requests=lambda config: requests[config["search"]],
             jobs={name: search.job for name, search in by_name.items()},
             data_dir=data_dir,
         )
+    return not recorder.is_interrupted
+
+
+def _first_job(search: OpenSearch) -> Job:
+    """A run of a search with the method's usual hyper-parameters, for a profile."""
+    return search.job.job(run_id(search.search.template), search.search.template)
 
 
 def bases_of(search: Search) -> dict[int, RunConfig]:

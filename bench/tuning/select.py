@@ -97,9 +97,7 @@ def choose(
     if any(study.left for study in studies.values()):
         from bench.execution import ray_session  # Ray takes seconds to import
 
-        session.enter_context(
-            ray_session.session(store, machines.resources, machines.address, options.storage, on_message)
-        )
+        session.enter_context(ray_session.session(store, machines, options.storage, on_message))
         failures = _run_searches(studies, options, machines, store, console, on_message)
     for name, study in studies.items():
         failed, outcomes = failures.get(name, 0), study.outcomes()
@@ -150,7 +148,7 @@ def _check_data(searches: Iterable[Search], data_dir: Path | None) -> None:
 
 
 def _run_searches(
-    studies: Mapping[str, Study],
+    studies: dict[str, Study],
     options: ExecutionOptions,
     machines: Machines,
     store: Store,
@@ -158,7 +156,11 @@ def _run_searches(
     on_message: Callable[[str], None],
 ) -> dict[str, int]:
     """Runs what is left of searches, side by side, after the runs from whose states they start: these may be configurations of
-    other searches, which then need no training. Returns name of a search -> how many of its configurations have failed."""
+    other searches, which then need no training. Studies that had to be opened again replace those before.
+
+    Returns:
+        Name of a search -> how many of its configurations have failed.
+    """
     from bench.execution import scheduler
     from bench.tuning import runner
 
@@ -171,23 +173,36 @@ def _run_searches(
         for name, own in bases.items()
     }
     shared = dict.fromkeys(folder for own in folders.values() for folder in own.values())
+    failed: dict[str, int] = {}
     with workspace.marker(machines.address) as marker, scheduler.shared_bases(shared, store):
-        searches = []
-        for name in left:
-            study = studies[name]
-            job = runner.SearchJob(study.search, workspace.root, folders[name], study.ended_runs, options, marker)
-            searches.append(runner.OpenSearch(study, job, *_label_and_title(name, studies)))
-        runner.run_searches(
-            searches,
-            store,
-            on_message,
-            data_dir=options.data_dir,
-            machines=machines,
-            storage=options.storage,
-            facts={"commit": commit()},
-            console=console,
-        )
-    return {search.search.name: search.failed for search in searches}
+        while left:
+            searches = []
+            for name in left:
+                study = studies[name]
+                inputs = driver.inputs_of(study.search.template, options.data_dir)
+                job = runner.SearchJob(
+                    study.search, workspace.root, folders[name], study.ended_runs, options, marker, inputs
+                )
+                searches.append(runner.OpenSearch(study, job, *_label_and_title(name, studies)))
+            are_tried = runner.run_searches(
+                searches,
+                store,
+                on_message,
+                data_dir=options.data_dir,
+                machines=machines,
+                storage=options.storage,
+                facts={"commit": commit()},
+                console=console,
+                names_hosts=options.names_hosts,
+            )
+            failed |= {
+                search.search.name: search.failed for search in searches
+            }  # those that had failed before are tried again
+            if are_tried:
+                break
+            studies.update({name: Study(studies[name].search, store) for name in left})
+            left = [name for name in left if studies[name].left]
+    return failed
 
 
 def _label_and_title(name: str, studies: Mapping[str, Study]) -> tuple[str, str]:

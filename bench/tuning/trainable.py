@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.config.schema import RunConfig
 from bench.execution import ray_environment  # noqa: F401
-from bench.execution.job import Job
+from bench.execution.job import Inputs, Job
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import Worker, WorkerReport
 from bench.experiments.spec import ExecutionOptions
@@ -25,7 +25,7 @@ class SearchJob:
         bases: seed -> where the last state lies from which the runs of that seed start; see `bench.tuning.runner.bases_of`.
         ended: run id -> what is known of a validation run that need not be trained.
         options: how its runs are executed; with a storage, `folder` is in it, else in the store.
-        marker: as in `bench.execution.job.Job`.
+        marker, inputs: as in `bench.execution.job.Job`; the inputs are those of all its runs.
     """
 
     search: Search
@@ -34,6 +34,7 @@ class SearchJob:
     ended: Mapping[str, ValidationRun]
     options: ExecutionOptions
     marker: str = ""
+    inputs: Inputs = Inputs()
 
     def job(self, run: str, config: RunConfig) -> Job:
         """One of its runs, which keeps no states."""
@@ -46,6 +47,7 @@ class SearchJob:
             self.options.engine,
             base=self.bases.get(config.seed, ""),
             marker=self.marker,
+            inputs=self.inputs,
         )
 
 
@@ -86,6 +88,15 @@ class ConfigurationReport:
     def storage_error(self) -> str:
         return self.seed.worker.storage_error if self.seed else ""
 
+    @property
+    def machine_error(self) -> str:
+        return self.seed.worker.machine_error if self.seed else ""
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether a run did not fit beside its neighbours on the GPU."""
+        return bool(self.seed and self.seed.worker.out_of_memory)
+
 
 class Configuration(WorkerTrainable):
     """A trial that trains the runs of one configuration, a worker per seed; all of them share its part of a machine. Its
@@ -106,7 +117,8 @@ class Configuration(WorkerTrainable):
     def step(self) -> dict[str, Any]:
         """As every trial, with the keys that searchers and schedulers of Tune read."""
         result = super().step()
-        return result | {"round": result["report"].round, "value": result["report"].value}
+        report = result["report"]
+        return result | {"round": report.round if report else 0, "value": report.value if report else 0.0}
 
     def train_step(self) -> ConfigurationReport:
         """Trains one seed for about a second, but not beyond the next round at which configurations are compared."""
@@ -115,7 +127,7 @@ class Configuration(WorkerTrainable):
             seed = self._train_seed(behind[0], stop)
         # After an error the configuration is worth nothing, and none is compared with it.
         report = ConfigurationReport(seed, self._failed, round=0, value=0.0, is_last=self._failed)
-        if report.storage_error:
+        if report.storage_error or report.machine_error or report.out_of_memory:
             return replace(report, is_last=True)
         if self._failed or self._behind(stop):
             return report
@@ -133,9 +145,6 @@ class Configuration(WorkerTrainable):
     def _train_seed(self, run: str, stop: int) -> SeedReport:
         worker = self._workers[run]
         report, reached = worker.step(stop), worker.round
-        if report.out_of_memory:
-            reason = "out of GPU memory: set a larger --gpus-per-trial"
-            report = replace(report, out_of_memory=False, result={"status": "failed", "reason": reason})
         metric = self._search.metric
         self._curves[run] |= {row["round"]: score for row in report.rows if is_score(score := row.get(metric))}
         if report.result:

@@ -31,12 +31,18 @@ class Driver(subprocess.Popen):
 
     running: ClassVar[list["Driver"]] = []
 
-    def __init__(self, *arguments: object, command: str = "run"):
+    def __init__(self, *arguments: object, command: str = "run", root: Path = ROOT, before: str = ""):
+        """
+        Args:
+            root: the checkout whose code runs.
+            before: statements that run first.
+        """
         self.started = time.time()
         self._printed = tempfile.NamedTemporaryFile(prefix="driver-", suffix=".log")
+        program = ["-c", f"{before}\nfrom bench.cli.app import app\napp()"] if before else ["-m", "bench"]
         super().__init__(
-            [sys.executable, "-m", "bench", command, *map(str, arguments)],
-            cwd=ROOT,
+            [sys.executable, *program, command, *map(str, arguments)],
+            cwd=root,
             stdout=self._printed,
             stderr=subprocess.STDOUT,
             start_new_session=True,

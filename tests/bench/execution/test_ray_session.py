@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from bench.execution import ray_session
-from bench.execution.resources import Resources
+from bench.execution import cluster, ray_session
+from bench.execution.resources import Machines, Resources
 from bench.results.store import Store
 
 import ray  # isort: skip
@@ -18,11 +18,10 @@ def test_the_handler_of_sigterm_is_restored_afterwards(tmp_path, monkeypatch):
         during.append(signal.getsignal(signal.SIGTERM))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ray_session, "_start_local", lambda threads: None)
-    monkeypatch.setattr(ray_session, "_check_machines", stop)
+    monkeypatch.setattr(ray_session, "_start_local", stop)
     before = signal.getsignal(signal.SIGTERM)
     with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
-        with ray_session.session(store, Resources(), None, None, print):
+        with ray_session.session(store, Machines(Resources()), None, print):
             pass
     assert during == [signal.default_int_handler]
     assert signal.getsignal(signal.SIGTERM) == before != during[0]
@@ -91,12 +90,6 @@ def refused(*, how: str) -> Exception:
 
 
 @pytest.mark.parametrize("how", ["none", "another"])
-def test_a_cluster_that_asks_for_its_token_is_told_from_one_that_does_not_answer(how, monkeypatch):
-    def init(**options):
-        raise refused(how=how)
-
-    monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(
-        ValueError, match="at --address 10.0.0.1:6379 asks for its token, which this machine does not give"
-    ):
-        ray_session._join("10.0.0.1:6379", 1)
+def test_a_cluster_that_asks_for_its_token_is_told_from_one_that_does_not_answer(how):
+    sentence = cluster._refusal(refused(how=how), "10.0.0.1:6379")
+    assert "at --address 10.0.0.1:6379 asks for its token, which this machine does not give" in sentence

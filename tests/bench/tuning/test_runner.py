@@ -248,7 +248,7 @@ def test_searches_run_side_by_side_and_reach_what_they_reach_one_after_another(t
         mock.patch.dict(os.environ),
         Store(tmp_path / "together").locked() as together,
         Store(tmp_path / "alone").locked() as alone,
-        ray_session.session(together, machines.resources, None, None, said.append),
+        ray_session.session(together, machines, None, said.append),
     ):
         run(together, searches)
         first, second = (f"{search.name} " for search in searches)

@@ -100,6 +100,7 @@ def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
         opened.extend(searches)
         for search in searches:
             search.failed = 1
+        return True
 
     monkeypatch.setattr("bench.tuning.runner.run_searches", fail)
     monkeypatch.setattr("bench.execution.ray_session.session", lambda *where: nullcontext())

@@ -1,0 +1,204 @@
+"""A running Ray cluster: joined or refused within seconds, in one sentence, and watched while a command uses it."""
+
+import contextlib
+import logging
+import os
+import re
+import shlex
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from bench.execution import ray_environment
+
+import ray  # isort: skip
+from ray._private import services  # isort: skip
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # isort: skip
+
+ANSWER_SECONDS = 5.0  # a head that takes longer is not there
+LOST_SECONDS = 30.0  # without an answer of the head, which Ray itself gives 60 s
+_LOOK_SECONDS = 3.0
+# The first bytes of an HTTP/2 connection, which every gRPC server answers with its settings.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+_SETTINGS = 4
+
+
+def join(address: str, threads: int, log: Callable[[str], None]) -> None:
+    """Connects this process to a running cluster.
+
+    Args:
+        address: HOST:PORT of its head, or "auto" for the one that runs on this machine.
+        threads: of each worker.
+        log: gets what Ray prints meanwhile.
+
+    Raises:
+        ValueError: if none answers, it refuses this machine, or it has another Ray or Python.
+    """
+    found = _find(address)
+    _require_answer(found, address)
+    with _stderr_to(log), tempfile.TemporaryDirectory() as nothing:
+        try:
+            with contextlib.suppress(ray.exceptions.RpcError):  # `ray.init` says more
+                GcsClient(address=found)  # refuses within a moment, where `ray.init` tries again for half a minute
+            runtime_env = ray_environment.cluster_runtime_env(threads, working_dir=nothing)
+            ray.init(address=found, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.AuthenticationError) as error:
+            raise ValueError(_refusal(error, address)) from error
+
+
+def _find(address: str) -> str:
+    """HOST:PORT of an address of the command line."""
+    try:
+        found = services.canonicalize_bootstrap_address_or_die(address)
+        int(found.rpartition(":")[2])
+        return found
+    except ConnectionError as error:
+        raise ValueError(
+            f"No Ray cluster runs on this machine (--address {address}): start one by `ray start --head`, or give the "
+            "HOST:PORT of another machine's."
+        ) from error
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"--address must be HOST:PORT of a running cluster, or auto, but got {address} ({error})."
+        ) from error
+
+
+def _require_answer(found: str, address: str) -> None:
+    """Raises ValueError if no gRPC server answers at HOST:PORT."""
+    host, _, port = found.rpartition(":")
+    where = address if found == address else f"{address}, which is {found}"
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+                return  # it speaks first; `ray.init` says the rest
+            connection.settimeout(ANSWER_SECONDS)
+            connection.sendall(_HELLO)
+            answer = connection.recv(9)
+    except TimeoutError:
+        why = f"nothing came back within {ANSWER_SECONDS:g} s"
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+    else:
+        if len(answer) > 3 and answer[3] == _SETTINGS:
+            return
+        why = "something else than Ray answers"
+    raise ValueError(
+        f"No Ray cluster answers at --address {where}: {why}. Is its head running (`ray start --head`), and may this machine "
+        "reach that port?"
+    )
+
+
+def _refusal(error: Exception, address: str) -> str:
+    """Why a cluster could not be joined, and what to do."""
+    causes = f"{error} {error.__cause__}"
+    if isinstance(error, ray.exceptions.AuthenticationError) or "InvalidAuthToken" in causes:
+        return (
+            f"The Ray cluster at --address {address} asks for its token, which this machine does not give: set "
+            "RAY_AUTH_MODE=token, and have the cluster's token in ~/.ray/auth_token or RAY_AUTH_TOKEN."
+        )
+    if "Version mismatch" in causes:
+        rays, pythons = (re.findall(rf"^ *{name}: (\S+)", str(error), re.MULTILINE) for name in ("Ray", "Python"))
+        if len(rays) == len(pythons) == 2:
+            return (
+                f"The Ray cluster at --address {address} has Ray {rays[0]} on Python {pythons[0]}, this command Ray {rays[1]} "
+                f"on Python {pythons[1]}. Both must be the same everywhere, Python to the last number: install the packages "
+                "of requirements.lock there, in an environment of the same Python."
+            )
+    why = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"The Ray cluster at --address {address} cannot be joined ({why})."
+
+
+@contextlib.contextmanager
+def _stderr_to(log: Callable[[str], None]) -> Iterator[None]:
+    """Within the context, what libraries in C++ print goes to a log."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as printed, contextlib.ExitStack() as at_end:
+        kept = os.dup(2)
+        at_end.callback(os.close, kept)
+        os.dup2(printed.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            printed.seek(0)
+            if text := printed.read().decode(errors="replace").strip():
+                log(text)
+
+
+class Watch(threading.Thread):
+    """Looks every few seconds whether the head of the cluster and its machines are there.
+
+    Without its head a driver cannot end in an orderly way: Ray waits for it for a minute and then kills the process. Results on
+    disk survive that at any moment, so this thread says what happened and ends the process.
+    """
+
+    def __init__(self, on_message: Callable[[str], None]):
+        super().__init__(name="watch of the Ray cluster", daemon=True)
+        self._address, self._on_message = ray.get_runtime_context().gcs_address, on_message
+        self._ended = threading.Event()
+        self._known = _alive()
+        self._gone: list[str] = []
+
+    def __enter__(self) -> "Watch":
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+
+    def take_gone(self) -> list[str]:
+        """Node ids of machines that have gone since the last call."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    def run(self) -> None:
+        silent_since = None
+        while not self._ended.wait(_LOOK_SECONDS):
+            if self._answers():
+                if silent_since is not None:
+                    self._on_message("The head of the Ray cluster answers again.")
+                silent_since = None
+                self._look_at_machines()
+                continue
+            if silent_since is None:
+                silent_since = time.monotonic()
+                self._on_message(
+                    f"The head of the Ray cluster at {self._address} does not answer; waits {LOST_SECONDS:g} s for it."
+                )
+            elif time.monotonic() > silent_since + LOST_SECONDS:
+                self._end_process()
+
+    def _answers(self) -> bool:
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _LOOK_SECONDS).close()
+        except OSError:
+            return False
+        return True
+
+    def _look_at_machines(self) -> None:
+        with contextlib.suppress(Exception):  # the head may go between two looks; the next one says so
+            alive = _alive()
+            self._gone += sorted(self._known - alive)
+            self._known = alive
+
+    def _end_process(self) -> None:
+        if self._ended.is_set():
+            return
+        sys.stdout.flush()
+        show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a bar on the screen hides it
+        words = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
+        os.write(
+            2,
+            f"{show_cursor}error: The head of the Ray cluster at {self._address} has gone. Nothing is lost: finished runs are "
+            f"kept, the others continue from their checkpoints. Start a cluster, then continue by: {words}\n".encode(),
+        )
+        os._exit(1)
+
+
+def _alive() -> set[str]:
+    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}

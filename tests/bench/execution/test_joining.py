@@ -1,0 +1,153 @@
+"""Running clusters that cannot be joined: what is said, and how soon. Nothing here starts Ray."""
+
+import os
+import socket
+import threading
+import time
+from contextlib import closing
+
+import pytest
+
+from bench.execution import cluster
+from bench.execution.fleet import Fleet
+from bench.execution.resources import Resources
+
+import ray  # isort: skip
+
+MISMATCH = """Version mismatch: The cluster was started with:
+    Ray: 2.59.0
+    Python: 3.12.3
+This process on node 10.0.0.2 was started with:
+    Ray: 2.60.0
+    Python: 3.11.7
+"""
+
+
+def refused_at(address: str) -> str:
+    """The sentence for an address, which comes within seconds."""
+    begin = time.monotonic()
+    with pytest.raises(ValueError) as error:
+        cluster.join(address, 1, print)
+    assert time.monotonic() < begin + 2
+    return str(error.value)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server that answers each connection with the same bytes: (address, function that sets the bytes)."""
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 0.5)
+    answer = [b""]
+    with closing(socket.create_server(("", 0))) as listener:  # Ray replaces 127.0.0.1 by the address of this machine
+
+        def serve() -> None:
+            held = []
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                held.append(connection)
+                if answer[0]:
+                    connection.sendall(answer[0])
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}", lambda content: answer.__setitem__(0, content)
+
+
+def test_nobody_at_the_address_is_said_at_once():
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    sentence = refused_at(address)
+    assert sentence.startswith(f"No Ray cluster answers at --address {address}")
+    assert "connection refused. Is its head running (`ray start --head`)" in sentence
+
+
+def test_a_server_that_is_silent_or_not_ray_is_told_from_a_cluster(server):
+    address, answer = server
+    assert "nothing came back within 0.5 s" in refused_at(address)
+    answer(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    assert "something else than Ray answers" in refused_at(address)
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:port"])
+def test_what_is_no_address_is_refused(address):
+    assert f"--address must be HOST:PORT of a running cluster, or auto, but got {address}" in refused_at(address)
+
+
+def test_a_machine_without_a_cluster_is_told_so(monkeypatch):
+    def find(address):
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(cluster.services, "canonicalize_bootstrap_address_or_die", find)
+    assert "No Ray cluster runs on this machine (--address auto): start one by `ray start --head`" in refused_at("auto")
+
+
+def test_another_ray_or_python_is_named_with_both_versions():
+    sentence = cluster._refusal(RuntimeError(MISMATCH), "head:6379")
+    assert (
+        "has Ray 2.59.0 on Python 3.12.3, this command Ray 2.60.0 on Python 3.11.7. Both must be the same" in sentence
+    )
+
+
+def test_what_libraries_print_while_a_cluster_is_joined_goes_to_the_log(capfd):
+    logged = []
+    with cluster._stderr_to(logged.append):
+        os.write(2, b"[gcs_client.cc:210] a raw line\n")
+    assert logged == ["[gcs_client.cc:210] a raw line"] and capfd.readouterr().err == ""
+
+
+def node(number: int, alive: bool = True, **resources: float) -> dict:
+    """What Ray says of a machine; all of these have one host name."""
+    return {"NodeID": f"{number:056x}", "NodeManagerHostname": "vm", "Alive": alive, "Resources": resources}
+
+
+@pytest.fixture
+def fleet(monkeypatch):
+    """(a fleet, the list of its nodes, what it has said)"""
+    nodes, said = [], []
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr("bench.execution.fleet.has_autoscaler", lambda: False)
+    return Fleet("head:6379", said.append), nodes, said
+
+
+def test_a_cluster_waits_for_a_machine_that_joins_and_counts_only_those_that_are_there(fleet, monkeypatch):
+    machines, nodes, said = fleet
+    nodes += [node(1, CPU=1.0), node(2, alive=False, CPU=8.0)]
+    monkeypatch.setattr(time, "sleep", lambda seconds: nodes.append(node(3, CPU=4.0, GPU=1.0)))
+    with pytest.raises(
+        ValueError, match="but the only machine of the cluster does not have them; ask for less, or wait"
+    ):
+        machines.wait_for(Resources(4.0), 0, storage=None)
+    machines.wait_for(Resources(4.0, 0.5, "cuda"), 60, storage="/shared")
+    assert said == ["No machine has 4 CPUs and 0.5 GPUs for a trial yet; waits 60 s for one."]
+    with pytest.raises(ValueError, match="The cluster has 2 machines: name by --storage where all of them can write"):
+        machines.wait_for(Resources(1.0), 0, storage=None)
+
+
+def test_machines_are_taken_out_once_until_none_is_left(fleet):
+    machines, nodes, said = fleet
+    nodes += [node(1 << 200, CPU=1.0), node(2 << 200, CPU=1.0)]
+    first, second = (one["NodeID"] for one in nodes)
+    assert machines.request(Resources()).bundles == [{"CPU": 1.0}] and machines.selector() is None
+    for _ in range(2):
+        machines.take_out(first, "no images.")
+    machines.require_fit()
+    assert said == [f"The machine vm ({first[:8]}) takes no more runs: no images."]
+    assert machines.selector() == {"ray.io/node-id": f"!in({first})"}
+    machines.take_out(second, "no images")
+    with pytest.raises(
+        ValueError, match="No machine of the cluster is left that takes runs .*: mend them, and the same com"
+    ):
+        machines.require_fit()
+
+
+def test_a_single_machine_that_cannot_go_on_ends_with_its_sentence(monkeypatch):
+    monkeypatch.setattr(ray, "nodes", lambda: [node(1)])
+    said = []
+    alone = Fleet(None, said.append)
+    alone.take_out(node(1)["NodeID"], "No mnist in /data: get it.")
+    with pytest.raises(
+        ValueError, match="^This machine cannot go on: No mnist in /data: get it. Nothing is lost: the same"
+    ):
+        alone.require_fit()
+    assert said == []

@@ -1,0 +1,162 @@
+"""GPUs that are not there: Ray counts them, torch is said to see them, and what trials need of them is made up."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.execution import fleet, gpu_sharing, ray_environment, ray_session, resources, scheduler
+from bench.execution.gpu_sharing import Profile
+from bench.execution.worker import Worker, WorkerReport
+from bench.tuning import runner
+from tests.support.grid_runs import GRID, records, write_grid
+from tests.support.processes import Driver, in_this_process
+from tests.support.ray_cluster import running_cluster
+
+import ray  # isort: skip
+
+pytestmark = pytest.mark.slow
+SHORT = {"rounds": 2, "clients": 5, "local_epochs": 1, "batch_size": 16, "model": "mlp"}
+FITS = 1.0  # share of a GPU that three seeds together really need
+
+
+def pretended_profile(config, data_dir, block, engine) -> Profile:
+    return Profile(used_mb=600 + 1000, total_mb=16_000, busy=0.05)
+
+
+def seen(path: Path) -> list[dict]:
+    """Where trials were trained, in the order in which they began."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+class PretendedWorker(Worker):
+    """Trains on the CPU, and notes where Ray has placed it; says that it is out of memory where several seeds share too little."""
+
+    def __init__(self, job, data_dir, share, seeds):
+        super().__init__(job, data_dir, "cpu")
+        self._share, self._seeds, self._is_noted = share, seeds, False
+
+    def step(self, until_round=None):
+        found = ray.get_runtime_context().get_assigned_resources()
+        if not self._is_noted:
+            with open(os.environ["PRETENDED_LOG"], "a") as file:
+                one = {
+                    "run": self._job.id,
+                    "gpu": found.get("GPU", 0),
+                    "ids": ray.get_gpu_ids(),
+                    "device": self._share.device,
+                }
+                file.write(json.dumps(one) + "\n")
+            self._is_noted = True
+        if self._seeds > 1 and found.get("GPU", 0) < FITS:
+            return WorkerReport(out_of_memory=True)
+        return super().step(until_round)
+
+
+class PretendedTrial(scheduler.JobTrainable):
+    def new_worker(self, job):
+        return PretendedWorker(job, self._data_dir, self._resources, 1)
+
+
+class PretendedConfiguration(runner.Configuration):
+    def new_worker(self, job):
+        return PretendedWorker(job, self._data_dir, self._resources, len(self._search.configs))
+
+
+@pytest.fixture
+def log(tmp_path, monkeypatch) -> Iterator[Path]:
+    """A file in which workers note where they are."""
+    path = tmp_path / "log.jsonl"
+    monkeypatch.setenv("PRETENDED_LOG", str(path))
+    monkeypatch.setenv("PYTHONPATH", ray_environment.python_path(None))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(scheduler, "JobTrainable", PretendedTrial)
+    monkeypatch.setattr(runner, "Configuration", PretendedConfiguration)
+    monkeypatch.setattr(gpu_sharing, "measure", pretended_profile)
+    yield path
+
+
+@pytest.fixture
+def two_gpus(monkeypatch) -> None:
+    """This machine has two GPUs, for Ray and for torch."""
+
+    def start_ray(threads):
+        ray_environment.prepare_local(threads)
+        ray.init(
+            address="local",
+            num_cpus=4,
+            num_gpus=2,
+            include_dashboard=False,
+            object_store_memory=2**27,
+            log_to_driver=False,
+        )
+
+    monkeypatch.setattr(resources, "_num_gpus", lambda: 2)
+    monkeypatch.setattr(ray_session, "_start_local", start_ray)
+    monkeypatch.setattr(ray_session, "sees_gpu", lambda: True)
+
+
+def test_gpus_are_used_without_being_asked_for_in_a_grid_and_in_its_searches(two_gpus, log, tmp_path):
+    """Three seeds of a configuration need three times the memory of one; where that is not enough, twice the share."""
+    grid = write_grid(
+        tmp_path, axes=GRID["axes"] | {"algorithm": ["fedavg", "fedprox"]}, settings=GRID["settings"] | SHORT
+    )
+    results = tmp_path / "results"
+    code, output = in_this_process(
+        "--grid", grid, "--results-dir", results, "--tuned", "validation", "--samples", 2, "--max-concurrent", 2
+    )
+    assert code == 0, output
+    assert "This machine, 4 of 4 CPUs free, 2 of 2 GPUs free." in output
+    # By its memory, 13,600 of 16,000 MB, a GPU holds 3 configurations of 3,600 MB; the cores serve two on each GPU.
+    assert "seeds together: out of GPU memory" in output
+    trials = seen(log)
+    assert {one["device"] for one in trials} == {"cuda"} and all(one["gpu"] > 0 and one["ids"] for one in trials)
+    searched, trained = trials[:-6], trials[-6:]
+    assert {one["gpu"] for one in searched} >= {FITS}
+    assert len(trained) == 6
+    assert "6 done, 0 diverged, 0 failed." in output
+    assert {one["status"] for one in records(results).values()} == {"done"}
+
+
+def test_a_machine_whose_gpus_are_not_used_says_so(two_gpus, log, tmp_path):
+    grid = write_grid(tmp_path, axes=GRID["axes"] | {"seed": [0]}, settings=GRID["settings"] | SHORT)
+    code, output = in_this_process("--grid", grid, "--results-dir", tmp_path / "results", "--gpus-per-trial", 0)
+    assert code == 0, output
+    assert "This machine has 2 GPUs, of which none is used, as --gpus-per-trial 0 says." in output
+    assert {(one["gpu"], one["device"]) for one in seen(log)} == {(0, "cpu")}
+
+
+def pretend_on_a_cluster() -> None:
+    """What a driver of a cluster runs first; workers get these modules with the others."""
+    ray_environment.PACKAGES = (*ray_environment.PACKAGES, "tests")
+    fleet.sees_gpu, gpu_sharing.measure, scheduler.JobTrainable = pretended_sight, pretended_profile, PretendedTrial
+
+
+def test_on_a_cluster_gpus_that_torch_does_not_see_are_named_before_any_run_and_left_alone(tmp_path, monkeypatch):
+    """Torch sees that of the second machine only."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    log = tmp_path / "log.jsonl"
+    grid = write_grid(tmp_path, axes=GRID["axes"] | {"seed": [0]}, settings=GRID["settings"] | SHORT)
+    noted = {"PRETENDED_LOG": str(log)}
+    nodes = [
+        {"CPU": 1},
+        {"CPU": 1, "GPU": 1, "env": noted | {"PRETENDED_GPU": "1"}},
+        {"CPU": 1, "GPU": 1, "env": noted},
+    ]
+    before = f"from {__name__} import pretend_on_a_cluster; pretend_on_a_cluster()"
+    with running_cluster(nodes) as cluster:
+        where = ("--address", cluster.address, "--storage", tmp_path / "shared", "--results-dir", tmp_path / "results")
+        driver = Driver("--grid", grid, *where, before=before)
+        output = driver.ended()
+    assert driver.returncode == 0, output
+    assert output.count("takes no more runs: Ray has given a run a GPU there, but torch sees none.") == 1
+    assert output.index("takes no more runs") < output.index("one trial needs 1,600 MB")
+    assert "2 done, 0 diverged, 0 failed." in output
+    assert {one["gpu"] for one in seen(log)} == {1.0}
+
+
+def pretended_sight() -> bool:
+    return "PRETENDED_GPU" in os.environ
