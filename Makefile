@@ -39,15 +39,15 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 docs: setup
 	$(MKDOCS)
 
-# Programs that tests of pages and of LaTeX need, from Debian's packages: a browser with its driver, and pdflatex with booktabs.
+# Programs that tests of pages, of LaTeX and of the script for Slurm need, from Debian's packages.
 # Without them those tests are skipped, saying so; with CI=true they fail. Each step gets ten minutes: what is cut off while it
 # installs leaves packages half configured.
-TOOLS := chromium chromium-driver texlive-latex-base texlive-latex-recommended
+TOOLS := chromium chromium-driver shellcheck texlive-latex-base texlive-latex-recommended
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=20
 
 test-tools:
-	@command -v chromium && command -v chromedriver && command -v pdflatex && kpsewhich booktabs.sty || { \
+	@command -v chromium && command -v chromedriver && command -v shellcheck && command -v pdflatex && kpsewhich booktabs.sty || { \
 	command -v apt-get > /dev/null || { echo "There is no apt-get here; install what Debian calls $(TOOLS)." >&2; exit 1; }; \
 	timeout 600 $(APT) update && timeout 600 $(APT) install -y --no-install-recommends --download-only $(TOOLS) && \
 	timeout 600 $(APT) install -y --no-install-recommends $(TOOLS); }

@@ -46,7 +46,10 @@ AddressOption = Annotated[
 ]
 WaitOption = Annotated[
     float,
-    typer.Option("--wait-for-machines", help="Seconds that a cluster may take until a machine has what a trial needs."),
+    typer.Option(
+        "--wait-for-machines",
+        help="Seconds that a cluster may take to start, and until a machine has what a trial needs.",
+    ),
 ]
 HostOption = Annotated[
     str, typer.Option(help="What a record says of the machine of its run: name (its host name), or none.")

@@ -26,19 +26,28 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 _SETTINGS = 4
 
 
-def join(address: str, threads: int, log: Callable[[str], None]) -> None:
+def join(address: str, threads: int, log: Callable[[str], None], wait_seconds: float = 0.0) -> None:
     """Connects this process to a running cluster.
 
     Args:
         address: HOST:PORT of its head, or "auto" for the one that runs on this machine.
         threads: of each worker.
         log: gets what Ray prints meanwhile.
+        wait_seconds: how long the head may take to start.
 
     Raises:
         ValueError: if none answers, it refuses this machine, or it has another Ray or Python.
     """
     found = _find(address)
-    _require_answer(found, address)
+    deadline = time.monotonic() + wait_seconds
+    while why := _silence(found):
+        if time.monotonic() >= deadline:
+            where = address if found == address else f"{address}, which is {found}"
+            raise ValueError(
+                f"No Ray cluster answers at --address {where}: {why}. Is its head running (`ray start --head`), and may this "
+                "machine reach that port?"
+            )
+        time.sleep(1)
     with _stderr_to(log), tempfile.TemporaryDirectory() as nothing:
         try:
             with contextlib.suppress(ray.exceptions.RpcError):  # `ray.init` says more
@@ -66,29 +75,21 @@ def _find(address: str) -> str:
         ) from error
 
 
-def _require_answer(found: str, address: str) -> None:
-    """Raises ValueError if no gRPC server answers at HOST:PORT."""
+def _silence(found: str) -> str:
+    """Why no gRPC server answers at HOST:PORT; "" if one does."""
     host, _, port = found.rpartition(":")
-    where = address if found == address else f"{address}, which is {found}"
     try:
         with socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS) as connection:
             if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
-                return  # it speaks first; `ray.init` says the rest
+                return ""  # its first words are encrypted; `ray.init` says the rest
             connection.settimeout(ANSWER_SECONDS)
             connection.sendall(_HELLO)
             answer = connection.recv(9)
     except TimeoutError:
-        why = f"nothing came back within {ANSWER_SECONDS:g} s"
+        return f"nothing came back within {ANSWER_SECONDS:g} s"
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-    else:
-        if len(answer) > 3 and answer[3] == _SETTINGS:
-            return
-        why = "something else than Ray answers"
-    raise ValueError(
-        f"No Ray cluster answers at --address {where}: {why}. Is its head running (`ray start --head`), and may this machine "
-        "reach that port?"
-    )
+        return (error.strerror or str(error)).lower()
+    return "" if len(answer) > 3 and answer[3] == _SETTINGS else "something else than Ray answers"
 
 
 def _refusal(error: Exception, address: str) -> str:

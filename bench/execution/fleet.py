@@ -5,6 +5,7 @@ moment. It is taken out instead, and its runs go to the others.
 """
 
 import json
+import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -52,6 +53,8 @@ class Fleet:
 
     def host_of(self, node_id: str) -> str:
         """The host name of a machine."""
+        if not self.address:
+            return platform.node()
         return next((node["NodeManagerHostname"] for node in ray.nodes() if node["NodeID"] == node_id), "")
 
     def lose(self, node_id: str, waiting: int) -> None:
@@ -140,7 +143,8 @@ class Fleet:
         grows = bool(self.address) and has_autoscaler()
         deadline, is_said = time.monotonic() + seconds, False
         while not self._has_room(resources):
-            needed = " and ".join(f"{amount:g} {key}s" for key, amount in self._needed(resources).items() if amount)
+            amounts = {key: amount for key, amount in self._needed(resources).items() if amount}
+            needed = " and ".join(f"{amount:g} {key}{'s' * (amount != 1)}" for key, amount in amounts.items())
             if grows:
                 self._on_message(f"No machine has {needed} for a trial yet: the cluster's autoscaler is asked for one.")
                 break

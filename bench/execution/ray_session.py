@@ -55,7 +55,7 @@ def session(
         try:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops as cleanly as Ctrl-C
             if address:
-                cluster.join(address, resources.threads, store.log)
+                cluster.join(address, resources.threads, store.log, machines.wait_seconds)
             else:
                 _start_local(resources.threads)
             fleet = Fleet(address, on_message)

@@ -45,7 +45,7 @@ class WorkerTrainable(tune.Trainable):
             jobs: of all trials; a config names those of one.
         """
         torch.set_num_threads(resources.threads)
-        self._node_id = ray.get_runtime_context().get_node_id()
+        self._node_id = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
         self._data_dir, self._resources, self._jobs = data_dir, resources, jobs
         self._is_announced = False
         self.begin(config)

@@ -115,12 +115,12 @@ class Worker:
         """What an error means for the run; raises it if this process cannot continue."""
         if is_out_of_memory(error):
             return WorkerReport(out_of_memory=True)
-        if "CUDA error" in str(error):
-            raise error
         if storage_error := storage_trouble(error, self._job.folder):
             return WorkerReport(storage_error=storage_error)
         if machine_error := self._machine_trouble(error):
             return WorkerReport(machine_error=machine_error)
+        if "CUDA error" in str(error):
+            raise error
         return WorkerReport(result=failure(error))
 
     def _machine_trouble(self, error: Exception) -> str:

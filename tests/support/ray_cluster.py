@@ -1,7 +1,7 @@
 """A Ray cluster of several nodes on this machine: `python -m tests.support.ray_cluster NODES`.
 
-NODES is JSON, a list with the resources of each node, the head first: [{"CPU": 1}, {"CPU": 1, "GPU": 2, "env": {"NAME": "VALUE"}}].
-Prints its address. A line on its input kills a node: the last one that is left, or the head ("head"); the end of the input ends
+NODES is JSON, a list with the resources of each node, the head first: [{"CPU": 1}, {"GPU": 2, "env": {"NAME": "VALUE"}}]. It
+prints its address. A line on its input kills a node: the last one that is left, or the head ("head"); the end of the input ends
 the cluster.
 """
 

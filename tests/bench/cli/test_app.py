@@ -318,7 +318,10 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
             "--substitute takes one value for each key, but got a=b, a=c.",
         ),
         (["run", *ALGORITHM, "--gpus-per-trial", "1"], "--gpus-per-trial 1 is too many: torch finds 0 GPUs"),
-        (["run", *ALGORITHM, "--address", "ray://head:10001"], "--address must be HOST:PORT of a running cluster"),
+        (
+            ["run", *ALGORITHM, "--address", "ray://head:10001"],
+            "--address (or RAY_ADDRESS) must be HOST:PORT of a running cluster",
+        ),
         (["run", "--grid", "paper_table1"], "needs a data directory; name it with --data-dir, or set SKEWBENCH_DATA."),
         (["run", "--grid", "paper_table1", "--data-dir", "nowhere"], "nowhere does not exist"),
         (["list", "algoritms"], "Did you mean 'algorithms'?"),

@@ -5,10 +5,11 @@ import socket
 import threading
 import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
-from bench.execution import cluster
+from bench.execution import cluster, ray_session
 from bench.execution.fleet import Fleet
 from bench.execution.resources import Resources
 
@@ -151,3 +152,38 @@ def test_a_single_machine_that_cannot_go_on_ends_with_its_sentence(monkeypatch):
     ):
         alone.require_fit()
     assert said == []
+
+
+@pytest.mark.parametrize(
+    ("address", "share", "sees", "said"),
+    [
+        (None, Resources(), True, ["This machine has 2 GPUs, of which none is used, as --gpus-per-trial 0 says."]),
+        (
+            None,
+            Resources(),
+            False,
+            ["This machine has 2 GPUs, of which none is used, because torch sees none of them."],
+        ),
+        (None, Resources(1, 1, "cuda", auto=True), True, ["This machine, 3 of 4 CPUs free, 2 of 2 GPUs free."]),
+        (
+            "head:6379",
+            Resources(),
+            False,
+            [
+                "The Ray cluster at head:6379 (RAY_ADDRESS): 1 machine, 3 of 4 CPUs free, 2 of 2 GPUs free.",
+                "The cluster has 2 GPUs, of which none is used, as --gpus-per-trial 0 says.",
+            ],
+        ),
+    ],
+    ids=["not-wanted", "not-seen", "used", "cluster"],
+)
+def test_what_becomes_of_gpus_is_said(address, share, sees, said, monkeypatch):
+    heard = []
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    monkeypatch.setattr(ray, "nodes", lambda: [node(1, CPU=4.0, GPU=2.0), node(2, alive=False)])
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 2.0})
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 3.0, "GPU": 2.0})
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="head:6379"))
+    monkeypatch.setattr(ray_session, "sees_gpu", lambda: sees)
+    ray_session._describe(Fleet(address, heard.append), share, heard.append)
+    assert heard == said

@@ -33,7 +33,7 @@ def seen(path: Path) -> list[dict]:
 
 
 class PretendedWorker(Worker):
-    """Trains on the CPU, and notes where Ray has placed it; says that it is out of memory where several seeds share too little."""
+    """Trains on the CPU, and notes where Ray has placed it; several seeds are out of memory with too small a share."""
 
     def __init__(self, job, data_dir, share, seeds):
         super().__init__(job, data_dir, "cpu")
@@ -119,14 +119,6 @@ def test_gpus_are_used_without_being_asked_for_in_a_grid_and_in_its_searches(two
     assert len(trained) == 6
     assert "6 done, 0 diverged, 0 failed." in output
     assert {one["status"] for one in records(results).values()} == {"done"}
-
-
-def test_a_machine_whose_gpus_are_not_used_says_so(two_gpus, log, tmp_path):
-    grid = write_grid(tmp_path, axes=GRID["axes"] | {"seed": [0]}, settings=GRID["settings"] | SHORT)
-    code, output = in_this_process("--grid", grid, "--results-dir", tmp_path / "results", "--gpus-per-trial", 0)
-    assert code == 0, output
-    assert "This machine has 2 GPUs, of which none is used, as --gpus-per-trial 0 says." in output
-    assert {(one["gpu"], one["device"]) for one in seen(log)} == {(0, "cpu")}
 
 
 def pretend_on_a_cluster() -> None:

@@ -13,6 +13,7 @@ from bench.execution.scheduler import JobRecorder
 from bench.results.schema import SCHEMA
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
+from tests.support.sessions import ALONE
 
 KILLED = """Failure # 1 (occurred at 2026-11-21_07-17-04)
 The actor died unexpectedly before finishing this task.
@@ -74,11 +75,14 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
 
     (tmp_path / "error.txt").write_text(text)
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
-    trial, run = SimpleNamespace(config={"job": 0}, error_file=str(tmp_path / "error.txt")), run_id(config)
+    trial, run = (
+        SimpleNamespace(trial_id="t", config={"job": 0}, error_file=str(tmp_path / "error.txt")),
+        run_id(config),
+    )
     callback = RunCallback()
     with Store(tmp_path / "results").locked() as store:
         job = Job(run, config, str(store.unfinished_folder(run)), StateRetention())
-        recorder = JobRecorder(store, callback, {}, allocator=None)
+        recorder = JobRecorder(store, callback, {}, allocator=None, session=ALONE)
         recorder.assign([job], Resources())
         for _ in range(2):
             recorder.on_trial_error(0, [trial], trial)

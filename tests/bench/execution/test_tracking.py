@@ -16,6 +16,7 @@ from bench.execution.tracking import Tracker
 from bench.execution.worker import WorkerReport
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
+from tests.support.sessions import ALONE
 
 CONFIG = {"algorithm": {"name": "fedprox", "mu": 0.1}, "dataset": "digits", "seed": 0}
 ROWS = [{"round": 1, "loss": 2.0, "local_models": {"clients": [0]}}, {"round": 2, "loss": 1.0, "accuracy": 0.5}]
@@ -159,15 +160,15 @@ def test_the_scheduler_tells_the_tracker_what_workers_report(mlflow, tracker, tm
             return lambda *arguments: None
 
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
-    trial = SimpleNamespace(config={"job": 0})
+    trial = SimpleNamespace(trial_id="t", config={"job": 0})
     one = tracker()
     rounds = [WorkerReport(0, ROWS[:1]), WorkerReport(1, ROWS[1:], result={"status": "done"})]
     with Store(tmp_path / "results").locked() as store:
-        recorder = JobRecorder(store, RunCallback(), {}, allocator=None, tracker=one)
+        recorder = JobRecorder(store, RunCallback(), {}, allocator=None, session=ALONE, tracker=one)
         recorder.assign([Job("a1", config, str(store.unfinished_folder("a1")), StateRetention())], Resources())
         recorder.on_trial_start(0, [trial], trial)
         for report in rounds:
-            recorder.on_trial_result(0, [trial], trial, {"report": report})
+            recorder.on_trial_result(0, [trial], trial, {"report": report, "node": "n"})
         assert len(list(store.run_folder("a1").glob("events.out.tfevents.*"))) == 1
     assert [line[3:] for line in mlflow.told if line[2:3] == ("loss",)] == [(2.0, 1), (1.0, 2)]
     assert mlflow.told[-1][0] == "end" and ("param", mlflow.told[-1][1], "partition", "iid") in mlflow.told

@@ -17,11 +17,13 @@ import bench.simulation.run
 from algorithms import divergence
 from bench.config.resolve import resolve
 from bench.execution import worker as workers
-from bench.execution.job import Job
+from bench.execution.code_version import code_version
+from bench.execution.job import Inputs, Job
 from bench.execution.ray_environment import PACKAGES, ROOT
 from bench.execution.worker import Worker, WorkerReport, storage_trouble
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
+from datasets import load
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 6, "local_epochs": 1, "batch_size": 16}
 
@@ -82,7 +84,8 @@ def test_a_run_of_coalitions_that_is_killed_between_divergences_and_first_round_
 import os, signal
 from algorithms import fedcollab
 from bench.config.resolve import resolve
-from bench.execution.job import Job
+from bench.execution.code_version import code_version
+from bench.execution.job import Inputs, Job
 from bench.execution.worker import Worker
 from bench.simulation.retention import StateRetention
 import torch
@@ -133,8 +136,8 @@ def test_images_of_several_sizes_are_resized_and_the_record_says_so(job, tmp_pat
     ended = {}
     for size in (None, 16, [16, 20]):
         (*_, last) = train(replace(job, config=resolve(mine | {"image_size": size})))
-        ended[str(size)] = last.result
-    assert ended["None"]["status"] == "failed" and "must have one size" in ended["None"]["reason"]
+        ended[str(size)] = last.result or last.machine_error
+    assert "must have one size" in ended["None"], "the driver has found images that can be read"
     square, other = ended["16"]["data"], ended["[16, 20]"]["data"]
     assert square["kind"] == "image folders, resized to 16x16 pixels"
     assert other["kind"] == "image folders, resized to 16x20 pixels" and square["digest"] != other["digest"]
@@ -259,3 +262,30 @@ def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monk
         "command continues."
     )
     assert storage_trouble(FileNotFoundError(errno.ENOENT, "No such file"), "here") == ""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "sentence"),
+    [
+        (Inputs(code="of-the-driver"), "its code of this run is not that of the command"),
+        (Inputs(images="of-the-driver"), "its images of digits are not those of the command"),
+    ],
+    ids=["code", "images"],
+)
+def test_a_machine_with_other_code_or_images_than_the_driver_trains_nothing(inputs, sentence, job):
+    (report,) = train(replace(job, inputs=inputs))
+    assert report.is_last and report.result is None and report.machine_error.startswith(sentence)
+    own = Inputs(code_version(job.config), load("digits", None).digest)
+    assert train(replace(job, inputs=own))[-1].result["status"] == "done"
+
+
+def test_a_machine_whose_gpu_torch_does_not_see_trains_nothing_and_a_gpu_that_is_lost_puts_a_run_back(job, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    worker = Worker(job, None, "cuda")
+    assert worker.step().machine_error == workers.NO_GPU
+    on_cpu = Worker(replace(job, checkpoint_seconds=60), None, "cpu")
+    on_cpu.step(1)
+    on_cpu._device = "cuda"
+    monkeypatch.setattr(Run, "step", lambda run: (_ for _ in ()).throw(RuntimeError("CUDA error: device is gone")))
+    report = on_cpu.step()
+    assert report.machine_error == workers.NO_GPU and report.result is None

@@ -23,6 +23,7 @@ from bench.tuning.study import Study
 from bench.tuning.trainable import Configuration, ConfigurationReport, SearchJob, SeedReport
 from datasets import load, resized
 from tests.support.searching import make
+from tests.support.sessions import ALONE
 
 
 @pytest.fixture
@@ -38,7 +39,10 @@ def search_job(search: Search, folder, ended=None, **options) -> SearchJob:
 def recorder_of(study: Study, store: Store, said: list[str], **words: str) -> ConfigurationRecorder:
     search = OpenSearch(study, search_job(study.search, store.folder / "runs", study.ended_runs), **words)
     bar = RoundsBar(Console(quiet=True), 4, 72)
-    return ConfigurationRecorder({study.search.name: search}, store, said.append, {}, bar)
+    shares = {study.search.name: Resources()}
+    return ConfigurationRecorder(
+        {study.search.name: search}, store, said.append, {}, bar, ALONE, allocator=None, shares=shares
+    )
 
 
 def trial_of(study: Study, **more) -> SimpleNamespace:
@@ -59,7 +63,7 @@ def test_a_worker_that_dies_leaves_what_had_ended_as_it_is(store):
         result = {"status": "done", "reason": "", "summary": {"last": {"accuracy": accuracy}}}
         seed = SeedReport(run, configs[run], 9, WorkerReport(rows=rows, result=result))
         told = ConfigurationReport(seed, failed=False, round=0, value=0.0, is_last=False)
-        recorder.on_trial_result(0, [], trial, {"report": told})
+        recorder.on_trial_result(0, [], trial, {"report": told, "node": "n"})
 
     recorder.on_trial_start(0, [], trial)
     report(first, 0.5)
@@ -93,7 +97,7 @@ def test_an_error_in_writing_is_remembered_where_ray_keeps_it_to_itself(store, t
     recorder.check()
     with pytest.raises(StoreError):
         report = ConfigurationReport(broken, failed=False, round=0, value=0.0, is_last=True)
-        recorder.on_trial_result(0, [], trial, {"report": report})
+        recorder.on_trial_result(0, [], trial, {"report": report, "node": "n"})
     with pytest.raises(StoreError, match="No space left."):
         recorder.check()
 
@@ -114,10 +118,11 @@ def test_messages_of_several_searches_name_theirs(store):
 
 
 def configuration(search: Search, params: dict, folder, ended=None, **options) -> Configuration:
-    """A trial without its scheduler."""
+    """A trial without its scheduler, which has said where it is."""
     made = Configuration.__new__(Configuration)
     jobs = {search.name: search_job(search, folder, ended, **options)}
     made.setup({"search": search.name, "params": params}, None, Resources(1.0), jobs)
+    assert made.step() == {"report": None, "node": "", "done": False, "round": 0, "value": 0.0}
     return made
 
 
@@ -165,6 +170,7 @@ def test_one_process_trains_configurations_of_one_search_after_another(tmp_path)
     trial.setup({"search": searches[0].name, "params": {"mu": 0.1}}, None, Resources(1.0), jobs)
     trial.step()
     assert trial.reset_config({"search": searches[1].name, "params": {"lr": 0.1}})
+    assert trial.step()["report"] is None, "it says where it is"
     assert trial.step()["report"].seed.config.algorithm["name"] == "fedavg"
 
 
