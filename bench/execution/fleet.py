@@ -57,12 +57,9 @@ class Fleet:
             return platform.node()
         return next((node["NodeManagerHostname"] for node in ray.nodes() if node["NodeID"] == node_id), "")
 
-    def lose(self, node_id: str, waiting: int) -> None:
-        """A machine has gone, and so many trials wait for another one."""
-        what = (
-            f"; {waiting} trial{'s' * (waiting > 1)} of it continue{'s' * (waiting == 1)} elsewhere" if waiting else ""
-        )
-        self._on_message(f"The machine {self.name_of(node_id)} has gone{what}.")
+    def lose(self, node_id: str) -> None:
+        """A machine has gone."""
+        self._on_message(f"The machine {self.name_of(node_id)} has gone; what it trained continues on others.")
 
     def take_out(self, node_id: str, why: str) -> None:
         """A machine takes no more runs; said once."""

@@ -173,6 +173,9 @@ class TrialRecorder(tune.Callback):
         if self._watch and (gone := self._watch.take_gone()):
             self._remember_errors(self._lose, gone, trials)
 
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._remember_errors(self._wait, trial)
+
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._remember_errors(self.complete, trial)
 
@@ -201,14 +204,16 @@ class TrialRecorder(tune.Callback):
     def _lose(self, gone: list[str], trials: list[Trial]) -> None:
         """Machines have gone; what they were training waits for another one."""
         for node in gone:
-            waiting = [
-                trial for trial in trials if trial.status == Trial.RUNNING and self._nodes.get(trial.trial_id) == node
-            ]
-            for trial in waiting:
-                del self._nodes[trial.trial_id]
-                for run in self.runs_of(trial):
-                    self.store.place(run, "")
-            self.fleet.lose(node, len(waiting))
+            self.fleet.lose(node)
+            for trial in trials:
+                if self._nodes.get(trial.trial_id) == node and not trial.is_finished():
+                    self._wait(trial)
+
+    def _wait(self, trial: Trial) -> None:
+        """A trial waits for a machine."""
+        if self.fleet.address:
+            for run in self.runs_of(trial):
+                self.store.place(run, "")
 
     def _remember_errors(self, write: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -25,7 +25,7 @@ SHORT = {"rounds": 2, "clients": 5, "local_epochs": 1, "batch_size": 16, "model"
 ONE_RUN = {"axes": GRID["axes"] | {"algorithm": ["fedavg"], "seed": [0]}, "settings": GRID["settings"] | SHORT}
 BIN = str(Path(sys.executable).parent)
 SCRIPT = re.search(
-    r"```bash title=\"skewbench.sh\"\n(.*?)```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL
+    r"```bash title=\"needs Slurm\"\n(.*?)```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL
 ).group(1)
 SRUN = """#!/bin/bash
 # Starts the words that follow the options as a local process; Slurm's own would start them on another machine.
