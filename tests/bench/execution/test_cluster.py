@@ -61,19 +61,18 @@ def test_workers_train_with_the_code_that_is_sent_not_with_a_checkout_that_lies_
 ):
     """The checkout at the driver's path is another one as soon as the driver has sent its own."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    here, checkout = tmp_path / "checkout", {name: tmp_path / name for name in ("changed", "earlier")}
-    for folder in checkout.values():
+    here, earlier = tmp_path / "checkout", tmp_path / "earlier"
+    for folder in (here, earlier):
         for package in PACKAGES:
             shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    fedavg = checkout["earlier"] / "algorithms" / "fedavg.py"
+    fedavg = earlier / "algorithms" / "fedavg.py"
     fedavg.write_text(fedavg.read_text() + "\nraise ImportError('an earlier checkout was imported')\n")
-    here.symlink_to(checkout["changed"])
     grid = write_grid(tmp_path, axes=GRID["axes"] | {"algorithm": ["fedavg"]}, settings=GRID["settings"] | SHORT)
     where = ("--results-dir", tmp_path / "results", "--address", cluster.address, "--storage", tmp_path / "shared")
     driver = Driver("--grid", grid, *where, root=here)
     wait_until(lambda: "3 of 3 CPUs free" in driver.printed(), driver)
-    here.unlink()
-    here.symlink_to(checkout["earlier"])
+    here.rename(tmp_path / "moved")
+    earlier.rename(here)
     wait_for_records(tmp_path / "results", 3, driver)
     driver.kill()
     driver.wait()
