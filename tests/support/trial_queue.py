@@ -54,7 +54,9 @@ def run(entry: dict, folder: Path, data_dir: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where code, results and what has ended are kept, outside the checkout")
+    parser.add_argument(
+        "folder", type=Path, help="where code, results and what has ended are kept, outside the checkout"
+    )
     parser.add_argument("--data-dir", type=Path, required=True, help="where the images are")
     parser.add_argument("--list", action="store_true", help="say which entries have ended, and run nothing")
     args = parser.parse_args()
