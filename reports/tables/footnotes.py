@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
+import algorithms
 from bench.experiments.labels import UNWRAPPED, number
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS
@@ -89,6 +90,7 @@ def about_runs(grid: dict, records: dict[str, dict], cells: pd.DataFrame, names:
     yield from _caveats(grid, records, names)
     yield from _origins(grid, records, names)
     yield from _casualties(grid, records)
+    yield from _earlier(grid, records, names)
     yield from _mixtures(grid, records)
     yield from _coalitions(grid, records)
 
@@ -254,6 +256,23 @@ def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
             by_reason[record["status"], reason].append(run_id)
     for (status, reason), run_ids in by_reason.items():
         yield f"{_runs(len(run_ids))} {status} (first {run_ids[0]}): {reason}."
+
+
+def _earlier(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
+    """One sentence per method with runs of a version that its file has left behind: other numbers would come out now."""
+    counts = Counter()
+    for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
+        method, path = config["algorithm"], "algorithm"
+        while isinstance(method, dict) and records.get(run_id, {}).get("status") == "done":
+            counts[method["name"], config["versions"].get(path, 1)] += 1
+            method, path = method.get("base"), f"{path}.base"
+    for (name, version), runs in counts.items():
+        current, comment = algorithms.version_of(name) if name in algorithms.REGISTRY else (version, "")
+        if version < current:
+            number, _, did = comment.partition(" ")
+            which = f", which {did}" if number == str(version) else ""
+            about = names.value("algorithm", name).plain
+            yield f"{about}: {_runs(runs)} of version {version} of the method{which}; it has version {current} now."
 
 
 def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:

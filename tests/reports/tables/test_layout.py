@@ -281,6 +281,24 @@ def test_mixed_versions_are_named_with_their_runs(store):
     ]
 
 
+def test_runs_of_a_version_that_a_method_has_left_behind_are_named(store):
+    versions = lambda **of: {"versions": {"partition": 1, "transform": 1, "model": 1, **of}}  # noqa: E731
+    around = {"name": "ccvr", "base": {"name": "fedgen"}}
+    store.add("cifar10 label-2", "fedgen", [0.5, 0.5], config=versions(algorithm=1))
+    store.add("cifar10 dir-0.1", "fedgen", [0.5], config=versions(algorithm=2))
+    store.add("svhn label-2", "moon", [0.5], config=versions(algorithm=1))
+    store.add(
+        "svhn dir-0.1", "ccvr", [0.5], config={"algorithm": around, **versions(**{"algorithm": 1, "algorithm.base": 1})}
+    )
+    store.add(
+        "svhn dir-0.5", "a stranger", [0.5], config={"algorithm": {"name": "a stranger"}, **versions(algorithm=1)}
+    )
+    assert [note for note in notes(store) if " has version " in note] == [
+        "FedGen: 3 runs of version 1 of the method, which multiplied the cross-entropy of generated features by their number "
+        "over batch_size; it has version 2 now."
+    ]
+
+
 def test_mixed_devices_are_named(store):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.5], device="NVIDIA H200")
     store.add("cifar10 label-3", "fedavg", [0.5])
