@@ -76,6 +76,11 @@ class Algorithm:
     cohorts_of_one_size: ClassVar[bool] = False
     brief: ClassVar[dict[str, Any]] = {}
 
+    def version_with(self, buffers: bool) -> int:
+        """The version of a run, whose model has buffers or has none: `version`, or a larger one where only the numbers of
+        models with buffers have changed."""
+        return self.version
+
     @property
     def personal(self) -> bool:
         """Whether each client deploys a model of its own. A class attribute of that name will do."""
