@@ -90,7 +90,7 @@ def test_committed_searches_follow_from_the_committed_records(words, tmp_path, m
 
 
 # Methods whose committed runs are of an earlier version, as footnotes of their tables say: their commands train them again.
-EARLIER = {"fedgen"}
+EARLIER = {"fedgen", "per-fedavg"}
 
 
 def test_commands_of_the_manual_name_exactly_the_committed_runs():
@@ -124,7 +124,7 @@ def test_commits_of_the_records_are_in_the_history_or_the_manual_names_them():
 
 def of_its_time(config: RunConfig, stored: list[dict]) -> RunConfig:
     """A config, with the versions of its committed run if its method is one of `EARLIER`."""
-    if config.algorithm["name"] not in EARLIER:
+    if not EARLIER & methods_in(config.algorithm).keys():
         return config
     settings = {**config.canonical(), "versions": None}
     (versions,) = [cell["config"]["versions"] for cell in stored if {**cell["config"], "versions": None} == settings]
@@ -134,11 +134,18 @@ def of_its_time(config: RunConfig, stored: list[dict]) -> RunConfig:
 def test_methods_whose_committed_runs_are_of_an_earlier_version_are_known():
     configs = [json.loads(path.read_text()) for path in EXAMPLES.glob("*/runs/*/config.json")]
     found = {
-        config["algorithm"]["name"]
+        name
         for config in configs
-        if config["versions"]["algorithm"] < algorithms.version_of(config["algorithm"]["name"])[0]
+        for name, path in methods_in(config["algorithm"]).items()
+        if config["versions"][path] < algorithms.version_of(name)[0]
     }
     assert found == EARLIER
+
+
+def methods_in(method: dict, path: str = "algorithm") -> dict[str, str]:
+    """Name of a method and of those that it wraps -> where configs have their versions."""
+    base = method.get("base")
+    return {method["name"]: path} | (methods_in(base, f"{path}.base") if base else {})
 
 
 def chosen_configs(cells: list[Cell], stored: list[dict]) -> list[RunConfig]:

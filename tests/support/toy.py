@@ -74,7 +74,7 @@ class Normalised(BatchNormalised):
 
 
 def normalised_task(**settings) -> Task:
-    """A toy task with a model whose running statistics move; they are in single precision, as ever."""
+    """A toy task in single precision, with a model whose running statistics move."""
     task = toy_task(dtype=torch.float32, **settings)
     return replace(task, model=Normalised(task.model.input_shape, NUM_CLASSES))
 
