@@ -16,7 +16,13 @@ from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
 from reports.tables.aggregate import cell_keys, compared_keys, contest_name, label, split_of
 from reports.tables.names import Names
-from reports.tables.published_comparison import further_values, is_comparable, own_value, taken_for
+from reports.tables.published_comparison import (
+    further_values,
+    is_comparable,
+    own_value,
+    partitions_taken_for,
+    taken_for,
+)
 
 ROUNDS_OF = {
     "last": "at the last round",
@@ -175,6 +181,12 @@ def published_beside(
             yield (
                 f"{names.value('model', model).plain} is taken for the model of the published numbers on {where}, "
                 f"{names.value('model', published).plain}."
+            )
+    for partition, published in partitions_taken_for(grid).items():
+        if (compared["partition"] == partition).any():
+            yield (
+                f"{names.value('partition', partition).plain} is taken for the partition of the published numbers of "
+                f"{names.value('partition', published).plain}."
             )
     compared = compared[compared["done"] > 0]
     if compared.empty:

@@ -92,6 +92,17 @@ def test_femnist_of_another_draw_has_its_published_counterpart(store):
     assert "82.3" in text.partition("FedAvg")[2] and "(82.32" in text and "No verdict where" not in text
 
 
+def test_a_partition_that_a_grid_takes_for_the_published_one_stands_beside_its_numbers(store):
+    store.mirrors = {"paper": "fedcat", "table": 1, "variants": [], "partitions": {"dirichlet-equal-0.1": "dir-0.1"}}
+    setting = {"clients": 100, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
+    store.add("mnist dirichlet-equal-0.1", "fedavg", [0.99], **setting)
+    store.add("mnist dirichlet-equal-0.2", "fedavg", [0.99], **setting)
+    assert "99.0 (99.04" in table(store)["MNIST", "Dir(0.1), equal sizes", "FedAvg"]
+    assert "(" not in table(store)["MNIST", "Dir(0.2), equal sizes", "FedAvg"]
+    said = "Dir(0.1), equal sizes is taken for the partition of the published numbers of Dir(0.1)."
+    assert [note for note in notes(store) if "is taken for" in note] == [said]
+
+
 def test_cells_on_incomplete_data_have_no_published_counterpart(store):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.5, 0.5], data_note="5 of 10 classes")
     store.add("cifar10 label-3", "fedavg", [0.5, 0.5, 0.5])
