@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _Class = TypeVar("_Class", bound=type)
 _DECORATED = re.compile(r"^((?:@.*\n)+)class (\w+)", re.MULTILINE)  # parsing whole files takes 40 times as long
 _REGISTERING = re.compile(r"^@registered.*", re.MULTILINE)
+_VERSION = re.compile(r"^    version = (\d+)(?:  # (.*))?$", re.MULTILINE)
 _FOR_PEOPLE = ("title", "symbols")  # arguments of `registered` that are no options
 
 REGISTRY: dict[str, str] = {}
@@ -181,6 +182,17 @@ def title_of(name: str) -> str:
         return title
     head = text.lstrip().removeprefix('"""').partition("\n")[0].partition(":")[0]
     return head if _letters(head) == _letters(name) else name
+
+
+def version_of(name: str) -> tuple[int, str]:
+    """The version of a method, and the comment beside it on what the version before did, "" without one: read from its file, in
+    its class or a class of that file that it extends."""
+    text, class_name = _file_of(name).read_text(encoding="utf-8"), _parts(_lookup(name))[1]
+    while found := re.search(rf"^class {class_name}\((\w+)\):\n((?:[ ].*\n|\n)*)", text, re.MULTILINE):
+        if version := _VERSION.search(found[2]):
+            return int(version[1]), version[2] or ""
+        class_name = found[1]
+    return 1, ""
 
 
 def _letters(text: str) -> str:

@@ -76,6 +76,11 @@ class Algorithm:
     cohorts_of_one_size: ClassVar[bool] = False
     brief: ClassVar[dict[str, Any]] = {}
 
+    def version_with(self, buffers: bool) -> int:
+        """The version of a run, whose model has buffers or has none: `version`, or a larger one where only the numbers of
+        models with buffers have changed."""
+        return self.version
+
     @property
     def personal(self) -> bool:
         """Whether each client deploys a model of its own. A class attribute of that name will do."""
@@ -176,10 +181,12 @@ class RoundBased(Algorithm):
     Attributes:
         broadcast: entries of the server state that clients receive, beside the params.
         drawn: entries of the server state that clients need not receive, because everyone can draw them from the seed.
+        smallest_batch: batches with fewer examples do not count as trained on; the method gives the same number to `descend`.
     """
 
     broadcast: ClassVar[tuple[str, ...]] = ()
     drawn: ClassVar[tuple[str, ...]] = ()
+    smallest_batch: ClassVar[int] = 1
 
     @property
     def passes_per_example(self) -> int:
@@ -328,7 +335,7 @@ class RoundBased(Algorithm):
     def _concluded(self, task, state: State, cohort, *, bytes_up: int, **new: Tree) -> State:
         """The state after a round with these new entries, and what the round has cost."""
         bytes_down = len(cohort.ids) * tree.num_bytes(self.downloads(state))
-        examples = self.passes_per_example * task.num_trained(cohort)
+        examples = self.passes_per_example * task.num_trained(cohort, self.smallest_batch)
         spent = spend(state["spent"], bytes_down=bytes_down, bytes_up=bytes_up, examples=examples)
         return {**state, **new, "spent": spent}
 
@@ -375,7 +382,7 @@ class RoundBased(Algorithm):
         return round(task.cohort_share * task.settings.rounds * per_round)
 
     def workload(self, settings, num_examples: int) -> int:
-        return self.passes_per_example * settings.rounds * sum(map(sum, settings.passes(num_examples)))
+        return self.passes_per_example * settings.rounds * settings.num_visited(num_examples, self.smallest_batch)
 
     def outlines(self, task) -> list[State]:
         return [{**self.init(task), "round": self.num_rounds(task.settings)}]

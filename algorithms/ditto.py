@@ -25,6 +25,9 @@ class Ditto(RoundBased):
     The paper leaves open how long v is trained and what it starts from: here, as in FedCollab (Bao et al., ICML 2023), as long
     as the shared model, and from the model received.
 
+    Differs from the paper's code as FedCollab's authors wrote it: there the data are shuffled again before v trains, which then
+    sees other mini-batches than the shared model. In the code of Ditto's authors both see the same, as here.
+
     Attributes:
         proximal_weight: lambda of the paper, >= 0; 0 is local training beside FedAvg.
     """

@@ -82,6 +82,7 @@ def estimate(task, lr: float, rounds: int, network: Pretrained | None = None) ->
     On CIFAR, the discriminators of the paper read the features of a ResNet-18 with ImageNet weights, frozen and in evaluation
     mode; on Fashion-MNIST they read pixels.
 
+    Differs from the paper's code: a discriminator is evaluated once more, after its last round.
     Differs from the paper: without such a network, images are given as pixels in all settings.
 
     Pairs train side by side, in blocks that memory allows. What a block has found is kept (see `Task.derived`): of a run that

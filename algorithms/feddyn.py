@@ -33,8 +33,11 @@ class FedDyn(RoundBased):
     weight decay, added after clipping, and a clipped -alpha_i w no longer balances it where alpha_i is large.
     Momentum acts on all terms: with it, alpha should be smaller.
 
+    No alpha makes it FedAvg. As alpha goes to 0 clients train as in FedAvg, but the server still adds the mean of the memories,
+    which does not depend on alpha: if all clients take part, the first round leads to w + 2 mean of d_i.
+
     Attributes:
-        alpha: weight of both terms, > 0.
+        alpha: weight of both terms, > 0; near 0 clients train as in FedAvg, and the server does not.
         weighting: "examples": alpha_i = alpha (mean n) / n_i, with n_i examples at a client; rounds lead to the minimum
             of the mean loss over examples. "uniform": alpha_i = alpha, for the minimum of the mean loss over clients.
         clip: largest norm of a gradient, > 0; None does not clip.

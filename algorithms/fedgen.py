@@ -15,7 +15,7 @@ import algorithms
 from algorithms import registered, tree
 from algorithms.base import RoundBased
 from algorithms.checks import above, at_least, between, one_of
-from algorithms.generator import Generator, adam_step, diversity_loss, teacher_loss
+from algorithms.generator import Generator, TeacherWeighting, adam_step, diversity_loss, teacher_loss
 from algorithms.local import LocalResult, cross_entropy, descend
 from algorithms.tree import Tree
 from bench.models.base import BoundModel
@@ -38,19 +38,21 @@ class FedGen(RoundBased):
     (`algorithms.generator`), with labels y uniform over those with n_k^y > 1 at a client of S, and
     a_k(y) = n_k^y / sum_S n_j^y. Moments of Adam stay from round to round.
 
-    Client: in round r, from the second on, the loss of a batch of the size B (the setting `batch_size`) is
+    Client: in round r, from the second on, the loss of a batch is
 
-        CE(f(x), y) + A_r (B_gen / B) CE(h(G(e', y')), y') + B_r KL(h(G(e, y)) || f(x)),
+        CE(f(x), y) + A_r CE(h(G(e', y')), y') + B_r KL(h(G(e, y)) || f(x)),
 
-    with labels y' uniform over all classes, noises e and e' of their own for every step and row, no gradient through the first
-    argument of KL, and A_r = max(A decay^r, 1e-4), B_r likewise; a weight of 0 stays 0.
+    with `generated_per_step` labels y' uniform over all classes, noises e and e' of their own for every step and row, no
+    gradient through the first argument of KL, and A_r = max(A decay^r, 1e-4), B_r likewise; a weight of 0 stays 0.
 
     Clients receive the model and the params and running statistics of G in every round, and send the model and one number for
     each class, n_k^y. The classifiers that the server reads are parts of these models.
 
-    As in the code, B_gen / B is a factor of the first generated term only: with the defaults and B = 50, A B_gen / B is 25.6.
-    And y' is uniform, so that clients need not know the global label distribution.
+    As in the code, y' is uniform, so that clients need not know the global label distribution. Its factor of the first
+    generated term, the ratio of the sizes of both batches, is 1 there, and left out.
 
+    Differs from the paper's code: the teacher loss judges each classifier on the labels that its client has, which is the
+    paper's idea; `teacher_weighting="code"` is what the code computes, each classifier on all labels by its mean share.
     Differs from the paper: the code's rule that the generated terms end after 20 local epochs (of one mini-batch each), and its
     decay of the clients' learning rate by 0.99 per round, are left out.
     Differs from the paper: the sizes of G and of both batches are those of later code by the authors of FedCat (Hu et al.,
@@ -63,7 +65,7 @@ class FedGen(RoundBased):
             FedAvg if both weights are 0.
         decay: factor on A and B per round, and on the generator's learning rate per round in which it is trained (in which some
             label qualifies), in (0, 1].
-        generated_per_step: B_gen, generated features of the first generated term, >= 1.
+        generated_per_step: generated features of the first generated term, >= 1.
         noise_width, hidden_width: values of a noise and hidden units of the generator, >= 1.
         noise: "uniform" in [0, 1), as in the code, or "gaussian", standard normal, as in the paper.
         generator_lr: of Adam in the first round, > 0.
@@ -72,6 +74,8 @@ class FedGen(RoundBased):
         generator_batch_size: generated features per step of the generator, >= 2.
         counted: n_k^y are a client's examples of class y in all its "data", or 1 + those in the "batches" of its local
             training, as in the code.
+        teacher_weighting: of the classifiers in the teacher loss, "per_label" or as in the "code" (see
+            `algorithms.generator.teacher_loss`).
     """
 
     label_weight: float = 10.0
@@ -86,7 +90,9 @@ class FedGen(RoundBased):
     generator_steps: int = 50
     generator_batch_size: int = 128
     counted: Counted = "data"
+    teacher_weighting: TeacherWeighting = "per_label"
 
+    version = 2  # 1 multiplied the cross-entropy of generated features by their number over batch_size
     broadcast = ("generator",)
 
     def __post_init__(self):
@@ -103,6 +109,7 @@ class FedGen(RoundBased):
         at_least("generator_steps", self.generator_steps, 1)
         at_least("generator_batch_size", self.generator_batch_size, 2)
         one_of("counted", self.counted, get_args(Counted))
+        one_of("teacher_weighting", self.teacher_weighting, get_args(TeacherWeighting))
 
     # On one client
 
@@ -116,7 +123,7 @@ class FedGen(RoundBased):
         of_labels, of_batch = features.split([self.generated_per_step, len(batch.y)])
         if label_weight:
             generated = F.cross_entropy(view.model.head(params, of_labels), labels[: len(of_labels)])
-            loss = loss + label_weight * self.generated_per_step / view.settings.batch_size * generated
+            loss = loss + label_weight * generated
         if latent_weight:
             with torch.no_grad():
                 taught = F.log_softmax(view.model.head(params, of_batch), 1)
@@ -193,7 +200,7 @@ class FedGen(RoundBased):
         for step in range(steps):
             new = {name: leaf.requires_grad_() for name, leaf in tree.map(Tensor.detach, new).items()}
             features = generator(new, buffers, noises[step], labels[step], training=True)
-            loss = teacher_loss(classify(classifiers, features), labels[step], shares)
+            loss = teacher_loss(classify(classifiers, features), labels[step], shares, self.teacher_weighting)
             loss = loss + diversity_loss(noises[step], features)
             gradients = dict(zip(new, torch.autograd.grad(loss, list(new.values())), strict=True))
             with torch.no_grad():

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+import algorithms
 from algorithms import registered, tree
 from algorithms.base import RoundBased
 from algorithms.checks import above, at_least, between
@@ -38,7 +39,9 @@ class SharpnessAware(RoundBased):
             last one. Refused for models with running statistics, which would not fit the mean.
         swa_start: share of the rounds, in [0, 1], after which the first server model is taken; until then, the last one
             is deployed.
-        swa_every: rounds from one server model that is taken to the next, >= 1.
+        swa_every: rounds from one server model that is taken to the next, c, >= 1.
+        swa_last_lr: the clients' learning rate in a round whose server model is taken, > 0, with swa and c > 1: after the first
+            model, in round j of each c the rate is (1 - j/c) lr + (j/c) swa_last_lr. None leaves it at lr.
     """
 
     rho: float = 0.1
@@ -46,6 +49,7 @@ class SharpnessAware(RoundBased):
     swa: bool = False
     swa_start: float = 0.75
     swa_every: int = 10
+    swa_last_lr: float | None = None
 
     def __post_init__(self):
         at_least("rho", self.rho, 0)
@@ -53,6 +57,17 @@ class SharpnessAware(RoundBased):
             above("clip", self.clip, 0)
         between("swa_start", self.swa_start, 0, 1)
         at_least("swa_every", self.swa_every, 1)
+        if self.swa_last_lr is not None:
+            above("swa_last_lr", self.swa_last_lr, 0)
+
+    def caveats(self, task):
+        last, rounds = self._first_taken(task.settings), task.settings.rounds
+        if not self.swa or last + self.swa_every <= rounds:
+            return []
+        return [
+            f"{algorithms.name_of(self)}: the mean of server models is that of one, of round {last} of {rounds}: the next "
+            f"would be taken {_rounds(self.swa_every)} later."
+        ]
 
     # On one client
 
@@ -61,6 +76,7 @@ class SharpnessAware(RoundBased):
         return 2
 
     def local_update(self, data, plan, view):
+        view = replace(view, settings=replace(view.settings, lr=self._lr(view.settings, view.round)))
         trained = descend(
             self.local_loss,
             view.params,
@@ -81,6 +97,14 @@ class SharpnessAware(RoundBased):
     def _ascent(self, params: Tree, slope: Tree) -> Tree:
         """e, from the gradient at params; 0 where that is 0."""
         return tree.scale(slope, self.rho / (tree.norm(slope) + _LEAST_NORM))
+
+    def _lr(self, settings, round: int) -> float:
+        """The learning rate in a round."""
+        since = round + 1 - self._first_taken(settings)
+        if not self.swa or self.swa_last_lr is None or self.swa_every == 1 or since < 1:
+            return settings.lr
+        share = ((since - 1) % self.swa_every + 1) / self.swa_every
+        return (1 - share) * settings.lr + share * self.swa_last_lr
 
     def _step_offset(self, view) -> Tree | None:
         """What is added to every step, outside the momentum."""
@@ -109,11 +133,15 @@ class SharpnessAware(RoundBased):
     def idle_round(self, task, state):
         return {**state, "server": self._counted(task, state["params"], state["server"])}
 
+    def _first_taken(self, settings) -> int:
+        """The round, from 1, whose server model is the first of the average."""
+        return max(1, math.ceil(self.swa_start * settings.rounds - 1e-9))  # 0.7 * 10 is 7, but for rounding
+
     def _counted(self, task, params, server):
         """The server state with one more round, and with these params in its average if the round is one of those taken."""
         if not self.swa:
             return server
-        first = max(1, math.ceil(self.swa_start * task.settings.rounds - 1e-9))  # 0.7 * 10 is 7, but for rounding
+        first = self._first_taken(task.settings)
         rounds = server["rounds"] + 1
         takes = (rounds >= first) & ((rounds - first) % self.swa_every == 0)
         taken = server["taken"] + takes
@@ -129,15 +157,21 @@ class SharpnessAware(RoundBased):
         return super().deploy(task, state, client_ids)
 
 
+def _rounds(count: int) -> str:
+    return "1 round" if count == 1 else f"{count} rounds"
+
+
 @registered("fedsam")
 @dataclass(frozen=True)
 class FedSAM(SharpnessAware):
     """e = rho g / |g|, with the gradient g on a batch.
 
-    Differs from the paper of Caldarola et al.: with swa, the learning rate does not cycle.
+    Differs from the paper of Caldarola et al.: with swa, the learning rate cycles only where `swa_last_lr` is set (1e-4 in
+    their code). It is then the lowest in the rounds whose models are taken; in their code cycles are counted from the first
+    round of the run, whichever rounds these are, and the first model is taken a cycle later.
 
     Attributes:
-        rho, clip, swa, swa_start, swa_every: see `SharpnessAware`.
+        rho, clip, swa, swa_start, swa_every, swa_last_lr: see `SharpnessAware`.
     """
 
 
@@ -146,10 +180,10 @@ class FedSAM(SharpnessAware):
 class FedASAM(SharpnessAware):
     """e = rho T^2 g / |T g|, where T is |w| + eta at each weight w and 1 at biases.
 
-    Differs from the paper: with swa, the learning rate does not cycle.
+    Differs from the paper: with swa, the learning rate cycles only where `swa_last_lr` is set; see `FedSAM`.
 
     Attributes:
-        rho, clip, swa, swa_start, swa_every: see `SharpnessAware`; rho is the length of e / T.
+        rho, clip, swa, swa_start, swa_every, swa_last_lr: see `SharpnessAware`; rho is the length of e / T.
         eta: added to sizes of weights, >= 0.
     """
 
@@ -181,7 +215,7 @@ class MoFedSAM(SharpnessAware):
     by several times the last update, and more in every round. Weight decay is not multiplied by alpha.
 
     Attributes:
-        rho, clip, swa, swa_start, swa_every: see `SharpnessAware`; clip acts on g'.
+        rho, clip, swa, swa_start, swa_every, swa_last_lr: see `SharpnessAware`; clip acts on g'.
         alpha: weight of the gradient, in [0, 1]; 1 is FedSAM.
     """
 

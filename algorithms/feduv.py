@@ -15,6 +15,8 @@ from algorithms.checks import at_least
 from algorithms.local import cross_entropy
 from algorithms.moments import moments
 
+_LARGE_LR = 0.1  # ten times that of the authors
+
 
 @registered("feduv")
 @dataclass(frozen=True)
@@ -26,6 +28,9 @@ class FedUV(RoundBased):
     examples, with D the squared distance of the features that the classifier reads, and sigma the median of all D but
     zeros, the lower one of two. Batches of one example have neither term. Both depend on the batch size, which is 128
     in the authors' code.
+
+    The second term does not see the scale of the features, and does not bound it: at large learning rates they grow until
+    the run diverges. Pairs so far apart that exp(-D/sigma) is 0 in the precision of the run have no gradient.
 
     Attributes:
         variance_weight: weight of the first term, >= 0.
@@ -41,6 +46,14 @@ class FedUV(RoundBased):
     def __post_init__(self):
         at_least("variance_weight", self.variance_weight, 0)
         at_least("uniformity_weight", self.uniformity_weight, 0)
+
+    def caveats(self, task):
+        blind = self.uniformity_weight and not self.detach_sigma
+        said = (
+            f"feduv: at a learning rate of {task.settings.lr:g} runs may diverge where those of FedAvg do not, because the "
+            "uniformity term, with sigma differentiated as in the authors' code, does not bound the scale of the features."
+        )
+        return [said] if blind and task.settings.lr >= _LARGE_LR else []
 
     def local_loss(self, params, batch, view):
         features = view.model.features(params, batch.x)
@@ -72,8 +85,10 @@ def _closeness(features: Tensor, mask: Tensor | None, detach_sigma: bool) -> Ten
     squared = (features[:, None] - features).square().sum(2)
     distances = torch.where(pairs, squared, 0).flatten()
     sigma = _lower_median(distances)
-    closeness = torch.exp(-distances / (sigma.detach() if detach_sigma else sigma))
-    return torch.where(pairs.flatten(), closeness, 0).sum() / pairs.sum().clamp(min=1)
+    # Where sigma is tiny beside D, exp(-D/sigma) is 0 and D/sigma^2 infinite, whose product would be the gradient.
+    counted = pairs.flatten() & (torch.exp(-(distances / sigma).detach()) > 0)
+    ratios = torch.where(counted, distances, 0) / (sigma.detach() if detach_sigma else sigma)
+    return torch.where(counted, torch.exp(-ratios), 0).sum() / pairs.sum().clamp(min=1)
 
 
 def _lower_median(values: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ https://arxiv.org/abs/2105.10056
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from algorithms.tree import Tree
 from bench.models.base import Params, uniform_init
+
+TeacherWeighting = Literal["per_label", "code"]
 
 
 @dataclass(frozen=True)
@@ -54,17 +57,22 @@ class Generator:
         return F.linear(F.relu(x), params["features.weight"], params["features.bias"])
 
 
-def teacher_loss(logits: Tensor, labels: Tensor, shares: Tensor) -> Tensor:
+def teacher_loss(logits: Tensor, labels: Tensor, shares: Tensor, weighting: TeacherWeighting = "per_label") -> Tensor:
     """How far classifiers are from the labels of generated features: the sum over classifiers k of the mean over the batch of
-    a_k(y) CE(logits, y), as in the reference code. Scalar.
+    a_k(y) CE(logits, y), so that each is judged on the labels that it has seen. Scalar.
 
     Args:
         logits: [K, B, num_classes], of K classifiers for the same features.
         labels: [B].
         shares: [K, num_classes], a_k(y), share of client k of the examples of class y.
+        weighting: "per_label" as above, or as FedGen's "code" computes it: there the product of weights [B, 1] and losses [B]
+            is [B, B], so that each classifier has the mean of its a_k(y) times the mean of its CE(logits, y).
     """
     losses = F.cross_entropy(logits.flatten(0, 1), labels.repeat(len(logits)), reduction="none").view(len(logits), -1)
-    return (shares[:, labels] * losses).sum(0).mean()
+    weights = shares[:, labels]
+    if weighting == "code":
+        weights = weights.mean(1, keepdim=True)
+    return (weights * losses).sum(0).mean()
 
 
 def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class Moon(RoundBased):
 
     The features are those that the classifier reads. A client's previous model is its local model at the end of its last
     participation; for a client that has not taken part it is the initial model, and in the first round the term is 0.
-    Batches of one example are skipped.
+    Batches of one example are skipped, but counted among the examples trained on.
 
     Differs from the paper: no projection head is added to a model that has none, as in NIID-Bench; `moon-cnn` has one.
     By default the received model runs in training mode, also as in NIID-Bench; in the code of MOON's authors it is in

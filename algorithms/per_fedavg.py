@@ -14,8 +14,6 @@ from algorithms.checks import at_least
 from algorithms.local import LocalResult, descend, gradient, task_loss
 from algorithms.tree import Tree
 
-_SMALLEST_BATCH = 4  # two halves of two examples, of which batch normalisation can take statistics
-
 
 @registered("per-fedavg")
 @dataclass(frozen=True)
@@ -37,17 +35,19 @@ class PerFedAvg(RoundBased):
 
     inner_lr: float | None = None
 
+    version = 2  # 1 counted skipped batches among the examples trained on
     personal = True
+    smallest_batch = 4  # two halves of two examples, of which batch normalisation can take statistics
 
     def __post_init__(self):
         at_least("inner_lr", self.inner_lr or 0, 0)
 
     def validate(self, config):
-        if config.batch_size >= _SMALLEST_BATCH:
+        if config.batch_size >= self.smallest_batch:
             return []
         return [
-            f"per-fedavg skips batches of fewer than {_SMALLEST_BATCH} examples: batch_size must be at least "
-            f"{_SMALLEST_BATCH}, but got {config.batch_size}."
+            f"per-fedavg skips batches of fewer than {self.smallest_batch} examples: batch_size must be at least "
+            f"{self.smallest_batch}, but got {config.batch_size}."
         ]
 
     def adapted(self, params: Tree, batch, view) -> Tree:
@@ -62,7 +62,7 @@ class PerFedAvg(RoundBased):
         return task_loss(self.adapted(params, first, apart), second, apart)
 
     def local_update(self, data, plan, view):
-        trained = descend(self.local_loss, view.params, data, plan, view, smallest_batch=_SMALLEST_BATCH).params
+        trained = descend(self.local_loss, view.params, data, plan, view, smallest_batch=self.smallest_batch).params
         return LocalResult({"delta": tree.subtract(trained, view.params)}, view.client)
 
     def personal_model(self, data, plan, view):

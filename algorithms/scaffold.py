@@ -7,8 +7,11 @@ https://arxiv.org/abs/1910.06378
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import torch
+from torch import Tensor
+
 from algorithms import registered, tree
-from algorithms.base import Average, RoundBased, Weighting
+from algorithms.base import Average, RoundBased, Weighting, average_buffers
 from algorithms.checks import above, one_of
 from algorithms.local import LocalResult, descend, momentum_steps
 
@@ -25,7 +28,7 @@ class Scaffold(RoundBased):
 
     Attributes:
         server_lr: global step size (eta_g), > 0.
-        weighting: "uniform" mean of the cohort's models, as in the paper, or by number of "examples".
+        weighting: "uniform" mean of the cohort's models and their buffers, as in the paper, or by number of "examples".
         momentum_mode: "outside": momentum acts on the gradient alone and the correction is added to the step
             (NIID-Bench); "effective-lr": the correction is part of the gradient, and the variate is divided by the
             effective step size under momentum; "none": local SGD without momentum.
@@ -41,6 +44,10 @@ class Scaffold(RoundBased):
         above("server_lr", self.server_lr, 0)
         one_of("weighting", self.weighting, get_args(Weighting))
         one_of("momentum_mode", self.momentum_mode, get_args(MomentumMode))
+
+    def version_with(self, buffers):
+        # 1 averaged the buffers by number of examples, whatever the weighting.
+        return 2 if buffers and self.weighting == "uniform" else super().version_with(buffers)
 
     @property
     def weighs_clients(self):
@@ -71,9 +78,15 @@ class Scaffold(RoundBased):
         return LocalResult({"delta": delta, "change": change}, {"control": control})
 
     def averaged(self, updates, cohort):
-        equal = cohort.num_examples.new_ones(len(cohort.ids))
-        weights = cohort.weights if self.weighting == "examples" else equal
-        return {"delta": Average(updates["delta"], weights), "change": Average(updates["change"], equal)}
+        change = Average(updates["change"], torch.ones_like(cohort.num_examples))
+        return {"delta": Average(updates["delta"], self._weights(cohort)), "change": change}
+
+    def aggregate_buffers(self, buffers, trained, updates, cohort):
+        return average_buffers(trained, self._weights(cohort))
+
+    def _weights(self, cohort) -> Tensor:
+        """By which models are averaged [K]."""
+        return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
 
     def server_step(self, task, params, server, update, cohort):
         step = tree.scale(update["delta"], self.server_lr)

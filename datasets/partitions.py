@@ -1,9 +1,9 @@
 """Partitions: assignments of training examples to clients.
 
 The partitions equal those of NIID-Bench and FedConcat index for index, and the shifts those of FedCollab; regions deal groups
-of clients as these deal clients. All use the global legacy generators of NumPy and Python. Therefore randomness is sequential
-here, unlike everywhere else: the order of draws must not change. Private generator instances produce the same streams without
-touching the global ones.
+of clients as these deal clients; `dirichlet-equal-b` is a reading of a paper. All use the global legacy generators of NumPy and
+Python. Therefore randomness is sequential here, unlike everywhere else: the order of draws must not change. Private generator
+instances produce the same streams without touching the global ones.
 
 Li et al., Federated Learning on Non-IID Data Silos: An Experimental Study, ICDE 2022.
 https://arxiv.org/abs/2102.02079
@@ -52,7 +52,13 @@ class Partition:
     @property
     def name(self) -> str:
         """The canonical name: "dir-0.1" for "dir-0.10"."""
-        return "-".join([self.pattern.partition("-")[0], *self._values]) if self._values else self.pattern
+        return "-".join([self.kind(), *self._values])
+
+    @classmethod
+    def kind(cls) -> str:
+        """The name without parameters: "dir" of "dir-b"."""
+        parts = cls.pattern.split("-")
+        return "-".join(parts[: len(parts) - len(fields(cls))])
 
     @property
     def for_people(self) -> tuple[str, str]:
@@ -238,6 +244,56 @@ class Dirichlet(_Redrawn):
             for indices in clients or ():
                 rng.shuffle(indices)
             yield clients
+
+
+@dataclass(frozen=True)
+class EqualDirichlet(Partition):
+    """Label shares of clients of equal size drawn from a Dirichlet distribution; smaller b is more skewed.
+
+    Client after client, in the order of their numbers: its size is that of all others (up to one example, the first clients
+    have more), its label shares q are a draw of Dir(b, ..., b), one b for each class of the dataset. Each of its examples in
+    turn has a label drawn by q among the labels of which examples are left, and is drawn among these examples, without
+    replacement. Where q is 0 for all labels that are left, the label is drawn by how many examples of each are left. All
+    examples are dealt: the last clients get what others have left, and may have other shares than q.
+
+    This is the partition of Hsu, Qi and Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification, 2019 (https://arxiv.org/abs/1909.06335), to which papers refer that write Dir(b). Its own parameter is the
+    concentration of all classes together: b times the number of classes, where these have as many examples each.
+
+    Attributes:
+        concentration: b, > 0, the same for all classes.
+    """
+
+    pattern: ClassVar[str] = "dirichlet-equal-b"
+    title: ClassVar[str] = "Dir({}), equal sizes"
+    latex: ClassVar[str] = r"$p_k \sim Dir(%s)$, equal sizes"
+    parameter: ClassVar[str] = "a number b above 0"
+    concentration: float
+
+    @staticmethod
+    def accepts(value: float) -> bool:
+        return _Redrawn.accepts(value)
+
+    def _draw(self, labels, num_clients, num_classes, seed):
+        rng = np.random.RandomState(seed)
+        pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(num_classes)]
+        sizes, taken = np.array([len(pool) for pool in pools]), np.zeros(num_classes, dtype=np.int64)
+        each, more = divmod(len(labels), num_clients)
+        clients = []
+        for client in range(num_clients):
+            counts = _draw_counts(each + (client < more), self._draw_shares(num_classes, rng), sizes - taken, rng)
+            parts = zip(pools, taken, counts, strict=True)
+            clients.append(rng.permutation(np.concatenate([pool[start : start + own] for pool, start, own in parts])))
+            taken += counts
+        return Drawn(clients, 1)
+
+    def _draw_shares(self, num_classes: int, rng) -> np.ndarray:
+        """q, [classes]."""
+        for _ in range(MAX_DRAWS):
+            shares = rng.dirichlet(np.full(num_classes, self.concentration))
+            if np.isfinite(shares).all() and shares.sum() > 0:  # a tiny concentration underflows to 0 or NaN
+                return shares
+        raise ValueError(f"{self.name} found no label shares in {MAX_DRAWS:,} draws; use a larger concentration.")
 
 
 @dataclass(frozen=True)
@@ -499,7 +555,7 @@ def _require_groups(groups: np.ndarray | None, num_clients: int) -> np.ndarray:
 _CLASSES = {
     cls.pattern: cls
     for cls in (
-        *(LabelsPerClient, Dirichlet, Iid, Quantity, Noise, SingleClient, Natural, Region),
+        *(LabelsPerClient, Dirichlet, Iid, Quantity, Noise, SingleClient, Natural, Region, EqualDirichlet),
         *(LabelShift, FeatureShift, ConceptShift),
     )
 }
@@ -532,15 +588,31 @@ def parse(name: str) -> Partition:
     near = difflib.get_close_matches(name, [own for own, cls in _CLASSES.items() if not fields(cls)], n=1, cutoff=0.8)
     if near:
         raise ValueError(unknown("partition", name, KINDS))
-    kind, dash, text = name.partition("-")
     for pattern, cls in _CLASSES.items():
-        if dash and pattern.startswith(f"{kind}-") and fields(cls):
-            count = len(fields(cls))
-            values = [_number(part) for part in text.split("-", count - 1)]
+        if (count := len(fields(cls))) and name.startswith(f"{cls.kind()}-"):
+            values = [_number(part) for part in name.removeprefix(f"{cls.kind()}-").split("-", count - 1)]
             if len(values) != count or not cls.accepts(*values):
                 raise ValueError(f"{pattern} needs {cls.parameter}, but got {name!r}.")
             return cls(*values)
     raise ValueError(unknown("partition", name, KINDS))
+
+
+def _draw_counts(size: int, shares: np.ndarray, left: np.ndarray, rng) -> np.ndarray:
+    """How many of size examples have each label [classes], drawn one after another as `EqualDirichlet` says.
+
+    A label of which none is left is drawn again, which is the same as to draw among the others.
+
+    Args:
+        shares: q, [classes].
+        left: examples of each label, [classes], in all at least size.
+    """
+    counts = np.zeros_like(left)
+    while missing := size - counts.sum():
+        odds = np.where(counts < left, shares, 0)
+        if not odds.sum() > 0:
+            odds = left - counts
+        counts = np.minimum(counts + rng.multinomial(missing, odds / odds.sum()), left)
+    return counts
 
 
 def _number(text: str) -> float:

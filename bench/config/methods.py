@@ -71,13 +71,17 @@ def describe_method(method: Any) -> dict[str, Any]:
     }
 
 
-def versions_of(method: Any, path: str = "algorithm") -> dict[str, int]:
-    """The version of a method under "algorithm", and of those that it wraps under "algorithm.base" and so on."""
-    versions = {path: method.version}
+def versions_of(method: Any, buffers: bool, path: str = "algorithm") -> dict[str, int]:
+    """The version of a method under "algorithm", and of those that it wraps under "algorithm.base" and so on.
+
+    Args:
+        buffers: whether the model that it trains has some (see `bench.models.has_buffers`).
+    """
+    versions = {path: method.version_with(buffers)}
     for field in dataclasses.fields(method):
         value = getattr(method, field.name)
         if dataclasses.is_dataclass(value):
-            versions |= versions_of(value, f"{path}.{field.name}")
+            versions |= versions_of(value, buffers, f"{path}.{field.name}")
     return versions
 
 

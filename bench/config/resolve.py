@@ -58,7 +58,7 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         settings = {"validation_share": DEFAULT_VALIDATION_SHARE} | settings
     versions = _check_names(settings, mistakes)
     if method is not None:
-        versions |= versions_of(method)
+        versions |= versions_of(method, "model" in versions and models.has_buffers(settings["model"]))
     settings |= {"algorithm": describe_method(method) if method else {}, "versions": versions}
     try:
         config = RunConfig(**settings)

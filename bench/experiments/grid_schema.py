@@ -21,7 +21,7 @@ from bench.models import canonical
 from bench.participation import cohort_size
 from bench.results.metrics import METRICS, unknown_metric
 from datasets import DatasetInfo
-from datasets.partitions import WITH_CLIENTS, Natural, usual_clients
+from datasets.partitions import WITH_CLIENTS, Natural, parse, usual_clients
 from reports.published.lookup import models_of, papers
 from reports.published.tolerances import RULES
 
@@ -199,6 +199,7 @@ class Mirrors(Part):
             named: of all others) is compared with what is published. Where the report compares along other axes, their values.
         models: model of a cell -> the one of the published table for which it is taken, where there is reason to think that the
             published numbers are the former's.
+        partitions: likewise partition of a cell -> the one of the published table.
     """
 
     paper: Annotated[str, one_of("paper", papers())]
@@ -207,6 +208,12 @@ class Mirrors(Part):
     own: list[Any] = []
     baselines: list[Any] = []
     models: dict[str, str] = {}
+    partitions: dict[str, str] = {}
+
+    @field_validator("partitions")
+    @classmethod
+    def _are_partitions(cls, taken: dict[str, str]) -> dict[str, str]:
+        return {parse(name).name: parse(published).name for name, published in taken.items()}
 
     @field_validator("models")
     @classmethod

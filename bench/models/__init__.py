@@ -1,6 +1,7 @@
 """Models by name. A model has two parts: features (the encoder) and head (the classifier, its last linear layer)."""
 
 import ast
+import functools
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,6 +70,16 @@ def load(name: str) -> "type[Model]":
     """
     module, class_name = REGISTRY[canonical(name)].split(":")
     return getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
+
+
+@functools.cache
+def has_buffers(name: str) -> bool:
+    """Whether a model has buffers, such as running statistics, which is so for images of any size. Imports torch.
+
+    Raises:
+        ValueError: if there is no model of that name.
+    """
+    return bool(load(name)((3, 64, 64), 10).init_buffers())
 
 
 def describe(name: str) -> str:

@@ -8,6 +8,8 @@ SETTINGS: dict[str, Any] = {"weights": "none"}
 OPTIONS: dict[str, dict[str, Any]] = {
     "moon": {"global_model_mode": "train"},
     "fedconcat-id": {"noise_moves_statistics": False},
+    "fedgen": {"teacher_weighting": "per_label"},
+    **{name: {"swa_last_lr": None} for name in ("fedsam", "fedasam", "mofedsam")},
 }
 
 

@@ -269,6 +269,7 @@ class StoredMirrors(TypedDict):
     own: NotRequired[list[Any]]
     baselines: NotRequired[list[Any]]
     models: NotRequired[dict[str, str]]
+    partitions: NotRequired[dict[str, str]]
 
 
 class GridDescription(TypedDict):

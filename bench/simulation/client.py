@@ -57,6 +57,11 @@ class Settings:
         whole, left = divmod(self.local_steps, len(one))
         return [one] * whole + ([one[:left]] if left else [])
 
+    def num_visited(self, num_examples: int, smallest_batch: int = 1) -> int:
+        """Examples that one client visits in one round, repetitions included; without batches of fewer than smallest_batch."""
+        sizes = (size for one in self.passes(num_examples) for size in one)
+        return sum(size for size in sizes if size >= smallest_batch)
+
     def num_steps(self, num_examples: int) -> int:
         """SGD steps of one client in one round."""
         return sum(len(sizes) for sizes in self.passes(num_examples))

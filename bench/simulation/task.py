@@ -67,7 +67,7 @@ class Task:
         model, settings, federation: what is trained, how, and on whose data.
         seed: of the run; every draw is keyed by it.
         engine: "loop" or "vectorised".
-        dtype: of params and inputs.
+        dtype: of params, running statistics and inputs.
         members: client ids of the federation that belong to the task, ascending; None for all.
         initial_model: which of the seed's independent initial models `initial_params` draws; 0 is everybody's.
         block: clients that train at once on the vectorised engine, at most; None for no bound.
@@ -147,7 +147,8 @@ class Task:
 
     def initial_buffers(self) -> Params:
         buffers = self.model.init_buffers() | (self.weights.buffers if self.weights else {})
-        return tree.map(lambda leaf: leaf.to(self.device), buffers)
+        # Counters stay integers.
+        return tree.map(lambda leaf: leaf.to(self.device, self.dtype if leaf.is_floating_point() else None), buffers)
 
     def pretrained(self, name: str) -> Pretrained:
         """A network with the ImageNet weights in a file, which a method may use beside the model; see
@@ -177,9 +178,9 @@ class Task:
         """Number of examples of clients of this task."""
         return [len(self.federation.clients[client]) for client in self.global_ids(ids).tolist()]
 
-    def num_trained(self, cohort: Cohort) -> int:
-        """Examples that a cohort visits in one round, repetitions included."""
-        return sum(sum(map(sum, self.settings.passes(size))) for size in self.sizes(cohort.ids))
+    def num_trained(self, cohort: Cohort, smallest_batch: int = 1) -> int:
+        """Examples that a cohort visits in one round, repetitions included; without batches of fewer than smallest_batch."""
+        return sum(self.settings.num_visited(size, smallest_batch) for size in self.sizes(cohort.ids))
 
     def streams(self, num_bytes: int) -> bool:
         """Whether clients train one after another, and means of their results are added up as they finish, where all results

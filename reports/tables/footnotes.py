@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
+import algorithms
 from bench.experiments.labels import UNWRAPPED, number
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS
@@ -15,7 +16,13 @@ from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
 from reports.tables.aggregate import cell_keys, compared_keys, contest_name, label, split_of
 from reports.tables.names import Names
-from reports.tables.published_comparison import further_values, is_comparable, own_value, taken_for
+from reports.tables.published_comparison import (
+    further_values,
+    is_comparable,
+    own_value,
+    partitions_taken_for,
+    taken_for,
+)
 
 ROUNDS_OF = {
     "last": "at the last round",
@@ -89,6 +96,7 @@ def about_runs(grid: dict, records: dict[str, dict], cells: pd.DataFrame, names:
     yield from _caveats(grid, records, names)
     yield from _origins(grid, records, names)
     yield from _casualties(grid, records)
+    yield from _earlier(grid, records, names)
     yield from _mixtures(grid, records)
     yield from _coalitions(grid, records)
 
@@ -174,6 +182,12 @@ def published_beside(
                 f"{names.value('model', model).plain} is taken for the model of the published numbers on {where}, "
                 f"{names.value('model', published).plain}."
             )
+    for partition, published in partitions_taken_for(grid).items():
+        if (compared["partition"] == partition).any():
+            yield (
+                f"{names.value('partition', partition).plain} is taken for the partition of the published numbers of "
+                f"{names.value('partition', published).plain}."
+            )
     compared = compared[compared["done"] > 0]
     if compared.empty:
         return
@@ -254,6 +268,23 @@ def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
             by_reason[record["status"], reason].append(run_id)
     for (status, reason), run_ids in by_reason.items():
         yield f"{_runs(len(run_ids))} {status} (first {run_ids[0]}): {reason}."
+
+
+def _earlier(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
+    """One sentence per method with runs of a version that its file has left behind: other numbers would come out now."""
+    counts = Counter()
+    for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
+        method, path = config["algorithm"], "algorithm"
+        while isinstance(method, dict) and records.get(run_id, {}).get("status") == "done":
+            counts[method["name"], config["versions"].get(path, 1)] += 1
+            method, path = method.get("base"), f"{path}.base"
+    for (name, version), runs in counts.items():
+        current, comment = algorithms.version_of(name) if name in algorithms.REGISTRY else (version, "")
+        if version < current:
+            number, _, did = comment.partition(" ")
+            which = f", which {did}" if number == str(version) else ""
+            about = names.value("algorithm", name).plain
+            yield f"{about}: {_runs(runs)} of version {version} of the method{which}; it has version {current} now."
 
 
 def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:

@@ -34,6 +34,11 @@ def taken_for(grid: dict) -> dict[str, str]:
     return (grid["mirrors"] or {}).get("models", {})
 
 
+def partitions_taken_for(grid: dict) -> dict[str, str]:
+    """Partitions of cells -> those of the published table for which the grid takes them."""
+    return (grid["mirrors"] or {}).get("partitions", {})
+
+
 def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.DataFrame:
     """Cells with three more columns: published (or None), difference (points, or NaN), verdict ("" if none).
 
@@ -64,7 +69,7 @@ def _counterpart(cell: dict, grid: dict, metric: str) -> Published | None:
             table=str(grid["mirrors"]["table"]),
             metric=published_metric,
             dataset=cell["dataset"],
-            partition=cell["partition"],
+            partition=partitions_taken_for(grid).get(cell["partition"], cell["partition"]),
             algorithm=cell["algorithm"] if cell["published_as"] == "-" else cell["published_as"],
             variant="" if cell["variant"] == "-" else cell["variant"],
             n_clients=_published_clients(cell),

@@ -12,7 +12,7 @@ from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.feddecorr import FedDecorr
 from algorithms.fedproto import FedProto
-from algorithms.feduv import FedUV
+from algorithms.feduv import FedUV, _closeness, _lower_median
 from algorithms.local import cross_entropy, gradient
 from algorithms.local_training import LocalTraining
 from algorithms.moments import class_sums, moments
@@ -221,6 +221,58 @@ def test_uniformity_does_not_depend_on_the_scale_of_features_unless_sigma_is_con
         (measured(FedUV(0.0, 1.0, constant), z, logits, [0] * 6)[1] * z).sum() for constant in (False, True)
     )
     assert abs(slope) < 1e-12 and abs(detached) > 1e-3
+
+
+def undivided(features, mask, detach_sigma):
+    """The uniformity term without care for pairs that are far apart: exp(-D/sigma) of all pairs, then those of the mask."""
+    size = len(features)
+    pairs = torch.ones(size, size, dtype=torch.bool).triu(1)
+    if mask is not None:
+        pairs = pairs & mask & mask[:, None]
+    distances = torch.where(pairs, (features[:, None] - features).square().sum(2), 0).flatten()
+    sigma = _lower_median(distances)
+    closeness = torch.exp(-distances / (sigma.detach() if detach_sigma else sigma))
+    return torch.where(pairs.flatten(), closeness, 0).sum() / pairs.sum().clamp(min=1)
+
+
+def test_leaving_out_pairs_far_apart_changes_no_bit_where_the_gradient_was_finite():
+    """300 random batches, of distances over six orders of magnitude: one in four has a pair far apart."""
+    random, far = torch.Generator().manual_seed(0), 0
+    for batch in range(300):
+        size, width = (int(torch.randint(low, 20, (), generator=random)) for low in (1, 1))
+        scales = 10.0 ** torch.randint(-3, 1, (size, 1), generator=random)
+        features = (scales * torch.randn(size, width, generator=random)).requires_grad_()
+        mask = torch.arange(size) < max(1, size - 3) if batch % 2 else None
+        results = []
+        for term in (_closeness, undivided):
+            loss = term(features, mask, batch % 4 > 1)
+            results.append((loss, *torch.autograd.grad(loss, features)))
+        assert all(torch.isfinite(leaf).all() for leaf in results[1])
+        assert all(map(torch.equal, *results)), batch
+        distances = torch.pdist(features.detach()[: size if mask is None else int(mask.sum())]).square()
+        far += bool(len(distances) and distances.max() / distances.median() > 110)  # exp(-104) is 0
+    assert far > 50
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_sigma_that_is_tiny_beside_a_distance_gives_finite_gradients(padding, detached):
+    """Five features 1e-12 apart and one at 100: D/sigma^2 is 1e52, more than a float has, and was multiplied by exp(-1e28)."""
+    z = torch.tensor([[1e-12 * k] for k in range(5)] + [[100.0]])
+    loss, by_z, _ = measured(FedUV(0.0, 1.0, detached), z, torch.zeros(6, 3), [0] * 6, padding)
+    assert torch.isfinite(loss) and torch.isfinite(by_z).all() and by_z.abs().max() > 0
+    if not detached:
+        whole = z.requires_grad_()
+        slope = torch.autograd.grad(undivided(whole, None, False), whole)[0]
+        assert torch.isnan(slope).any(), "what is left out would have been no number"
+
+
+def test_a_large_learning_rate_has_a_caveat_unless_sigma_is_constant():
+    (said,) = FedUV().caveats(toy_task(lr=0.2))
+    assert said.startswith("feduv: at a learning rate of 0.2 runs may diverge")
+    assert not FedUV().caveats(toy_task(lr=0.01))
+    assert not FedUV(detach_sigma=True).caveats(toy_task(lr=0.2))
+    assert not FedUV(uniformity_weight=0.0).caveats(toy_task(lr=0.2))
 
 
 def test_outputs_of_a_client_with_one_class_are_still_varied():

@@ -142,19 +142,25 @@ def test_steps_follow_the_oracle(engine):
 
 
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
-def test_with_a_vanishing_alpha_clients_train_as_in_fedavg_in_the_first_round(engine):
-    """The server adds twice the uniform mean of their deltas: h / alpha does not vanish."""
+def test_with_a_vanishing_alpha_clients_train_as_in_fedavg_but_the_server_still_adds_the_memory(engine):
+    """In the first round the server adds twice the uniform mean D1 of their deltas, in the second D1 + 2 D2: h / alpha does not
+    vanish."""
     task = toy_task(engine=engine)
     method, cohort = FedDyn(alpha=1e-14, clip=None), task.cohort(torch.arange(5))
-    state = method.init(task)
-    trained, plain = (
-        one.map_clients(task, one.local_update, cohort, start).result.update["delta"]
-        for one, start in ((method, state), (FedAvg(), FedAvg().init(task)))
-    )
-    new = method.step(task, state)["params"]
-    for name, delta in plain.items():
-        torch.testing.assert_close(trained[name], delta, rtol=0, atol=1e-12)
-        torch.testing.assert_close(new[name], state["params"][name] + 2 * delta.mean(0), rtol=0, atol=1e-12)
+    state, memory = method.init(task), tree.zeros_like(task.initial_params())
+    for _ in range(2):
+        received = {**FedAvg().init(task), **{key: state[key] for key in ("round", "params")}}
+        trained, plain = (
+            one.map_clients(task, one.local_update, cohort, start).result.update["delta"]
+            for one, start in ((method, state), (FedAvg(), received))
+        )
+        new = method.step(task, state)
+        for name, delta in plain.items():
+            torch.testing.assert_close(trained[name], delta, rtol=0, atol=1e-10)
+            memory[name] = memory[name] + delta.mean(0)
+            expected = state["params"][name] + delta.mean(0) + memory[name]
+            torch.testing.assert_close(new["params"][name], expected, rtol=0, atol=1e-10)
+        state = new
 
 
 def test_the_server_has_the_mean_memory_of_all_clients_and_absent_ones_keep_theirs():

@@ -59,16 +59,26 @@ def num_params(params) -> int:
 
 
 def test_teacher_loss_weights_each_classifier_by_its_share_of_the_class():
+    losses, weights, found = teacher_terms("per_label")
+    assert found == pytest.approx((weights * losses).mean(1).sum(), rel=1e-12)
+
+
+def test_teacher_loss_of_the_code_is_the_mean_of_a_table_of_all_weights_and_losses():
+    losses, weights, found = teacher_terms("code")
+    expected = sum(np.mean(of_client[:, None] * loss) for of_client, loss in zip(weights, losses, strict=True))
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert found != pytest.approx(teacher_terms("per_label")[2], rel=1e-2)
+
+
+def teacher_terms(weighting):
+    """Losses and weights a_k(y) of two classifiers for four labels, each [2, 4], and the teacher loss."""
     rng = np.random.default_rng(0)
     logits, labels, counts = rng.normal(size=(2, 4, 3)), np.array([0, 2, 2, 1]), np.array([[3, 0, 1], [1, 2, 0]])
     shares = counts / counts.sum(0)
-    expected = 0.0
-    for classifier in range(2):
-        for row, label in enumerate(labels):
-            probabilities = np.exp(logits[classifier, row]) / np.exp(logits[classifier, row]).sum()
-            expected -= shares[classifier, label] * np.log(probabilities[label]) / len(labels)
-    found = teacher_loss(torch.tensor(logits), torch.tensor(labels), torch.tensor(shares))
-    assert found.item() == pytest.approx(expected, rel=1e-12)
+    probabilities = np.exp(logits) / np.exp(logits).sum(2, keepdims=True)
+    losses = -np.log(probabilities[:, np.arange(4), labels])
+    found = teacher_loss(torch.tensor(logits), torch.tensor(labels), torch.tensor(shares), weighting)
+    return losses, shares[:, labels], found.item()
 
 
 def test_diversity_loss_by_hand():
@@ -235,8 +245,8 @@ def test_the_loss_of_a_client_in_numpy():
     view, params, batch = client(method, round=3)
     cross_entropy, generated, distance = terms(method, params, batch, view)
     assert generated > 0.1 and distance > 0.01
-    # A and B are divided by 2^3, and the batches of 9 and 6 have the ratio 1.5, also for a batch of 5.
-    expected = cross_entropy + 2 / 8 * 1.5 * generated + 3 / 8 * distance
+    # A and B are divided by 2^3; how many features are generated for a batch does not matter.
+    expected = cross_entropy + 2 / 8 * generated + 3 / 8 * distance
     assert method.local_loss(params, batch, view).item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -270,14 +280,14 @@ def test_weights_decay_from_round_to_round_but_not_below_their_least():
     assert weight(2000) == pytest.approx(1e-4, rel=1e-6)
 
 
-def test_with_the_defaults_the_first_generated_term_has_a_large_factor():
-    """A B_gen / B = 10 * 128 / 50 = 25.6, before it decays."""
+def test_the_first_generated_term_has_the_factor_a_whatever_the_sizes_of_both_batches():
+    """128 features for batches of 50: the factor was 10 * 128 / 50 = 25.6 in version 1."""
     method = FedGen(latent_weight=0.0, decay=1.0)
     view, params, batch = client(method, round=1)
     view.settings = replace(view.settings, batch_size=50)
     cross_entropy, generated, _ = terms(method, params, batch, view)
     factor = (method.local_loss(params, batch, view).item() - cross_entropy) / generated
-    assert factor == pytest.approx(25.6, rel=1e-6)
+    assert factor == pytest.approx(10, rel=1e-6) and method.version == 2
 
 
 @pytest.mark.parametrize("noise", ["uniform", "gaussian"])
@@ -420,6 +430,7 @@ def test_a_model_whose_features_cannot_be_generated_is_refused_before_any_work(m
         ({"generator_steps": 0}, "generator_steps must be at least 1"),
         ({"generator_batch_size": 1}, "generator_batch_size must be at least 2"),
         ({"counted": "rounds"}, "counted must be one of data, batches"),
+        ({"teacher_weighting": "mean"}, "teacher_weighting must be one of per_label, code"),
     ],
 )
 def test_options_out_of_range_are_refused(options, sentence):

@@ -337,6 +337,40 @@ def test_averaging_changes_what_is_deployed_and_not_the_training(method):
     assert averaging.downloads(state).keys() == method().downloads(plain).keys()
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("method", FAMILY)
+def test_the_learning_rate_falls_in_each_cycle_to_the_round_whose_model_is_taken(method, engine):
+    """Models of rounds 4 and 7 of 8 are taken: rates of rounds 5 to 7 are 2/3 0.3 + 1/3 0.03, and so on. A round is
+    that of the method without swa at this rate."""
+    task = toy_task(engine=engine, rounds=8, lr=0.3, local_epochs=None, local_steps=1)
+    cycling = method(swa=True, swa_start=0.5, swa_every=3, swa_last_lr=0.03)
+    rates = [cycling._lr(task.settings, round) for round in range(8)]
+    assert rates == pytest.approx([0.3, 0.3, 0.3, 0.3, 0.21, 0.12, 0.03, 0.21])
+    cohort, state = task.cohort(torch.arange(5)), cycling.init(task)
+    for round, rate in enumerate(rates):
+        slower = replace(task, settings=replace(task.settings, lr=rate))
+        found, expected = (
+            one.map_clients(task_, one.local_update, cohort, {**state, "round": round}).result.update["delta"]
+            for one, task_ in ((cycling, task), (method(), slower))
+        )
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"swa": True, "swa_every": 1, "swa_last_lr": 0.03}, {"swa_last_lr": 0.03}], ids=repr
+)
+def test_the_learning_rate_stays_without_cycles(options):
+    task = toy_task(rounds=4)
+    assert {FedSAM(**options)._lr(task.settings, round) for round in range(4)} == {task.settings.lr}
+
+
+def test_an_average_of_one_model_has_a_caveat():
+    assert FedASAM(swa=True).caveats(plane(rounds=20)) == [
+        "fedasam: the mean of server models is that of one, of round 15 of 20: the next would be taken 10 rounds later."
+    ]
+    assert FedSAM(swa=True).caveats(plane(rounds=40)) == FedSAM().caveats(plane(rounds=20)) == []
+
+
 def test_averages_of_models_with_running_statistics_are_refused():
     with pytest.raises(ValueError) as error:
         FedSAM(swa=True).init(normalised_task())
@@ -356,6 +390,7 @@ def test_averages_of_models_with_running_statistics_are_refused():
         (lambda: MoFedSAM(clip=0), "clip must be greater than 0, but got 0."),
         (lambda: FedSAM(swa_start=2), "swa_start must be between 0 and 1, but got 2."),
         (lambda: FedSAM(swa_every=0), "swa_every must be at least 1, but got 0."),
+        (lambda: FedSAM(swa_last_lr=0), "swa_last_lr must be greater than 0, but got 0."),
     ],
 )
 def test_impossible_options_are_refused_in_one_sentence(make, sentence):

@@ -20,7 +20,7 @@ from algorithms.scaffold import Scaffold
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import Batch, BatchIndex, ClientView, bind
 from bench.simulation.task import Cohort
-from tests.support.toy import SETTINGS, toy_task
+from tests.support.toy import SETTINGS, normalised_task, toy_task
 
 ORACLE = json.loads((Path(__file__).parent / "ccvr_oracle.json").read_text())
 
@@ -240,6 +240,19 @@ def test_scaffold_by_hand():
     assert result.update["delta"]["w"].item() == pytest.approx(-0.4)
     assert result.client["control"]["w"].item() == pytest.approx(3.0)
     assert result.update["change"]["w"].item() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("largest_stack", [10**9, 0])
+@pytest.mark.parametrize("weighting, weights", [("uniform", [1.0, 1.0]), ("examples", [13.0, 4.0])])
+def test_scaffold_averages_running_statistics_as_it_does_params(weighting, weights, largest_stack):
+    task = replace(normalised_task(sizes=(13, 4), rounds=1), largest_stack=largest_stack)
+    method = Scaffold(weighting=weighting)
+    state, cohort = method.init(task), task.cohort(torch.arange(2))
+    trained = method.map_clients(task, method.local_update, cohort, state).buffers["stem.norm.running_mean"]
+    expected = (torch.tensor(weights)[:, None] * trained).sum(0) / sum(weights)
+    found = method.step(task, state)["buffers"]["stem.norm.running_mean"]
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(trained[0], trained[1])
 
 
 def test_scaffold_moves_the_server_control_by_the_share_of_the_population():

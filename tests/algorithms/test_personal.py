@@ -359,6 +359,15 @@ def test_training_of_per_fedavg_leaves_the_running_statistics_as_they_are(normal
 # Parts
 
 
+@pytest.mark.parametrize("largest_stack", [10**9, 0])
+def test_per_fedavg_does_not_count_the_batches_that_it_skips(largest_stack):
+    """Of clients with 13, 4, 20, 8 and 11 examples in batches of 6, batches of 1, 2 and 2 are skipped in each of 2 epochs."""
+    task = replace(toy_task(rounds=1), largest_stack=largest_stack)
+    spent = [train(method, task)["spent"]["examples"] for method in (FedAvg(), PerFedAvg())]
+    assert spent == [2 * 56, 2 * (56 - 1 - 2 - 2)]
+    assert [PerFedAvg().workload(task.settings, size) for size in (13, 4)] == [2 * 12, 2 * 4]
+
+
 def test_a_gradient_is_the_same_constant_whether_rows_are_masked_or_not():
     task = linear_task()
     bound = SimpleNamespace(model=BoundModel(task.model, {}, training=True))

@@ -66,3 +66,17 @@ def test_a_file_that_is_no_python_is_named_by_the_list_of_methods(register):
     register(fourth_mine=MINE + "def f(:\n")
     with pytest.raises(ValueError, match=r"^algorithms/fourth_mine.py, line 13: invalid syntax\.$"):
         algorithms.describe("mine")
+
+
+def test_the_version_that_a_file_says_is_that_of_the_class():
+    """Tables read it without importing a method."""
+    for name in algorithms.REGISTRY:
+        version, comment = algorithms.version_of(name)
+        assert version == algorithms.load(name).version, name
+        assert bool(comment.startswith(f"{version - 1} ")) == (version > 1), name
+
+
+def test_a_class_has_the_version_of_one_that_it_extends_in_its_file(register):
+    versioned = MINE.replace("    strength", "    version = 3  # 2 was weaker\n    strength")
+    register(mine=versioned + '\n\n@registered("yours")\nclass Yours(Mine):\n    """Mine, too."""\n')
+    assert algorithms.version_of("mine") == algorithms.version_of("yours") == (3, "2 was weaker")

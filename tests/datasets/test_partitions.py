@@ -206,6 +206,7 @@ def test_none_gives_everything_to_one_client():
 partition_names = st.one_of(
     st.integers(1, 5).map("label-{}".format),
     st.sampled_from(["dir-0.3", "dir-1", "dir-10", "iid", "quantity-1", "quantity-5", "noise-0.1", "region-2-1"]),
+    st.sampled_from(["dirichlet-equal-0.01", "dirichlet-equal-1"]),
 )
 
 
@@ -226,11 +227,15 @@ def test_every_index_goes_to_exactly_one_client_and_counts_are_kept(name, class_
     assert all(np.array_equal(a, b) for a, b in zip(indices, again, strict=True))
     if name.startswith("label"):
         assert all(len(np.unique(labels[client])) <= int(name[6:]) for client in indices)
-    if name.startswith(("dir", "region")):
+    if name.startswith("dirichlet-equal"):
+        assert max(map(len, indices)) - min(map(len, indices)) <= 1
+    elif name.startswith(("dir", "region")):
         assert min(map(len, indices)) >= partitions.MIN_EXAMPLES
 
 
-@pytest.mark.parametrize("name", ["label-2", "dir-0.5", "iid", "quantity-1", "noise-0.1", "region-4-0.5"])
+@pytest.mark.parametrize(
+    "name", ["label-2", "dir-0.5", "iid", "quantity-1", "noise-0.1", "region-4-0.5", "dirichlet-equal-1"]
+)
 def test_the_seed_changes_the_partition(name):
     labels = np.arange(1000) % 10
     first, second = (np.concatenate(parse(name).split(labels, 20, 10, seed)) for seed in (0, 1))
@@ -280,6 +285,8 @@ def test_quantity_skew_falls_as_the_concentration_grows():
         ("noise-0", "noise-0"),
         ("region-04-0.50", "region-4-0.5"),
         ("region-4-1e-3", "region-4-0.001"),
+        ("dirichlet-equal-0.10", "dirichlet-equal-0.1"),
+        ("dirichlet-equal-1e-3", "dirichlet-equal-0.001"),
         ("iid", "iid"),
         ("none", "none"),
     ],
@@ -291,7 +298,18 @@ def test_a_name_has_one_canonical_spelling(written, canonical):
 
 def test_every_kind_has_a_description():
     shifts = ("label-shift", "feature-shift", "concept-shift")
-    known = ["label-k", "dir-b", "iid", "quantity-b", "noise-s", "none", "natural", "region-g-b", *shifts]
+    known = [
+        "label-k",
+        "dir-b",
+        "iid",
+        "quantity-b",
+        "noise-s",
+        "none",
+        "natural",
+        "region-g-b",
+        "dirichlet-equal-b",
+        *shifts,
+    ]
     assert list(KINDS) == known
     assert all(text.endswith(".") for text in KINDS.values())
 
@@ -317,6 +335,9 @@ def test_every_kind_has_a_description():
         ("region-2.5-0.5", "whole number g of at least 2"),
         ("region-4-0", "a number b above 0, but got 'region-4-0'"),
         ("region-4-1-1", "a number b above 0, but got 'region-4-1-1'"),
+        ("dirichlet-equal-0", "dirichlet-equal-b needs a number b above 0, but got 'dirichlet-equal-0'"),
+        ("dirichlet-equal", r"Did you mean 'dirichlet-equal-b'\?"),
+        ("dirichlet-0.1", r"Unknown partition 'dirichlet-0\.1'"),
     ],
 )
 def test_a_bad_name_is_refused_in_one_sentence(name, message):
@@ -390,6 +411,59 @@ def test_regions_of_one_client_are_the_clients_of_dir():
         drawn, expected = (parse(name).draw(labels, 20, 10, seed) for name in ("region-20-0.2", "dir-0.2"))
         assert drawn.num_draws == expected.num_draws
         assert all(np.array_equal(a, b) for a, b in zip(drawn.indices, expected.indices, strict=True))
+
+
+# Clients of equal size, whose label shares are drawn
+
+
+def test_label_shares_of_clients_of_equal_size_are_those_of_a_dirichlet_distribution():
+    """Of the first of 200 clients, in 300 partitions: the mean share of a label is 1/4, and shares vary as those of 20 draws of
+    labels by q ~ Dir(b): b 4 = 2 gives 3/16 (1 / (2 + 1) + 2 / (2 + 1) / 20)."""
+    labels = np.arange(4000) % 4
+    shares = [
+        np.bincount(labels[parse("dirichlet-equal-0.5").split(labels, 200, 4, seed)[0]], minlength=4) / 20
+        for seed in range(300)
+    ]
+    assert np.mean(shares, 0) == pytest.approx(np.full(4, 0.25), abs=0.05)
+    assert np.var(shares, 0).mean() == pytest.approx(3 / 16 * (1 / 3 + 2 / 3 / 20), rel=0.1)
+
+
+def test_a_label_that_is_used_up_is_drawn_no_more(monkeypatch):
+    """Client 0 wants label 0 alone and gets all 4; its other examples, and those of client 1, are drawn by what is left."""
+    monkeypatch.setattr(partitions.EqualDirichlet, "_draw_shares", lambda self, classes, rng: np.array([1.0, 0.0, 0.0]))
+    labels = np.repeat([0, 1, 2], [4, 100, 100])
+    first, second = (counts_of(parse("dirichlet-equal-1").split(labels, 2, 3, seed), labels, 3) for seed in (0, 1))
+    for counts in (first, second):
+        assert counts.sum(1).tolist() == [102, 102] and counts[0, 0] == 4 and counts[0, 1:].min() > 30
+    assert not np.array_equal(first, second)
+
+
+def test_one_after_another_and_all_at_once_labels_are_drawn_alike():
+    """5 of labels of which 2, 3 and 9 are left: 4,000 times each way."""
+    shares, left, rng = np.array([0.6, 0.3, 0.1]), np.array([2, 3, 9]), np.random.RandomState(0)
+    found = {"at once": np.zeros(3), "in turn": np.zeros(3)}
+    for _ in range(4000):
+        found["at once"] += partitions._draw_counts(5, shares, left, rng)
+        counts = np.zeros(3, dtype=int)
+        for _ in range(5):
+            odds = np.where(counts < left, shares, 0)
+            counts[rng.choice(3, p=odds / odds.sum())] += 1
+        found["in turn"] += counts
+    assert found["at once"] / 4000 == pytest.approx(found["in turn"] / 4000, abs=0.05)
+
+
+def test_clients_of_equal_size_are_more_skewed_with_a_smaller_concentration():
+    labels = np.arange(5000) % 10
+    largest = [
+        np.mean([counts_of(parse(name).split(labels, 50, 10, seed), labels, 10).max(1).mean() for seed in range(3)])
+        for name in ("dirichlet-equal-0.01", "dirichlet-equal-0.1", "dirichlet-equal-1", "dirichlet-equal-100", "iid")
+    ]
+    assert largest == sorted(largest, reverse=True) and largest[0] > 80
+
+
+def test_a_concentration_that_gives_no_shares_is_refused():
+    with pytest.raises(ValueError, match="dirichlet-equal-1e-400|found no label shares"):
+        partitions.EqualDirichlet(1e-320).split(np.arange(50) % 10, 5, 10, 0)
 
 
 def test_every_client_of_a_region_is_large_enough():

@@ -74,7 +74,7 @@ class Normalised(BatchNormalised):
 
 
 def normalised_task(**settings) -> Task:
-    """A toy task with a model whose running statistics move; they are in single precision, as ever."""
+    """A toy task in single precision, with a model whose running statistics move."""
     task = toy_task(dtype=torch.float32, **settings)
     return replace(task, model=Normalised(task.model.input_shape, NUM_CLASSES))
 
@@ -125,7 +125,7 @@ TESTED_ELSEWHERE = {
     ("feddyn", "clip"): "test_feddyn.py: long gradients",
     ("mofedsam", "clip"): "test_fedsam.py: long gradients",
     ("fedasam", "eta"): "test_fedsam.py: ascent by hand",  # `other_value` of 0.2 is 0.2
-    **dict.fromkeys(("swa", "swa_start", "swa_every"), "test_fedsam.py: more rounds"),
+    **dict.fromkeys(("swa", "swa_start", "swa_every", "swa_last_lr"), "test_fedsam.py: more rounds"),
     "tukey": "test_ccvr.py: where features are transformed",
     "relu": "test_ccvr.py: where features are transformed",
     "calibration_batch_size": "test_ccvr.py: fewer features than a batch",

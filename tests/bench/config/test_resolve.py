@@ -85,6 +85,23 @@ def test_run_id_depends_on_settings_that_only_some_runs_read(base, change):
     assert run_id(resolve(FEDPROX | base | change)) != run_id(resolve(FEDPROX | base))
 
 
+@pytest.mark.parametrize(
+    ("options", "model", "version"),
+    [
+        ({}, "resnet18", 2),
+        ({}, "simple-cnn", 1),
+        ({}, "simple-cnn-concat5", 1),
+        ({"weighting": "examples"}, "resnet18", 1),
+    ],
+)
+def test_the_version_of_scaffold_is_raised_for_uniform_means_of_buffers_only(options, model, version):
+    """Runs of all other models have kept their ids."""
+    setting = {"dataset": "cifar10", "partition": "label-2", "model": model}
+    assert resolve(setting | {"algorithm": "scaffold"} | options).versions["algorithm"] == version
+    inside = resolve(setting | {"algorithm": "finetune", "base": {"name": "scaffold", **options}})
+    assert inside.versions["algorithm.base"] == version and inside.versions["algorithm"] == 1
+
+
 def test_weights_are_part_of_a_config_only_where_there_are_some():
     """So that the setting has renamed no run."""
     config = resolve(FEDPROX | {"weights": "none"})

@@ -407,6 +407,16 @@ def test_a_model_stands_for_one_of_the_published_table():
             make_grid("mine", {"extends": "fedcat_table1", "mirrors": {"models": wrong}})
 
 
+def test_a_partition_stands_for_one_of_the_published_table():
+    """FedCat's grids have both readings of its Dir(alpha), and say so."""
+    for name in ("fedcat_table1", "fedcat_table3", "fedcat_figure5"):
+        grid = load_grid(name)
+        assert grid.mirrors.partitions == {f"dirichlet-equal-{b}": f"dir-{b}" for b in ("0.1", "0.5", "1")}
+        assert any("two readings" in note and "dirichlet-equal" in note for note in grid.report.notes)
+    with pytest.raises(ConfigError, match="Unknown partition 'dri-0.1'"):
+        make_grid("mine", {"extends": "fedcat_table1", "mirrors": {"partitions": {"dri-0.1": "dir-0.1"}}})
+
+
 def test_the_rounds_of_a_report_are_written_into_the_expanded_grid(grid_of):
     grid = grid_of(report={"value": "last10"})
     assert to_json(grid, "paper", {}, expand(grid, "paper"))["report"]["value"] == "last10"

@@ -14,7 +14,7 @@ from algorithms.fednova import FedNova
 from bench.participation import cohort_size
 from bench.simulation.engines import _blocks, _pad, padding_share
 from datasets import partitions
-from tests.support.toy import SETTINGS, SIZES, toy, toy_method, toy_task, train
+from tests.support.toy import SETTINGS, SIZES, normalised_task, toy, toy_method, toy_task, train
 
 
 @pytest.mark.parametrize(
@@ -231,3 +231,15 @@ def test_every_batch_has_a_key_of_its_own_that_is_the_same_on_both_engines():
     assert torch.equal(looped, keys(engine="vectorised"))
     for other in (keys(round=1), keys(seed=1)):
         assert not set(looped.flatten().tolist()) & set(other.flatten().tolist())
+
+
+def test_running_statistics_have_the_precision_of_the_task_and_counters_stay_integers():
+    """Batch normalisation refuses inputs and running statistics of two precisions."""
+    task = replace(normalised_task(rounds=1), dtype=torch.float64)
+    for buffers in (task.initial_buffers(), train(FedAvg(), task)["buffers"]):
+        kinds = {name.rpartition(".")[2]: leaf.dtype for name, leaf in buffers.items()}
+        assert kinds == {
+            "running_mean": torch.float64,
+            "running_var": torch.float64,
+            "num_batches_tracked": torch.int64,
+        }

@@ -92,6 +92,17 @@ def test_femnist_of_another_draw_has_its_published_counterpart(store):
     assert "82.3" in text.partition("FedAvg")[2] and "(82.32" in text and "No verdict where" not in text
 
 
+def test_a_partition_that_a_grid_takes_for_the_published_one_stands_beside_its_numbers(store):
+    store.mirrors = {"paper": "fedcat", "table": 1, "variants": [], "partitions": {"dirichlet-equal-0.1": "dir-0.1"}}
+    setting = {"clients": 100, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
+    store.add("mnist dirichlet-equal-0.1", "fedavg", [0.99], **setting)
+    store.add("mnist dirichlet-equal-0.2", "fedavg", [0.99], **setting)
+    assert "99.0 (99.04" in table(store)["MNIST", "Dir(0.1), equal sizes", "FedAvg"]
+    assert "(" not in table(store)["MNIST", "Dir(0.2), equal sizes", "FedAvg"]
+    said = "Dir(0.1), equal sizes is taken for the partition of the published numbers of Dir(0.1)."
+    assert [note for note in notes(store) if "is taken for" in note] == [said]
+
+
 def test_cells_on_incomplete_data_have_no_published_counterpart(store):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.5, 0.5], data_note="5 of 10 classes")
     store.add("cifar10 label-3", "fedavg", [0.5, 0.5, 0.5])
@@ -278,6 +289,24 @@ def test_mixed_versions_are_named_with_their_runs(store):
     assert [note for note in notes(store) if note.startswith("Mixed")] == [
         "Mixed versions: algorithm fedavg 1 (2 runs), 2 (1 run).",
         "Mixed versions: torch 2.15.0 (3 runs), 2.16.0 (1 run).",
+    ]
+
+
+def test_runs_of_a_version_that_a_method_has_left_behind_are_named(store):
+    versions = lambda **of: {"versions": {"partition": 1, "transform": 1, "model": 1, **of}}  # noqa: E731
+    around = {"name": "ccvr", "base": {"name": "fedgen"}}
+    store.add("cifar10 label-2", "fedgen", [0.5, 0.5], config=versions(algorithm=1))
+    store.add("cifar10 dir-0.1", "fedgen", [0.5], config=versions(algorithm=2))
+    store.add("svhn label-2", "moon", [0.5], config=versions(algorithm=1))
+    store.add(
+        "svhn dir-0.1", "ccvr", [0.5], config={"algorithm": around, **versions(**{"algorithm": 1, "algorithm.base": 1})}
+    )
+    store.add(
+        "svhn dir-0.5", "a stranger", [0.5], config={"algorithm": {"name": "a stranger"}, **versions(algorithm=1)}
+    )
+    assert [note for note in notes(store) if " has version " in note] == [
+        "FedGen: 3 runs of version 1 of the method, which multiplied the cross-entropy of generated features by their number "
+        "over batch_size; it has version 2 now."
     ]
 
 

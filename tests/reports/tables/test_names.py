@@ -17,6 +17,7 @@ from tests.support import method_files
         ("dataset", "imagefolder:/home/me/leaves/", "leaves", "leaves"),
         ("partition", "label-2", "#C = 2", r"$\#C=2$"),
         ("partition", "dir-0.10", "Dir(0.1)", r"$p_k \sim Dir(0.1)$"),
+        ("partition", "dirichlet-equal-0.1", "Dir(0.1), equal sizes", r"$p_k \sim Dir(0.1)$, equal sizes"),
         ("partition", "region-3-0.1", "3 regions, Dir(0.1)", r"3 regions, $p_k \sim Dir(0.1)$"),
         ("partition", "dir-none", "dir-none", "dir-none"),
         ("algorithm", "fedconcat-id", "FedConcat-ID", "FedConcat-ID"),
