@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import queue
 import re
 import shlex
 import socket
@@ -26,27 +27,32 @@ _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 _SETTINGS = 4
 
 
-def join(address: str, threads: int, log: Callable[[str], None], wait_seconds: float = 0.0) -> None:
+def join(
+    address: str,
+    threads: int,
+    log: Callable[[str], None],
+    on_message: Callable[[str], None],
+    wait_seconds: float = 0.0,
+) -> None:
     """Connects this process to a running cluster.
 
     Args:
         address: HOST:PORT of its head, or "auto" for the one that runs on this machine.
         threads: of each worker.
         log: gets what Ray prints meanwhile.
+        on_message: gets a line if the head is waited for.
         wait_seconds: how long the head may take to start.
 
     Raises:
         ValueError: if none answers, it refuses this machine, or it has another Ray or Python.
     """
-    found = _find(address)
-    deadline = time.monotonic() + wait_seconds
-    while why := _silence(found):
+    deadline, is_said = time.monotonic() + wait_seconds, False
+    while isinstance(found := _find(address), ValueError):
         if time.monotonic() >= deadline:
-            where = address if found == address else f"{address}, which is {found}"
-            raise ValueError(
-                f"No Ray cluster answers at --address {where}: {why}. Is its head running (`ray start --head`), and may this "
-                "machine reach that port?"
-            )
+            raise found
+        if not is_said:
+            on_message(f"No Ray cluster answers at {address} yet; waits {wait_seconds:g} s for it.")
+            is_said = True
         time.sleep(1)
     with _stderr_to(log), tempfile.TemporaryDirectory() as nothing:
         try:
@@ -58,21 +64,31 @@ def join(address: str, threads: int, log: Callable[[str], None], wait_seconds: f
             raise ValueError(_refusal(error, address)) from error
 
 
-def _find(address: str) -> str:
-    """HOST:PORT of an address of the command line."""
+def _find(address: str) -> str | ValueError:
+    """HOST:PORT of a cluster that answers at an address of the command line; an error says why none does.
+
+    Raises:
+        ValueError: if the address is none.
+    """
     try:
         found = services.canonicalize_bootstrap_address_or_die(address)
         int(found.rpartition(":")[2])
-        return found
-    except ConnectionError as error:
-        raise ValueError(
+    except ConnectionError:
+        return ValueError(
             f"No Ray cluster runs on this machine (--address {address}): start one by `ray start --head`, or give the "
             "HOST:PORT of another machine's."
-        ) from error
+        )
     except (ValueError, OSError) as error:
         raise ValueError(
             f"--address must be HOST:PORT of a running cluster, or auto, but got {address} ({error})."
         ) from error
+    if not (why := _silence(found)):
+        return found
+    where = address if found == address else f"{address}, which is {found}"
+    return ValueError(
+        f"No Ray cluster answers at --address {where}: {why}. Is its head running (`ray start --head`), and may this machine "
+        "reach that port?"
+    )
 
 
 def _silence(found: str) -> str:
@@ -142,7 +158,7 @@ class Watch(threading.Thread):
         self._address, self._on_message = ray.get_runtime_context().gcs_address, on_message
         self._ended = threading.Event()
         self._known = _alive()
-        self._gone: list[str] = []
+        self._gone: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def __enter__(self) -> "Watch":
         self.start()
@@ -153,7 +169,10 @@ class Watch(threading.Thread):
 
     def take_gone(self) -> list[str]:
         """Node ids of machines that have gone since the last call."""
-        gone, self._gone = self._gone, []
+        gone = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                gone.append(self._gone.get_nowait())
         return gone
 
     def run(self) -> None:
@@ -184,15 +203,15 @@ class Watch(threading.Thread):
     def _look_at_machines(self) -> None:
         with contextlib.suppress(Exception):  # the head may go between two looks; the next one says so
             alive = _alive()
-            self._gone += sorted(self._known - alive)
+            for node in sorted(self._known - alive):
+                self._gone.put(node)
             self._known = alive
 
     def _end_process(self) -> None:
         if self._ended.is_set():
             return
-        sys.stdout.flush()
         show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a bar on the screen hides it
-        words = shlex.join(["python", "-m", "bench", *sys.argv[1:]])
+        words = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])
         os.write(
             2,
             f"{show_cursor}error: The head of the Ray cluster at {self._address} has gone. Nothing is lost: finished runs are "

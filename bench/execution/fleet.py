@@ -8,19 +8,18 @@ import json
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from bench.execution import ray_environment  # noqa: F401
 from bench.execution.resources import Resources
-from bench.execution.worker import NO_GPU
 
 import ray  # isort: skip
 from ray import tune  # isort: skip
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # isort: skip
 
 _NODE_ID = "ray.io/node-id"  # a label that Ray gives every node
-_LOOK_SECONDS = 120.0  # how long a machine may take to say whether torch sees its GPUs
+_LOOK_SECONDS = 60.0  # how long machines may take to say whether they can train
 _GPU_TO_LOOK = 0.001  # of one GPU: a task without any sees none
 
 
@@ -31,19 +30,31 @@ class Fleet:
         unfit: node id of a machine that takes no more runs -> why.
     """
 
-    def __init__(self, address: str | None, on_message: Callable[[str], None]):
+    def __init__(self, address: str | None, on_message: Callable[[str], None], wait_seconds: float = 0.0):
         """
         Args:
             address: of a running cluster; None for a session on this machine alone.
             on_message: gets a line for each machine that is taken out, or has gone.
+            wait_seconds: how long a cluster without an autoscaler may take until a machine has what a trial needs.
         """
-        self.address, self._on_message = address, on_message
+        self.address, self._on_message, self._wait_seconds = address, on_message, wait_seconds
         self.unfit: dict[str, str] = {}
+        self._inspected: set[str] = set()
 
     @property
     def alive(self) -> list[dict[str, Any]]:
         """Ray's description of each machine that is there, whether it takes runs or not."""
         return [node for node in ray.nodes() if node["Alive"]]
+
+    @property
+    def fit(self) -> list[dict[str, Any]]:
+        """Those that take runs."""
+        return [node for node in self.alive if node["NodeID"] not in self.unfit]
+
+    @property
+    def gpus(self) -> float:
+        """GPUs of the machines that take runs."""
+        return sum(node["Resources"].get("GPU", 0) for node in self.fit)
 
     def name_of(self, node_id: str) -> str:
         """A machine for people: its host name, and the beginning of Ray's id where several have that name."""
@@ -57,9 +68,10 @@ class Fleet:
             return platform.node()
         return next((node["NodeManagerHostname"] for node in ray.nodes() if node["NodeID"] == node_id), "")
 
-    def lose(self, node_id: str) -> None:
+    def lose(self, node_id: str, was_training: bool) -> None:
         """A machine has gone."""
-        self._on_message(f"The machine {self.name_of(node_id)} has gone; what it trained continues on others.")
+        what = "; what it trained waits for another one" if was_training else ""
+        self._on_message(f"The machine {self.name_of(node_id)} has gone{what}.")
 
     def take_out(self, node_id: str, why: str) -> None:
         """A machine takes no more runs; said once."""
@@ -68,21 +80,6 @@ class Fleet:
         self.unfit[node_id] = why
         if self.address:
             self._on_message(f"The machine {self.name_of(node_id)} takes no more runs: {why.rstrip('.')}.")
-
-    def require_fit(self) -> None:
-        """Raises ValueError if no machine is left that takes runs."""
-        if not self.unfit or any(node["NodeID"] not in self.unfit for node in self.alive):
-            return
-        if not self.address:
-            why = next(iter(self.unfit.values()))
-            raise ValueError(
-                f"This machine cannot go on: {why.rstrip('.')}. Nothing is lost: the same command continues."
-            )
-        names = ", ".join(map(self.name_of, self.unfit))
-        raise ValueError(
-            f"No machine of the cluster is left that takes runs ({names}: see above). Nothing is lost: mend them, and the same "
-            "command continues."
-        )
 
     def request(self, resources: Resources) -> tune.PlacementGroupFactory:
         """What Ray is asked for to place a trial: its share of a machine that takes runs."""
@@ -94,22 +91,39 @@ class Fleet:
         """The labels that Ray is to look for: those of all machines but the unfit ones; None for any machine."""
         return {_NODE_ID: f"!in({','.join(sorted(self.unfit))})"} if self.unfit else None
 
-    def check_gpus(self) -> None:
-        """Takes out the machines of a cluster whose GPUs Ray counts, but torch does not see; says so before any run starts."""
-        with_gpus = {node["NodeID"]: node["Resources"]["GPU"] for node in self.alive if node["Resources"].get("GPU")}
-        look: Any = ray.remote(num_cpus=0, num_gpus=_GPU_TO_LOOK, max_retries=0)(sees_gpu)
-        asked = {
-            look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)).remote(): node_id
-            for node_id in with_gpus
-        }
-        answered, _ = ray.wait([*asked], num_returns=len(asked), timeout=_LOOK_SECONDS) if asked else ([], [])
-        for answer in answered:
+    def inspect(self, look: Callable[[str], str], gpus: float) -> None:
+        """Asks the machines of a cluster that have not been asked yet, all at once, and takes out those that cannot train. One
+        that does not answer is kept: its first run says more.
+
+        Args:
+            look: runs on each machine, which gets the device of its runs; returns why it cannot train, or "".
+            gpus: of a trial; with some, only machines with GPUs train.
+        """
+        if not self.address:
+            return
+        asked: dict[Any, str] = {}
+        for node in self.fit:
+            node_id, has_gpu = node["NodeID"], bool(gpus and node["Resources"].get("GPU"))
+            if node_id in self._inspected or (gpus and not has_gpu):
+                continue
+            here = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            task: Any = ray.remote(look)
+            task = task.options(
+                num_cpus=0, num_gpus=_GPU_TO_LOOK if has_gpu else 0, max_retries=0, scheduling_strategy=here
+            )
+            asked[task.remote("cuda" if has_gpu else "cpu")] = node_id
+        answers, silent = ray.wait([*asked], num_returns=len(asked), timeout=_LOOK_SECONDS) if asked else ([], [])
+        for answer in answers:
+            self._inspected.add(asked[answer])
             try:
-                if not ray.get(answer):
-                    self.take_out(asked[answer], NO_GPU)
-            except ray.exceptions.RayError:
-                continue  # its first run says more
-        self.require_fit()
+                if why := ray.get(answer):
+                    self.take_out(asked[answer], why)
+            except ray.exceptions.NodeDiedError:
+                continue
+            except ray.exceptions.RayError as error:
+                self.take_out(asked[answer], f"it cannot start a worker ({str(error).strip().splitlines()[-1]})")
+        for task in silent:
+            ray.cancel(task)
 
     def describe(self, source: str = "") -> str:
         """What trials can use: a cluster may be another one than was meant, and a GPU may not be there.
@@ -126,11 +140,11 @@ class Fleet:
         )
         return f"{cluster if self.address else 'This machine'}, {cpus}, {gpus}."
 
-    def wait_for(self, resources: Resources, seconds: float, *, storage: str | None) -> None:
-        """Returns when a machine has what a trial needs, or when the cluster's autoscaler will start one for the first trial.
+    def wait_for(self, resources: Resources, storage: str | None) -> None:
+        """Returns when a machine that takes runs has what a trial needs, or when the cluster's autoscaler will start one for
+        the first trial.
 
         Args:
-            seconds: how long a cluster without an autoscaler may take.
             storage: where workers of several machines write; None for the results directory.
 
         Raises:
@@ -138,17 +152,16 @@ class Fleet:
                 have no storage that all of them see.
         """
         grows = bool(self.address) and has_autoscaler()
-        deadline, is_said = time.monotonic() + seconds, False
-        while not self._has_room(resources):
-            amounts = {key: amount for key, amount in self._needed(resources).items() if amount}
-            needed = " and ".join(f"{amount:g} {key}{'s' * (amount != 1)}" for key, amount in amounts.items())
+        deadline, is_said = time.monotonic() + self._wait_seconds, False
+        while not self.has_room(resources):
+            needed = self._in_words(resources)
             if grows:
                 self._on_message(f"No machine has {needed} for a trial yet: the cluster's autoscaler is asked for one.")
                 break
             if time.monotonic() >= deadline:
-                raise ValueError(self._lacks(needed, seconds))
+                raise ValueError(self._lacks(needed))
             if not is_said:
-                self._on_message(f"No machine has {needed} for a trial yet; waits {seconds:g} s for one.")
+                self._on_message(f"No machine has {needed} for a trial yet; waits {self._wait_seconds:g} s for one.")
                 is_said = True
             time.sleep(1)
         count = len(self.alive)
@@ -158,30 +171,37 @@ class Fleet:
                 f"The cluster {has}: name by --storage where all of them can write, a shared folder or an object store."
             )
 
-    def _has_room(self, resources: Resources) -> bool:
-        """Whether a machine has what a trial needs, in use or free."""
+    def has_room(self, resources: Resources) -> bool:
+        """Whether a machine that takes runs has what a trial needs, in use or free."""
         needed = self._needed(resources)
-        return any(
-            all(node["Resources"].get(key, 0) >= amount for key, amount in needed.items()) for node in self.alive
-        )
+        return any(all(node["Resources"].get(key, 0) >= amount for key, amount in needed.items()) for node in self.fit)
 
     def _needed(self, resources: Resources) -> dict[str, float]:
         """What a trial needs of one machine; a share that is still to be measured may be a whole GPU."""
-        has_gpus = any(node["Resources"].get("GPU") for node in self.alive)
-        return {"CPU": resources.cpus, "GPU": float(has_gpus) if resources.auto else resources.gpus}
+        return {"CPU": resources.cpus, "GPU": float(self.gpus > 0) if resources.auto else resources.gpus}
 
-    def _lacks(self, needed: str, seconds: float) -> str:
-        count = len(self.alive)
+    def _in_words(self, resources: Resources) -> str:
+        amounts = {key: amount for key, amount in self._needed(resources).items() if amount}
+        return " and ".join(f"{amount:g} {key}{'s' * (amount != 1)}" for key, amount in amounts.items())
+
+    def _lacks(self, needed: str) -> str:
+        """Why no machine is there for a trial, and what to do."""
+        if self.unfit and not self.address:
+            why = next(iter(self.unfit.values()))
+            return f"This machine cannot go on: {why.rstrip('.')}. Nothing is lost: the same command continues."
+        if self.unfit:
+            names = ", ".join(map(self.name_of, self.unfit))
+            return (
+                f"No machine of the cluster is left that takes runs and has {needed} for a trial (see above: {names}). Nothing "
+                "is lost: mend them, and the same command continues."
+            )
         if not self.address:
             return f"A trial needs {needed}, but this machine does not have them; ask for less."
-        among = (
-            "the only machine of the cluster does not have them"
-            if count == 1
-            else f"none of the {count} machines has them"
-        )
-        waited = f" after {seconds:g} s" if seconds else ""
+        count = len(self.alive)
+        among = "the only machine does not have them" if count == 1 else f"none of the {count} machines has them"
+        waited = f" after {self._wait_seconds:g} s" if self._wait_seconds else ""
         return (
-            f"A trial needs {needed} of one machine, but {among}{waited}; ask for less, or wait for one by "
+            f"A trial needs {needed} of one machine of the cluster, but {among}{waited}; ask for less, or wait for one by "
             "--wait-for-machines SECONDS."
         )
 
@@ -194,21 +214,15 @@ def sees_gpu() -> bool:
 
 
 def has_autoscaler() -> bool:
-    """Whether machines of the cluster are started when trials wait for them.
+    """Whether machines of the cluster are started when trials wait for them, as its autoscaler reports.
 
-    The head of a cluster without an autoscaler describes every node as a type of its own, "node_<id>"; an autoscaler has types
-    with names.
+    A head without an autoscaler reports, too: every node as a type of its own, "node_<id>", in the version 0 of its state.
     """
     from ray.autoscaler.v2.sdk import get_cluster_status
 
     head: Any = ray._private.worker.global_worker
     written = head.gcs_client.internal_kv_get(b"__autoscaling_status", None)
-    types = _node_types(json.loads(written)) if written else {}
-    status = get_cluster_status(ray.get_runtime_context().gcs_address)
-    names = [*types.values(), *(node.ray_node_type_name for node in [*status.active_nodes, *status.idle_nodes])]
-    return any(name and not name.startswith("node_") for name in names)
-
-
-def _node_types(status: Mapping[str, Any]) -> dict[str, str]:
-    """Node -> its type, of what the autoscaler of the first version writes."""
-    return (status.get("autoscaler_report") or {}).get("node_type_mapping") or {}
+    report = (json.loads(written) if written else {}).get("autoscaler_report") or {}
+    types = (report.get("node_type_mapping") or {}).values()
+    version = get_cluster_status(ray.get_runtime_context().gcs_address).stats.autoscaler_version
+    return any(not name.startswith("node_") for name in types) or int(version or 0) > 0

@@ -138,8 +138,9 @@ class GpuAllocator:
         if not self._resources.gpus:
             return self._resources
         if job.base:  # it trains nothing but a classifier, for seconds: not worth a profile
-            return replace(self._resources, gpus=1.0 if self._resources.auto else self._resources.gpus, auto=False)
-        gpus = self._choose(job, seeds) if self._resources.auto else self._resources.gpus
+            gpus = 1.0 if self._resources.auto else self._resources.gpus
+        else:
+            gpus = self._choose(job, seeds) if self._resources.auto else self._resources.gpus
         return replace(self._resources, gpus=max(gpus, self._of_kind(job, seeds).get("at_least", 0)), auto=False)
 
     def block_of(self, job: Job) -> int | None:
@@ -154,7 +155,7 @@ class GpuAllocator:
         """Stores that a job, or several seeds together, did not fit beside its neighbours; returns False if it had none."""
         if had.gpus >= 1:
             return False
-        more = min(1.0, 2 * had.gpus)
+        more = 1 / max(1, int(1 / had.gpus) // 2)  # half as many at once, at least
         self._remember(job, seeds, at_least=more, block=None)  # with fewer neighbours all clients may fit again
         self._on_message(
             f"{kind_of(job, seeds)}: out of GPU memory, so {int(1 / more)} at once instead of {int(1 / had.gpus)}"

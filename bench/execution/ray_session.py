@@ -54,16 +54,17 @@ def session(
     with _logged(store), contextlib.ExitStack() as at_end:
         try:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops as cleanly as Ctrl-C
+            watch = None
             if address:
-                cluster.join(address, resources.threads, store.log, machines.wait_seconds)
+                cluster.join(address, resources.threads, store.log, on_message, machines.wait_seconds)
+                watch = at_end.enter_context(cluster.Watch(on_message))
             else:
                 _start_local(resources.threads)
-            fleet = Fleet(address, on_message)
-            fleet.wait_for(resources, machines.wait_seconds, storage=storage)
+            fleet = Fleet(address, on_message, machines.wait_seconds)
+            fleet.wait_for(resources, storage)
             if address:
                 _check_authentication(on_message)
             _describe(fleet, resources, on_message)
-            watch = at_end.enter_context(cluster.Watch(on_message)) if address else None
             own = Session(fleet, watch)
             _current.append(own)
             at_end.callback(_current.remove, own)
@@ -143,8 +144,8 @@ def _describe(fleet: Fleet, resources: Resources, on_message: Callable[[str], No
     if gpus and not resources.gpus:
         why = "as --gpus-per-trial 0 says" if sees_gpu() or fleet.address else "because torch sees none of them"
         on_message(f"{where} has {gpus:g} GPUs, of which none is used, {why}.")
-    elif fleet.address and gpus:
-        fleet.check_gpus()
+    elif fleet.address and resources.auto and not gpus:
+        on_message("No machine has a GPU now, so trials train on CPUs; --gpus-per-trial 1 would wait for one.")
 
 
 def _start_local(threads: int) -> None:

@@ -11,6 +11,7 @@ from bench.errors import StoreError
 from bench.execution import ray_environment  # noqa: F401
 from bench.execution.cluster import Watch
 from bench.execution.fleet import Fleet
+from bench.execution.resources import Resources
 from bench.execution.worker import storage_trouble
 from bench.results.artifacts import Folder
 from bench.results.records import RoundRow, RunRecord
@@ -98,6 +99,7 @@ class TrialRecorder(tune.Callback):
 
     Attributes:
         is_interrupted: whether the `Tuner` is to end now, so that another one places what has not ended elsewhere.
+        shares: what trials of the `Tuner` get of a machine.
     """
 
     def __init__(self, store: Store, facts: Mapping[str, Any], session: Session, names_hosts: bool = True):
@@ -110,6 +112,7 @@ class TrialRecorder(tune.Callback):
         self.store, self.runs = store, RunRecorder(store, facts)
         self.fleet, self._watch, self._names_hosts = session.fleet, session.watch, names_hosts
         self.is_interrupted = False
+        self.shares: list[Resources] = []
         self._nodes: dict[str, str] = {}  # trial that is running -> node id of its machine
         self._error: Exception | None = None
 
@@ -141,7 +144,7 @@ class TrialRecorder(tune.Callback):
         raise NotImplementedError
 
     def runs_of(self, trial: Trial) -> list[str]:
-        """Ids of the runs that a trial is training."""
+        """Ids of the runs of a trial that have begun and not ended."""
         raise NotImplementedError
 
     def machine_of(self, trial: Trial) -> str:
@@ -155,7 +158,10 @@ class TrialRecorder(tune.Callback):
         return {"host": self.fleet.host_of(node)} if node and self._names_hosts else {}
 
     def check(self) -> None:
-        """Raises StoreError if something could not be written."""
+        """After the `Tuner` has ended. Raises StoreError if something could not be written."""
+        if self.is_interrupted and self.fleet.address:
+            for run in self.runs.rows:
+                self.store.place(run, "")
         if self._error:
             raise StoreError(storage_trouble(self._error, self.store.folder) or str(self._error)) from self._error
 
@@ -185,7 +191,8 @@ class TrialRecorder(tune.Callback):
 
     def _record(self, trial: Trial, report: Any) -> None:
         if report.storage_error:
-            raise StoreError(report.storage_error)
+            machine = self.machine_of(trial)
+            raise StoreError(report.storage_error + (f" (On the machine {machine}.)" if machine else ""))
         if report.machine_error:
             self.fleet.take_out(self._nodes[trial.trial_id], report.machine_error)
             self.put_back(trial)
@@ -202,15 +209,18 @@ class TrialRecorder(tune.Callback):
                 self.store.place(run, self.fleet.name_of(node))
 
     def _lose(self, gone: list[str], trials: list[Trial]) -> None:
-        """Machines have gone; what they were training waits for another one."""
+        """Machines have gone; what they were training waits for another one. If none is left for it, the `Tuner` ends."""
         for node in gone:
-            self.fleet.lose(node)
-            for trial in trials:
-                if self._nodes.get(trial.trial_id) == node and not trial.is_finished():
-                    self._wait(trial)
+            waiting = [trial for trial in trials if self._nodes.get(trial.trial_id) == node and not trial.is_finished()]
+            self.fleet.lose(node, bool(waiting))
+            for trial in waiting:
+                self._wait(trial)
+        if not all(map(self.fleet.has_room, self.shares)):
+            self.is_interrupted = True
 
     def _wait(self, trial: Trial) -> None:
         """A trial waits for a machine."""
+        self._nodes.pop(trial.trial_id, None)
         if self.fleet.address:
             for run in self.runs_of(trial):
                 self.store.place(run, "")

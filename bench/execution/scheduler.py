@@ -7,19 +7,21 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.config.schema import RunConfig
 from bench.execution import gpu_sharing, ray_environment, ray_session  # noqa: F401
 from bench.execution.fleet import Fleet
 from bench.execution.gpu_sharing import GpuAllocator
-from bench.execution.job import BASE_PREFIX, Job
+from bench.execution.job import BASE_PREFIX, Inputs, Job
 from bench.execution.ray_session import RETRIES
 from bench.execution.recorder import OUT_OF_MEMORY, Session, TrialRecorder, given_up, reason_of
 from bench.execution.resources import Machines, Resources
 from bench.execution.tracking import Tracker
 from bench.execution.trainable import WorkerTrainable
-from bench.execution.worker import WorkerReport
+from bench.execution.worker import WorkerReport, inspect_machine
 from bench.results.artifacts import Folder
 from bench.results.records import RunRecord
 from bench.results.store import Store
@@ -72,6 +74,7 @@ class JobRecorder(TrialRecorder):
     def assign(self, jobs: list[Job], share: Resources) -> None:
         """Replaces the jobs, which trials name by their position, and their share of a machine."""
         self._jobs, self._share, self._left = jobs, share, {job.id: job for job in jobs}
+        self.shares = [share]
         self._nodes.clear()
         self.is_interrupted = False
 
@@ -86,7 +89,7 @@ class JobRecorder(TrialRecorder):
         return postponed
 
     def runs_of(self, trial: Trial) -> list[str]:
-        return [self._job(trial).id]
+        return [run for run in [self._job(trial).id] if run in self.runs.rows]
 
     def start(self, trial: Trial) -> None:
         job = self._job(trial)
@@ -178,15 +181,22 @@ def run_jobs(
     ):
         if tracker:
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
+        inspect(session.fleet, [(job.config, job.inputs) for job in jobs], data_dir, machines.resources.gpus)
+        session.fleet.wait_for(machines.resources, storage)
         allocator = make_allocator(store, machines.resources, callback.on_message, data_dir, session.fleet)
         recorder = JobRecorder(store, callback, facts or {}, allocator, session, tracker, names_hosts)
         for stage in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
             with shared_bases([job.base for job in stage], store):
-                _run_stage(stage, recorder, allocator, data_dir, machines.max_concurrent)
+                _run_stage(stage, recorder, allocator, data_dir, machines.max_concurrent, storage)
 
 
 def _run_stage(
-    jobs: list[Job], recorder: JobRecorder, allocator: GpuAllocator, data_dir: Path | None, max_concurrent: int
+    jobs: list[Job],
+    recorder: JobRecorder,
+    allocator: GpuAllocator,
+    data_dir: Path | None,
+    max_concurrent: int,
+    storage: str | None,
 ) -> None:
     """Runs jobs until none is postponed any more; those with the same share of a machine take turns in one process."""
     while jobs:
@@ -195,7 +205,7 @@ def _run_stage(
             replace(job, block=allocator.block_of(job)) for job, of in zip(jobs, shares, strict=True) if of == shares[0]
         ]
         others = [job for job, of in zip(jobs, shares, strict=True) if of != shares[0]]
-        recorder.fleet.require_fit()
+        recorder.fleet.wait_for(shares[0], storage)
         recorder.assign(members, shares[0])
         ray_session.fit(
             JobTrainable,
@@ -228,13 +238,26 @@ def _run_of(folder: str) -> str:
     return folder.rpartition("/")[2].removeprefix(BASE_PREFIX)
 
 
+def inspect(fleet: Fleet, runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | None, gpus: float) -> None:
+    """Takes the machines of a cluster out that cannot train runs.
+
+    Args:
+        runs: as in `bench.execution.worker.inspect_machine`.
+        gpus: of a trial.
+    """
+    different = {(config.dataset, config.transform, str(config.image_size), inputs): config for config, inputs in runs}
+    looked_at = [(config, inputs) for (*_, inputs), config in different.items()]
+    fleet.inspect(partial(inspect_machine, looked_at, data_dir), gpus)
+
+
 def make_allocator(
     store: Store, resources: Resources, on_message: Callable[[str], None], data_dir: Path | None, fleet: Fleet
 ) -> GpuAllocator:
     """What jobs get of the machines that Ray has found."""
-    found = ray.cluster_resources()
-    gpus = found.get("GPU", 0)
+    found, gpus = ray.cluster_resources(), fleet.gpus
     if resources.auto and not gpus:
+        if found.get("GPU"):
+            on_message("No machine is left whose GPUs can be used, so trials train on CPUs.")
         resources = Resources(resources.cpus)
 
     def profile(job: Job, block: int | None) -> gpu_sharing.Profile:

@@ -5,13 +5,14 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bench.config.schema import RunConfig
 from bench.errors import StoreError
 from bench.execution.code_version import code_version
 from bench.execution.job import BASE_PREFIX, Inputs, Job
@@ -115,10 +116,10 @@ class Worker:
         """What an error means for the run; raises it if this process cannot continue."""
         if is_out_of_memory(error):
             return WorkerReport(out_of_memory=True)
-        if storage_error := storage_trouble(error, self._job.folder):
-            return WorkerReport(storage_error=storage_error)
         if machine_error := self._machine_trouble(error):
             return WorkerReport(machine_error=machine_error)
+        if storage_error := storage_trouble(error, self._job.folder):
+            return WorkerReport(storage_error=storage_error)
         if "CUDA error" in str(error):
             raise error
         return WorkerReport(result=failure(error))
@@ -203,6 +204,24 @@ def _last_state(base: str) -> dict[str, Any]:
     if FINAL not in folder.names():
         raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(BASE_PREFIX)}) has failed")
     return folder.load(FINAL, torch.device("cpu"))
+
+
+def inspect_machine(runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | None, device: str) -> str:
+    """Why the machine of this process cannot train runs of a driver; "" if it can.
+
+    Args:
+        runs: config of a run, and what the driver has of it.
+        data_dir, device: as in `Worker`.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        return NO_GPU
+    try:
+        for config, inputs in runs:
+            dataset = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+            _require_same(inputs, Inputs(code_version(config), dataset.digest), config.dataset)
+    except (UnfitMachine, DataError) as error:
+        return str(error)
+    return ""
 
 
 def _require_same(driver: Inputs, machine: Inputs, dataset: str) -> None:

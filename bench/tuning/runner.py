@@ -20,7 +20,7 @@ from bench.execution.job import Job
 from bench.execution.progress import RoundsBar
 from bench.execution.recorder import OUT_OF_MEMORY, Session, TrialRecorder, given_up
 from bench.execution.resources import Machines, Resources
-from bench.execution.scheduler import make_allocator
+from bench.execution.scheduler import inspect, make_allocator
 from bench.experiments.labels import text_of
 from bench.results.artifacts import Folder
 from bench.results.metrics import summarise
@@ -103,7 +103,7 @@ class ConfigurationRecorder(TrialRecorder):
         """
         super().__init__(store, facts, session, names_hosts)
         self._searches, self._on_message, self._bar = searches, on_message, bar
-        self._allocator, self._shares = allocator, shares
+        self._allocator, self._shares, self.shares = allocator, shares, list(shares.values())
         self._put_back: set[str] = set()  # trials that have ended here, and are to be tried again elsewhere
         self._announced: set[str] = set()
         self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds trained, of runs that have not ended
@@ -130,7 +130,7 @@ class ConfigurationRecorder(TrialRecorder):
 
     def record(self, trial: Trial, report: ConfigurationReport) -> None:
         search, left = self._search(trial), self._open[trial.trial_id]
-        if report.out_of_memory and self._has_more_room(search, trial):
+        if report.out_of_memory and self._has_more_room(search):
             self.put_back(trial)
             return
         if report.seed:
@@ -166,13 +166,18 @@ class ConfigurationRecorder(TrialRecorder):
 
     def fail(self, trial: Trial, text: str, deaths: int) -> None:
         search, params = self._search(trial), trial.config["params"]
-        result = given_up(text, deaths, self.store, f"configuration {search.name_of(params)}")
         if trial.trial_id not in self._open:  # its worker died before it could begin
             self.start(trial)
+        if not deaths:  # only its machines have died
+            self.put_back(trial)
+            return
+        result = given_up(text, deaths, self.store, f"configuration {search.name_of(params)}")
         self._bar.update(trial.trial_id, search.rounds)
         for run in self._open.pop(trial.trial_id):
-            self.runs.end(run, result)
-        self._on_message(search.count(params, f"failed: {result['reason']}", failed=True))
+            self.runs.end(run, {**result, **self.host_of(trial)})
+        machine = self.machine_of(trial)
+        where = f" (on {machine})" if machine else ""
+        self._on_message(search.count(params, f"failed: {result['reason']}{where}", failed=True))
 
     def _record_seed(self, search: OpenSearch, trial: Trial, seed: SeedReport) -> None:
         run, report, left = seed.run, seed.worker, self._open[trial.trial_id]
@@ -203,11 +208,10 @@ class ConfigurationRecorder(TrialRecorder):
         if status != "done":
             self._on_message(f"{name}: {status}: {result['reason']}{where}")
 
-    def _has_more_room(self, search: OpenSearch, trial: Trial) -> bool:
-        """Whether the configuration can get a larger share of a GPU; what is being trained then continues with new shares."""
-        run, config = next(iter(search.search.runs(trial.config["params"]).items()))
-        job, seeds = search.job.job(run, config), len(search.search.configs)
-        return self._allocator.out_of_memory(job, self._shares[search.search.name], seeds)
+    def _has_more_room(self, search: OpenSearch) -> bool:
+        """Whether a configuration can get a larger share of a GPU; what is being trained then continues with new shares."""
+        share, seeds = self._shares[search.search.name], len(search.search.configs)
+        return self._allocator.out_of_memory(_first_job(search), share, seeds)
 
     def _search(self, trial: Trial) -> OpenSearch:
         return self._searches[trial.config["search"]]
@@ -252,7 +256,9 @@ def run_searches(
     rounds = sum(search.study.left * search.rounds for search in searches)
     bar = RoundsBar(console or Console(quiet=True), count, rounds)
     with ray_session.session(store, machines, storage, on_message) as session, bar:
-        session.fleet.require_fit()
+        runs = [(search.search.template, search.job.inputs) for search in searches]
+        inspect(session.fleet, runs, data_dir, machines.resources.gpus)
+        session.fleet.wait_for(machines.resources, storage)
         allocator = make_allocator(store, machines.resources, on_message, data_dir, session.fleet)
         shares = {
             name: allocator.of(_first_job(search), len(search.search.configs)) for name, search in by_name.items()

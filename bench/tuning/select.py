@@ -195,9 +195,8 @@ def _run_searches(
                 console=console,
                 names_hosts=options.names_hosts,
             )
-            failed |= {
-                search.search.name: search.failed for search in searches
-            }  # those that had failed before are tried again
+            # Those that had failed before an interruption are tried again.
+            failed |= {search.search.name: search.failed for search in searches}
             if are_tried:
                 break
             studies.update({name: Study(studies[name].search, store) for name in left})

@@ -56,6 +56,14 @@ def test_every_state_of_a_run_has_its_column(tmp_path):
     assert lines == [
         f"{running.id}  digits label-2 {running.setting('algorithm')} seed {running.config.seed}: round 3 of {rounds}"
     ]
+    with store.locked():
+        store.start(running.id, running.config.canonical())
+        store.append(running.id, [{"round": number} for number in (1, 2, 3)])
+        store.place(running.id, "node7")
+        assert status(tmp_path).splitlines()[-1].endswith(f": round 3 of {rounds} on node7")
+        store.place(running.id, "")
+        text = status(tmp_path)
+        assert (counts(text)["waiting"], counts(text)["running"]) == ("1", "0") and EXPECTED not in text
     text = status(tmp_path)
     assert f"No driver is at work in {tmp_path}." in text and EXPECTED not in text
     assert counts(text)["running"] == "0" and counts(text)["interrupted"] == "2"

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -27,8 +26,7 @@ BIN = str(Path(sys.executable).parent)
 SCRIPT = re.search(
     r"```bash title=\"needs Slurm\"\n(.*?)```", (ROOT / "docs" / "cluster.md").read_text(), re.DOTALL
 ).group(1)
-SRUN = """#!/bin/bash
-# Starts the words that follow the options as a local process; Slurm's own would start them on another machine.
+SRUN = """# Starts the words that follow the options as a local process; Slurm's own would start them on another machine.
 while [[ $1 == --* ]]; do shift; done
 exec "$@"
 """
@@ -92,6 +90,9 @@ def autoscaling(tmp_path) -> Iterator[str]:
     (tmp_path / "cluster.json").write_text(json.dumps(config))
     variables = {"AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_FAKE_CLUSTER": "1", "RAY_AUTH_MODE": "disabled"}
     port = 6379  # Ray's pretended cloud knows no other
+    with closing(socket.socket()) as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            pytest.skip("port 6379 is in use")
     words = ["--head", f"--port={port}", "--num-cpus=0", f"--autoscaling-config={tmp_path / 'cluster.json'}", "--block"]
     head = subprocess.Popen(
         [
@@ -136,29 +137,50 @@ def test_the_script_for_slurm_has_no_mistake_that_bash_or_shellcheck_finds(tmp_p
     assert found.returncode == 0, found.stdout
 
 
+def stand_ins(folder: Path, **programs: str) -> dict[str, str]:
+    """Variables of a job on two nodes, with programs in place of Slurm's that start everything on this machine."""
+    (folder / "bin").mkdir()
+    for name, text in ({"srun": SRUN} | programs).items():
+        (folder / "bin" / name).write_text(f"#!/bin/bash\n{text}")
+        (folder / "bin" / name).chmod(0o755)
+    job = {"SLURM_JOB_ID": str(free_port() - 10000), "SLURM_JOB_NODELIST": "any", "SLURM_CPUS_PER_TASK": "1"}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_A")}
+    return clean | job | {"SLURM_SUBMIT_DIR": str(folder), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_the_script_for_slurm_starts_one_head_and_a_node_on_each_other_machine(nodes, tmp_path):
+    machines = "".join(f"echo node{number}\n" for number in range(nodes))
+    log = f'echo "$(basename "$0") $*" >> {tmp_path}/log\n'
+    variables = stand_ins(
+        tmp_path, scontrol=machines, ray=f"{log}exec sleep 60", python=f"{log}sleep 2", srun=f"{log}{SRUN}"
+    )
+    done = subprocess.run(["bash", "-c", SCRIPT], env=variables, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "log").read_text().splitlines()
+    port = int(variables["SLURM_JOB_ID"]) + 10000
+    started = [line for line in lines if line.startswith("ray start --block --num-cpus=1 --num-gpus=0 ")]
+    assert len(started) == nodes and [f"--head --port={port} " in line for line in started].count(True) == 1
+    assert sum(f"--address=node0:{port}" in line for line in started) == nodes - 1
+    assert {re.search(r"--nodelist=(\w+)", line).group(1) for line in lines if line.startswith("srun")} == {
+        f"node{number}" for number in range(nodes)
+    }
+    assert lines[-1].startswith(
+        f"python -m bench run --grid paper_table1 --address node0:{port} --wait-for-machines 300"
+    )
+
+
 @slow
-@pytest.mark.parametrize("nodes", [2])
-def test_the_script_for_slurm_trains_on_all_of_its_nodes(nodes, tmp_path, monkeypatch):
-    """With programs in place of Slurm's that start everything on this machine."""
+def test_the_script_for_slurm_trains_on_its_nodes(tmp_path):
     for name in PACKAGES:
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / ".venv").symlink_to(sys.prefix)
-    programs = {"srun": SRUN, "scontrol": "#!/bin/bash\n" + "echo 127.0.0.1\n" * nodes}
-    (tmp_path / "bin").mkdir()
-    for name, text in programs.items():
-        (tmp_path / "bin" / name).write_text(text)
-        (tmp_path / "bin" / name).chmod(0o755)
     grid = write_grid(tmp_path, axes=GRID["axes"] | {"algorithm": ["fedavg"]}, settings=GRID["settings"] | SHORT)
     script = SCRIPT.replace("--grid paper_table1", f"--grid {grid}").replace("/shared", str(tmp_path / "shared"))
     assert str(grid) in script
-    (tmp_path / "skewbench.sh").write_text(script)
-    slurm = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": str(free_port() - 10000), "SLURM_JOB_NODELIST": "any"}
-    slurm |= {"SLURM_CPUS_PER_TASK": "1", "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
     done = subprocess.run(
-        ["bash", tmp_path / "skewbench.sh"],
-        env=os.environ | slurm,
+        ["bash", "-c", script],
+        env=stand_ins(tmp_path, scontrol="echo 127.0.0.1\necho 127.0.0.1\n"),
         capture_output=True,
         text=True,
         timeout=300,
@@ -167,4 +189,3 @@ def test_the_script_for_slurm_trains_on_all_of_its_nodes(nodes, tmp_path, monkey
     assert done.returncode == 0, done.stdout + done.stderr
     assert "has no authentication" not in done.stdout
     assert "3 done, 0 diverged, 0 failed." in done.stdout
-    assert not shutil.which("ray", path=str(tmp_path / "bin"))

@@ -104,10 +104,10 @@ def test_another_cohort_batch_model_method_dataset_or_engine_is_another_kind(cha
     assert kind_of(job(**change)) != kind_of(job())
 
 
-def test_a_trial_that_did_not_fit_gets_twice_as_much_until_it_has_a_gpu_for_itself(allocator):
+def test_a_trial_that_did_not_fit_gets_at_least_twice_as_much_until_it_has_a_gpu_for_itself(allocator):
     found = allocator()
     share = found.of(job())
-    for expected in (2 / 9, 4 / 9, 8 / 9, 1.0):
+    for expected in (1 / 4, 1 / 2, 1.0):
         assert found.out_of_memory(job(), share)
         share = found.of(job())
         assert share.gpus == pytest.approx(expected)
@@ -140,3 +140,30 @@ def test_a_damaged_file_is_named_and_everything_measured_again(allocator, tmp_pa
     assert known.block_of(job()) is None
     assert len(known.said) == 1 and f"shares.json {what}" in known.said[0]
     assert known.said[0].endswith("is measured again.")
+
+
+def test_several_seeds_in_one_process_need_the_memory_of_each_and_the_time_of_one(allocator):
+    assert Profile(10_600, 100_000, 0.1).of_seeds(3) == Profile(30_600, 100_000, 0.1)
+    made = allocator(used_mb=10_600)
+    assert (made.of(job()).gpus, made.of(job(), 3).gpus) == (1 / 8, 1 / 2)
+    assert len(made.profiled) == 1 and "3 seeds together" not in made.said[0]
+    assert "one trial needs 30,600 MB" in made.said[1]
+
+
+def test_trials_that_are_out_of_memory_get_so_much_that_half_as_many_fit(allocator):
+    made = allocator(used_mb=10_600)
+    share = made.of(job(), 3)
+    assert made.out_of_memory(job(), share, 3) and made.of(job(), 3).gpus == 1.0
+    assert made.said[-1].endswith("3 seeds together: out of GPU memory, so 1 at once instead of 2")
+    assert not made.out_of_memory(job(), made.of(job(), 3), 3), "it has a whole GPU"
+    assert made.of(job()).gpus == 1 / 8, "one seed fits as before"
+    third = allocator(Resources(1, 1 / 3, "cuda"))
+    assert third.out_of_memory(job(algorithm="moon"), third.of(job(algorithm="moon")))
+    assert third.of(job(algorithm="moon")).gpus == 1.0
+
+
+def test_a_run_that_starts_from_another_one_gets_more_after_it_was_out_of_memory(allocator):
+    made, of = allocator(Resources(1, 0.25, "cuda")), job()
+    of.base = "runs/a1"
+    assert made.of(of).gpus == 0.25
+    assert made.out_of_memory(of, made.of(of)) and made.of(of).gpus == 0.5

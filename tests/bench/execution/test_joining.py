@@ -28,7 +28,7 @@ def refused_at(address: str) -> str:
     """The sentence for an address, which comes within seconds."""
     begin = time.monotonic()
     with pytest.raises(ValueError) as error:
-        cluster.join(address, 1, print)
+        cluster.join(address, 1, print, print)
     assert time.monotonic() < begin + 2
     return str(error.value)
 
@@ -108,7 +108,7 @@ def fleet(monkeypatch):
     nodes, said = [], []
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     monkeypatch.setattr("bench.execution.fleet.has_autoscaler", lambda: False)
-    return Fleet("head:6379", said.append), nodes, said
+    return Fleet("head:6379", said.append, wait_seconds=60), nodes, said
 
 
 def test_a_cluster_waits_for_a_machine_that_joins_and_counts_only_those_that_are_there(fleet, monkeypatch):
@@ -118,39 +118,42 @@ def test_a_cluster_waits_for_a_machine_that_joins_and_counts_only_those_that_are
     with pytest.raises(
         ValueError, match="but the only machine of the cluster does not have them; ask for less, or wait"
     ):
-        machines.wait_for(Resources(4.0), 0, storage=None)
-    machines.wait_for(Resources(4.0, 0.5, "cuda"), 60, storage="/shared")
+        machines.wait_for(Resources(4.0), storage=None)
+    machines.wait_for(Resources(4.0, 0.5, "cuda"), storage="/shared")
     assert said == ["No machine has 4 CPUs and 0.5 GPUs for a trial yet; waits 60 s for one."]
     with pytest.raises(ValueError, match="The cluster has 2 machines: name by --storage where all of them can write"):
-        machines.wait_for(Resources(1.0), 0, storage=None)
+        machines.wait_for(Resources(1.0), storage=None)
 
 
-def test_machines_are_taken_out_once_until_none_is_left(fleet):
+def test_machines_are_taken_out_once_until_none_is_left_that_has_what_a_trial_needs(fleet):
     machines, nodes, said = fleet
-    nodes += [node(1 << 200, CPU=1.0), node(2 << 200, CPU=1.0)]
+    nodes += [node(1 << 200, CPU=1.0, GPU=1.0), node(2 << 200, CPU=1.0)]
     first, second = (one["NodeID"] for one in nodes)
-    assert machines.request(Resources()).bundles == [{"CPU": 1.0}] and machines.selector() is None
+    impatient = Fleet("head:6379", said.append)
+    assert impatient.request(Resources()).bundles == [{"CPU": 1.0}] and impatient.selector() is None
     for _ in range(2):
-        machines.take_out(first, "no images.")
-    machines.require_fit()
+        impatient.take_out(first, "no images.")
+    impatient.wait_for(Resources(), storage="/shared")
+    impatient.wait_for(Resources(1.0, 1.0, "cuda", auto=True), storage="/shared")
+    assert impatient.gpus == 0 and not impatient.has_room(Resources(1.0, 0.5, "cuda"))
+    with pytest.raises(ValueError, match="is left that takes runs and has 1 CPU and 0.5 GPUs for a trial"):
+        impatient.wait_for(Resources(1.0, 0.5, "cuda"), storage="/shared")
     assert said == [f"The machine vm ({first[:8]}) takes no more runs: no images."]
-    assert machines.selector() == {"ray.io/node-id": f"!in({first})"}
-    machines.take_out(second, "no images")
-    with pytest.raises(
-        ValueError, match="No machine of the cluster is left that takes runs .*: mend them, and the same com"
-    ):
-        machines.require_fit()
+    assert impatient.selector() == {"ray.io/node-id": f"!in({first})"}
+    impatient.take_out(second, "no images")
+    with pytest.raises(ValueError, match=rf"\(see above: vm \({first[:8]}\), vm \({second[:8]}\)\). Nothing is lost"):
+        impatient.wait_for(Resources(), storage="/shared")
 
 
 def test_a_single_machine_that_cannot_go_on_ends_with_its_sentence(monkeypatch):
-    monkeypatch.setattr(ray, "nodes", lambda: [node(1)])
+    monkeypatch.setattr(ray, "nodes", lambda: [node(1, CPU=4.0)])
     said = []
     alone = Fleet(None, said.append)
     alone.take_out(node(1)["NodeID"], "No mnist in /data: get it.")
     with pytest.raises(
         ValueError, match="^This machine cannot go on: No mnist in /data: get it. Nothing is lost: the same"
     ):
-        alone.require_fit()
+        alone.wait_for(Resources(), None)
     assert said == []
 
 

@@ -20,7 +20,7 @@ import ray  # isort: skip
 
 pytestmark = pytest.mark.slow
 SHORT = {"rounds": 2, "clients": 5, "local_epochs": 1, "batch_size": 16, "model": "mlp"}
-FITS = 1.0  # share of a GPU that three seeds together really need
+FITS = 0.5  # share of a GPU that three seeds together really need
 
 
 def pretended_profile(config, data_dir, block, engine) -> Profile:
@@ -87,7 +87,7 @@ def two_gpus(monkeypatch) -> None:
         ray_environment.prepare_local(threads)
         ray.init(
             address="local",
-            num_cpus=4,
+            num_cpus=16,
             num_gpus=2,
             include_dashboard=False,
             object_store_memory=2**27,
@@ -109,14 +109,14 @@ def test_gpus_are_used_without_being_asked_for_in_a_grid_and_in_its_searches(two
         "--grid", grid, "--results-dir", results, "--tuned", "validation", "--samples", 2, "--max-concurrent", 2
     )
     assert code == 0, output
-    assert "This machine, 4 of 4 CPUs free, 2 of 2 GPUs free." in output
-    # By its memory, 13,600 of 16,000 MB, a GPU holds 3 configurations of 3,600 MB; the cores serve two on each GPU.
-    assert "seeds together: out of GPU memory" in output
+    assert "This machine, 16 of 16 CPUs free, 2 of 2 GPUs free." in output
+    # Of 16,000 MB 85 % are for trials: 8 of 1,600 MB, or 3 of 600 + 3 x 1,000 MB; half as many as 3 is one.
+    assert "3 seeds together: out of GPU memory, so 1 at once instead of 3" in output
     trials = seen(log)
-    assert {one["device"] for one in trials} == {"cuda"} and all(one["gpu"] > 0 and one["ids"] for one in trials)
+    assert {one["device"] for one in trials} == {"cuda"} and all(one["ids"] for one in trials)
     searched, trained = trials[:-6], trials[-6:]
-    assert {one["gpu"] for one in searched} >= {FITS}
-    assert len(trained) == 6
+    assert {round(one["gpu"], 3) for one in searched} == {0.333, 1.0}
+    assert {one["gpu"] for one in trained} == {0.125}
     assert "6 done, 0 diverged, 0 failed." in output
     assert {one["status"] for one in records(results).values()} == {"done"}
 

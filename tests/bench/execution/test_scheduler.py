@@ -7,7 +7,7 @@ import pytest
 from bench.config.resolve import resolve
 from bench.config.schema import run_id
 from bench.execution.job import Job
-from bench.execution.recorder import reason_of
+from bench.execution.recorder import own_deaths, reason_of
 from bench.execution.resources import Resources
 from bench.execution.scheduler import JobRecorder
 from bench.results.schema import SCHEMA
@@ -99,3 +99,14 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
     else:
         assert "traceback" not in record
         assert f"run {run}\n" + text.rstrip() in log.read_text()
+
+
+GONE = """Failure # 2 (occurred at 2026-11-21_07-18-04)
+The actor died unexpectedly before finishing this task.
+The actor is dead because its node has died. Node Id: 4f1c0d
+
+"""
+
+
+def test_deaths_of_machines_are_not_those_of_a_run():
+    assert [own_deaths(text) for text in (KILLED, GONE, KILLED + GONE + KILLED, "")] == [1, 0, 2, 1]

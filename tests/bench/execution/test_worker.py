@@ -23,7 +23,7 @@ from bench.execution.ray_environment import PACKAGES, ROOT
 from bench.execution.worker import Worker, WorkerReport, storage_trouble
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
-from datasets import load
+from datasets import DataError, load
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 6, "local_epochs": 1, "batch_size": 16}
 
@@ -281,6 +281,7 @@ def test_a_machine_with_other_code_or_images_than_the_driver_trains_nothing(inpu
 
 def test_a_machine_whose_gpu_torch_does_not_see_trains_nothing_and_a_gpu_that_is_lost_puts_a_run_back(job, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(workers, "make_deterministic", lambda: None)
     worker = Worker(job, None, "cuda")
     assert worker.step().machine_error == workers.NO_GPU
     on_cpu = Worker(replace(job, checkpoint_seconds=60), None, "cpu")
@@ -289,3 +290,24 @@ def test_a_machine_whose_gpu_torch_does_not_see_trains_nothing_and_a_gpu_that_is
     monkeypatch.setattr(Run, "step", lambda run: (_ for _ in ()).throw(RuntimeError("CUDA error: device is gone")))
     report = on_cpu.step()
     assert report.machine_error == workers.NO_GPU and report.result is None
+
+
+def test_a_machine_whose_own_disk_is_full_is_unfit_and_does_not_end_the_grid(job, monkeypatch):
+    def full(*arguments):
+        raise DataError("Cannot write decoded images to /scratch.") from OSError(
+            errno.ENOSPC, "No space left on device"
+        )
+
+    monkeypatch.setattr(workers.resized, "load", full)
+    (report,) = train(job)
+    assert report.machine_error == "Cannot write decoded images to /scratch." and report.storage_error == ""
+
+
+def test_a_machine_says_what_it_lacks_before_any_run(job, monkeypatch):
+    own = Inputs(code_version(job.config), load("digits", None).digest)
+    assert workers.inspect_machine([(job.config, own)], None, "cpu") == ""
+    assert "its code of this run" in workers.inspect_machine([(job.config, replace(own, code="other"))], None, "cpu")
+    svhn = resolve({"algorithm": "fedavg", "dataset": "svhn", "partition": "iid"})
+    assert "svhn needs a data directory" in workers.inspect_machine([(svhn, Inputs())], None, "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert workers.inspect_machine([], None, "cuda") == workers.NO_GPU
