@@ -27,6 +27,7 @@ from bench.simulation.task import Cohort, Task
 from datasets import transforms
 from datasets.info import DatasetInfo
 from reports import api
+from reports.published.lookup import papers
 from tests.algorithms import test_contract
 from tests.datasets.test_loaders import random_images, write_folders
 from tests.support import architecture, manual, method_files
@@ -56,6 +57,11 @@ def files(tmp_path, monkeypatch):
     for name, content in manual.named_files().items():
         (tmp_path / name).write_text(content)
     return tmp_path
+
+
+def test_the_readme_names_every_paper_that_has_grids():
+    (sentence,) = re.findall(r"which tables and figures of [^.]* are grids here", README.read_text())
+    assert {paper for paper in papers() if paper not in sentence.lower()} == set()
 
 
 # Commands

@@ -80,6 +80,17 @@ class Encoders:
         return tree.row(params, client), tree.row(buffers, client)
 
 
+def examples_of_heads(examples: str, sizes: Sequence[int]) -> tuple[int, int]:
+    """How many heads `head_losses` trains, and how many examples all of them visit.
+
+    Args:
+        examples: as there.
+        sizes: examples that a head on those of the first client, of the second, and of both visits.
+    """
+    visited = [sizes[owner] for _, owner in _HEADS[examples].values() for _ in ("classifier", "decoder")]
+    return len(visited), sum(visited)
+
+
 def head_losses(task: Any, models: dict, examples: str, decoder_width: int) -> dict[str, Any]:
     """Losses of heads on frozen features after their training, which is that of the encoders: as many epochs, the same SGD.
 

@@ -140,6 +140,15 @@ def test_describe_marks_upper_bounds_and_shows_digits_of_few_examples(bench):
     assert "≤ " not in published.partition("trials:")[0]
 
 
+@pytest.mark.parametrize(("grid", "millions"), [("paper_table6", "0.6"), ("paper_table7", "1.2")])
+def test_describe_counts_the_heads_that_are_trained_on_encoders(bench, grid, millions):
+    """Of 50 epochs: Table 6 has 4 classifiers and 4 decoders on 1,500 images each, Table 7 as many on 3,000."""
+    code, text = bench("describe", "--grid", grid)
+    said = f"8 heads on frozen encoders, trained once the runs are done (0 done), {millions} M examples."
+    assert code == 0 and said in text
+    assert "heads on" not in bench("describe", "--grid", "paper_table8")[1]
+
+
 def test_what_is_no_terminal_has_no_width():
     commands = ["list"], ["describe", "--grid", "quickstart", "--set", f"lr=0.{'1' * 80}"]
     listed, described = (CliRunner().invoke(app, command, env={"COLUMNS": "40"}).output for command in commands)

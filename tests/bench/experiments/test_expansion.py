@@ -80,6 +80,21 @@ def test_moon_tries_more_values_on_svhn_than_on_cifar10():
     assert tried == {"cifar10": {1, 5}, "svhn": {0.001, 0.01, 0.1, 1, 5}}
 
 
+def test_a_budget_may_replace_the_values_of_an_axis():
+    grid = load_grid("paper_figure7")
+    rounds = {}
+    for budget in ("paper", "small", "smoke"):
+        cells = select(expand(grid, budget), {"algorithm": ["fedconcat"]})
+        rounds[budget] = sorted({cell.setting("encoder_rounds") for cell in cells})
+    assert rounds == {"paper": [31, 50, 100], "small": [7, 10, 20], "smoke": [1, 2, 4]}
+    given = expand(grid, "smoke", overrides={"encoder_rounds": 3})
+    assert {cell.setting("encoder_rounds") for cell in given} == {None, 3}
+    settings = {"axes": {"algorithm": ["fedavg"], "dataset": ["digits"], "seed": [0]}, "settings": {"partition": "iid"}}
+    for axis in ("algoritm", "seed"):
+        with pytest.raises(ConfigError, match=f"Unknown axis of the budget few '{axis}'"):
+            make_grid("mine", settings | {"budgets": {"few": {"axes": {axis: [1]}}}})
+
+
 @pytest.mark.parametrize("name", grid_files.names())
 @pytest.mark.parametrize("budget", ["paper", "small", "smoke"])
 def test_every_grid_expands_at_every_budget(name, budget):
