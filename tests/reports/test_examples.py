@@ -10,6 +10,8 @@ from operator import itemgetter
 from pathlib import Path
 
 import matplotlib.image
+import numpy as np
+import pandas as pd
 import pytest
 
 from bench.config.resolve import with_options
@@ -101,6 +103,24 @@ def test_commands_of_the_manual_name_exactly_the_committed_runs():
         assert all(map(store.record, named[key])), options
     assert named == {key: {cell["run"] for cell in cells} for key, cells in stored.items()}
     assert len(runs) == 11
+
+
+def test_the_manual_says_which_layer_is_least_similar_in_figure_2_of_ccvr():
+    """CCVR has it that this is the classifier."""
+    store = Store(EXAMPLES / "ccvr")
+    cells = [cell for cell in store.grid("ccvr_figure2@small")["cells"] if cell["partition"] == "dir-0.1"]
+    found = [store.probe(cell["run"], "cka-linear-0015")["result"]["layers"] for cell in cells]
+    by_layer = pd.DataFrame(
+        [
+            {layer: np.mean([row[:i][j] for i, row in enumerate(cka) for j in range(i)]) for layer, cka in one.items()}
+            for one in found
+        ]
+    )
+    mean, std, least = by_layer.mean(), by_layer.std(), [*by_layer.idxmin(axis="columns")]
+    assert mean.idxmin() == "projection1" and least.count("classifier") == 1
+    said = [f"{mean[layer]:.2f}±{std[layer]:.2f}" for layer in ("projection1", "classifier")]
+    manual_says = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    assert "main observation is not confirmed" in manual_says and all(text in manual_says for text in said), said
 
 
 def test_commits_of_the_records_are_in_the_history_or_the_manual_names_them():
