@@ -35,6 +35,7 @@ class Printed(Part):
         names: those of this table alone. Rows and columns stand in the order in which their axis names them.
         without: axis of the report -> its values that the published table does not have.
         bold: what is bold in this table, as in `reports.published.printing`; none for what is in the paper's others.
+        where: what cells are of where their names do not say it, a clause of the caption at all budgets.
         caption: what the published caption says besides, in a sentence; left out at budgets other than the paper's.
     """
 
@@ -43,6 +44,7 @@ class Printed(Part):
     names: OwnNames = {}
     without: dict[str, list[Any]] = {}
     bold: Literal["best", "own", "none"] | None = None
+    where: str = ""
     caption: str = ""
 
     def axes(self, rows: Sequence[str], columns: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.experiments.labels import contender
+from bench.experiments.labels import UNWRAPPED, contender
 from bench.results.metrics import ACCURACIES, METRICS
 from reports.published.printing import Printing, printed_of, printing_of
 from reports.tables import measured as measured_tables
@@ -106,6 +106,7 @@ def _marked(table: Table, marks: dict[tuple[str, ...], str]) -> Table:
 def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printing) -> str:
     """What the numbers are, without what the title says."""
     cells, parts, bold = report.cells, [], ""
+    about = [_alike(report, tables[0], grid), printed_of(grid).get("where", "")]
     if not grid["report"].get("measured"):
         parts = [*_what(report, grid), _over_seeds(cells, grid, printing.std)]
         if any(cell and cell.best for table in tables for row in table.rows for cell in row.cells):
@@ -116,9 +117,21 @@ def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printi
         published = ", as published" * bool(grid["mirrors"] and not cells["searched"].any())
         parts.append(f"hyper-parameters chosen on {chosen_on}{published}")
     budget = _budget(grid)
-    facts = "; ".join(filter(None, [*parts, bold, budget]))
+    facts = "; ".join(filter(None, [*about, *parts, bold, budget]))
     caption = "" if budget else printed_of(grid).get("caption", "")
     return " ".join(filter(None, [facts and f"{facts[0].upper()}{facts[1:]}.", caption]))
+
+
+def _alike(report: Report, table: Table, grid: dict) -> str:
+    """What all cells have in common on the axes that the table does not show: "CIFAR-10, #C = 2"."""
+    if (grid["report"].get("measured") or {}).get("kind") == "dataset-sizes":
+        return ""  # which depend on nothing else
+    seen = " ".join([*table.row_keys, table.column_key if not table.blocks else grid["report"]["columns"]]).split()
+    values = {key: report.cells[key].unique() for key in cell_keys(grid) if key not in seen and key in report.cells}
+    names = Names.of_grid(grid)
+    alike = {key: found[0] for key, found in values.items() if len(found) == 1}
+    alike = {key: value for key, value in alike.items() if value not in ("-", UNWRAPPED)}
+    return ", ".join(names.title(key, str(value)).plain for key, value in alike.items())
 
 
 def _what(report: Report, grid: dict) -> list[str]:

@@ -65,6 +65,29 @@ def test_rows_columns_numbers_and_bold_are_those_of_the_paper(number):
     assert [[cell.strip() for cell in line[1:-1].split("|")] for line in (lines[0], *lines[2:])] == PRINTED[number]
 
 
+@pytest.mark.parametrize(
+    ("name", "about"),
+    [
+        ("paper_table2", "CIFAR-10; in percent"),
+        ("paper_table4", "CIFAR-10; in percent"),
+        ("paper_table12", "CIFAR-100; in percent"),
+        ("ccvr_table1", "CIFAR-10; in percent"),
+        ("ccvr_table2", "CIFAR-10 where α is given, CIFAR-100 and CINIC-10 with α = 0.5; in percent"),
+        ("paper_table1", "In percent"),
+    ],
+)
+def test_captions_name_what_all_cells_have_in_common(name, about):
+    assert published(name).facts.startswith(about)
+    assert rf"\caption{{{published(name).title}. {about}" in latex.render(published(name)).replace(r"$\alpha$", "α")
+
+
+def test_captions_name_the_value_of_every_axis_that_the_table_leaves_out(store):
+    store.mirrors = {"paper": "fedconcat", "table": 1}
+    store.report |= {"rows": ["dataset", "partition", "clients"], "printed": {"rows": ["dataset"]}}
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("svhn label-2", "fedavg", [0.5] * 3)
+    assert paper_of(store)[-1].startswith("#C = 2, clients=40; accuracy in percent")
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_the_published_layout_compiles(name, tmp_path):
     (tmp_path / "paper.tex").write_text(latex.render_document(published(name)), encoding="utf-8")
