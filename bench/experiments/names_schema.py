@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
+from bench.config.schema import SETTINGS
 from bench.errors import require_known
 from bench.experiments.figure_schema import Part
-from bench.experiments.labels import HEADINGS, contender
+from bench.experiments.labels import ABSENT, HEADINGS, contender
 
 
 def _with_texts_as_keys(given: Any) -> Any:
@@ -93,7 +94,7 @@ def check_names(
         require_known("axis in names", [axis], [HEADINGS, *axes])
         known = [*axes] if axis == HEADINGS else [*_ids(axis, values)]
         if known:
-            require_known(f"value of {axis} in names", own, known)
+            require_known(f"value of {axis} in names", [id for id in own if id != ABSENT or axis in SETTINGS], known)
         twice = [name for name in own.values() if name and [*own.values()].count(name) > 1]
         if twice:
             raise ValueError(f"names call two values of {axis} {twice[0]!r}; give each a name of its own.")
