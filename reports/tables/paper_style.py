@@ -12,7 +12,7 @@ from bench.experiments.labels import UNWRAPPED, contender
 from bench.results.metrics import ACCURACIES, METRICS
 from reports.published.printing import Printing, printed_of, printing_of
 from reports.tables import measured as measured_tables
-from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, contest_keys, label, split_of
+from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, contest_keys, label, row_keys, split_of
 from reports.tables.footnotes import ROUNDS_OF
 from reports.tables.layout import NOT_REACHED, Cell, Table, arrange, caveats_of, side_by_side, which_seeds
 from reports.tables.names import Names
@@ -124,10 +124,12 @@ def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printi
 
 def _alike(report: Report, table: Table, grid: dict) -> str:
     """What all cells have in common on the axes that the table does not show: "CIFAR-10, #C = 2"."""
-    if (grid["report"].get("measured") or {}).get("kind") == "dataset-sizes":
+    measured = (grid["report"].get("measured") or {}).get("kind")
+    if measured == "dataset-sizes":
         return ""  # which depend on nothing else
+    axes = row_keys(grid) if measured else cell_keys(grid)
     seen = " ".join([*table.row_keys, table.column_key if not table.blocks else grid["report"]["columns"]]).split()
-    values = {key: report.cells[key].unique() for key in cell_keys(grid) if key not in seen and key in report.cells}
+    values = {key: report.cells[key].unique() for key in axes if key not in seen and key in report.cells}
     names = Names.of_grid(grid)
     alike = {key: found[0] for key, found in values.items() if len(found) == 1}
     alike = {key: value for key, value in alike.items() if value not in ("-", UNWRAPPED)}
