@@ -406,7 +406,8 @@ class GridSpec(Part):
         check_names(layout.names, [*layout.rows, layout.columns], values)
         if layout.printed:
             check_axes(layout.printed, layout.rows, layout.columns, values)
-            check_names(layout.printed.names, layout.printed.axes(layout.rows, layout.columns), values)
+            axes = [*layout.printed.axes(layout.rows, layout.columns), "metric"]
+            check_names(layout.printed.names, axes, values | {"metric": [layout.metric, *layout.metrics]})
         return self
 
     def _values(self) -> dict[str, list[Any]]:

@@ -9,8 +9,8 @@ say whether a row of Table 6 with exchange is of one encoder, or of one client's
 
 - By client, which the table shows: row f_e1 is the first client's images, through f_e2, and its numbers are "fe2-exchange". At
   the paper's budget on Fashion-MNIST these are 0.2725 and 0.0650 (published 0.2345, 0.0657), of row f_e2 0.0487 and 0.0810
-  (0.0292, 0.0816). So exchanging raises the classification loss tenfold and more ("10 times or even 40 times"), and on MNIST the
-  reconstruction loss by 11 % and 7 % ("only 2%"). In Table 7 f_e2 has 0.2456 on the images of both.
+  (0.0292, 0.0816). So exchanging raises the classification loss tenfold and more ("10 times or even 40 times"), and on MNIST
+  the reconstruction loss by 11 % and 7 % ("only 2%"). In Table 7 f_e2 has 0.2456 on the images of both.
 - By encoder: row f_e1 would be f_e1 on the second client's images, 0.0487 and 0.0810, and row f_e2 0.2725 and 0.0650: all four
   numbers are far from the published ones. On MNIST exchanging would change the reconstruction loss by -29 % and +66 %.
 """
