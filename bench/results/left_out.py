@@ -4,10 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 SETTINGS: dict[str, Any] = {"weights": "none"}
+_OF_STAGE_3: dict[str, Any] = {"classifier_weighting": "uniform"}
 # Method -> those of its options that came later, and their defaults.
 OPTIONS: dict[str, dict[str, Any]] = {
     "moon": {"global_model_mode": "train"},
-    "fedconcat-id": {"noise_moves_statistics": False},
+    "fedconcat-id": {"noise_moves_statistics": False, "inference_round": "first", **_OF_STAGE_3},
+    **dict.fromkeys(
+        (
+            *("fedconcat", "fedconcat-ib", "dp-fedconcat", "random-clusters"),
+            *("fedconcat-ifca", "fedconcat-fedsoft", "fedconcat-fesem"),
+        ),
+        _OF_STAGE_3,
+    ),
 }
 
 

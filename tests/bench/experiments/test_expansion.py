@@ -80,6 +80,15 @@ def test_moon_tries_more_values_on_svhn_than_on_cifar10():
     assert tried == {"cifar10": {1, 5}, "svhn": {0.001, 0.01, 0.1, 1, 5}}
 
 
+def test_clients_with_one_label_are_a_grid():
+    """Appendix A.3 of FedConcat: the settings of Table 1 under #C = 1."""
+    cells = expand(load_grid("paper_appendix_a3"), "paper")
+    assert {cell.config.partition for cell in cells} == {"label-1"} and len({cell.dataset for cell in cells}) == 3
+    first = next(cell for cell in expand(load_grid("paper_table1"), "paper") if cell.setting("algorithm") == "fedavg")
+    same = next(cell for cell in cells if cell.setting("algorithm") == "fedavg")
+    assert same.config.model_copy(update={"partition": "label-2"}) == first.config
+
+
 def test_a_budget_may_replace_the_values_of_an_axis():
     grid = load_grid("paper_figure7")
     rounds = {}
