@@ -159,7 +159,7 @@ def test_every_method_stands_in_the_table_with_its_options_and_their_defaults():
     assert rows.keys() == algorithms.REGISTRY.keys()
     shown = {name: re.findall(r"`(\w+)` \(([^)]*)\)", options) for name, (options, _) in rows.items()}
     groups = {
-        "stages as `fedconcat`": dict(shown["fedconcat"][:8]),
+        "stages as `fedconcat`": dict(shown["fedconcat"][:9]),
         "calibration as `ccvr`": {key: value for key, value in shown["ccvr"] if key in CALIBRATION},
     }
     for name, (options, _) in rows.items():
