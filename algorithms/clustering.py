@@ -24,7 +24,12 @@ _LARGEST_K = 20  # that the elbow rule considers
 
 def cluster_seed(task) -> int:
     """The seed of everything random about the clusters of a task, below 2^32."""
-    return seed_for(task.seed, "clusters") % 2**32
+    return seed_of_clusters(task.seed)
+
+
+def seed_of_clusters(seed: int) -> int:
+    """The same for the seed of a run."""
+    return seed_for(seed, "clusters") % 2**32
 
 
 def too_many_clusters(num_clusters: NumClusters, config) -> list[str]:
@@ -94,8 +99,12 @@ def elbow(points: np.ndarray, seed: int) -> int:
     Differs from the paper, which names the elbow rule without saying how it is read off: K = 1..20, both axes scaled to
     [0, 1] (section 8 of FedConcat's digest).
     """
-    most = min(_LARGEST_K, len(points))
-    return elbow_of([k_means(points, number, seed)[2] for number in range(1, most + 1)])
+    return elbow_of(inertias(points, seed))
+
+
+def inertias(points: np.ndarray, seed: int) -> list[float]:
+    """The sums of squared distances to centroids for K = 1, 2, ..., as far as the elbow rule looks; arguments of `k_means`."""
+    return [k_means(points, number, seed)[2] for number in range(1, min(_LARGEST_K, len(points)) + 1)]
 
 
 def elbow_of(inertias: list[float]) -> int:

@@ -21,6 +21,7 @@ from bench.models.concat import classifier_part, concatenate, encoder_part, with
 ClassifierInit = Literal["random", "clusters"]
 CacheFeatures = Literal["equivalent", "always", "never"]
 EncoderMode = Literal["train", "eval"]
+ClassifierWeighting = Literal["uniform", "examples"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Concatenation(Algorithm):
     mean. There is no model to evaluate before the first classifier round.
 
     Differs from the paper: the mean of the classifiers is unweighted, as in the reference code, also where a client has too
-    few examples for all steps; Algorithm 1 averages them as FedAvg does, by their number of examples.
+    few examples for all steps; line 15 of Algorithm 1 averages them as FedAvg does, which is `classifier_weighting` "examples".
 
     Differs from the paper: encoders stay in training mode and see newly augmented images in every round, as in the
     reference code; the paper says that features are computed once. Where that is the same, it is what happens.
@@ -50,6 +51,7 @@ class Concatenation(Algorithm):
         stage3_encoder_mode: in "train" mode the encoders drop out, and their running statistics go on moving from client
             to client; in "eval" mode they are fixed.
         classifier_weight_decay: of the classifier rounds; the setting `weight_decay` is that of the encoder rounds.
+        classifier_weighting: weights of the mean of the classifiers: "uniform", or numbers of "examples".
     """
 
     num_clusters: NumClusters = 5
@@ -60,6 +62,7 @@ class Concatenation(Algorithm):
     cache_features: CacheFeatures = "equivalent"
     stage3_encoder_mode: EncoderMode = "train"
     classifier_weight_decay: float = 1e-5
+    classifier_weighting: ClassifierWeighting = "uniform"
 
     def __post_init__(self):
         if isinstance(self.num_clusters, str):
@@ -73,6 +76,7 @@ class Concatenation(Algorithm):
         one_of("cache_features", self.cache_features, get_args(CacheFeatures))
         one_of("stage3_encoder_mode", self.stage3_encoder_mode, get_args(EncoderMode))
         at_least("classifier_weight_decay", self.classifier_weight_decay, 0)
+        one_of("classifier_weighting", self.classifier_weighting, get_args(ClassifierWeighting))
 
     def first_stage(self) -> Any:
         """The method that trains the encoders: an `Algorithm` that also has `cluster_models(task, state)`, params and
@@ -88,8 +92,13 @@ class Concatenation(Algorithm):
     def validate(self, config) -> list[str]:
         return too_many_clusters(self.num_clusters, config)
 
+    @property
+    def first_rounds(self) -> int:
+        """Rounds of the first stage."""
+        return self.encoder_rounds
+
     def num_rounds(self, settings) -> int:
-        return self.encoder_rounds + self.classifier_rounds
+        return self.first_rounds + self.classifier_rounds
 
     def init(self, task) -> State:
         if "classifier" not in task.model.layers():
@@ -105,10 +114,10 @@ class Concatenation(Algorithm):
             return {**self._classifier_round(task, state), "round": state["round"] + 1}
         first = self.first_stage().step(self._encoding(task), state["first"])
         state = {"round": state["round"] + 1, "first": first, "spent": first["spent"]}
-        return self._concatenated(task, state) if state["round"] == self.encoder_rounds else state
+        return self._concatenated(task, state) if state["round"] == self.first_rounds else state
 
     def deploy(self, task, state: State, client_ids: Tensor) -> Deployed | None:
-        if "first" in state or (self.classifier_rounds and state["round"] == self.encoder_rounds):
+        if "first" in state or (self.classifier_rounds and state["round"] == self.first_rounds):
             return None
         model, features = self._model(task, state), None
         if not self._moving(task) and task.federation.noise_levels is None:
@@ -116,7 +125,7 @@ class Concatenation(Algorithm):
         return Deployed(model, state["params"], state["buffers"], False, features)
 
     def has_model(self, config, round: int) -> bool:
-        return round >= self.encoder_rounds + min(1, self.classifier_rounds)
+        return round >= self.first_rounds + min(1, self.classifier_rounds)
 
     def deployed_model(self, task):
         return concatenate(task.model, self._count(task))
@@ -136,7 +145,7 @@ class Concatenation(Algorithm):
         return self.first_stage().traffic(self._encoding(task)) + once + round(later)
 
     def workload(self, settings, num_examples: int) -> int:
-        first = self.first_stage().workload(replace(settings, rounds=self.encoder_rounds), num_examples)
+        first = self.first_stage().workload(replace(settings, rounds=self.first_rounds), num_examples)
         return first + self.classifier_rounds * self._visited(settings, num_examples)
 
     def outlines(self, task) -> list[State]:
@@ -159,8 +168,8 @@ class Concatenation(Algorithm):
         return {key: _rounded(leaf.tolist()) for key, leaf in found.items()}
 
     def _encoding(self, task):
-        """The task of the encoder rounds."""
-        return replace(task, settings=replace(task.settings, rounds=self.encoder_rounds))
+        """The task of the first stage."""
+        return replace(task, settings=replace(task.settings, rounds=self.first_rounds))
 
     # The change of stages
 
@@ -199,10 +208,14 @@ class Concatenation(Algorithm):
             )
             trained.append(mapped.result.update)
             buffers = tree.row(mapped.buffers, 0) if stateful else buffers
-        mean = tree.map(lambda *parts: torch.cat(parts).mean(0), *trained)
+        all_of_them = tree.map(lambda *parts: torch.cat(parts), *trained)
+        if self.classifier_weighting == "examples":
+            mean = tree.weighted_mean(all_of_them, cohort.weights)
+        else:
+            mean = tree.map(lambda leaf: leaf.mean(0), all_of_them)
         num_bytes = len(cohort.ids) * tree.num_bytes(before)
         once = 0
-        if state["round"] == self.encoder_rounds:  # every client of the population needs the encoders once
+        if state["round"] == self.first_rounds:  # every client of the population needs the encoders once
             once = task.population * tree.num_bytes([encoder_part(state["params"]), state["buffers"]])
         examples = sum(self._visited(task.settings, size) for size in task.sizes(cohort.ids))
         return {

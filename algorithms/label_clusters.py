@@ -46,6 +46,7 @@ class LabelClusters(Algorithm):
             means of their clusters, or None if they are as they were; set exactly if the clusters are found after the first
             round.
         cluster_init: whether all clusters start from the "common" initial model or from "independent" ones.
+        anew: whether clusters that were found after a first round start from initial models, instead of the means of it.
     """
 
     base: Algorithm
@@ -53,6 +54,7 @@ class LabelClusters(Algorithm):
     reported: Callable[[Any], Tensor] | None = None
     inferred: Inferred | None = None
     cluster_init: ClusterInit = "common"
+    anew: bool = False
 
     def init(self, task) -> State:
         if self.inferred:
@@ -135,7 +137,7 @@ class LabelClusters(Algorithm):
             own = task.restrict(members)
             cohort = own.cohort(torch.arange(len(members)))
             after = base.conclude(own, model, cohort, read_rows(results, members))
-            models[name] = {**after, "round": 1}
+            models[name] = model if self.anew else {**after, "round": 1}
             spent = {key: spent[key] + after["spent"][key] for key in spent}
         return {**state, "models": models, "spent": spent}
 

@@ -27,6 +27,7 @@ from bench.simulation.task import Cohort, Task
 from datasets import transforms
 from datasets.info import DatasetInfo
 from reports import api
+from reports.published.lookup import papers
 from tests.algorithms import test_contract
 from tests.datasets.test_loaders import random_images, write_folders
 from tests.support import architecture, manual, method_files
@@ -56,6 +57,11 @@ def files(tmp_path, monkeypatch):
     for name, content in manual.named_files().items():
         (tmp_path / name).write_text(content)
     return tmp_path
+
+
+def test_the_readme_names_every_paper_that_has_grids():
+    (sentence,) = re.findall(r"which tables and figures of [^.]* are grids here", README.read_text())
+    assert {paper for paper in papers() if paper not in sentence.lower()} == set()
 
 
 # Commands
@@ -153,7 +159,7 @@ def test_every_method_stands_in_the_table_with_its_options_and_their_defaults():
     assert rows.keys() == algorithms.REGISTRY.keys()
     shown = {name: re.findall(r"`(\w+)` \(([^)]*)\)", options) for name, (options, _) in rows.items()}
     groups = {
-        "stages as `fedconcat`": dict(shown["fedconcat"][:8]),
+        "stages as `fedconcat`": dict(shown["fedconcat"][:9]),
         "calibration as `ccvr`": {key: value for key, value in shown["ccvr"] if key in CALIBRATION},
     }
     for name, (options, _) in rows.items():

@@ -262,7 +262,7 @@ def describe(
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
     with explained():
         import datasets
-        from bench.cli.listing import cost_table, disk_table
+        from bench.cli.listing import cost_table, disk_table, heads_in_words
         from bench.execution.resources import Machines, Resources
         from bench.experiments.selection import select_cells
         from bench.experiments.spec import ExperimentSpec
@@ -275,6 +275,8 @@ def describe(
         name_damaged(store)
         console.print(cost_table(spec.label, cells, store))
         console.print(disk_table(cells, of, store, Machines(Resources()).at_once))
+        if heads := heads_in_words(cells, of, store):
+            say(heads)
         if of.is_searched(budget):
             say("Not counted: the searches on validation data that come before, which run --dry-run names.")
 

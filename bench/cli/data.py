@@ -83,6 +83,35 @@ def show(
             say(f"Saved: {plot}")
 
 
+@app.command()
+def elbow(
+    dataset: str,
+    partition: str,
+    clients: Annotated[int, typer.Option(min=1, help="Size of the population.")] = 40,
+    seed: Annotated[int, typer.Option(min=0, help="Of the partition and of K-means, as in a run.")] = 0,
+    image_size: SizeOption = None,
+    data_dir: given.DataOption = None,
+) -> None:
+    """Print the clustering loss of clients' label distributions for each number of clusters, and the number at its elbow, which
+    FedConcat has with num_clusters=elbow."""
+    with explained():
+        import datasets
+        from algorithms.clustering import elbow_of, inertias, seed_of_clusters
+        from datasets import partitions
+        from datasets import show as pictures
+
+        dealt = partitions.parse(partition)
+        images = datasets.load(dataset, data_dir, image_size=_size(image_size))
+        counts = pictures.tables(dealt, images, clients, seed)["training"].drop(columns="total").to_numpy("float32")
+        shares = (counts / counts.sum(1, keepdims=True)).astype(float)  # in single precision, as clients report them
+        curve = inertias(shares, seed_of_clusters(seed))
+        best = elbow_of(curve)
+        typer.echo("K   sum of squared distances")
+        for number, loss in enumerate(curve, start=1):
+            typer.echo(f"{number:<3} {loss:.4f}{'  <- elbow' * (number == best)}")
+        typer.echo(f"K = {best}: the largest distance below the line between both ends, each axis from 0 to 1.")
+
+
 def _size(text: str | None):
     """Value of `--image-size`."""
     from datasets.image_size import read_image_size

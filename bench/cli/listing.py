@@ -78,6 +78,23 @@ def cost_table(title: str, cells: list[Cell], store: Store) -> Group:
     return Group(Text(title, "table.title"), table, Text(_CAPTION, "table.caption"))
 
 
+def heads_in_words(cells: list[Cell], grid: GridSpec, store: Store) -> str:
+    """What heads on frozen encoders cost, which the table of a grid is about; "" for other grids."""
+    from bench.experiments.cost import heads_to_train
+    from bench.measurements.specs import probes_of, result_of
+
+    measured = grid.report.measured.model_dump() if grid.report.measured else {"kind": ""}
+    if measured["kind"] != "encoder-heads":
+        return ""
+    count, visited, done = 0, 0, 0
+    for cell in {cell.id: cell for cell in cells}.values():
+        heads, examples = heads_to_train(cell.config, measured["examples"])
+        count, visited = count + heads, visited + examples
+        done += heads * all(result_of(store, cell.id, probe) for probe in probes_of(measured, cell.config.rounds))
+    millions = f"{_millions(visited)} M examples" if visited else "? examples"
+    return f"Not counted above: {count} heads on frozen encoders, trained once the runs are done ({done} done), {millions}."
+
+
 def disk_table(cells: list[Cell], grid: GridSpec, store: Store, at_once: int) -> Table:
     """One line for each value of `--keep-state`.
 

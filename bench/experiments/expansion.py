@@ -157,7 +157,7 @@ def _axes(
     grid: GridSpec, budget: Budget, overrides: Mapping[str, Any], seeds: Sequence[int] | None
 ) -> dict[str, list[Any]]:
     """Axis -> values; the last one is the seed."""
-    axes = {key: values for key, values in grid.axes.items() if key != "seed"}
+    axes = {key: values for key, values in (grid.axes | budget.axes).items() if key != "seed"}
     axes["seed"] = list(seeds or budget.seeds or grid.axes.get("seed", [0]))
     return {key: [overrides[key]] if key in overrides else values for key, values in axes.items()}
 

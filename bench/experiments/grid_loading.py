@@ -10,6 +10,7 @@ from bench.experiments import figure_schema, grid_files
 from bench.experiments.axis_values import validate_values
 from bench.experiments.figure_schema import Part
 from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning, Variant
+from bench.experiments.labels import ABSENT
 from bench.experiments.names_schema import Printed
 from bench.files import file_name
 
@@ -90,7 +91,7 @@ def _extended(name: str, content: dict) -> dict:
 def _inherited(layout: dict, axes: dict) -> dict:
     """What a grid with these axes inherits of a report."""
     names = {
-        axis: {id: name for id, name in own.items() if id in map(str, axes.get(axis) or ())}
+        axis: {id: name for id, name in own.items() if str(id) in map(str, [*(axes.get(axis) or ()), ABSENT])}
         for axis, own in layout.get("names", {}).items()
     }
     return {key: value for key, value in layout.items() if key != "printed"} | ({"names": names} if names else {})

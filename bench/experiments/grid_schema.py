@@ -101,6 +101,7 @@ class Budget(Part):
     Attributes:
         tuning: which points of the tuning sets: all, the named one, or the first.
         seeds: replaces the grid's seeds.
+        axes: replaces the values of these axes of the grid.
         min_clients: the population becomes max(min_clients, number of classes).
         train_examples_per_client: trains on a stratified subset of this many examples per client.
         first_clients: where the clients are those of the data (partition `natural`), only the first so many, if there are more.
@@ -110,6 +111,7 @@ class Budget(Part):
 
     tuning: Literal["all", "named", "first"] = "all"
     seeds: list[int] | None = None
+    axes: dict[str, Values] = {}
     min_clients: int | None = None
     train_examples_per_client: int | None = None
     first_clients: int | None = None
@@ -399,12 +401,20 @@ class GridSpec(Part):
         return self
 
     @model_validator(mode="after")
+    def _budgets_replace_axes_that_there_are(self) -> "GridSpec":
+        known = [key for key in self.axes if key != "seed"]
+        for name, budget in self.budgets.items():
+            require_known(f"axis of the budget {name}", budget.axes, known)
+        return self
+
+    @model_validator(mode="after")
     def _names_are_of_what_it_has(self) -> "GridSpec":
         layout, values = self.report, self._values()
         check_names(layout.names, [*layout.rows, layout.columns], values)
         if layout.printed:
             check_axes(layout.printed, layout.rows, layout.columns, values)
-            check_names(layout.printed.names, layout.printed.axes(layout.rows, layout.columns), values)
+            axes = [*layout.printed.axes(layout.rows, layout.columns), "metric"]
+            check_names(layout.printed.names, axes, values | {"metric": [layout.metric, *layout.metrics]})
         return self
 
     def _values(self) -> dict[str, list[Any]]:
@@ -413,7 +423,7 @@ class GridSpec(Part):
         parts = [self.settings, *(condition.set for condition in self.conditions)]
         for budget in self.budgets.values():
             parts += [budget.settings, *(condition.set for condition in budget.conditions)]
-        given = [self.axes, *(one.options for one in self.tuning)]
+        given = [self.axes, *(one.options for one in self.tuning), *(budget.axes for budget in self.budgets.values())]
         for part in [*given, *({key: [value] for key, value in part.items()} for part in parts)]:
             for key, values in part.items():
                 found.setdefault(key, []).extend(values)
@@ -472,7 +482,7 @@ class GridSpec(Part):
             if tuning["chosen_on"] == "test":  # all that there was
                 del tuning["chosen_on"]
         # Keys that budgets did not always have are left out where they say nothing: stored grids keep their digest.
-        later = {"first_clients", "whole_cycles"} - self.budgets[budget].model_fields_set
+        later = {"axes", "first_clients", "whole_cycles"} - self.budgets[budget].model_fields_set
         parts |= {"budget": self.budgets[budget].model_dump(exclude=later), "axes": sorted(self.axes)}
         parts |= {"rows": self.report.rows, "columns": self.report.columns}
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]

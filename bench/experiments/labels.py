@@ -6,6 +6,7 @@ from typing import Any
 from bench.results.left_out import spell_out
 
 UNWRAPPED = "none"  # on the axis `wrapper`: the method as it is
+ABSENT = "-"  # on the axis of an option: methods that do not have it
 HEADINGS = "axes"  # among the names that a grid gives: those of the axes themselves
 
 

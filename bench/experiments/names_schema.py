@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
+from bench.config.schema import SETTINGS
 from bench.errors import require_known
 from bench.experiments.figure_schema import Part
-from bench.experiments.labels import HEADINGS, contender
+from bench.experiments.labels import ABSENT, HEADINGS, contender
 
 
 def _with_texts_as_keys(given: Any) -> Any:
@@ -32,9 +33,14 @@ class Printed(Part):
 
     Attributes:
         rows, columns: axes; none for those of the report.
-        names: those of this table alone. Rows and columns stand in the order in which their axis names them.
+        names: those of this table alone, and of its metrics (axis `metric`). Rows and columns stand in the order in which their
+            axis names them.
         without: axis of the report -> its values that the published table does not have.
+        over: a heading over all columns.
+        best_other: heading of one column for the best of all that are not the paper's own methods; "" for a column of each.
+        std: whether stds are printed; none for as in the paper's others.
         bold: what is bold in this table, as in `reports.published.printing`; none for what is in the paper's others.
+        where: what cells are of where their names do not say it, a clause of the caption at all budgets.
         caption: what the published caption says besides, in a sentence; left out at budgets other than the paper's.
     """
 
@@ -42,7 +48,11 @@ class Printed(Part):
     columns: str = ""
     names: OwnNames = {}
     without: dict[str, list[Any]] = {}
+    over: str = ""
+    best_other: str = ""
+    std: bool | None = None
     bold: Literal["best", "own", "none"] | None = None
+    where: str = ""
     caption: str = ""
 
     def axes(self, rows: Sequence[str], columns: str) -> list[str]:
@@ -91,8 +101,10 @@ def check_names(
         require_known("axis in names", [axis], [HEADINGS, *axes])
         known = [*axes] if axis == HEADINGS else [*_ids(axis, values)]
         if known:
-            require_known(f"value of {axis} in names", own, known)
-        twice = [name for name in own.values() if name and [*own.values()].count(name) > 1]
+            require_known(f"value of {axis} in names", [id for id in own if id != ABSENT or axis in SETTINGS], known)
+        # What begins with a plus is read with the row above.
+        told_apart = [name for name in own.values() if name and not name.startswith("+")]
+        twice = [name for name in told_apart if told_apart.count(name) > 1]
         if twice:
             raise ValueError(f"names call two values of {axis} {twice[0]!r}; give each a name of its own.")
 

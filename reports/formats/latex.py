@@ -101,10 +101,16 @@ def _points(table: Table, size: float, gap: int) -> float:
         size: points of an em, of the design size that LaTeX takes.
         gap: \\tabcolsep in points.
     """
-    rows = [[_ems(name.latex) for name in (*table.row_headings, *table.titles)]]
+    titles = map(escape, table.columns) if table.blocks else _latex(table.titles)
+    rows = [[*map(_ems, (*_latex(table.row_headings), *titles))]]
     for row in table.rows:
         rows.append([*(_ems(name.latex) for name in table.labels(row)), *map(_widest, row.cells)])
-    return sum(size * max(column) + 2 * gap for column in zip(*rows, strict=True))
+    widths = [size * max(column) + 2 * gap for column in zip(*rows, strict=True)]
+    first, beyond = len(table.row_keys), 0.0
+    for heading, count in table.blocks:
+        beyond += max(0, size * _ems(heading.latex) + 2 * gap - sum(widths[first : first + count]))
+        first += count
+    return sum(widths) + beyond
 
 
 def _widest(cell: Cell | None) -> float:
@@ -150,17 +156,18 @@ def _float(table: Table, caption: str, label: str, notes: Sequence[str], place: 
 
 
 def _head(table: Table) -> list[str]:
-    """The headings: of several metrics, the names of the columns span those of the metrics."""
+    """The headings: of several metrics, the names of the columns span those of the metrics; or one spans all columns."""
     rows = _latex(table.row_headings)
-    if not table.blocks:
+    if not (table.blocks or table.over):
         return [_line([*rows, *_latex(table.titles)])]
+    columns = map(escape, table.columns) if table.blocks else _latex(table.titles)
     spans, rules, first = [], [], len(rows) + 1
-    for heading, count in table.blocks:
+    for heading, count in table.blocks or [(table.over, len(table.columns))]:
         spans.append(rf"\multicolumn{{{count}}}{{c}}{{{heading.latex}}}")
         rules.append(rf"\cmidrule(lr){{{first}-{first + count - 1}}}")
         first += count
     above = _line([*[""] * len(rows), *spans])
-    return [above, "".join(rules), _line([*rows, *map(escape, table.columns)])]
+    return [above, "".join(rules), _line([*rows, *columns])]
 
 
 def _within(notes: Sequence[str]) -> list[str]:

@@ -56,6 +56,6 @@ def printed_of(grid: Mapping[str, Any]) -> Mapping[str, Any]:
 def printing_of(grid: Mapping[str, Any]) -> Printing:
     """How the published table is printed that an expanded grid mirrors; one decimal and the best in bold for a grid of one's
     own."""
-    mirrors, bold = grid["mirrors"], printed_of(grid).get("bold")
+    mirrors, printed = grid["mirrors"], printed_of(grid)
     printing = PRINTING.get(mirrors["paper"], Printing()) if mirrors else Printing()
-    return replace(printing, bold=bold) if bold else printing
+    return replace(printing, **{key: printed[key] for key in ("bold", "std") if printed.get(key) is not None})

@@ -72,6 +72,7 @@ class Table:
         title: of a table beside the report's main one (chosen hyper-parameters, ranks); "" for the main one.
         less_is_better: for each column, or () where that is so of none.
         names: what ids of rows and columns are called.
+        over: a heading over all columns, which only LaTeX prints; None without one.
         merged: whether also Markdown prints outer labels once per block.
     """
 
@@ -84,6 +85,7 @@ class Table:
     title: str = ""
     less_is_better: tuple[bool, ...] = ()
     names: Names = field(default_factory=Names)
+    over: Name | None = None
     merged: bool = False
 
     @property

@@ -19,7 +19,7 @@ _METRICS = {
     "encoder-heads": {"cls_loss": ("Classification loss", ".4f"), "rec_loss": ("Reconstruction loss", ".4f")},
     "dataset-sizes": {"n_train": ("#Training", ",.0f"), "n_test": ("#Test", ",.0f"), "n_classes": ("#Classes", ",.0f")},
 }
-# What one run has several rows of: name of the row's values, which is that of its published numbers -> labels.
+# What one run has several rows of: name of the row's published numbers -> labels.
 _HEADS = {
     "exchange": {
         "fe1-own": {"encoder": "f_e1", "exchange": "no"},
@@ -29,6 +29,8 @@ _HEADS = {
     },
     "pooled": {name: {"encoder": f"f_{name[1:]}"} for name in ("fe1", "fe2", "favg", "fe")},
 }
+# Published row -> the measured one that it shows: a row is of one client's images (see `bench.measurements.encoders`).
+_MEASURED_AS = {"fe1-exchange": "fe2-exchange", "fe2-exchange": "fe1-exchange"}
 _PUBLISHED_AS = {"favg": "fedavg", "fe": "fedconcat", "": ""}  # the other rows are those of local models
 
 
@@ -92,7 +94,7 @@ def arrange(
 
 
 def _rows_of_a_run(grid: dict) -> dict[str, dict[str, str]]:
-    """Name of a row's values -> its labels, for each row that the table has of one run."""
+    """Name of a row's published numbers -> its labels, for each row that the table has of one run."""
     measured = grid["report"]["measured"]
     return _HEADS[measured["examples"]] if measured["kind"] == "encoder-heads" else {"": {}}
 
@@ -102,7 +104,7 @@ def _cells(grid: dict, runs: pd.DataFrame, found: dict[str, dict], keys: list[st
     frames, measured = [], grid["report"]["measured"]["kind"]
     for name, labels in _rows_of_a_run(grid).items():
         for metric in _METRICS[measured]:
-            scores = {run: result["values"][name][metric] for run, result in found.items()}
+            scores = {run: result["values"][_MEASURED_AS.get(name, name)][metric] for run, result in found.items()}
             score = runs["run"].map(scores).astype(float)
             lines = runs.assign(
                 **labels,

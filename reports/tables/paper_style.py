@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.experiments.labels import contender
+from bench.experiments.labels import UNWRAPPED, contender
 from bench.results.metrics import ACCURACIES, METRICS
 from reports.published.printing import Printing, printed_of, printing_of
 from reports.tables import measured as measured_tables
-from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, contest_keys, label, split_of
+from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, contest_keys, label, row_keys, split_of
 from reports.tables.footnotes import ROUNDS_OF
 from reports.tables.layout import NOT_REACHED, Cell, Table, arrange, caveats_of, side_by_side, which_seeds
-from reports.tables.names import Names
+from reports.tables.names import Name, Names
 from reports.tables.report import Report
 from reports.tables.significance import contenders, mark_best, merits
 from reports.tables.tuning_notes import search_in_words
 
 _MARKS, _ABSENT = "†‡§¶", "–"
+_BEST_OTHER = "best-other"  # id of a column
 
 
 def as_printed(report: Report, grid: dict) -> Report:
@@ -41,7 +42,7 @@ def as_printed(report: Report, grid: dict) -> Report:
     else:
         layout = _printed_layout(grid)
         tables = tuple(_table(of, grid, layout, printing) for _, of in cells.groupby("metric", sort=False))
-    combined = side_by_side(tables) if report.combined else None
+    combined = _combined(tables, grid) if report.combined else None
     shown = (combined,) if combined else tables
     marks = _marks(shown)
     return replace(
@@ -56,6 +57,24 @@ def as_printed(report: Report, grid: dict) -> Report:
         choices=(),
         standings=(),
     )
+
+
+def _combined(tables: Sequence[Table], grid: dict) -> Table:
+    """The tables side by side, with the names of their metrics; the reference has a hyphen where a metric compares with it."""
+    combined, metrics = side_by_side(tables), [table.metric for table in tables]
+    own = printed_of(grid).get("names", {}).get("metric", {})
+    titles = [own.get(metric, METRICS[metric].title) for metric in metrics] * len(combined.blocks)
+    relative = [METRICS[metric].relative for metric in metrics] * len(combined.blocks)
+    rows = (
+        replace(
+            row,
+            cells=tuple(
+                Cell("-") if cell is None and of else cell for cell, of in zip(row.cells, relative, strict=True)
+            ),
+        )
+        for row in combined.rows
+    )
+    return replace(combined, columns=tuple(titles), rows=tuple(rows))
 
 
 def _check_axes(grid: dict) -> None:
@@ -106,6 +125,7 @@ def _marked(table: Table, marks: dict[tuple[str, ...], str]) -> Table:
 def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printing) -> str:
     """What the numbers are, without what the title says."""
     cells, parts, bold = report.cells, [], ""
+    about = [_alike(report, tables[0], grid), printed_of(grid).get("where", "")]
     if not grid["report"].get("measured"):
         parts = [*_what(report, grid), _over_seeds(cells, grid, printing.std)]
         if any(cell and cell.best for table in tables for row in table.rows for cell in row.cells):
@@ -116,9 +136,23 @@ def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printi
         published = ", as published" * bool(grid["mirrors"] and not cells["searched"].any())
         parts.append(f"hyper-parameters chosen on {chosen_on}{published}")
     budget = _budget(grid)
-    facts = "; ".join(filter(None, [*parts, bold, budget]))
+    facts = "; ".join(filter(None, [*about, *parts, bold, budget]))
     caption = "" if budget else printed_of(grid).get("caption", "")
     return " ".join(filter(None, [facts and f"{facts[0].upper()}{facts[1:]}.", caption]))
+
+
+def _alike(report: Report, table: Table, grid: dict) -> str:
+    """What all cells have in common on the axes that the table does not show: "CIFAR-10, #C = 2"."""
+    measured = (grid["report"].get("measured") or {}).get("kind")
+    if measured == "dataset-sizes":
+        return ""  # which depend on nothing else
+    axes = row_keys(grid) if measured else cell_keys(grid)
+    seen = " ".join([*table.row_keys, table.column_key if not table.blocks else grid["report"]["columns"]]).split()
+    values = {key: report.cells[key].unique() for key in axes if key not in seen and key in report.cells}
+    names = Names.of_grid(grid)
+    alike = {key: found[0] for key, found in values.items() if len(found) == 1}
+    alike = {key: value for key, value in alike.items() if value not in ("-", UNWRAPPED)}
+    return ", ".join(names.title(key, str(value)).plain for key, value in alike.items())
 
 
 def _what(report: Report, grid: dict) -> list[str]:
@@ -225,9 +259,30 @@ def _table(cells: pd.DataFrame, grid: dict, layout: dict, printing: Printing) ->
         raise ValueError(
             f"{grid['grid']} has cells that its published layout ({', '.join(axes)}) cannot tell apart; use the style check."
         )
-    names = names.with_own(printed_of(grid).get("names", {}))
-    shown = arrange(cells.assign(bold=bold), layout, metric, show=lambda cell: _show(cell, printing, names))
-    return replace(shown, names=names, merged=True)
+    printed, cells = printed_of(grid), cells.assign(bold=bold)
+    names = names.with_own(printed.get("names", {}))
+    if heading := printed.get("best_other"):
+        cells, layout = _with_best_other(cells, grid, layout, printing)
+        names = names.with_own({layout["report"]["columns"]: {_BEST_OTHER: heading}})
+    shown = arrange(cells, layout, metric, show=lambda cell: _show(cell, printing, names))
+    over = Name.of(printed["over"]) if printed.get("over") else None
+    return replace(shown, names=names, over=over, merged=True)
+
+
+def _with_best_other(cells: pd.DataFrame, grid: dict, layout: dict, printing: Printing) -> tuple[pd.DataFrame, dict]:
+    """Of all cells of a row that are not of the paper's own methods, the best alone, first and with a column of its own; and
+    the layout with it. It says of how many it is the best if some have no result."""
+    rows, column = layout["report"]["rows"], layout["report"]["columns"]
+    is_own = contenders_of(cells, grid).isin([str(name) for name in (grid["mirrors"] or {}).get("own", ())])
+    others = cells[~is_own]
+    scores = merits(others, cells["metric"].iloc[0], printing.digits).fillna(-np.inf)
+    keys = [others[key] for key in rows]
+    best = others.loc[scores.groupby(keys).idxmax()]
+    counts = (others["done"] > others["missed"]).groupby(keys)
+    some = [f"best of {done}/{of}" * (0 < done < of) for done, of in zip(counts.sum(), counts.size(), strict=True)]
+    few = ["; ".join(filter(None, both)) for both in zip(best["few"], some, strict=True)]
+    found = pd.concat([best.assign(**{column: _BEST_OTHER, "few": few}), cells[is_own]])
+    return found, layout | {"column_order": [_BEST_OTHER, *layout["column_order"]]}
 
 
 def _bold(cells: pd.DataFrame, grid: dict, printing: Printing) -> pd.Series:

@@ -99,6 +99,36 @@ def test_a_classifier_round_takes_three_steps_of_a_client_and_the_plain_mean():
     assert after["spent"]["examples"] - before["spent"]["examples"] == 18 + 4
 
 
+def test_classifiers_may_be_weighed_by_examples_as_in_line_15_of_algorithm_1():
+    """Clients of 20 and 4 examples: 5/6 and 1/6 of their classifiers."""
+    task = toy_task(sizes=(20, 4))
+    options = {"num_clusters": 1, "encoder_rounds": 1, "classifier_rounds": 1}
+    uniform, weighed = FedConcat(**options), FedConcat(**options, classifier_weighting="examples")
+    before = train(uniform, task, 1)
+    both = [
+        uniform.step(task, before)["params"]["classifier.weight"],
+        weighed.step(task, before)["params"]["classifier.weight"],
+    ]
+    first, second = (_classifier_of_one(uniform, task, before, client)["classifier.weight"] for client in (0, 1))
+    torch.testing.assert_close(both[0], (first + second) / 2)
+    torch.testing.assert_close(both[1], (5 * first + second) / 6)
+
+
+def _classifier_of_one(method, task, state, client):
+    """The classifier that a client alone trains in a classifier round."""
+    stage, encoders = method._stage(task, state)
+    classifier = {key: leaf for key, leaf in state["params"].items() if key.startswith("classifier.")}
+    mapped = stage.map_clients(
+        method._train_classifier,
+        stage.cohort(torch.tensor([client])),
+        round=state["round"],
+        params=classifier,
+        buffers=state["buffers"],
+        server=encoders,
+    )
+    return tree.row(mapped.result.update, 0)
+
+
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
 def test_cached_features_give_the_same_numbers_with_fewer_passes(engine, monkeypatch):
     passes = []
@@ -255,6 +285,23 @@ def test_first_round_of_inference_counts_in_the_clusters():
     expected = FedAvg().step(task, FedAvg().step(everybody, FedAvg().init(task)))["params"]
     found = deploy(method, task, train(method, task)).params
     assert torch.equal(found["classifier.weight"], expected["classifier.weight"])
+
+
+def test_a_round_of_inference_before_the_encoder_rounds_leaves_their_start_as_it_was():
+    """Lines 4 to 8 of Algorithm 1. One cluster: the encoder rounds are FedAvg's from its initial model."""
+    task = toy_task(participation=0.6)
+    method = FedConcatID(1, 2, 0, classifier_init="clusters", inference_images=100, inference_round="before")
+    state = train(method, task)
+    assert method.num_rounds(task.settings) == 3 == state["round"]
+    expected = train(FedAvg(), task, 2)
+    found = deploy(method, task, state).params
+    assert torch.equal(found["classifier.weight"], expected["params"]["classifier.weight"])
+    first = replace(task, settings=replace(task.settings, participation=1.0))
+    of_inference = FedAvg().step(first, FedAvg().init(first))["spent"]
+    for key in ("bytes_down", "bytes_up", "examples"):
+        assert state["spent"][key] == expected["spent"][key] + of_inference[key]
+    two = FedConcatID(2, 1, 1, inference_images=100, inference_round="before")
+    assert train(two, task)["round"] == two.num_rounds(task.settings) == 3
 
 
 def test_bias_answers_by_both_formulas():

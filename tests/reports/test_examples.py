@@ -10,9 +10,12 @@ from operator import itemgetter
 from pathlib import Path
 
 import matplotlib.image
+import numpy as np
+import pandas as pd
 import pytest
 
 import algorithms
+from bench.cli import options as given
 from bench.config.resolve import with_options
 from bench.config.schema import RunConfig, run_id
 from bench.experiments.cells import Cell
@@ -98,7 +101,9 @@ def test_commands_of_the_manual_name_exactly_the_committed_runs():
     named, stored = defaultdict(set), {}
     for options in map(manual.check_bench, runs):
         store, is_tuned = Store(ROOT / options["results_dir"]), options["tuned"] == "validation"
-        labels = [label for label in store.grids() if label.startswith(f"{options['grid']}@{options['budget']}")]
+        start, overrides = f"{options['grid']}@{options['budget']}", given.read_set(options["set_"])
+        labels = [label for label in store.grids() if re.match(rf"{re.escape(start)}(\+|$)", label)]
+        labels = [label for label in labels if store.grid(label).get("overrides", {}) == overrides]
         (label,) = [label for label in labels if ("tuned=validation" in label) == is_tuned]
         key = str(store.folder), label
         stored[key], cells = store.grid(label)["cells"], manual.cells_of(options["grid"], options)
@@ -106,7 +111,37 @@ def test_commands_of_the_manual_name_exactly_the_committed_runs():
         named[key] |= {run_id(of_its_time(config, stored[key])) for config in configs}
         assert all(map(store.record, named[key])), options
     assert named == {key: {cell["run"] for cell in cells} for key, cells in stored.items()}
-    assert len(runs) == 11
+    assert len(runs) == 15
+
+
+def test_the_manual_says_which_layer_is_least_similar_in_figure_2_of_ccvr():
+    """CCVR has it that this is the classifier."""
+    store = Store(EXAMPLES / "ccvr")
+    cells = [cell for cell in store.grid("ccvr_figure2@small")["cells"] if cell["partition"] == "dir-0.1"]
+    found = [store.probe(cell["run"], "cka-linear-0015")["result"]["layers"] for cell in cells]
+    by_layer = pd.DataFrame(
+        [
+            {layer: np.mean([row[:i][j] for i, row in enumerate(cka) for j in range(i)]) for layer, cka in one.items()}
+            for one in found
+        ]
+    )
+    mean, std, least = by_layer.mean(), by_layer.std(), [*by_layer.idxmin(axis="columns")]
+    assert mean.idxmin() == "projection1" and least.count("classifier") == 1
+    said = [f"{mean[layer]:.2f}±{std[layer]:.2f}" for layer in ("projection1", "classifier")]
+    manual_says = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    assert "main observation is not confirmed" in manual_says and all(text in manual_says for text in said), said
+
+
+def test_the_manual_has_both_readings_of_table_6_of_fedconcat():
+    store = Store(EXAMPLES / "encoders")
+    (cell,) = store.grid("paper_table6@paper")["cells"]
+    values = store.probe(cell["run"], "encoder-heads-exchange-256-0001")["result"]["values"]
+    loss = {name: f"{of['cls_loss']:.4f}, {of['rec_loss']:.4f}" for name, of in values.items()}
+    lines = (ROOT / "docs" / "reproduction.md").read_text()
+    assert f"| f_e1 | 0.2345, 0.0657 | {loss['fe2-exchange']} | {loss['fe1-exchange']} |" in lines
+    assert f"| f_e2 | 0.0292, 0.0816 | {loss['fe1-exchange']} | {loss['fe2-exchange']} |" in lines
+    table = (store.folder / "reports" / "paper_table6@paper.md").read_text()
+    assert re.search(r"\| f_e1 +\| yes +\| 0\.2725 \(0\.2345, \+0\.0380\) +\| 0\.0650 \(0\.0657, -0\.0007\) ", table)
 
 
 def test_commits_of_the_records_are_in_the_history_or_the_manual_names_them():

@@ -7,6 +7,7 @@ import functools
 import json
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,11 @@ from reports.tables import paper_style, report
 from tests.support.tools import path_of
 
 GOLDEN = Path(__file__).with_name("golden")
-TABLES = ("paper_table1", "paper_table2", "paper_table3", "paper_table13", "ccvr_table1", "ccvr_table2")
+TABLES = (
+    *("paper_table1", "paper_table2", "paper_table3", "paper_table13", "paper_aaai_table2", "paper_aaai_table4"),
+    *("ccvr_table1", "ccvr_table2", "fedcat_table1", "fedcat_table2", "fedcat_table3"),
+    *("fedcollab_table1", "fedcollab_table2"),
+)
 SPREAD = np.array([-1, 0, 1])  # of three seeds, with a sample std of 1
 
 
@@ -39,15 +44,27 @@ def published(name: str) -> report.Report:
     built = report.build(expanded, records).cells
     for cell in built[built["published"].notna()].itertuples():
         runs, std = cell.run_ids.split(), cell.published.spread or 0
-        spread = SPREAD * (1.5**0.5 if expanded["std"] == "population" else 1) if len(runs) == 3 else [0]
+        spread = SPREAD * (1.5**0.5 if expanded["std"] == "population" else 1) if len(runs) == 3 else [0] * len(runs)
         for run, shift in zip(runs, spread, strict=True):
             records[run] = record((float(cell.published.mean) + shift * std) / 100, std / 100)
-    return paper_style.as_printed(report.build(expanded, records), expanded)
+    done = report.build(expanded, records)
+    if name.startswith("fedcollab"):  # whose metrics are of clients
+        done = report.build(expanded, {run: record_of_clients(0.5) for run in records})
+        found = done.cells["published"]
+        mean, std = ([float(getattr(one, key)) if one else np.nan for one in found] for key in ("mean", "std"))
+        done = replace(done, cells=done.cells.assign(mean=mean, std=std))
+    return paper_style.as_printed(done, expanded)
 
 
 def record(accuracy: float, std: float = 0.0) -> dict:
     summary = {value: {"accuracy": accuracy} for value in ("last", "best", "last10")}
-    return {"status": "done", "summary": summary | {"last10_std": {"accuracy": std} if std else {}}}
+    summary |= {"last10_std": {"accuracy": std} if std else {}}
+    return {"status": "done", "summary": summary}
+
+
+def record_of_clients(accuracy: float) -> dict:
+    """Where clients have test data of their own."""
+    return {"status": "done", "summary": {"last": {"own_accuracy": accuracy}}, "client_accuracies": [accuracy] * 20}
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -63,6 +80,65 @@ PRINTED = json.loads(Path(__file__).with_name("fedconcat_tables.json").read_text
 def test_rows_columns_numbers_and_bold_are_those_of_the_paper(number):
     lines = [line for line in markdown.render(published(f"paper_table{number}")).splitlines() if line.startswith("|")]
     assert [[cell.strip() for cell in line[1:-1].split("|")] for line in (lines[0], *lines[2:])] == PRINTED[number]
+
+
+@pytest.mark.parametrize(
+    ("number", "rows"),
+    [
+        (2, ["48.6% 48.9% 44.6%", "51.5% 53.1% 51.8%", "43.7% 47.6% 46.7%", "54.4% 56.7% 56.8%"]),
+        (4, ["54.5% 56.9% 56.5%", "60.4% 62.0% 61.8%", "56.1% 57.7% 56.9%", "63.3% 64.2% 63.7%"]),
+    ],
+)
+def test_the_tables_of_the_proceedings_have_the_best_baseline_and_means_alone(number, rows):
+    lines = [
+        line for line in markdown.render(published(f"paper_aaai_table{number}")).splitlines() if line.startswith("|")
+    ]
+    assert re.findall(r"\w[\w -]*\w", lines[0]) == ["Partition", "Best baseline", "FedConcat", "FedConcat-ID"]
+    assert [" ".join(re.findall(r"[\d.]+%", line)) for line in lines[2:]] == rows
+
+
+def test_the_best_of_the_others_says_of_how_many_it_is(store):
+    store.mirrors |= {"own": ["fedconcat"]}
+    store.report |= {"printed": {"best_other": "Best baseline", "std": False}}
+    for row, moon in (("cifar10 label-2", 0.6), ("cifar10 label-3", None)):
+        store.add(row, "fedavg", [0.5] * 3).add(row, "moon", [moon] * 3).add(row, "fedconcat", [0.55] * 3)
+    lines = paper_of(store)
+    assert lines[1:4] == [
+        "| Dataset | Partition | Best baseline | FedConcat |",
+        "| CIFAR-10 | #C = 2 | **60.0%** | 55.0% |",
+        "| | #C = 3 | 50.0%† | **55.0%** |",
+    ]
+    assert lines[-1] == "- †: best of 1/2."
+
+
+def test_the_tables_of_fedcollab_have_its_metrics_and_no_gain_of_the_reference():
+    text = latex.render(published("fedcollab_table1"))
+    assert r"Method & Acc $\uparrow$ & IPR $\uparrow$ & RSD $\downarrow$ & Acc" in text
+    assert r"Local Train & 86.05 $\pm$ 0.28 & - & - & 38.65" in text and text.count("\n+FEDCOLLAB & ") == 7
+    assert "Local" not in latex.render(published("fedcollab_table2")).partition(r"\begin{tabular}")[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "about"),
+    [
+        ("paper_table2", "CIFAR-10; in percent"),
+        ("paper_table4", "CIFAR-10; in percent"),
+        ("paper_table12", "CIFAR-100; in percent"),
+        ("ccvr_table1", "CIFAR-10; in percent"),
+        ("ccvr_table2", "CIFAR-10 where α is given, CIFAR-100 and CINIC-10 with α = 0.5; in percent"),
+        ("paper_table1", "In percent"),
+    ],
+)
+def test_captions_name_what_all_cells_have_in_common(name, about):
+    assert published(name).facts.startswith(about)
+    assert rf"\caption{{{published(name).title}. {about}" in latex.render(published(name)).replace(r"$\alpha$", "α")
+
+
+def test_captions_name_the_value_of_every_axis_that_the_table_leaves_out(store):
+    store.mirrors = {"paper": "fedconcat", "table": 1}
+    store.report |= {"rows": ["dataset", "partition", "clients"], "printed": {"rows": ["dataset"]}}
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("svhn label-2", "fedavg", [0.5] * 3)
+    assert paper_of(store)[-1].startswith("#C = 2, clients=40; accuracy in percent")
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -12,14 +12,17 @@ import torch
 from typer.testing import CliRunner
 
 import algorithms
+import datasets
 from bench.cli import options
 from bench.cli.app import app
 from bench.cli.console import Output
 from bench.cli.listing import listing, listing_table
+from bench.config.resolve import resolve
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.results.store import Store
+from bench.simulation.build import build_algorithm, build_task
 from tests.support.leaf import write_femnist
 
 ALGORITHM = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "label-2"]
@@ -138,6 +141,30 @@ def test_describe_marks_upper_bounds_and_shows_digits_of_few_examples(bench):
     assert re.fullmatch(r"[\d.]+ to ≤ [\d.]+", fedavg[-1]), "of discriminators, which may stop early"
     _, published = bench(*arguments, "--set", "divergence=published", "--budget", "paper")
     assert "≤ " not in published.partition("trials:")[0]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_data_elbow_prints_the_curve_and_the_number_of_clusters_that_fedconcat_has(seed):
+    asked = ["data", "elbow", "digits", "label-2", "--clients", "12", "--seed", str(seed)]
+    text = CliRunner().invoke(app, asked).output
+    curve = re.findall(r"^(\d+) +(\d+\.\d{4})", text, re.MULTILINE)
+    losses = [float(loss) for _, loss in curve]
+    assert [int(number) for number, _ in curve] == [*range(1, 13)] and losses == sorted(losses, reverse=True)
+    (number,) = re.findall(r"^K = (\d+):", text, re.MULTILINE)
+    assert re.search(rf"^{number} .*<- elbow$", text, re.MULTILINE)
+    setting = {"dataset": "digits", "partition": "label-2", "clients": 12, "seed": seed, "model": "mlp"}
+    config = resolve(setting | {"algorithm": "fedconcat", "num_clusters": "elbow"})
+    started = build_algorithm(config.algorithm).init(build_task(config, datasets.load("digits", None)))
+    assert len(started["first"]["models"]) == int(number)
+
+
+@pytest.mark.parametrize(("grid", "millions"), [("paper_table6", "0.6"), ("paper_table7", "1.2")])
+def test_describe_counts_the_heads_that_are_trained_on_encoders(bench, grid, millions):
+    """Of 50 epochs: Table 6 has 4 classifiers and 4 decoders on 1,500 images each, Table 7 as many on 3,000."""
+    code, text = bench("describe", "--grid", grid)
+    said = f"8 heads on frozen encoders, trained once the runs are done (0 done), {millions} M examples."
+    assert code == 0 and said in text
+    assert "heads on" not in bench("describe", "--grid", "paper_table8")[1]
 
 
 def test_what_is_no_terminal_has_no_width():

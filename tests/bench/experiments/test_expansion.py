@@ -80,6 +80,30 @@ def test_moon_tries_more_values_on_svhn_than_on_cifar10():
     assert tried == {"cifar10": {1, 5}, "svhn": {0.001, 0.01, 0.1, 1, 5}}
 
 
+def test_clients_with_one_label_are_a_grid():
+    """Appendix A.3 of FedConcat: the settings of Table 1 under #C = 1."""
+    cells = expand(load_grid("paper_appendix_a3"), "paper")
+    assert {cell.config.partition for cell in cells} == {"label-1"} and len({cell.dataset for cell in cells}) == 3
+    first = next(cell for cell in expand(load_grid("paper_table1"), "paper") if cell.setting("algorithm") == "fedavg")
+    same = next(cell for cell in cells if cell.setting("algorithm") == "fedavg")
+    assert same.config.model_copy(update={"partition": "label-2"}) == first.config
+
+
+def test_a_budget_may_replace_the_values_of_an_axis():
+    grid = load_grid("paper_figure7")
+    rounds = {}
+    for budget in ("paper", "small", "smoke"):
+        cells = select(expand(grid, budget), {"algorithm": ["fedconcat"]})
+        rounds[budget] = sorted({cell.setting("encoder_rounds") for cell in cells})
+    assert rounds == {"paper": [31, 50, 100], "small": [7, 10, 20], "smoke": [1, 2, 4]}
+    given = expand(grid, "smoke", overrides={"encoder_rounds": 3})
+    assert {cell.setting("encoder_rounds") for cell in given} == {None, 3}
+    settings = {"axes": {"algorithm": ["fedavg"], "dataset": ["digits"], "seed": [0]}, "settings": {"partition": "iid"}}
+    for axis in ("algoritm", "seed"):
+        with pytest.raises(ConfigError, match=f"Unknown axis of the budget few '{axis}'"):
+            make_grid("mine", settings | {"budgets": {"few": {"axes": {axis: [1]}}}})
+
+
 @pytest.mark.parametrize("name", grid_files.names())
 @pytest.mark.parametrize("budget", ["paper", "small", "smoke"])
 def test_every_grid_expands_at_every_budget(name, budget):
@@ -623,7 +647,8 @@ def test_costs_are_those_of_whole_clients(clients, cohort):
 
 def test_the_budget_medium_is_of_grids_with_the_settings_of_table_1_and_methods_communicate_alike_at_it():
     with_medium = {name for name in grid_files.names() if "medium" in load_grid(name).budgets}
-    assert with_medium == {f"paper_{name}" for name in ("table1", "table4", "table5", "table10", "table14", "figure8")}
+    tables = ("table1", "table4", "table5", "table10", "table14", "aaai_table4")
+    assert with_medium == {f"paper_{name}" for name in (*tables, "figure8")}
     for name in with_medium:
         found = {}
         for cell in expand(load_grid(name), "medium"):

@@ -12,9 +12,16 @@ from bench.tuning.search import stops
 from tests.support.searching import SETTING, SMALL, STAGES, make
 from tests.support.toy import toy
 
+OF_PAPERS = {"fedconcat-d5": "fedconcat"}  # spaces that papers print, beside ours of the same method
+
 
 def test_every_space_is_that_of_a_method_or_of_training():
-    assert set(search_spaces.names()) - set(algorithms.REGISTRY) == {"training"}
+    assert set(search_spaces.names()) - set(algorithms.REGISTRY) == {"training", *OF_PAPERS}
+
+
+def test_a_space_of_a_paper_stands_beside_ours():
+    ours, of_paper = (search_spaces.load(name)["num_clusters"].grid for name in ("fedconcat", "fedconcat-d5"))
+    assert of_paper == [1, 2, 5, 10] and ours != of_paper
 
 
 def test_a_method_without_a_space_is_searched_by_the_settings_of_training(monkeypatch):
@@ -26,7 +33,7 @@ def test_a_method_without_a_space_is_searched_by_the_settings_of_training(monkey
 
 @pytest.mark.parametrize("name", search_spaces.names())
 def test_every_space_is_about_training_and_options_of_its_method(name):
-    method = "fedavg" if name == "training" else name
+    method = "fedavg" if name == "training" else OF_PAPERS.get(name, name)
     stages = STAGES if "encoder_rounds" in options_of(method) else {}
     search = make(method, stages | toy(method).search, space=name)
     assert search.space and all(parameter.source for parameter in search.space.values())

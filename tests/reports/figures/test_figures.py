@@ -461,3 +461,19 @@ def test_by_setting_shows_accuracy_over_the_skew_of_partitions(store, trained):
 def test_the_measure_of_skew_on_the_axis_must_be_known():
     with pytest.raises(ValueError, match=r"Unknown x of by-setting 'helinger'\. Did you mean 'hellinger'\?"):
         figure_schema.BySetting(kind="by-setting", setting="partition", x="helinger")
+
+
+@pytest.mark.parametrize("name", ["paper_figure9", "paper_figure16"])
+def test_figures_9_and_16_of_fedconcat_are_curves_over_communication_with_a_line_for_each_number_of_clusters(
+    trained, store, name
+):
+    layout = load_grid(name).report
+    assert [figure.model_dump() for figure in layout.figures] == [curves("communication")]
+    store.report |= {"rows": layout.rows, "columns": layout.columns, "names": layout.names}
+    trained("cifar10 label-2", "fedavg", [0.5])
+    for number in (1, 5, "elbow"):
+        options = {"algorithm": {"name": "fedconcat", "num_clusters": number}}
+        trained("cifar10 label-2", "fedconcat", [0.6], config=options)
+    found = numbers(store, curves("communication"))
+    assert [found.name_of(line) for line in found.lines] == ["FedAvg", "K = 1", "K = 5", "elbow"]
+    assert line(found, "CIFAR-10, #C = 2", "num_clusters=5")[-1][:2] == (6.0, 60.0)
