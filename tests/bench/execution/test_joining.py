@@ -115,10 +115,8 @@ def test_a_cluster_waits_for_a_machine_that_joins_and_counts_only_those_that_are
     machines, nodes, said = fleet
     nodes += [node(1, CPU=1.0), node(2, alive=False, CPU=8.0)]
     monkeypatch.setattr(time, "sleep", lambda seconds: nodes.append(node(3, CPU=4.0, GPU=1.0)))
-    with pytest.raises(
-        ValueError, match="but the only machine of the cluster does not have them; ask for less, or wait"
-    ):
-        machines.wait_for(Resources(4.0), storage=None)
+    with pytest.raises(ValueError, match="but the only machine does not have them; ask for less, or wait for one by"):
+        Fleet("head:6379", said.append).wait_for(Resources(4.0), storage=None)
     machines.wait_for(Resources(4.0, 0.5, "cuda"), storage="/shared")
     assert said == ["No machine has 4 CPUs and 0.5 GPUs for a trial yet; waits 60 s for one."]
     with pytest.raises(ValueError, match="The cluster has 2 machines: name by --storage where all of them can write"):
