@@ -42,7 +42,7 @@ GpusOption = Annotated[
     ),
 ]
 AddressOption = Annotated[
-    str | None, typer.Option(envvar="RAY_ADDRESS", help="A running Ray cluster: auto, or HOST:PORT.")
+    str | None, typer.Option(envvar="RAY_ADDRESS", help="A running Ray cluster: auto, or HOST:PORT; local for none.")
 ]
 WaitOption = Annotated[
     float,
