@@ -56,6 +56,12 @@ class Fleet:
         """GPUs of the machines that take runs."""
         return sum(node["Resources"].get("GPU", 0) for node in self.fit)
 
+    @property
+    def cores_per_gpu(self) -> float:
+        """Cores for each GPU, on the machine that takes runs and has the fewest; 0 without GPUs."""
+        with_gpus = [node["Resources"] for node in self.fit if node["Resources"].get("GPU")]
+        return min((machine.get("CPU", 0) / machine["GPU"] for machine in with_gpus), default=0.0)
+
     def name_of(self, node_id: str) -> str:
         """A machine for people: its host name, and the beginning of Ray's id where several have that name."""
         names = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes()}
@@ -91,20 +97,20 @@ class Fleet:
         """The labels that Ray is to look for: those of all machines but the unfit ones; None for any machine."""
         return {_NODE_ID: f"!in({','.join(sorted(self.unfit))})"} if self.unfit else None
 
-    def inspect(self, look: Callable[[str], str], gpus: float) -> None:
+    def inspect(self, look: Callable[[str], str], on_gpus: bool) -> None:
         """Asks the machines of a cluster that have not been asked yet, all at once, and takes out those that cannot train. One
         that does not answer is kept: its first run says more.
 
         Args:
             look: runs on each machine, which gets the device of its runs; returns why it cannot train, or "".
-            gpus: of a trial; with some, only machines with GPUs train.
+            on_gpus: whether trials have GPUs, so that only machines with GPUs train.
         """
         if not self.address:
             return
         asked: dict[Any, str] = {}
         for node in self.fit:
-            node_id, has_gpu = node["NodeID"], bool(gpus and node["Resources"].get("GPU"))
-            if node_id in self._inspected or (gpus and not has_gpu):
+            node_id, has_gpu = node["NodeID"], on_gpus and bool(node["Resources"].get("GPU"))
+            if node_id in self._inspected or (on_gpus and not has_gpu):
                 continue
             here = NodeAffinitySchedulingStrategy(node_id, soft=False)
             task: Any = ray.remote(look)

@@ -7,7 +7,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -181,7 +180,7 @@ def run_jobs(
     ):
         if tracker:
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
-        inspect(session.fleet, [(job.config, job.inputs) for job in jobs], data_dir, machines.resources.gpus)
+        inspect(session.fleet, [(job.config, job.inputs) for job in jobs], data_dir, machines.resources)
         session.fleet.wait_for(machines.resources, storage)
         allocator = make_allocator(store, machines.resources, callback.on_message, data_dir, session.fleet)
         recorder = JobRecorder(store, callback, facts or {}, allocator, session, tracker, names_hosts)
@@ -238,16 +237,22 @@ def _run_of(folder: str) -> str:
     return folder.rpartition("/")[2].removeprefix(BASE_PREFIX)
 
 
-def inspect(fleet: Fleet, runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | None, gpus: float) -> None:
+def inspect(
+    fleet: Fleet, runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | None, resources: Resources
+) -> None:
     """Takes the machines of a cluster out that cannot train runs.
 
     Args:
         runs: as in `bench.execution.worker.inspect_machine`.
-        gpus: of a trial.
+        resources: of a trial.
     """
     different = {(config.dataset, config.transform, str(config.image_size), inputs): config for config, inputs in runs}
     looked_at = [(config, inputs) for (*_, inputs), config in different.items()]
-    fleet.inspect(partial(inspect_machine, looked_at, data_dir), gpus)
+
+    def look(device: str) -> str:
+        return inspect_machine(looked_at, data_dir, device)
+
+    fleet.inspect(look, on_gpus=bool(resources.gpus and (fleet.gpus or not resources.auto)))
 
 
 def make_allocator(
@@ -272,7 +277,7 @@ def make_allocator(
         store.folder / "shares.json",
         resources,
         hardware=", ".join(sorted(key for key in found if key.startswith("accelerator_type:"))),
-        trials_by_cores=max(1, int(found.get("CPU", 1) / max(1, gpus) / resources.cpus)),
+        trials_by_cores=max(1, int(fleet.cores_per_gpu / resources.cpus)),
         profile=profile,
         on_message=on_message,
     )

@@ -257,7 +257,7 @@ def run_searches(
     bar = RoundsBar(console or Console(quiet=True), count, rounds)
     with ray_session.session(store, machines, storage, on_message) as session, bar:
         runs = [(search.search.template, search.job.inputs) for search in searches]
-        inspect(session.fleet, runs, data_dir, machines.resources.gpus)
+        inspect(session.fleet, runs, data_dir, machines.resources)
         session.fleet.wait_for(machines.resources, storage)
         allocator = make_allocator(store, machines.resources, on_message, data_dir, session.fleet)
         shares = {

@@ -125,9 +125,10 @@ def test_a_cluster_waits_for_a_machine_that_joins_and_counts_only_those_that_are
 
 def test_machines_are_taken_out_once_until_none_is_left_that_has_what_a_trial_needs(fleet):
     machines, nodes, said = fleet
-    nodes += [node(1 << 200, CPU=1.0, GPU=1.0), node(2 << 200, CPU=1.0)]
+    nodes += [node(1 << 200, CPU=3.0, GPU=2.0), node(2 << 200, CPU=1.0)]
     first, second = (one["NodeID"] for one in nodes)
     impatient = Fleet("head:6379", said.append)
+    assert (impatient.gpus, impatient.cores_per_gpu) == (2, 1.5)
     assert impatient.request(Resources()).bundles == [{"CPU": 1.0}] and impatient.selector() is None
     for _ in range(2):
         impatient.take_out(first, "no images.")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.execution import fleet, gpu_sharing, ray_environment, ray_session, resources, scheduler
+from bench.execution import gpu_sharing, ray_environment, ray_session, resources, scheduler
 from bench.execution.gpu_sharing import Profile
-from bench.execution.worker import Worker, WorkerReport
+from bench.execution.worker import NO_GPU, Worker, WorkerReport
 from bench.tuning import runner
 from tests.support.grid_runs import GRID, records, write_grid
 from tests.support.processes import Driver, in_this_process
@@ -124,7 +124,8 @@ def test_gpus_are_used_without_being_asked_for_in_a_grid_and_in_its_searches(two
 def pretend_on_a_cluster() -> None:
     """What a driver of a cluster runs first; workers get these modules with the others."""
     ray_environment.PACKAGES = (*ray_environment.PACKAGES, "tests")
-    fleet.sees_gpu, gpu_sharing.measure, scheduler.JobTrainable = pretended_sight, pretended_profile, PretendedTrial
+    scheduler.inspect_machine, scheduler.JobTrainable = pretended_inspection, PretendedTrial
+    gpu_sharing.measure = pretended_profile
 
 
 def test_on_a_cluster_gpus_that_torch_does_not_see_are_named_before_any_run_and_left_alone(tmp_path, monkeypatch):
@@ -150,5 +151,5 @@ def test_on_a_cluster_gpus_that_torch_does_not_see_are_named_before_any_run_and_
     assert {one["gpu"] for one in seen(log)} == {1.0}
 
 
-def pretended_sight() -> bool:
-    return "PRETENDED_GPU" in os.environ
+def pretended_inspection(runs, data_dir, device) -> str:
+    return "" if device == "cuda" and "PRETENDED_GPU" in os.environ else NO_GPU
