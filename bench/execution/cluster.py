@@ -12,11 +12,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 from bench.execution import ray_environment
 
 import ray  # isort: skip
 from ray._private import services  # isort: skip
+from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled  # isort: skip
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # isort: skip
 
 ANSWER_SECONDS = 5.0  # a head that takes longer is not there
@@ -30,7 +32,7 @@ _SETTINGS = 4
 def join(
     address: str,
     threads: int,
-    log: Callable[[str], None],
+    log: BinaryIO,
     on_message: Callable[[str], None],
     wait_seconds: float = 0.0,
 ) -> None:
@@ -39,7 +41,7 @@ def join(
     Args:
         address: HOST:PORT of its head, or "auto" for the one that runs on this machine.
         threads: of each worker.
-        log: gets what Ray prints meanwhile.
+        log: a file, which gets what Ray prints meanwhile.
         on_message: gets a line if the head is waited for.
         wait_seconds: how long the head may take to start.
 
@@ -56,6 +58,9 @@ def join(
         time.sleep(1)
     with _stderr_to(log), tempfile.TemporaryDirectory() as nothing:
         try:
+            ensure_token_if_auth_enabled(
+                None, create_token_if_missing=False
+            )  # without one the next line ends the process
             with contextlib.suppress(ray.exceptions.RpcError):  # `ray.init` says more
                 GcsClient(address=found)  # refuses within a moment, where `ray.init` tries again for half a minute
             runtime_env = ray_environment.cluster_runtime_env(threads, working_dir=nothing)
@@ -129,39 +134,37 @@ def _refusal(error: Exception, address: str) -> str:
 
 
 @contextlib.contextmanager
-def _stderr_to(log: Callable[[str], None]) -> Iterator[None]:
-    """Within the context, what libraries in C++ print goes to a log."""
+def _stderr_to(log: BinaryIO) -> Iterator[None]:
+    """Within the context, what libraries in C++ print goes to a file: also what they print before they end the process."""
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as printed, contextlib.ExitStack() as at_end:
-        kept = os.dup(2)
-        at_end.callback(os.close, kept)
-        os.dup2(printed.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(kept, 2)
-            printed.seek(0)
-            if text := printed.read().decode(errors="replace").strip():
-                log(text)
+    kept = os.dup(2)
+    os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 class Watch(threading.Thread):
     """Looks every few seconds whether the head of the cluster and its machines are there.
 
     Without its head a driver cannot end in an orderly way: Ray waits for it for a minute and then kills the process. Results on
-    disk survive that at any moment, so this thread says what happened and ends the process.
+    disk survive that at any moment, so this thread says what happened and ends the process. It asks nothing of Ray, whose
+    answers may never come then; another thread asks for the machines.
     """
 
     def __init__(self, on_message: Callable[[str], None]):
-        super().__init__(name="watch of the Ray cluster", daemon=True)
+        super().__init__(name="watch of the head of the Ray cluster", daemon=True)
         self._address, self._on_message = ray.get_runtime_context().gcs_address, on_message
         self._ended = threading.Event()
-        self._known = _alive()
         self._gone: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._machines = threading.Thread(target=self._look_at_machines, name="watch of its machines", daemon=True)
 
     def __enter__(self) -> "Watch":
         self.start()
+        self._machines.start()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -178,13 +181,11 @@ class Watch(threading.Thread):
     def run(self) -> None:
         silent_since = None
         while not self._ended.wait(_LOOK_SECONDS):
-            if self._answers():
+            if not _silence(self._address):
                 if silent_since is not None:
                     self._on_message("The head of the Ray cluster answers again.")
                 silent_since = None
-                self._look_at_machines()
-                continue
-            if silent_since is None:
+            elif silent_since is None:
                 silent_since = time.monotonic()
                 self._on_message(
                     f"The head of the Ray cluster at {self._address} does not answer; waits {LOST_SECONDS:g} s for it."
@@ -192,33 +193,25 @@ class Watch(threading.Thread):
             elif time.monotonic() > silent_since + LOST_SECONDS:
                 self._end_process()
 
-    def _answers(self) -> bool:
-        host, _, port = self._address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _LOOK_SECONDS).close()
-        except OSError:
-            return False
-        return True
-
     def _look_at_machines(self) -> None:
-        with contextlib.suppress(Exception):  # the head may go between two looks; the next one says so
-            alive = _alive()
-            for node in sorted(self._known - alive):
-                self._gone.put(node)
-            self._known = alive
+        known: set[str] = set()
+        while not self._ended.wait(_LOOK_SECONDS):
+            with contextlib.suppress(Exception):  # where the head has gone, the other thread says so
+                alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+                for node in sorted(known - alive):
+                    self._gone.put(node)
+                known = alive
 
     def _end_process(self) -> None:
         if self._ended.is_set():
             return
         show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a bar on the screen hides it
         words = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])
+        if "--address" not in words:  # RAY_ADDRESS named it
+            words += f" --address {self._address}"
         os.write(
             2,
             f"{show_cursor}error: The head of the Ray cluster at {self._address} has gone. Nothing is lost: finished runs are "
             f"kept, the others continue from their checkpoints. Start a cluster, then continue by: {words}\n".encode(),
         )
         os._exit(1)
-
-
-def _alive() -> set[str]:
-    return {node["NodeID"] for node in ray.nodes() if node["Alive"]}

@@ -205,11 +205,11 @@ class Fleet:
             return f"A trial needs {needed}, but this machine does not have them; ask for less."
         count = len(self.alive)
         among = "the only machine does not have them" if count == 1 else f"none of the {count} machines has them"
-        waited = f" after {self._wait_seconds:g} s" if self._wait_seconds else ""
-        return (
-            f"A trial needs {needed} of one machine of the cluster, but {among}{waited}; ask for less, or wait for one by "
-            "--wait-for-machines SECONDS."
-        )
+        if self._wait_seconds:
+            what = f"{among} after {self._wait_seconds:g} s; ask for less, or wait longer"
+        else:
+            what = f"{among}; ask for less, or wait for one by --wait-for-machines SECONDS"
+        return f"A trial needs {needed} of one machine of the cluster, but {what}."
 
 
 def sees_gpu() -> bool:

@@ -56,7 +56,8 @@ def session(
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops as cleanly as Ctrl-C
             watch = None
             if address:
-                cluster.join(address, resources.threads, store.log, on_message, machines.wait_seconds)
+                with store.open_log() as log:
+                    cluster.join(address, resources.threads, log, on_message, machines.wait_seconds)
                 watch = at_end.enter_context(cluster.Watch(on_message))
             else:
                 _start_local(resources.threads)

@@ -351,8 +351,12 @@ class Store:
 
     def log(self, text: str) -> None:
         """Adds what Ray says of its processes, for people; no program reads it."""
-        with _open_regular(self.folder / RAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
+        with self.open_log() as file:
             file.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {text.rstrip()}\n".encode())
+
+    def open_log(self) -> BinaryIO:
+        """The log of Ray, to add to."""
+        return _open_regular(self.folder / RAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def scratch(self) -> Path:
         """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the

@@ -75,7 +75,7 @@ def commands(block: Block) -> list[list[str]]:
     lines = block.text.replace("\\\n", " ").splitlines()
     if block.needs:  # for machines that are not there: of each line the command that is ours, or Ray's
         starts = [re.search(r"(?:python -m bench|ray (?!get-auth)|ray get-auth).*", line) for line in lines]
-        lines = [re.sub(r'"\$\{@.*?\}"|> \S+|&$', "", found.group()) for found in starts if found]
+        lines = [re.sub(r'"\$\{@.*?\}"|\d?> ?\S+|&$', "", found.group()) for found in starts if found]
         lines = [re.sub(r"\$\{?SLURM_\w+(:-\d+)?\}?", "1", line) for line in lines]
     words = [shlex.split(part, comments=True) for line in lines for part in line.split("&&")]
     return [words for words in words if words]

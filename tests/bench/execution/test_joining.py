@@ -2,6 +2,9 @@
 
 import os
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from contextlib import closing
@@ -12,6 +15,7 @@ import pytest
 from bench.execution import cluster, ray_session
 from bench.execution.fleet import Fleet
 from bench.execution.resources import Resources
+from tests.support.processes import ROOT
 
 import ray  # isort: skip
 
@@ -27,8 +31,8 @@ This process on node 10.0.0.2 was started with:
 def refused_at(address: str) -> str:
     """The sentence for an address, which comes within seconds."""
     begin = time.monotonic()
-    with pytest.raises(ValueError) as error:
-        cluster.join(address, 1, print, print)
+    with pytest.raises(ValueError) as error, tempfile.TemporaryFile() as log:
+        cluster.join(address, 1, log, print)
     assert time.monotonic() < begin + 2
     return str(error.value)
 
@@ -91,10 +95,49 @@ def test_another_ray_or_python_is_named_with_both_versions():
 
 
 def test_what_libraries_print_while_a_cluster_is_joined_goes_to_the_log(capfd):
-    logged = []
-    with cluster._stderr_to(logged.append):
-        os.write(2, b"[gcs_client.cc:210] a raw line\n")
-    assert logged == ["[gcs_client.cc:210] a raw line"] and capfd.readouterr().err == ""
+    with tempfile.TemporaryFile() as log:
+        with cluster._stderr_to(log):
+            os.write(2, b"[gcs_client.cc:210] a raw line\n")
+        log.seek(0)
+        assert log.read() == b"[gcs_client.cc:210] a raw line\n" and capfd.readouterr().err == ""
+
+
+ASKED = """
+import sys, tempfile
+from bench.execution import cluster
+cluster._find = lambda address: address
+try:
+    cluster.join(sys.argv[1], 1, tempfile.TemporaryFile(), print)
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_token_that_this_machine_does_not_have_is_asked_for_before_ray_ends_the_process(tmp_path):
+    environment = os.environ | {"HOME": str(tmp_path), "RAY_AUTH_MODE": "token", "PYTHONPATH": str(ROOT)}
+    environment.pop("RAY_AUTH_TOKEN", None)
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED, "127.0.0.1:1"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "asks for its token, which this machine does not give: set RAY_AUTH_MODE=token, and have the" in done.stdout
+
+
+def test_a_head_that_dies_is_seen_also_where_ray_never_answers(monkeypatch, capfd):
+    """Nobody listens at its port, and Ray waits for ever."""
+    ended, asked = threading.Event(), threading.Event()
+    monkeypatch.setattr(cluster, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(cluster, "LOST_SECONDS", 0.1)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="127.0.0.1:1"))
+    monkeypatch.setattr(ray, "nodes", lambda: asked.set() or ended.wait(10) or [])
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    monkeypatch.setattr(sys, "argv", ["bench", "run", "--grid", "mine.yaml", "--rerun"])
+    said = []
+    with cluster.Watch(said.append):
+        assert ended.wait(10) and asked.is_set()
+    assert said == ["The head of the Ray cluster at 127.0.0.1:1 does not answer; waits 0.1 s for it."]
+    last = capfd.readouterr().err.splitlines()[0]
+    assert last.endswith("continue by: python -m bench run --grid mine.yaml --address 127.0.0.1:1")
 
 
 def node(number: int, alive: bool = True, **resources: float) -> dict:
