@@ -131,11 +131,14 @@ def parse_yaml(text: str) -> Any:
     """The content of a YAML text; reads 1e-3 as a number, unlike YAML 1.1, where it is a string.
 
     Raises:
-        yaml.YAMLError: if it is not YAML, or a mapping has a key twice.
+        yaml.YAMLError: if it is not YAML, is nested too deeply, or a mapping has a key twice.
     """
     import yaml  # the benchmark of a machine needs this module, but no YAML
 
-    return yaml.load(text, _yaml_loader())
+    try:
+        return yaml.load(text, _yaml_loader())
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
 
 
 @functools.cache
