@@ -1,13 +1,75 @@
-"""YAML, names of files, and atomic replacement of files."""
+"""YAML, names of files, atomic replacement of files, and opening of files that somebody else may have made."""
 
 import functools
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+MIB = 2**20
+
+
+class UnusableFile(Exception):
+    """A file of others that is not opened.
+
+    Attributes:
+        what: what is wrong with it; continues a sentence that begins with its path.
+    """
+
+    def __init__(self, what: str):
+        super().__init__(what)
+        self.what = what
+
+
+def open_foreign(path: Path | str, largest: int, within: Path | None = None) -> BinaryIO:
+    """Opens a file that somebody else may have made, for reading. It does not wait for a pipe, and never gets more than memory
+    holds.
+
+    Args:
+        largest: bytes that a file of its kind may have.
+        within: links are followed that stay in this folder; None follows no link.
+
+    Raises:
+        UnusableFile: if it is no regular file, is larger, or is a link that leads elsewhere.
+        OSError: if it cannot be opened.
+    """
+    return open(_descriptor(path, largest, within), "rb")
+
+
+def read_foreign(path: Path | str, largest: int, within: Path | None = None) -> bytes:
+    """The content of a file that somebody else may have made; arguments and errors as of `open_foreign`."""
+    descriptor = _descriptor(path, largest, within)
+    try:
+        size = os.fstat(descriptor).st_size
+        content = os.read(descriptor, size + 1)
+        while len(content) < size and (more := os.read(descriptor, size)):
+            content += more
+        return content
+    finally:
+        os.close(descriptor)
+
+
+def _descriptor(path: Path | str, largest: int, within: Path | None) -> int:
+    # A named pipe would wait for a writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (os.O_NOFOLLOW if within is None else 0))
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise UnusableFile("is a folder, not a file" if stat.S_ISDIR(found.st_mode) else "is not a regular file")
+        if found.st_size > largest:
+            raise UnusableFile(f"has {found.st_size:,} bytes, but such a file has at most {largest:,}")
+        if within is not None:
+            target = os.path.realpath(path)
+            if not (Path(target).is_relative_to(os.path.realpath(within)) and os.path.samestat(found, os.stat(target))):
+                raise UnusableFile(f"is a link that leads out of {within}")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def file_name(text: str, longest: int = 100) -> str:
@@ -69,11 +131,14 @@ def parse_yaml(text: str) -> Any:
     """The content of a YAML text; reads 1e-3 as a number, unlike YAML 1.1, where it is a string.
 
     Raises:
-        yaml.YAMLError: if it is not YAML, or a mapping has a key twice.
+        yaml.YAMLError: if it is not YAML, is nested too deeply, or a mapping has a key twice.
     """
     import yaml  # the benchmark of a machine needs this module, but no YAML
 
-    return yaml.load(text, _yaml_loader())
+    try:
+        return yaml.load(text, _yaml_loader())
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
 
 
 @functools.cache

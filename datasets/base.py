@@ -1,14 +1,20 @@
 """A loaded dataset, and the source from which a loader decodes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
+from bench.files import MIB, UnusableFile, open_foreign
 from datasets.image_size import ImageSize
 from datasets.info import remedy
+
+LARGEST = 1024 * MIB  # bytes of a file that holds many images; those of the datasets have up to 250 MiB
+LARGEST_IMAGE = 256 * MIB
+LARGEST_LIST = 64 * MIB  # names of files or classes
 
 
 class DataError(Exception):
@@ -109,6 +115,30 @@ class Source:
 def broken(path: object, reason: object, dataset: str) -> DataError:
     """The error for a file that exists but cannot be read."""
     return DataError(f"{path} is truncated or corrupt ({reason}); delete it and {remedy(dataset)}.")
+
+
+@contextmanager
+def opened(path: Path | str, folder: Path, dataset: str, largest: int = LARGEST) -> Iterator[BinaryIO]:
+    """A file of a dataset, open for reading. Datasets come from others: every loader opens its files by this.
+
+    Args:
+        folder: that of the dataset; links are followed that stay in it.
+        largest: bytes that such a file may have.
+
+    Raises:
+        DataError: it is missing, a pipe or another special file, too large, or a link that leads out of the folder.
+        OSError: it cannot be read.
+    """
+    try:
+        file = open_foreign(path, largest, within=folder)
+    except UnusableFile as error:
+        raise DataError(
+            f"{path} {error.what}; put the file itself there, or remove it and {remedy(dataset)}."
+        ) from error
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing; {remedy(dataset)}.") from error
+    with file:
+        yield file
 
 
 def require(folder: Path, names: list[str], dataset: str) -> list[str]:

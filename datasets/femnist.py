@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from datasets.base import DataError, broken
+from datasets.base import LARGEST_IMAGE, DataError, broken, opened
 from datasets.loaders.images import list_images, natural_order
 from datasets.loaders.leaf import CLASSES, FOLDERS, SIDE, find, json_files, read_writers
 
@@ -146,8 +146,10 @@ def _pixels(image: Any, label: int) -> tuple[list[float], int]:
     from PIL import Image
 
     try:
-        with Image.open(image) as opened:
-            grey = opened.convert("L")
+        with opened(image, _folder_of(image), NAME, LARGEST_IMAGE) as file, Image.open(file) as found:
+            grey = found.convert("L")
+    except DataError:
+        raise
     except Exception as error:  # a damaged file can make a decoder fail in almost any way
         raise broken(image, error, NAME) from error
     grey.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
@@ -169,4 +171,11 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _checksum(path: str) -> str:
-    return hashlib.md5(Path(path).read_bytes(), usedforsecurity=False).hexdigest()
+    with opened(path, _folder_of(path), NAME, LARGEST_IMAGE) as file:
+        return hashlib.md5(file.read(), usedforsecurity=False).hexdigest()
+
+
+def _folder_of(image: str) -> Path:
+    """The folder of NIST's files that holds an image: by_class/30/hsf_0/x.png or by_write/hsf_0/f0000_00/x/x.png lies in it."""
+    path = Path(image)
+    return next(parent.parent for parent in path.parents if parent.name in ("by_class", "by_write"))

@@ -22,9 +22,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from bench.errors import ConfigError, sentences, unknown
-from bench.files import parse_yaml
+from bench.files import MIB, UnusableFile, parse_yaml, read_foreign
 
 FOLDER = Path(__file__).parent
+_LARGEST = 4 * MIB  # of a file that a user names
 
 
 class Parameter(BaseModel):
@@ -139,7 +140,9 @@ def _content(name: str) -> dict:
             raise ConfigError([unknown("space", name, ["own", *names(), "FILE.yaml"])])
         raise ConfigError([f"There is no file {name}."])
     try:
-        content = parse_yaml(path.read_text())
+        content = parse_yaml(read_foreign(path, _LARGEST, within=Path("/")).decode())
+    except UnusableFile as error:
+        raise ConfigError([f"{path} {error.what}; name a YAML file, as in docs/extending.md."]) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path} is not valid YAML: {' '.join(str(error).split())}."]) from error
     if not (isinstance(content, dict) and content):

@@ -43,7 +43,7 @@ def run_experiment(
     from bench.results.store import Store
 
     store = Store(results_dir)
-    with contextlib.nullcontext() if dry_run else store.locked(), contextlib.ExitStack() as session, _stopping():
+    with contextlib.nullcontext() if dry_run else store.locked(warn), contextlib.ExitStack() as session, _stopping():
         store.look_through()
         named = name_damaged(store, looked=True)
         check_name(spec, store)

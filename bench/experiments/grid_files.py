@@ -4,10 +4,11 @@ from pathlib import Path
 
 import yaml
 
-from bench.files import parse_yaml
+from bench.files import MIB, UnusableFile, parse_yaml, read_foreign
 
 FOLDER = Path(__file__).parents[1] / "grids"
 SHARED = Path(__file__).parents[1] / "budgets.yaml"
+_LARGEST = 4 * MIB  # of a file that a user names
 
 
 def names() -> list[str]:
@@ -25,11 +26,13 @@ def read(name: str) -> object:
 
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if it is not YAML.
+        ValueError: if it is not YAML, no regular file, or cannot be a grid because of its size.
     """
     path = find(name)
     try:
-        return parse_yaml(path.read_text())
+        return parse_yaml(read_foreign(path, _LARGEST, within=Path("/")).decode())
+    except UnusableFile as error:
+        raise ValueError(f"{path} {error.what}; name a YAML file, as in docs/extending.md.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
 

@@ -16,6 +16,7 @@ CONFIG = {
     "model": is_text,
     "clients": is_integer,
     "rounds": is_integer,
+    "participation?": is_number,
     "split": is_text,
     "versions": {str: is_integer},
 }

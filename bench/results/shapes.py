@@ -20,7 +20,8 @@ Shape = Any  # of the kinds above; a recursive alias says no more
 
 _MAX_DEPTH = 20  # levels of nested values; more only exhaust the interpreter's stack
 _MAX_NUMBER = 1e300
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # a terminal would obey some of them
+# A terminal would obey some of them; the last two ranges turn the direction of what follows, so that a text reads as another.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
 def is_text(value: Any) -> bool:

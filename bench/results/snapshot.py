@@ -73,14 +73,14 @@ def read_snapshot(store: Store) -> Snapshot:
     states: dict[str, RunState] = {}
     for folder in _run_folders(store.folder / "runs"):
         try:
-            state = _ended(folder) or _unfinished(folder, since)
+            state = _ended(folder) or _unfinished(store, folder, since)
         except Damaged as error:
             store.damaged[error.path] = error.what
             continue
         if state:
             states[folder.name] = state
     for folder in _run_folders(store.folder / "repeating") if since else ():
-        state = None if (folder / "record.json").exists() else _unfinished(folder, since)
+        state = None if (folder / "record.json").exists() else _unfinished(store, folder, since)
         if state and state.status in ("running", "waiting"):
             states[folder.name] = state
     return Snapshot(since, states)
@@ -114,7 +114,7 @@ def _ended(folder: Path) -> RunState | None:
     return RunState(record["status"], 0, _seconds(record), record.get("finished"))
 
 
-def _unfinished(folder: Path, since: float | None) -> RunState | None:
+def _unfinished(store: Store, folder: Path, since: float | None) -> RunState | None:
     """The state of a run without a record; None if nothing of it is there yet.
 
     Its config is written when it begins, and again when it continues: what the present driver has not begun, an earlier one
@@ -125,7 +125,7 @@ def _unfinished(folder: Path, since: float | None) -> RunState | None:
     except FileNotFoundError:
         return None
     is_running = since is not None and begun >= since
-    last = _last_row(folder / "rounds.jsonl")
+    last = _last_row(store, folder / "rounds.jsonl")
     rounds, examples = (value if is_integer(value := last.get(key, 0)) else 0 for key in ("round", "examples"))
     machine = _machine(folder) if is_running else None
     status: Any = "interrupted" if not is_running else "waiting" if machine == "" else "running"
@@ -141,12 +141,16 @@ def _machine(folder: Path) -> str | None:
     return None if written is None else "".join(filter(str.isprintable, written.decode(errors="replace")))
 
 
-def _last_row(path: Path) -> dict[str, Any]:
-    """The last complete line; {} if there is none. A driver may be writing another line."""
+def _last_row(store: Store, path: Path) -> dict[str, Any]:
+    """The last complete line; {} if there is none, or the file is damaged, which `store.damaged` then names. A driver may be
+    writing another line."""
     try:
         lines = (read_bytes(path) or b"").split(b"\n")[:-1]
         row = json.loads(lines[-1]) if lines else {}
-    except (Damaged, ValueError, RecursionError):
+    except Damaged as error:
+        store.damaged[error.path] = error.what
+        return {}
+    except (ValueError, RecursionError):
         return {}
     return row if isinstance(row, dict) else {}
 

@@ -46,6 +46,7 @@ from bench.files import write_file
 from bench.results import schema
 from bench.results.ids import is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
+from bench.results.locks import holder
 from bench.results.records import Config, RoundRow, RunRecord, Status, StoredGrid, StoredProbe, StoredSearch, Summary
 from bench.results.run_files import RUN_FILES, read_rows, read_run
 
@@ -54,6 +55,7 @@ RAY_LOG = "ray.log"
 MACHINE = "machine"
 _PARTS = ("grids", "runs", "reports")
 _ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing")
+_PATIENCE = 2.0  # seconds for which a driver waits for those who ask whether one is at work
 UNFINISHED = ("failed", "stopped")  # status of runs that continue from their checkpoint when they are requested again
 
 
@@ -83,10 +85,13 @@ class Store:
         return self.folder / ".id"
 
     @contextmanager
-    def locked(self) -> Iterator["Store"]:
+    def locked(self, on_message: Callable[[str], None] = lambda line: None) -> Iterator["Store"]:
         """Makes the directory, checks that it and its parts are writable, and keeps other drivers out of it.
 
         The operating system drops the lock with the process, however that ends.
+
+        Args:
+            on_message: gets a line where another program keeps others from being told that a driver is at work.
 
         Raises:
             StoreError: if it is not writable, or another driver is at work.
@@ -108,13 +113,14 @@ class Store:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StoreError(
-                    f"Another run is writing to {self.folder}; wait until it ends or choose another --results-dir."
+                    f"Another run is writing to {self.folder}{holder(lock.fileno())}; wait until it ends or choose another "
+                    "--results-dir."
                 ) from error
             self._make_id()
             self._finish_repeats()
             for checkpoint in (self.folder / "runs").glob("*/checkpoint"):
                 _forget_checkpoint(checkpoint.parent, self.record(checkpoint.parent.name))
-            with self._at_work():
+            with self._at_work(on_message):
                 yield self
 
     @contextmanager
@@ -137,7 +143,9 @@ class Store:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise StoreError(f"Another run is writing to {self.folder}; wait until it ends.") from error
+                raise StoreError(
+                    f"Another run is writing to {self.folder}{holder(lock.fileno())}; wait until it ends."
+                ) from error
             yield self
 
     def check_exists(self) -> None:
@@ -371,11 +379,15 @@ class Store:
         return Path(tempfile.gettempdir()) / f"skewbench-{platform.node()}-{self.key}"
 
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
+    def _at_work(self, on_message: Callable[[str], None]) -> Iterator[None]:
         """A context for which `at_work_since` says that a driver is at work."""
         with _open_regular(self.folder / ".driver", os.O_RDWR | os.O_CREAT) as file:
             # Not `.lock`: who asks holds this lock for a moment, for which a driver can wait.
-            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _lock_within(file, _PATIENCE):
+                on_message(
+                    f"Another program has locked {self.folder / '.driver'}{holder(file.fileno())}: the run goes on, but "
+                    "`status` may not say that it is at work. End that program if it is none of yours."
+                )
             os.utime(file.fileno())
             yield
 
@@ -529,6 +541,19 @@ def _open_regular(path: Path, flags: int) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return open(descriptor, "rb" if flags == os.O_RDONLY else "ab")
+
+
+def _lock_within(file: BinaryIO, seconds: float) -> bool:
+    """Locks a file against all others, unless they keep it locked for so long."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
 
 
 def _state_of(path: str) -> tuple[int, ...] | None:

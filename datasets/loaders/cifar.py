@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datasets.base import Decoded, Source, broken, require
+from datasets.base import DataError, Decoded, Source, broken, opened, require
 from datasets.image_size import ImageSize
 from datasets.loaders.images import resize_splits
 
@@ -79,8 +79,10 @@ def _read_batch(path: str, labels_key: str, dataset: str) -> tuple[np.ndarray, n
 
 def _unpickle(path: str, dataset: str) -> dict:
     try:
-        with open(path, "rb") as file:
+        with opened(path, Path(path).parent, dataset) as file:
             return _ArrayUnpickler(file, encoding="latin1").load()
+    except DataError:
+        raise
     except Exception as error:  # damaged pickles can raise almost anything
         raise broken(path, error, dataset) from error
 

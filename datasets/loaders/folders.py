@@ -48,7 +48,7 @@ def source(
 
     def _read(listing: dict[str, list[str]], image_size: ImageSize | None) -> tuple[np.ndarray, np.ndarray]:
         labels = np.repeat(np.arange(len(listing)), [len(paths) for paths in listing.values()])
-        return read_images(_flat(listing), channels, image_size, dataset), labels
+        return read_images(_flat(listing), folder, channels, image_size, dataset), labels
 
     return Source("image folders", folder, tuple(_flat(train) + _flat(test)), decode)
 

@@ -1,12 +1,15 @@
 """MNIST and Fashion-MNIST as IDX files, gzipped or not."""
 
 import gzip
+import io
 import math
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
-from datasets.base import DataError, Decoded, Source, broken
+from bench.files import MIB
+from datasets.base import LARGEST, DataError, Decoded, Source, broken, opened
 from datasets.image_size import ImageSize
 from datasets.info import remedy
 from datasets.loaders.images import resize_splits
@@ -60,9 +63,9 @@ def _existing(folder: Path, part: str) -> str | None:
 def _read_idx(path: str, dataset: str) -> np.ndarray:
     """An array of bytes: two zero bytes, type 8, number of axes, big-endian 32-bit lengths, values."""
     try:
-        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
-            content = file.read()
-    except (OSError, EOFError, gzip.zlib.error) as error:
+        with opened(path, Path(path).parent, dataset) as file:
+            content = _unpacked(file) if path.endswith(".gz") else file.read()
+    except (OSError, EOFError, ValueError, gzip.zlib.error) as error:
         raise broken(path, error, dataset) from error
     if len(content) < 4 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
         raise broken(path, "it does not start like an IDX file of bytes", dataset)
@@ -71,3 +74,14 @@ def _read_idx(path: str, dataset: str) -> np.ndarray:
     if len(content) - start != math.prod(shape):
         raise broken(path, f"{len(content) - start} bytes of data instead of {math.prod(shape)}", dataset)
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _unpacked(file: BinaryIO) -> bytes:
+    """The content of a gzipped file; raises ValueError if that is larger than a file may be: zeros pack a thousandfold."""
+    content = io.BytesIO()
+    with gzip.open(file) as packed:
+        while part := packed.read(MIB):
+            if content.tell() + len(part) > LARGEST:
+                raise ValueError(f"it unpacks to more than {LARGEST:,} bytes")
+            content.write(part)
+    return content.getvalue()

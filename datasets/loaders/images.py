@@ -2,10 +2,11 @@
 
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 
-from datasets.base import DataError, Decoded, broken
+from datasets.base import LARGEST_IMAGE, DataError, Decoded, broken, opened
 from datasets.image_size import ImageSize, sides_of
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
@@ -24,11 +25,14 @@ def natural_order(name: str) -> list:
     return parts
 
 
-def read_images(paths: list[str], channels: int, image_size: ImageSize | None, dataset: str) -> np.ndarray:
+def read_images(
+    paths: list[str], folder: Path, channels: int, image_size: ImageSize | None, dataset: str
+) -> np.ndarray:
     """Decodes image files.
 
     Args:
         paths: at least one.
+        folder: that of the dataset, out of which no link leads.
         channels: 1 (grey) or 3 (RGB); images of another mode are converted.
         image_size: size to which images are resized (bilinear); None keeps their common size.
         dataset: its id, for the remedy in errors.
@@ -39,11 +43,11 @@ def read_images(paths: list[str], channels: int, image_size: ImageSize | None, d
     Raises:
         DataError: a file cannot be read, or sizes differ although `image_size` is None.
     """
-    first = _read_image(paths[0], channels, image_size, dataset)
+    first = _read_image(paths[0], folder, channels, image_size, dataset)
     images = np.empty((len(paths), *first.shape), dtype=np.uint8)
 
     for index, path in enumerate(paths):  # threads do not help with images this small
-        image = _read_image(path, channels, image_size, dataset)
+        image = _read_image(path, folder, channels, image_size, dataset)
         if image.shape != first.shape:
             raise DataError(
                 f"Images of one dataset must have one size, but {path} has {_size(image)} pixels and "
@@ -74,12 +78,14 @@ def resize_splits(decoded: Decoded, image_size: ImageSize | None) -> Decoded:
     return decoded._replace(train_images=train, test_images=test)
 
 
-def _read_image(path: str, channels: int, image_size: ImageSize | None, dataset: str) -> np.ndarray:
+def _read_image(path: str, folder: Path, channels: int, image_size: ImageSize | None, dataset: str) -> np.ndarray:
     from PIL import Image
 
     try:
-        with Image.open(path) as image:
+        with opened(path, folder, dataset, LARGEST_IMAGE) as file, Image.open(file) as image:
             image = image.convert("L" if channels == 1 else "RGB")
+    except DataError:
+        raise
     except Exception as error:  # a damaged file can make a decoder fail in almost any way
         raise broken(path, error, dataset) from error
     if image_size is not None and image.size != (

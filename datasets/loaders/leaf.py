@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets.base import DataError, Decoded, Source, broken
+from datasets.base import DataError, Decoded, Source, broken, opened
 from datasets.image_size import ImageSize
 from datasets.info import remedy
 from datasets.loaders.images import natural_order, resize_splits
@@ -61,13 +61,14 @@ def read_writers(path: Path, dataset: str) -> dict[str, dict[str, list[Any]]]:
         DataError: it is damaged, lacks a writer that it names, or has one that it does not name.
     """
     try:
-        content = json.loads(path.read_bytes())
+        with opened(path, path.parent.parent, dataset) as file:
+            content = json.loads(file.read())
         users, data = content["users"], dict(content["user_data"])
         if not (isinstance(users, list) and all(isinstance(user, str) for user in users)):
             raise ValueError("users is not a list of names")
         if twice := [user for user, times in Counter(users).items() if times > 1]:
             raise ValueError(f"it names the writer {twice[0]!r} twice")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, MemoryError) as error:
         raise broken(path, error, dataset) from error
     for writer in users:
         if writer not in data:
@@ -121,7 +122,7 @@ def _read_writer(path: Path, writer: str, data: dict[str, list[Any]], dataset: s
                 )
         grey = np.asarray(data["x"], dtype=np.float64).reshape(-1, 1, SIDE, SIDE)
         labels = np.asarray(data["y"], dtype=np.int64)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise broken(path, error, dataset) from error
     if len(grey) != len(labels):
         raise broken(path, f"{len(grey)} images but {len(labels)} labels of the writer {writer!r}", dataset)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.base import Decoded, Source, broken, require
+from datasets.base import DataError, Decoded, Source, broken, opened, require
 from datasets.image_size import ImageSize
 from datasets.loaders.images import resize_splits
 
@@ -34,9 +34,12 @@ def _read_mat(path: str, dataset: str) -> tuple[np.ndarray, np.ndarray]:
     from scipy.io import loadmat
 
     try:
-        content = loadmat(path)
+        with opened(path, Path(path).parent, dataset) as file:
+            content = loadmat(file)
         images = content["X"].transpose(3, 2, 0, 1)
         labels = content["y"].astype(np.int64).reshape(-1)
+    except DataError:
+        raise
     except Exception as error:  # damaged MATLAB files can raise almost anything
         raise broken(path, error, dataset) from error
     if len(images) != len(labels) or images.dtype != np.uint8:

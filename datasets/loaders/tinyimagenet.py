@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from datasets.base import DataError, Source, broken, require
+from datasets.base import LARGEST_LIST, DataError, Source, broken, opened, require
+from datasets.info import remedy
 from datasets.loaders import folders
 from datasets.loaders.images import list_images, natural_order
 
@@ -24,7 +25,8 @@ def find(dataset: str, data_dir: Path) -> Source | None:
 
 def _list_train(folder: Path, dataset: str) -> dict[str, list[str]]:
     train = {}
-    for wnid in sorted((folder / "wnids.txt").read_text().split()):
+    for wnid in sorted(_text(folder / "wnids.txt", folder, dataset).split()):
+        _require_name(wnid, folder / "wnids.txt", "a class", dataset)
         images = folder / "train" / wnid / "images"
         if images.is_dir() and (paths := list_images(str(images))):
             train[wnid] = paths
@@ -36,10 +38,11 @@ def _list_train(folder: Path, dataset: str) -> dict[str, list[str]]:
 def _list_validation(folder: Path, classes: list[str], dataset: str) -> dict[str, list[str]]:
     (annotations,) = require(folder / "val", ["val_annotations.txt"], dataset)
     listing: dict[str, list[str]] = {wnid: [] for wnid in classes}
-    for line in Path(annotations).read_text().splitlines():
+    for line in _text(Path(annotations), folder, dataset).splitlines():
         fields = line.split("\t")
         if len(fields) < 2:
             raise broken(annotations, f"line {line!r} has no class", dataset)
+        _require_name(fields[0], annotations, "an image in val/images", dataset)
         if fields[1] in listing:
             listing[fields[1]].append(str(folder / "val" / "images" / fields[0]))
     for wnid, paths in listing.items():
@@ -47,3 +50,17 @@ def _list_validation(folder: Path, classes: list[str], dataset: str) -> dict[str
             raise DataError(f"{annotations} names no image of class {wnid}, which has training images; restore it.")
         paths.sort(key=natural_order)
     return listing
+
+
+def _require_name(text: str, path: object, of: str, dataset: str) -> None:
+    """Raises DataError if a text in a file leads out of the folder in which it names something."""
+    if text != Path(text).name or "\0" in text:
+        raise DataError(f"{path} has {text!r}, which is not the name of {of}; {remedy(dataset)}.")
+
+
+def _text(path: Path, folder: Path, dataset: str) -> str:
+    try:
+        with opened(path, folder, dataset, LARGEST_LIST) as file:
+            return file.read().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise broken(path, error, dataset) from error

@@ -109,6 +109,21 @@ def test_an_option_that_is_called_as_a_column_gets_a_prefix_and_a_list_is_text(t
         assert (row["sizes"], row["own"], row.get("loss")) == ("[1, 2]", True, loss)
 
 
+def test_a_run_whose_participation_is_no_number_is_damaged_and_costs_no_other(tmp_path):
+    good, odd = (cell.config.canonical() for cell in stores.cells()[:2])
+    store, summary = Store(tmp_path), dict.fromkeys(("last", "best", "last10"), {"accuracy": 0.25})
+    odd["participation"] = [1, 2]
+    with store.locked():
+        for config in (good, odd):
+            store.start(hash_of(config), config)
+            record = {"id": hash_of(config), "schema": 2, "status": "done", "summary": summary}
+            store.finish(hash_of(config), [{"round": 1, "accuracy": 0.25}], record)
+    said = f"runs/{hash_of(odd)}/config.json does not hold what it should: participation is not a number"
+    for read in (api.load_runs, api.load_rounds):
+        with pytest.warns(UserWarning, match=said):
+            assert list(read(tmp_path)["run"]) == [hash_of(good)]
+
+
 def test_a_row_of_rounds_is_a_line_of_the_rounds_with_what_was_run(results):
     rounds, runs, store = api.load_rounds(results), api.load_runs(results), Store(results)
     assert rounds.columns.is_unique and len(rounds) == 8 * 3

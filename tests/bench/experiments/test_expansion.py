@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 
 import numpy as np
@@ -684,6 +685,12 @@ def test_wrong_grids_budgets_and_selections_are_explained(grid_of, tmp_path):
     (tmp_path / "bad.yaml").write_text("axes: [")
     with pytest.raises(ConfigError, match="is not valid YAML"):
         load_grid(str(tmp_path / "bad.yaml"))
+    (tmp_path / "bad.yaml").write_text("axes: " + "[" * 3000 + "]" * 3000)
+    with pytest.raises(ConfigError, match=r"bad\.yaml is not valid YAML: it is nested too deeply"):
+        load_grid(str(tmp_path / "bad.yaml"))
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(ConfigError, match=r"pipe\.yaml is not a regular file; name a YAML file"):
+        load_grid(str(tmp_path / "pipe.yaml"))
     with pytest.raises(ConfigError, match="Did you mean 'small'?"):
         expand(grid_of(), "smal")
     with pytest.raises(ConfigError, match="Did you mean 'rounds'?"):

@@ -406,6 +406,44 @@ def test_import_takes_no_links_and_no_special_files(tmp_path, monkeypatch, forei
     assert not any(path.is_file() and b"password" in path.read_bytes() for path in (tmp_path / "mine").rglob("*"))
 
 
+HUGE = 20_000_000_000  # bytes; a file with a hole takes no room on the disk
+TOO_LARGE = "has 20,000,000,000 bytes, but such a file has at most"
+
+
+@pytest.mark.parametrize("name", [*(f"runs/ID/{name}" for name in RUN_FILES), f"grids/{LABEL}.json"])
+def test_a_file_larger_than_memory_is_named_and_not_read(foreign, program, tmp_path, monkeypatch, name):
+    damaged = name.replace("ID", RUNS[0].id)
+    os.truncate(foreign.folder / damaged, HUGE)
+    is_grid, csv = name.startswith("grids"), tmp_path / "x.csv"
+    code, text = program("report", "--print")
+    assert code == (2 if is_grid else 0) and f"{damaged} {TOO_LARGE}" in text
+    code, text = program("status")
+    assert code == 0 and (f"{damaged} {TOO_LARGE}" in text) == (is_grid or name.endswith("record.json")), "all it reads"
+    code, text = program("export", "--grid", "quickstart", "--to", csv)
+    assert f"{damaged} {TOO_LARGE}" in text and code == (2 if is_grid else 0)
+    assert is_grid or RUNS[1].id in csv.read_text() and RUNS[0].id not in csv.read_text(), "the other run is exported"
+    mine = Command(tmp_path / "mine", monkeypatch)
+    code, text = mine("import", foreign.folder)
+    assert code == 0 and f"{damaged} {TOO_LARGE}" in text and f"{2 if is_grid else 1} runs taken" in text
+
+
+def test_rounds_of_an_unfinished_run_that_are_larger_than_memory_are_named(foreign, program):
+    folder = foreign.run_folder(RUNS[2].id)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(RUNS[2].config.canonical()))
+    (folder / "rounds.jsonl").touch()
+    os.truncate(folder / "rounds.jsonl", HUGE)
+    code, text = program("status")
+    assert code == 0 and f"runs/{RUNS[2].id}/rounds.jsonl {TOO_LARGE}" in text
+
+
+def test_a_grid_file_larger_than_memory_is_refused(program, tmp_path):
+    (tmp_path / "big.yaml").touch()
+    os.truncate(tmp_path / "big.yaml", HUGE)
+    code, text = program("run", "--grid", tmp_path / "big.yaml")
+    assert code == 2 and f"big.yaml {TOO_LARGE} 4,194,304; name a YAML file" in text
+
+
 class _Code:
     """What runs a command when it is unpickled."""
 

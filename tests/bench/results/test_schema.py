@@ -56,6 +56,7 @@ def test_a_value_of_a_type_has_its_shape(change):
         ({"std": "both"}, "std is not what it should be"),
         ({"part": {"scores": {"accuracy": "high"}}}, "part.scores.accuracy is not a number"),
         ({"options": {"mu": "\x1b[2J"}}, "options is not what it should be"),
+        *(({"notes": [f"fed{turn}gva"]}, "notes[0] is not a text") for turn in "\u202a\u202e\u2066\u2069"),
         ({"options": {"name": "ccvr", "base": "fedavg"}}, "options is not what it should be"),
         ({"options": {"base": {"mu": 1}}}, "options is not what it should be"),
         ({"notes": [None]}, "notes[0] is not a text"),

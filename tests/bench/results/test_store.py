@@ -1,6 +1,8 @@
 """The result store: nothing half-written counts, nothing finished is lost, one driver at a time."""
 
+import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.results.ids import hash_of
+from bench.results.locks import holder
 from bench.results.schema import SCHEMA
 from bench.results.store import Store
 
@@ -166,6 +169,56 @@ def test_a_part_of_the_directory_that_cannot_be_written_is_named_before_anything
     ):
         with Store(tmp_path).locked():
             pass
+
+
+@pytest.mark.parametrize("kind", [fcntl.LOCK_SH, fcntl.LOCK_EX])
+def test_a_stranger_who_holds_the_mark_of_a_driver_keeps_nobody_waiting(tmp_path, monkeypatch, kind):
+    """Whoever may read a file can lock it."""
+    monkeypatch.setattr("bench.results.store._PATIENCE", 0.1)
+    with Store(tmp_path).locked():
+        pass
+    said: list[str] = []
+    with open(tmp_path / ".driver") as stranger:
+        fcntl.flock(stranger, kind)
+        with Store(tmp_path).locked(said.append) as own:
+            assert own.folder == tmp_path
+    assert len(said) == 1 and said[0].startswith(f"Another program has locked {tmp_path}/.driver")
+    assert "the run goes on, but `status` may not say that it is at work" in said[0]
+    with Store(tmp_path).locked(said.append):
+        assert len(said) == 1 and Store(tmp_path).at_work_since(), "once it is gone, the mark is there again"
+
+
+def test_the_process_that_holds_the_lock_is_named(tmp_path):
+    with Store(tmp_path).locked():
+        pass
+    with open(tmp_path / ".lock") as stranger:
+        fcntl.flock(stranger, fcntl.LOCK_SH)
+        if not holder(stranger.fileno()):
+            pytest.skip("this system does not tell who holds a lock")
+        named = (
+            rf"Another run is writing to .* \(process {os.getpid()}, .*python.*, of the user \w+\); wait until it ends"
+        )
+        with pytest.raises(StoreError, match=named):
+            with Store(tmp_path).locked():
+                pass
+        with open(tmp_path / ".lock") as driver:
+            fcntl.flock(stranger, fcntl.LOCK_UN)
+            fcntl.flock(driver, fcntl.LOCK_EX)
+            with pytest.raises(StoreError, match=named):
+                with Store(tmp_path).unchanging():
+                    pass
+
+
+def test_a_system_that_does_not_tell_who_holds_a_lock_names_nobody(tmp_path):
+    (tmp_path / "locks").write_text("")
+    with open(tmp_path / "locks") as file:
+        found = os.fstat(file.fileno())
+        assert holder(file.fileno(), tmp_path / "none") == holder(file.fileno(), tmp_path / "locks") == ""
+        place = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+        (tmp_path / "locks").write_text(
+            f"1: FLOCK  ADVISORY  WRITE 0 {place} 0 EOF\n1: -> FLOCK ADVISORY WRITE 9 {place} 0 EOF\n"
+        )
+        assert holder(file.fileno(), tmp_path / "locks") == ""
 
 
 def test_a_second_driver_is_refused_until_the_first_is_gone(tmp_path):

@@ -1,5 +1,7 @@
 """Spaces, and which searches are refused."""
 
+import os
+
 import pytest
 
 import algorithms
@@ -59,6 +61,7 @@ def test_every_space_is_about_training_and_options_of_its_method(name):
         ("mu: {grid: [1], low: 0, high: true}", "mu: high must be a finite number, but got True."),
         ("- mu", "must map hyper-parameters to their grids and ranges."),
         ("mu: [", "is not valid YAML"),
+        ("mu: " + "[" * 3000, "is not valid YAML: it is nested too deeply."),
     ],
 )
 def test_a_mistake_in_a_space_is_explained(tmp_path, content, said):
@@ -66,6 +69,12 @@ def test_a_mistake_in_a_space_is_explained(tmp_path, content, said):
     with pytest.raises(ConfigError) as caught:
         make(space=str(tmp_path / "mine.yaml"))
     assert said in str(caught.value)
+
+
+def test_a_space_that_is_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "mine.yaml")
+    with pytest.raises(ConfigError, match=r"mine\.yaml is not a regular file; name a YAML file"):
+        make(space=str(tmp_path / "mine.yaml"))
 
 
 def test_a_value_with_which_a_method_cannot_have_the_model_is_refused(tmp_path):

@@ -1,0 +1,36 @@
+"""Which process holds a lock of a file: whoever may read a file can lock it, and keep drivers out or waiting."""
+
+import os
+import pwd
+from pathlib import Path
+
+
+def holder(descriptor: int, table: Path = Path("/proc/locks")) -> str:
+    """ " (process 12, python -m bench run, of the user ada)" for the one that has locked an open file by `flock`; "" where the
+    system does not tell it, as of a process on another machine, or where it hides that process."""
+    found = os.fstat(descriptor)
+    wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    try:
+        locks = [line.split() for line in table.read_text().splitlines()]
+    except OSError:
+        return ""
+    for words in locks:  # "1: FLOCK ADVISORY WRITE 12 08:01:345 0 EOF"; "->" stands before those that wait
+        if len(words) > 5 and words[1] == "FLOCK" and words[5] == wanted and words[4].isdecimal() and int(words[4]):
+            return f" (process {words[4]}{_described(Path('/proc') / words[4])})"
+    return ""
+
+
+def _described(process: Path) -> str:
+    """ ", COMMAND, of the user NAME" of a process; "" if it has just ended or is hidden."""
+    try:
+        command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        user = process.stat().st_uid
+    except OSError:
+        return ""
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except KeyError:
+        name = str(user)
+    printable = "".join(letter if letter.isprintable() else "?" for letter in command)
+    shown = printable if len(printable) <= 60 else f"{printable[:57]}..."
+    return f", {shown}, of the user {name}" if shown else f", of the user {name}"
