@@ -226,7 +226,11 @@ class Study:
     def _ask_for_a_new_one(self) -> optuna.trial.Trial | None:
         """What the searcher draws, until it is a new one; None if it draws nothing new any more."""
         known = self._tried | {self._key(params) for params in self._elsewhere}
-        usual = self.search.usual  # so the best one is at least as good
+        # So the best one is at least as good. A setting of one value has that one.
+        single = {
+            key: where.grid[0] for key, where in self.search.space.items() if where.low is None and len(where.grid) == 1
+        }
+        usual = self.search.usual | single
         if not self._proposed and all(map(_holds, self.search.space.values(), usual.values())):
             return self._ask(usual)
         for draw in range(_MOST_DRAWS):

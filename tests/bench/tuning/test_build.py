@@ -126,6 +126,22 @@ def test_a_space_of_ones_own_needs_no_source(tmp_path):
     }
 
 
+def test_a_range_that_was_measured_is_not_called_one_around_the_grid_of_a_paper():
+    beta = search_spaces.load("fedntd")["beta"]
+    assert beta.origin("random") == beta.source and beta.source.startswith("measured here; FedNTD's code takes 1")
+
+
+def test_common_learning_rates_are_searched_where_most_methods_work():
+    """Ranges of the space training, and of the methods that need others."""
+    lr = search_spaces.load("training")["lr"]
+    assert (lr.low, lr.high, lr.grid) == (0.003, 0.1, [0.003, 0.01, 0.03, 0.1])
+    own = {name: space["lr"] for name in search_spaces.names() if "lr" in (space := search_spaces.load(name))}
+    assert {name: (where.low, where.high) for name, where in own.items() if where.high != lr.high} == {
+        "mofedsam": (0.01, 0.3),
+        "fedetf": (0.01, 0.15),
+    }
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

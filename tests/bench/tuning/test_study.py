@@ -78,6 +78,12 @@ def test_a_search_tries_what_the_method_has_without_it_first(store):
     assert dict(Study(outside, store).propose().params)["mu"] <= 10
 
 
+def test_a_setting_that_is_searched_in_one_value_has_it_from_the_first_configuration_on(store):
+    study = Study(make("feddyn", space="own,training", searcher="random", samples=2), store)
+    first = dict(study.propose().params)
+    assert first == {"alpha": 0.01, "momentum": 0.9, "weight_decay": 0.001, "lr": 0.1}
+
+
 def test_searches_in_other_settings_draw_other_values(store):
     drawn = [
         [try_next(study, store, 0.5, 0.5)["mu"] for _ in range(3)][1:]
