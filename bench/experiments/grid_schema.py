@@ -368,6 +368,7 @@ class GridSpec(Part):
 
     Attributes:
         source: the user's file; "" for a grid that comes with the harness.
+        search_seeds: seeds on which searches compare configurations unless they name others; empty for those of the table.
         save_rounds, save_local_models: rounds whose state, or whose cohort's models, runs keep on disk, as far as they have so
             many, beside those that figures need.
         save_when: settings of the runs that keep local models; of all if empty.
@@ -383,9 +384,17 @@ class GridSpec(Part):
     tuning: list[Tuning] = []
     budgets: dict[str, Budget]
     report: Layout = Layout()
+    search_seeds: list[Annotated[int, Field(ge=0)]] = []
     save_rounds: list[Round] = []
     save_local_models: list[Round] = []
     save_when: dict[str, Any] = {}
+
+    @field_validator("search_seeds")
+    @classmethod
+    def _are_different(cls, seeds: list[int]) -> list[int]:
+        if len({*seeds}) < len(seeds):
+            raise ValueError(f"search_seeds needs each seed once, but got {seeds}.")
+        return seeds
 
     @model_validator(mode="after")
     def _gains_are_over_a_cell(self) -> "GridSpec":

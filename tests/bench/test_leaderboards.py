@@ -94,6 +94,11 @@ def test_each_search_of_the_board_on_mnist_begins_with_the_settings_of_the_grid(
     assert len(searches) == 36
 
 
+@pytest.mark.parametrize("name", [*SHARED, "leaderboard_personal"])
+def test_boards_compare_configurations_on_three_seeds(name):
+    assert load_grid(name).search_seeds == [0, 1, 2]
+
+
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("budget", ["paper", "small", "smoke"])
 def test_fedcat_ends_with_a_model_and_is_evaluated_where_it_has_one(name, budget):
