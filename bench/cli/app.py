@@ -184,6 +184,7 @@ def report(
     """Print and save the tables of stored results, and the figures that their grids list: all of them, or of one grid."""
     with explained():
         from bench.experiments import figure_names
+        from bench.results.ids import is_meant
         from bench.results.store import Store
         from reports import api
 
@@ -205,7 +206,7 @@ def report(
         store = Store(results_dir)
         name_damaged(store)
         stored = [tuple(name.split("@", 1)) for name in store.grids()]
-        chosen = [(name, of) for name, of in stored if grid in (None, name) and budget in (None, of)]
+        chosen = [(name, of) for name, of in stored if is_meant(grid, name) and budget in (None, of)]
         if not chosen:
             raise ValueError(no_results(store, grid, budget))
         if not print_:
