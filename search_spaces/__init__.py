@@ -9,7 +9,8 @@ A file maps settings or options to their grids and ranges:
       log: true
       source: origin of grid or range; optional in your own space
 
-`extends: NAME` inherits the entries of another file.
+`extends: NAME` inherits the entries of another file. Where several spaces have an entry of one name, that of a method wins over
+that of the space `training`, and that of a user's file wins over both.
 """
 
 import math
@@ -26,6 +27,7 @@ from bench.files import MIB, UnusableFile, parse_yaml, read_foreign
 
 FOLDER = Path(__file__).parent
 _LARGEST = 4 * MIB  # of a file that a user names
+TRAINING = "training"  # the settings of training that any method has
 
 
 class Parameter(BaseModel):
@@ -82,7 +84,7 @@ class Parameter(BaseModel):
         """Origin of the values: grids come from papers, ranges around them from this project."""
         if not self.source:
             return "of a space that names no source"
-        if searcher == "grid" or self.low is None or self.source.startswith("ours"):
+        if searcher == "grid" or self.low is None or self.source.startswith(("ours", "measured here")):
             return self.source
         return f"our range, around the grid {self.describe('grid')} ({self.source})"
 
@@ -134,7 +136,7 @@ def _load(name: str, extending: tuple[str, ...]) -> Space:
 
 def _content(name: str) -> dict:
     """The mapping in the file of a space."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    path = Path(name) if _is_file(name) else FOLDER / f"{name}.yaml"
     if not path.exists():
         if path.parent == FOLDER:
             raise ConfigError([unknown("space", name, ["own", *names(), "FILE.yaml"])])
@@ -151,20 +153,47 @@ def _content(name: str) -> dict:
 
 
 def merged(wanted: Iterable[str]) -> Space:
-    """Several spaces as one; of equal hyper-parameters the last one counts."""
-    return {key: parameter for name in wanted for key, parameter in load(name).items()}
+    """Several spaces as one, see `combined`."""
+    return combined((name, load(name)) for name in wanted)
+
+
+def combined(parts: Iterable[tuple[str, Space]]) -> Space:
+    """Several spaces as one.
+
+    Of equal hyper-parameters the one of a user's file counts, then that of a method, then that of TRAINING; among equals the
+    last. Hyper-parameters keep the order in which the spaces name them: searchers draw in that order.
+
+    Args:
+        parts: name, or file, and content of each space.
+    """
+    parts = [*parts]
+    ranked = sorted(parts, key=lambda part: _rank(part[0]))
+    counting = {key: parameter for _, space in ranked for key, parameter in space.items()}
+    return {key: counting[key] for _, space in parts for key in space}
+
+
+def _rank(name: str) -> int:
+    """The entries of spaces of a higher rank count."""
+    return 2 if _is_file(name) else int(name != TRAINING)
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith((".yaml", ".yml"))
 
 
 def describe(name: str) -> str:
-    """First line of a space's file, and the ranges and grids of its hyper-parameters."""
+    """First line of a space's file, the ranges and grids of its hyper-parameters, and those that the space TRAINING adds."""
     about = (FOLDER / f"{name}.yaml").read_text().splitlines()[0].removeprefix("# ")
-    ranges = (
-        f"{key} in {parameter.describe('')}; grid {parameter.describe('grid')}"
-        if parameter.low is not None
-        else f"{key} in {parameter.describe('grid')}"
-        for key, parameter in load(name).items()
-    )
-    return "\n".join([about, *ranges])
+    own = load(name)
+    added = {key: parameter for key, parameter in load(TRAINING).items() if key not in own}
+    with_training = [f"with training: {_range(key, parameter)}" for key, parameter in added.items()]
+    return "\n".join([about, *(_range(key, parameter) for key, parameter in own.items()), *with_training])
+
+
+def _range(key: str, parameter: Parameter) -> str:
+    """ "mu in 0.0001 to 10 (log); grid 0.001, 0.01"."""
+    grid = parameter.describe("grid")
+    return f"{key} in {grid}" if parameter.low is None else f"{key} in {parameter.describe('')}; grid {grid}"
 
 
 def check(space: Mapping[str, Parameter], known: Iterable[str], of: str) -> None:

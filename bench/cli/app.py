@@ -1,7 +1,7 @@
 """The command line. A command imports what it needs when it runs: `--help`, `list` and `report` start in a moment."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -116,6 +116,7 @@ def run(
         tuning = _tuning_options(
             tuned,
             of.name if of.is_searched(budget) else "",
+            of.search_seeds,
             {
                 "samples": samples,
                 "searcher": searcher,
@@ -183,6 +184,7 @@ def report(
     """Print and save the tables of stored results, and the figures that their grids list: all of them, or of one grid."""
     with explained():
         from bench.experiments import figure_names
+        from bench.results.ids import is_meant
         from bench.results.store import Store
         from reports import api
 
@@ -204,7 +206,7 @@ def report(
         store = Store(results_dir)
         name_damaged(store)
         stored = [tuple(name.split("@", 1)) for name in store.grids()]
-        chosen = [(name, of) for name, of in stored if grid in (None, name) and budget in (None, of)]
+        chosen = [(name, of) for name, of in stored if is_meant(grid, name) and budget in (None, of)]
         if not chosen:
             raise ValueError(no_results(store, grid, budget))
         if not print_:
@@ -292,11 +294,14 @@ def speed(context: typer.Context) -> None:
     speed.main(context.args, prog="python -m bench speed")
 
 
-def _tuning_options(tuned: str | None, searched_grid: str, values: Mapping[str, Any]) -> "TuningOptions | None":
+def _tuning_options(
+    tuned: str | None, searched_grid: str, search_seeds: Sequence[int], values: Mapping[str, Any]
+) -> "TuningOptions | None":
     """How the hyper-parameters of a grid are searched on validation data; None if they are not.
 
     Args:
         searched_grid: name of the grid if it is one that is searched, at its budget, without being asked; "" for others.
+        search_seeds: those that the grid names; none for those of its table.
         values: of the options that only searches read, as fields of TuningOptions; None for those that are left out.
     """
     require_known("value of --tuned", [tuned or "test"], ("test", "validation"))
@@ -314,7 +319,8 @@ def _tuning_options(tuned: str | None, searched_grid: str, values: Mapping[str, 
     from bench.experiments.spec import ALL, PROTOCOL, TuningOptions
 
     samples = None if values["searcher"] == "grid" else 8
-    usual = PROTOCOL if searched_grid else TuningOptions("random", samples=samples, space=ALL, compares=True)
+    own = TuningOptions("random", samples=samples, space=ALL, search_seeds=tuple(search_seeds) or None, compares=True)
+    usual = PROTOCOL if searched_grid else own
     tuning = replace(usual, **given_values)
     tuning.validate()
     return tuning

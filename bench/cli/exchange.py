@@ -87,6 +87,7 @@ def compare(
 
     Exit status 0 if every run that both hold has identical numbers, bit for bit, and searches have chosen the same; else 1.
     """
+    from bench.results.ids import is_meant
     from bench.results.store import Store
 
     with explained():
@@ -94,7 +95,7 @@ def compare(
         for store in stores:
             store.check_exists()
             name_damaged(store)
-        held = [[name for name in store.grids() if grid in (None, name.split("@", 1)[0])] for store in stores]
+        held = [[name for name in store.grids() if is_meant(grid, name.split("@", 1)[0])] for store in stores]
         names = [name for name in held[0] if name in held[1]]
         if not names:
             what = f"results of {grid}" if grid else "a grid"
@@ -114,12 +115,16 @@ def compare(
 def _stored_name(store, grid: str, budget: str | None) -> str:
     """The `<grid>@<budget>` that is meant; raises ValueError if there is none, or more than one."""
     grid, budget = given.stored_name(grid, budget)
+    from bench.results.ids import is_meant
+
     held = {name: name.split("@", 1) for name in store.grids()}
-    names = [name for name, (of, at) in held.items() if of == grid and budget in (None, at)]
+    names = [name for name, (of, at) in held.items() if is_meant(grid, of) and budget in (None, at)]
     if not names:
         raise ValueError(no_results(store, grid, budget))
     if len(names) > 1:
-        raise ValueError(f"{store.folder} holds {', '.join(names)}; choose one with --budget.")
+        versions = {of for of, _ in map(held.__getitem__, names)}
+        by = "--budget" if len(versions) == 1 else f"--grid {names[0]!r}"
+        raise ValueError(f"{store.folder} holds {', '.join(names)}; choose one with {by}.")
     return names[0]
 
 

@@ -22,7 +22,9 @@ SetOption = Annotated[
 SeedsOption = Annotated[str | None, typer.Option("--seeds", help="Seeds instead of the grid's: 0,1,2")]
 SearchSeedsOption = Annotated[
     str | None,
-    typer.Option(help="Of searches: seeds on which configurations are compared; those of the table if left out."),
+    typer.Option(
+        help="Of searches: seeds on which configurations are compared; of boards 0,1,2, else those of the table."
+    ),
 ]
 SubstituteOption = Annotated[
     list[str] | None,

@@ -136,9 +136,9 @@ def _run(
 def _report(spec: ExperimentSpec, store: Store) -> None:
     from reports import api
 
-    paths = api.write(store, spec.grid.name, spec.budget_label)
+    paths = api.write(store, spec.grid.stored_name, spec.budget_label)
     sys.stdout.write("\n" + paths["md"].read_text(encoding="utf-8") + "\n")
-    drawn, sentences = api.write_figures(store, spec.grid.name, spec.budget_label)
+    drawn, sentences = api.write_figures(store, spec.grid.stored_name, spec.budget_label)
     print_saved([paths["html"], *drawn], sentences)
     say(f"Results: {store.folder}")
 

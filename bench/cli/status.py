@@ -37,6 +37,7 @@ def status(
 
     It can be asked at any time, also while a driver is at work.
     """
+    from bench.results.ids import is_meant
     from bench.results.snapshot import read_snapshot
     from bench.results.store import Store
 
@@ -49,7 +50,7 @@ def status(
         shown = {
             label: stored
             for label, stored in grids.items()
-            if name in (None, stored["grid"]) and budget in (None, stored["budget"])
+            if is_meant(name, stored["grid"]) and budget in (None, stored["budget"])
         }
         if grid and not shown:
             raise ValueError(no_results(store, name, budget))

@@ -131,12 +131,12 @@ def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: Se
     """The expanded grid as the report reads it."""
     layout = grid.report
     described: GridDescription = {
-        "grid": grid.name,
+        "grid": grid.stored_name,
         "source": grid.source,
         "digest": grid.digest(budget),
         "budget": budget_label(budget, overrides),
         "overrides": dict(overrides),
-        "title": grid.title,
+        "title": grid.stored_title,
         "mirrors": cast(StoredMirrors, grid.mirrors.model_dump()) if grid.mirrors else None,
         "std": layout.std,
         "verdict": layout.verdict,
@@ -152,7 +152,7 @@ def is_laid_out_as(grid: GridSpec, stored: StoredGrid) -> bool:
         before = Layout.model_validate({**stored["report"], "std": stored["std"], "verdict": stored["verdict"]})
     except ValidationError:
         return True
-    return (stored["title"], before.model_dump()) == (grid.title, grid.report.model_dump())
+    return (stored["title"], before.model_dump()) == (grid.stored_title, grid.report.model_dump())
 
 
 def ordered(described: GridDescription, cells: list[StoredCell]) -> StoredGrid:

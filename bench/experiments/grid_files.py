@@ -37,6 +37,16 @@ def read(name: str) -> object:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
 
 
+def version_of(name: str) -> int:
+    """The version that a grid of ours has now, its own or that of the grid that it extends; 1 if there is none of that name."""
+    while name in names():
+        content = read(name)
+        if not isinstance(content, dict) or "version" in content or "extends" not in content:
+            return content.get("version", 1) if isinstance(content, dict) else 1
+        name = content["extends"]
+    return 1
+
+
 def read_shared() -> dict:
     """Conditions and budgets of all grids."""
     return parse_yaml(SHARED.read_text())

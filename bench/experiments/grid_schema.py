@@ -19,6 +19,7 @@ from bench.experiments.labels import contender
 from bench.experiments.names_schema import OwnNames, Printed, check_axes, check_names
 from bench.models import canonical
 from bench.participation import cohort_size
+from bench.results.ids import versioned
 from bench.results.metrics import METRICS, unknown_metric
 from datasets import DatasetInfo
 from datasets.partitions import WITH_CLIENTS, Natural, parse, usual_clients
@@ -370,6 +371,9 @@ class GridSpec(Part):
 
     Attributes:
         source: the user's file; "" for a grid that comes with the harness.
+        version: is raised when ranges, defaults or settings change the numbers of the grid; from 2 on it is part of its name in
+            the store and of its title.
+        search_seeds: seeds on which searches compare configurations unless they name others; empty for those of the table.
         save_rounds, save_local_models: rounds whose state, or whose cohort's models, runs keep on disk, as far as they have so
             many, beside those that figures need.
         save_when: settings of the runs that keep local models; of all if empty.
@@ -378,6 +382,7 @@ class GridSpec(Part):
     name: str
     source: str = ""
     title: str = ""
+    version: Annotated[int, Field(ge=1, strict=True)] = 1
     mirrors: Mirrors | None = None
     axes: dict[str, Values]
     settings: dict[str, Any] = {}
@@ -385,9 +390,27 @@ class GridSpec(Part):
     tuning: list[Tuning] = []
     budgets: dict[str, Budget]
     report: Layout = Layout()
+    search_seeds: list[Annotated[int, Field(ge=0)]] = []
     save_rounds: list[Round] = []
     save_local_models: list[Round] = []
     save_when: dict[str, Any] = {}
+
+    @property
+    def stored_name(self) -> str:
+        """Its name in the store: versions whose numbers differ lie side by side."""
+        return versioned(self.name, self.version)
+
+    @property
+    def stored_title(self) -> str:
+        """Its title with the version; of the first version as it is."""
+        return f"{self.title} ({self.stored_name})" if self.title and self.version > 1 else self.title
+
+    @field_validator("search_seeds")
+    @classmethod
+    def _are_different(cls, seeds: list[int]) -> list[int]:
+        if len({*seeds}) < len(seeds):
+            raise ValueError(f"search_seeds needs each seed once, but got {seeds}.")
+        return seeds
 
     @model_validator(mode="after")
     def _gains_are_over_a_cell(self) -> "GridSpec":

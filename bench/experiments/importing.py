@@ -16,6 +16,7 @@ from bench.experiments.grid_loading import load_grid
 from bench.experiments.labels import value_of
 from bench.experiments.stored_grid import merge_cells
 from bench.results.equality import differences
+from bench.results.ids import unversioned
 from bench.results.json_files import Damaged
 from bench.results.records import RunRecord, StoredCell, StoredGrid
 from bench.results.store import Store, require_files
@@ -129,7 +130,7 @@ def _order(ours: StoredGrid, theirs: StoredGrid) -> Sequence[StoredCell]:
     try:
         if source and not Path(source).is_file():  # a pipe would wait for a writer
             raise FileNotFoundError(source)
-        spec = load_grid(source or ours["grid"])
+        spec = load_grid(source or unversioned(ours["grid"]))
         if spec.digest(budget) == ours["digest"] and ours.get("chosen_on") != "validation":
             return [cell.to_json() for cell in expand(spec, budget, overrides=ours["overrides"], facts=None)]
     except (ValueError, OSError, KeyError):

@@ -121,7 +121,7 @@ class ExperimentSpec:
     @property
     def label(self) -> str:
         """Name of the experiment in the store."""
-        return f"{self.grid.name}@{self.budget_label}"
+        return f"{self.grid.stored_name}@{self.budget_label}"
 
     @property
     def all_seeds(self) -> list[int]:

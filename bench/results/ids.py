@@ -29,3 +29,19 @@ def is_name(name: object) -> TypeGuard[str]:
         and not ({*name} & {"/", "\\"})
         and name[0] != "."
     )
+
+
+def versioned(grid: str, version: int) -> str:
+    """A grid's name in the store: "leaderboard_mnist v2"; of the first version without one, as all grids were stored once."""
+    return grid if version == 1 else f"{grid} v{version}"
+
+
+def unversioned(stored: str) -> str:
+    """The name of the grid file of a stored grid."""
+    return re.sub(r" v[1-9][0-9]*$", "", stored)
+
+
+def is_meant(wanted: str | None, stored: str) -> bool:
+    """Whether a stored grid is one of those that a user names: by its name all its versions, by "NAME v2" that one; None for
+    all grids."""
+    return wanted in (None, stored, unversioned(stored)) or wanted == f"{stored} v1"

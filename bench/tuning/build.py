@@ -83,10 +83,13 @@ def _has_own_tests(config: RunConfig) -> bool:
 
 
 def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str], sets: Sequence[Tuning]) -> Space:
-    """Where the hyper-parameters of a cell's method are searched. "own" are those of its method; where a table shows the method
-    as a wrapper around another one, those of the other one, too. A method without a space of its own has no options to search:
-    "own,training" are then the training settings alone. "sets" are the points of the tuning sets that hold for the cell, of
-    which there may be none."""
+    """Where the hyper-parameters of a cell's method are searched.
+
+    "own" are those of its method; where a table shows the method as a wrapper around another one, those of the other one, too.
+    They win over those of "training", and a user's file wins over both (see `search_spaces.combined`). A method without a space
+    of its own has no options to search: "own,training" are then the training settings alone. "sets" are the points of the
+    tuning sets that hold for the cell, of which there may be none.
+    """
     method = cell.config.algorithm
     name = method["name"]
     if name == "centralized":
@@ -100,8 +103,8 @@ def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str], sets: S
     if tuning.spaces == [OWN] and not own:
         raise ConfigError([f"{name} has no search space: write search_spaces/{name}.yaml, or give --space training."])
     parts = {OWN: search_spaces.merged(own), SETS: _points_of(cell, sets)}
-    known = (parts[part] if part in parts else search_spaces.load(part) for part in tuning.spaces)
-    space = {key: parameter for part in known for key, parameter in part.items()}
+    known = ((part, parts[part] if part in parts else search_spaces.load(part)) for part in tuning.spaces)
+    space = search_spaces.combined(known)
     base = method.get("base")
     inside = base if isinstance(base, Mapping) else {}
     options = [key for key in {**method, **inside} if key not in ("name", "base", *_STAGES)]

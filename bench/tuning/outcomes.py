@@ -46,8 +46,8 @@ class Outcome(NamedTuple):
 
     @property
     def is_choice(self) -> bool:
-        """Whether it can be chosen: it was trained to the end, and not all runs diverged."""
-        return self.complete and self.diverged < len(self.runs)
+        """Whether it can be chosen: it was trained to the end, and diverged with none of its seeds."""
+        return self.complete and not self.diverged
 
 
 class ValidationRun(NamedTuple):

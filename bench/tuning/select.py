@@ -82,7 +82,7 @@ def choose(
 
     Returns:
         Key of a table cell -> what was chosen and how (see `describe_choice`): the configuration with the best mean over
-        seeds among those that were trained to the end and did not diverge with every seed.
+        seeds among those that were trained to the end and diverged with no seed.
 
     Raises:
         KeyboardInterrupt, StoreError: as `bench.execution.scheduler.run_jobs`.
@@ -243,4 +243,7 @@ def _trouble(search: Search, failed: int) -> str:
             f"{title_of(search)}: {failed} configurations have failed, so the best one is not known; the same command tries "
             "them again."
         )
-    return f"{title_of(search)}: no configuration was trained to the end without diverging, so none can be chosen."
+    return (
+        f"{title_of(search)}: each configuration diverged with one of its seeds at least, so none can be chosen; try more by "
+        "--samples, another --space, or leave the method out."
+    )

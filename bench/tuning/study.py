@@ -123,9 +123,12 @@ class Study:
         return value
 
     def outcomes(self) -> list[Outcome]:
-        """Every configuration that counts, and has not failed: the best first, of equal ones the earliest proposal; those that
-        were stopped come last. A search counts its own proposals, as many as it may try; if it learns from other searches, also
-        those that they have finished."""
+        """Every configuration that counts, and has not failed.
+
+        The best first, of equal ones the earliest proposal; behind them those that diverged with a seed, which cannot be
+        chosen; last those that were stopped. A search counts its own proposals, as many as it may try; if it learns from other
+        searches, also those that they have finished.
+        """
         counting = [*self._proposed[: self.search.wanted], *self._elsewhere]
         own = {run for params in counting for run in self.search.runs(params)}
         others = {run: ended for run, ended in self._runs.items() if run not in own}
@@ -135,7 +138,7 @@ class Study:
             runs = tuple(self.search.runs(params))
             if all(run in self._runs for run in runs):
                 found[runs] = self._outcome(params, runs)
-        return sorted(found.values(), key=lambda one: (not one.complete, -one.rounds * (not one.complete), -one.mean))
+        return sorted(found.values(), key=_place)
 
     def _outcome(self, params: dict, runs: tuple[str, ...]) -> Outcome:
         """What a configuration has reached whose runs have all ended."""
@@ -226,7 +229,11 @@ class Study:
     def _ask_for_a_new_one(self) -> optuna.trial.Trial | None:
         """What the searcher draws, until it is a new one; None if it draws nothing new any more."""
         known = self._tried | {self._key(params) for params in self._elsewhere}
-        usual = self.search.usual  # so the best one is at least as good
+        # So the best one is at least as good. A setting of one value has that one.
+        single = {
+            key: where.grid[0] for key, where in self.search.space.items() if where.low is None and len(where.grid) == 1
+        }
+        usual = self.search.usual | single
         if not self._proposed and all(map(_holds, self.search.space.values(), usual.values())):
             return self._ask(usual)
         for draw in range(_MOST_DRAWS):
@@ -253,6 +260,12 @@ class Study:
     def _write(self) -> None:
         content = {**self.search.describe(), "proposed": self._proposed}
         self.store.write_search(self.search.name, cast(StoredSearch, content))
+
+
+def _place(one: Outcome) -> tuple[float, ...]:
+    """What outcomes are sorted by."""
+    stopped = not one.complete
+    return stopped, -one.rounds * stopped, not (stopped or one.is_choice), -one.mean
 
 
 def _holds(parameter: Parameter, value: Any) -> bool:

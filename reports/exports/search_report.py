@@ -93,6 +93,8 @@ def _notes(search: Search, table: pd.DataFrame, alike: int) -> Iterator[str]:
     yield f"Searcher {search.searcher}, scheduler {search.scheduler}; {search.wanted} configurations to try."
     if found := table["found"].sum():
         yield f"{found} of the configurations were found in the store: other searches had trained them."
+    if len(search.configs) > 1 and (table["diverged"] > 0).any():
+        yield "A configuration that diverged with one of its seeds cannot be chosen."
     if alike > 1:
         yield f"{alike} configurations print alike at the top: what is chosen among them means little."
     own = table[~table["found"].astype(bool)]

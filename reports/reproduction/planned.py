@@ -13,6 +13,7 @@ from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.grid_schema import GridSpec, matches
 from bench.experiments.labels import value_of
+from bench.results.ids import unversioned
 from reports.tables import agreement, report
 from reports.tables.aggregate import contest_keys
 
@@ -79,7 +80,7 @@ class Plans:
         ]
 
     def _spec(self, grid: Mapping[str, Any]) -> GridSpec | None:
-        return None if grid.get("source") else self._specs.get(grid["grid"])
+        return None if grid.get("source") else self._specs.get(unversioned(grid["grid"]))
 
 
 def _contests(spec: GridSpec, cells: list[Cell]) -> Iterator[Contest]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.experiments.labels import value_of
+from bench.results.ids import unversioned
 from bench.results.store import Store
 from reports import api
 from reports.published.lookup import Published, keys_of, papers, printed_again
@@ -148,7 +149,7 @@ def _command(grid: dict, settings: list[dict[str, Any]], cells: list[dict], plan
     """The command that plays cells of a grid which have these settings; for a key with several values, each of them."""
     only = dict.fromkeys(f"{key}={_text(value)}" for one in settings for key, value in one.items())
     seeds = sorted({cell["seed"] for cell in cells})
-    words = ["--grid", grid.get("source") or grid["grid"], "--only", ",".join(only)]
+    words = ["--grid", grid.get("source") or unversioned(grid["grid"]), "--only", ",".join(only)]
     if seeds != plans.own_seeds(grid):
         words += ["--seeds", ",".join(map(str, seeds))]
     return f"python -m bench run {' '.join(words)} --data-dir data"

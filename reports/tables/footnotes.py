@@ -23,6 +23,7 @@ from reports.tables.published_comparison import (
     partitions_taken_for,
     taken_for,
 )
+from reports.tables.versions import footnotes as version_notes
 
 ROUNDS_OF = {
     "last": "at the last round",
@@ -91,6 +92,7 @@ def about_runs(grid: dict, records: dict[str, dict], cells: pd.DataFrame, names:
     """Runs that are missing, failed or special, and what runs have used; arguments as in `footnotes`, names are the grid's."""
     yield from _pooled(cells, names)
     yield from _data(cells, names)
+    yield from version_notes(grid)
     yield from _unfinished(cells)
     yield from _traffic(grid, records, names)
     yield from _caveats(grid, records, names)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from reports.tables import versions
 from reports.tables.aggregate import cell_keys, collect_runs, current_cells, row_keys, summarise
 from reports.tables.footnotes import about_runs, published_beside, without_paths
 from reports.tables.layout import Cell, Row, Table, caveats_of
@@ -65,7 +66,7 @@ def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Repor
         notes += _incomplete(runs, names)
         cells = cells.astype({"mean": "Int64", "difference": "Int64"})
     name = f"{grid['grid']}@{grid['budget']}"
-    return Report(name, hide(grid["title"] or grid["grid"]), (table,), tuple(map(hide, notes)), cells)
+    return Report(name, hide(versions.title_of(grid)), (table,), tuple(map(hide, notes)), cells)
 
 
 def arrange(

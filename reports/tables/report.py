@@ -9,7 +9,7 @@ from bench.errors import unknown
 from bench.experiments.figure_names import VALUES
 from bench.experiments.reference import is_reference
 from bench.results.metrics import ACCURACIES, METRICS, unknown_metric
-from reports.tables import rankings, tuning_notes
+from reports.tables import rankings, tuning_notes, versions
 from reports.tables.aggregate import (
     cell_keys,
     collect_runs,
@@ -98,7 +98,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
         ranked = tuple(rankings.arrange(standings, grid)) if len(standings) else ()
     return Report(
         name=f"{grid['grid']}@{grid['budget']}" + (f"-{value}" if value != own_value(grid) else ""),
-        title=without_paths(grid)(grid["title"] or grid["grid"]) + (f", {ROUNDS_OF[value]}" if further else ""),
+        title=without_paths(grid)(versions.title_of(grid)) + (f", {ROUNDS_OF[value]}" if further else ""),
         tables=tuple(tables.values()),
         notes=tuple(notes),
         cells=cells,

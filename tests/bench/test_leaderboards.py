@@ -12,6 +12,8 @@ from bench.experiments.cells import Cell, to_json
 from bench.experiments.cost import bytes_per_client, examples_to_train
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
+from bench.experiments.spec import ALL, TuningOptions
+from bench.tuning.build import make_searches
 from reports.published.lookup import FOLDER
 from reports.tables import report
 
@@ -57,12 +59,44 @@ def test_methods_with_rounds_of_their_own_exchange_and_train_what_fedavg_does(na
     for method, size in sent.items():
         assert size == pytest.approx(fedavg, rel=0.03) or (method in MORE and size > fedavg), method
     assert all(0.9 < examples_to_train(configs[method]) / examples < 1.2 for method in OWN_ROUNDS)
-    # Of the others all settings are the same.
+    # Of the others all settings are the same, but for the learning rate that FedAdagrad needs.
     terms = {"clients", "participation", "rounds", "local_epochs", "batch_size", "lr", "momentum", "weight_decay"}
-    assert (
-        len({repr(config.model_dump(include=terms)) for method, config in configs.items() if method not in OWN_ROUNDS})
-        == 1
-    )
+    others = {method: config for method, config in configs.items() if method not in OWN_ROUNDS}
+    assert len({repr(config.model_dump(include=terms)) for config in others.values() if config.lr == 0.01}) == 1
+    assert {method for method, config in others.items() if config.lr != 0.01} <= {"fedadagrad"}
+
+
+def test_on_mnist_methods_that_learn_nothing_with_their_defaults_have_settings_and_on_cifar10_they_have_none():
+    settings = {"fedadam": (0.01, 0.01, 0.001), "fedyogi": (0.01, 0.01, 0.001), "fedadagrad": (0.0316, 0.1, 0.1)}
+    for name, expected in (
+        ("leaderboard_mnist", settings),
+        ("leaderboard_cifar10", dict.fromkeys(settings, (0.01, 0.1, 0.001))),
+    ):
+        configs = one_of_each(name, "dir-0.1")
+        methods = {method: configs[method].algorithm for method in settings}
+        found = {key: (configs[key].lr, own["server_lr"], own["adaptivity"]) for key, own in methods.items()}
+        assert found == expected
+
+
+def test_each_search_of_the_board_on_mnist_begins_with_the_settings_of_the_grid():
+    cells = [cell for cell in cells_of("leaderboard_mnist") if cell.config.partition == "label-2"]
+    tuning = TuningOptions("random", samples=8, space=ALL, compares=True)
+    searches = make_searches(cells, load_grid("leaderboard_mnist").report.model_dump(), tuning)
+    outside = {
+        (search.methods[-1], key)
+        for search in searches.values()
+        for key, where in search.space.items()
+        if not (
+            where.low <= search.usual[key] <= where.high if where.low is not None else search.usual[key] in where.grid
+        )
+    }
+    assert outside == {("feddyn", "weight_decay")}, "which has one value, that of its paper's code"
+    assert len(searches) == 36
+
+
+@pytest.mark.parametrize("name", [*SHARED, "leaderboard_personal"])
+def test_boards_compare_configurations_on_three_seeds(name):
+    assert load_grid(name).search_seeds == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", SHARED)

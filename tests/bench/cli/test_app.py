@@ -102,6 +102,20 @@ def test_a_dry_run_of_a_tuned_grid_names_its_searches(bench):
     assert code == 0 and "digits label-2 fedavg: weight_decay, lr; 8 configurations, seeds 3, 7" in text
 
 
+def test_the_seeds_of_searches_are_those_that_the_grid_names_unless_others_are_given(bench, tmp_path):
+    board = tmp_path / "mine.yaml"
+    board.write_text(
+        "axes: {dataset: [digits], partition: [label-2], algorithm: [fedavg], seed: [0, 1, 2, 3, 4]}\n"
+        "search_seeds: [0, 1, 2]\n"
+    )
+    for own, seeds in ((), "0, 1, 2"), (("--search-seeds", "4"), "4"):
+        code, text = bench("run", "--grid", str(board), "--tuned", "validation", *own, "--dry-run")
+        assert code == 0 and f"8 configurations, seeds {seeds}" in text
+    board.write_text(board.read_text().replace("0, 1, 2]\n", "1, 1]\n"))
+    code, text = bench("run", "--grid", str(board), "--tuned", "validation", "--dry-run")
+    assert code == 2 and "search_seeds needs each seed once, but got [1, 1]." in " ".join(text.split())
+
+
 @pytest.mark.parametrize("command", ["run", "tune"])
 def test_an_engine_that_there_is_not_is_told(bench, command):
     code, text = bench(command, *ALGORITHM, "--engine", "vectorized")

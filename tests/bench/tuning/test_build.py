@@ -11,6 +11,7 @@ from bench.config.resolve import resolve, with_options
 from bench.errors import ConfigError
 from bench.tuning.build import on_validation
 from bench.tuning.search import stops
+from tests.support import searched
 from tests.support.searching import SETTING, SMALL, STAGES, make
 from tests.support.toy import toy
 
@@ -40,6 +41,39 @@ def test_every_space_is_about_training_and_options_of_its_method(name):
     search = make(method, stages | toy(method).search, space=name)
     assert search.space and all(parameter.source for parameter in search.space.values())
     assert len([search.runs(params) for params in search.points()]) == search.wanted
+
+
+def test_each_setting_of_each_method_is_searched_where_the_list_says():
+    """After a wanted change of `search_spaces`, `python -m tests.support.searched` writes the list anew."""
+    found = [line for method in searched.searched_methods() for line in searched.searched(method)]
+    assert found == searched.FILE.read_text().splitlines()
+
+
+@pytest.mark.parametrize("spaces", ["own,training", "training,own"])
+@pytest.mark.parametrize("method", ["fedadagrad", "fedadam", "fedyogi", "fedprox"])
+def test_the_entry_of_a_method_wins_over_that_of_training(method, spaces):
+    space, own = make(method, space=spaces).space, search_spaces.load(method)
+    assert space == search_spaces.load("training") | own
+    assert ("lr" in own and own["lr"].grid != search_spaces.load("training")["lr"].grid) == (method != "fedprox")
+
+
+@pytest.mark.parametrize("spaces", ["FILE,own,training", "own,training,FILE", "FILE,training"])
+def test_the_entry_of_a_file_wins_over_all_others(tmp_path, spaces):
+    (tmp_path / "mine.yaml").write_text("lr: {grid: [0.5]}\nserver_lr: {grid: [0.7]}")
+    space = make("fedadagrad", space=spaces.replace("FILE", str(tmp_path / "mine.yaml"))).space
+    assert [space[key].grid for key in ("lr", "server_lr")] == [[0.5], [0.7]]
+    assert ("adaptivity" in space) == ("own" in spaces)
+
+
+def test_a_listed_space_names_what_training_adds_and_no_more():
+    lines = search_spaces.describe("fedadagrad").splitlines()
+    assert [line.partition(" in ")[0] for line in lines[1:]] == [
+        "lr",
+        "server_lr",
+        "adaptivity",
+        "with training: weight_decay",
+    ]
+    assert not any("with training" in line for line in search_spaces.describe("training").splitlines())
 
 
 @pytest.mark.parametrize(
@@ -105,6 +139,22 @@ def test_a_space_of_ones_own_needs_no_source(tmp_path):
     assert {key: where.origin("random") for key, where in space.items()} == {
         "mu": "of a space that names no source",
         "lr": "ours",
+    }
+
+
+def test_a_range_that_was_measured_is_not_called_one_around_the_grid_of_a_paper():
+    beta = search_spaces.load("fedntd")["beta"]
+    assert beta.origin("random") == beta.source and beta.source.startswith("measured here; FedNTD's code takes 1")
+
+
+def test_common_learning_rates_are_searched_where_most_methods_work():
+    """Ranges of the space training, and of the methods that need others."""
+    lr = search_spaces.load("training")["lr"]
+    assert (lr.low, lr.high, lr.grid) == (0.003, 0.1, [0.003, 0.01, 0.03, 0.1])
+    own = {name: space["lr"] for name in search_spaces.names() if "lr" in (space := search_spaces.load(name))}
+    assert {name: (where.low, where.high) for name, where in own.items() if where.high != lr.high} == {
+        "mofedsam": (0.01, 0.3),
+        "fedetf": (0.01, 0.15),
     }
 
 

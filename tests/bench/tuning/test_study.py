@@ -9,7 +9,7 @@ from bench.config.resolve import with_options
 from bench.config.schema import run_id
 from bench.results.metrics import summarise
 from bench.results.store import Store
-from bench.tuning.study import Study
+from bench.tuning.study import Study, _place
 from reports.exports import search_figures, search_report
 from tests.support.searching import STAGES, finish, make, try_next
 
@@ -78,6 +78,12 @@ def test_a_search_tries_what_the_method_has_without_it_first(store):
     assert dict(Study(outside, store).propose().params)["mu"] <= 10
 
 
+def test_a_setting_that_is_searched_in_one_value_has_it_from_the_first_configuration_on(store):
+    study = Study(make("feddyn", space="own,training", searcher="random", samples=2), store)
+    first = dict(study.propose().params)
+    assert first == {"alpha": 0.01, "momentum": 0.9, "weight_decay": 0.001, "lr": 0.1}
+
+
 def test_searches_in_other_settings_draw_other_values(store):
     drawn = [
         [try_next(study, store, 0.5, 0.5)["mu"] for _ in range(3)][1:]
@@ -104,7 +110,7 @@ def test_a_run_is_worth_the_same_at_a_rung_whether_it_was_just_played_or_stands_
     (trial,) = again.optuna.get_trials()
     assert trial.intermediate_values == pytest.approx({1: 0.0, 3: 0.2, 9: 0.4})
     (outcome,) = again.outcomes()
-    assert outcome.scores == (0.0, 0.8) and outcome.rounds == 9 and outcome.diverged == 1 and outcome.is_choice
+    assert outcome.scores == (0.0, 0.8) and outcome.rounds == 9 and outcome.diverged == 1 and not outcome.is_choice
     assert study.search.name == again.search.name
 
 
@@ -113,6 +119,17 @@ def test_a_configuration_that_diverged_with_every_seed_is_no_choice(store):
     try_next(study, store, 0.9, 0.9, status="diverged", rounds=4)
     (outcome,) = study.outcomes()
     assert outcome.mean == 0 and outcome.complete and not outcome.is_choice
+
+
+def test_a_configuration_that_diverged_with_one_seed_is_no_choice_and_stands_behind_those_that_did_not(store):
+    study = Study(make(), store)
+    for scores, status in (((0.9, 0.9), "diverged"), ((0.2, 0.2), "done")):
+        try_next(study, store, *scores, status=status)
+    first, second = study.outcomes()
+    assert (first.mean, first.is_choice, second.is_choice) == (0.2, True, False)
+    better = second._replace(scores=(0.9, 0.0), diverged=1)
+    assert better.mean > first.mean and not better.is_choice
+    assert sorted([better, first], key=_place) == [first, better]
 
 
 def test_random_search_goes_on_with_other_points_after_a_restart(store):
