@@ -69,8 +69,8 @@ def test_a_worker_plays_a_run_with_weights_from_the_data_directory(dataset, stor
     assert result["weights"] == {"w.pth": hashlib.sha256((folder / "w.pth").read_bytes()).hexdigest()}
     record = check_record(tmp_path / ("0" * 16) / "record.json", {"id": "0" * 16, "schema": 2, **result})
     assert len(record["client_accuracies"]) == 4
-    lost = workers.Worker(job, None, "cpu").step().result
-    assert lost["status"] == "failed" and "name it with --data-dir" in lost["reason"]
+    lost = workers.Worker(job, None, "cpu").step()
+    assert lost.result is None and "name it with --data-dir" in lost.machine_error, "the driver has found the file"
 
 
 def test_averages_of_running_statistics_are_by_numbers_of_examples(dataset):
