@@ -3,14 +3,14 @@
 import contextlib
 import logging
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from bench.errors import StoreError
-from bench.execution import cluster, ray_environment
+from bench.execution import cluster, ray_environment, ray_folder
 from bench.execution.fleet import Fleet, sees_gpu
 from bench.execution.recorder import Session, TrialRecorder
 from bench.execution.resources import Machines, Resources
@@ -51,13 +51,14 @@ def session(
         yield _current[-1] if _current else Session(Fleet(address, on_message))
         return
     earlier_handler = signal.getsignal(signal.SIGTERM)
-    with _logged(store), contextlib.ExitStack() as at_end:
+    own_folder = contextlib.nullcontext() if address else ray_folder.private()
+    with _logged(store), own_folder as folder, contextlib.ExitStack() as at_end:
         try:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops as cleanly as Ctrl-C
             if address:
                 cluster.join(address, resources.threads, store.log, machines.wait_seconds)
-            else:
-                _start_local(resources.threads)
+            elif folder is not None:
+                _start_local(resources.threads, folder)
             fleet = Fleet(address, on_message)
             fleet.wait_for(resources, machines.wait_seconds, storage=storage)
             if address:
@@ -76,7 +77,7 @@ def session(
             signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
             at_end.close()
             ray.shutdown()
-            shutil.rmtree(store.scratch_folder, ignore_errors=True)
+            store.remove_scratch()
 
 
 def fit(
@@ -147,12 +148,18 @@ def _describe(fleet: Fleet, resources: Resources, on_message: Callable[[str], No
         fleet.check_gpus()
 
 
-def _start_local(threads: int) -> None:
-    """Starts Ray on this machine, once more if it times out; raises ValueError if it does not start."""
+def _start_local(threads: int, folder: Path) -> None:
+    """Starts Ray on this machine, its files in a folder; once more if it times out. Raises ValueError if it does not start."""
     ray_environment.prepare_local(threads)
     for attempt in range(_STARTS):
         try:
-            ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **_SILENT)
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=str(folder),
+                **_SILENT,
+            )
             return
         except Exception as error:  # Ray has no error of its own for it
             ray.shutdown()
