@@ -3,14 +3,14 @@
 import contextlib
 import logging
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from bench.errors import StoreError
-from bench.execution import cluster, ray_environment
+from bench.execution import cluster, ray_environment, ray_folder
 from bench.execution.fleet import Fleet, sees_gpu
 from bench.execution.recorder import Session, TrialRecorder
 from bench.execution.resources import Machines, Resources
@@ -51,7 +51,8 @@ def session(
         yield _current[-1] if _current else Session(Fleet(address, on_message))
         return
     earlier_handler = signal.getsignal(signal.SIGTERM)
-    with _logged(store), contextlib.ExitStack() as at_end:
+    own_folder = contextlib.nullcontext() if address else ray_folder.private()
+    with _logged(store), own_folder as folder, contextlib.ExitStack() as at_end:
         try:
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops as cleanly as Ctrl-C
             watch = None
@@ -59,8 +60,8 @@ def session(
                 with store.open_log() as log:
                     cluster.join(address, resources.threads, log, on_message, machines.wait_seconds)
                 watch = at_end.enter_context(cluster.Watch(on_message))
-            else:
-                _start_local(resources.threads)
+            elif folder is not None:
+                _start_local(resources.threads, folder)
             fleet = Fleet(address, on_message, machines.wait_seconds)
             fleet.wait_for(resources, storage)
             if address:
@@ -78,7 +79,7 @@ def session(
             signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
             at_end.close()
             ray.shutdown()
-            shutil.rmtree(store.scratch_folder, ignore_errors=True)
+            store.remove_scratch()
 
 
 def fit(
@@ -149,12 +150,18 @@ def _describe(fleet: Fleet, resources: Resources, on_message: Callable[[str], No
         on_message("No machine has a GPU now, so trials train on CPUs; --gpus-per-trial 1 would wait for one.")
 
 
-def _start_local(threads: int) -> None:
-    """Starts Ray on this machine, once more if it times out; raises ValueError if it does not start."""
+def _start_local(threads: int, folder: Path) -> None:
+    """Starts Ray on this machine, its files in a folder; once more if it times out. Raises ValueError if it does not start."""
     ray_environment.prepare_local(threads)
     for attempt in range(_STARTS):
         try:
-            ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **_SILENT)
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=str(folder),
+                **_SILENT,
+            )
             return
         except Exception as error:  # Ray has no error of its own for it
             ray.shutdown()

@@ -27,10 +27,15 @@ def _described(process: Path) -> str:
         user = process.stat().st_uid
     except OSError:
         return ""
-    try:
-        name = pwd.getpwuid(user).pw_name
-    except KeyError:
-        name = str(user)
+    name = user_name(user)
     printable = "".join(letter if letter.isprintable() else "?" for letter in command)
     shown = printable if len(printable) <= 60 else f"{printable[:57]}..."
     return f", {shown}, of the user {name}" if shown else f", of the user {name}"
+
+
+def user_name(number: int) -> str:
+    """The name of a user, or the number of one without."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)

@@ -37,7 +37,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -46,7 +46,7 @@ from bench.files import write_file
 from bench.results import schema
 from bench.results.ids import is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
-from bench.results.locks import holder
+from bench.results.locks import holder, user_name
 from bench.results.records import Config, RoundRow, RunRecord, Status, StoredGrid, StoredProbe, StoredSearch, Summary
 from bench.results.run_files import RUN_FILES, read_rows, read_run
 
@@ -368,10 +368,27 @@ class Store:
 
     def scratch(self) -> Path:
         """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the
-        results, whose end is no matter of the scheduler."""
-        shutil.rmtree(self.scratch_folder, ignore_errors=True)
-        self.scratch_folder.mkdir()
+        results, whose end is no matter of the scheduler. No other user can enter it.
+
+        Raises:
+            StoreError: if somebody else has made it, who could change what is in it.
+        """
+        self.remove_scratch()
+        try:
+            self.scratch_folder.mkdir(mode=0o700)
+        except FileExistsError as error:
+            owner = self.scratch_folder.lstat().st_uid
+            raise StoreError(
+                f"{self.scratch_folder}, where the scheduler's files go, belongs to {user_name(owner)}, who could change them; "
+                "have it removed, or set TMPDIR to a folder of your own."
+            ) from error
         return self.scratch_folder
+
+    def remove_scratch(self) -> None:
+        """Removes the folder of `scratch`, unless it is somebody else's."""
+        with suppress(FileNotFoundError):
+            if self.scratch_folder.lstat().st_uid == os.geteuid():
+                shutil.rmtree(self.scratch_folder, ignore_errors=True)
 
     @property
     def scratch_folder(self) -> Path:

@@ -14,6 +14,7 @@ from unittest import mock
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[2]
+OTHER = 54321  # a second user: the kernel needs no account of that number, and no account is left behind
 
 
 def family(pid: int) -> dict[int, str]:
@@ -24,6 +25,12 @@ def family(pid: int) -> dict[int, str]:
     while more := {int(child) for child, parent, _ in processes if int(parent) in found} - found:
         found |= more
     return {int(child): command for child, _, command in processes if int(child) in found}
+
+
+def as_other(*command: object) -> subprocess.CompletedProcess:
+    """A command of another user."""
+    words = [str(word) for word in command]
+    return subprocess.run(words, user=OTHER, group=OTHER, extra_groups=[], cwd="/", capture_output=True, text=True)
 
 
 class Driver(subprocess.Popen):

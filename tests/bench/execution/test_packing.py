@@ -64,7 +64,7 @@ class RunCallback:
 
 
 def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_more_room(tmp_path, monkeypatch):
-    def start_ray(threads):
+    def start_ray(threads, folder):
         ray_environment.require_own_token()
         ray.init(
             address="local",
@@ -73,6 +73,7 @@ def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_
             include_dashboard=False,
             object_store_memory=2**27,
             log_to_driver=False,
+            _temp_dir=str(folder),
         )
 
     monkeypatch.setenv("PYTHONPATH", ray_environment.python_path(None))

@@ -83,7 +83,7 @@ def log(tmp_path, monkeypatch) -> Iterator[Path]:
 def two_gpus(monkeypatch) -> None:
     """This machine has two GPUs, for Ray and for torch."""
 
-    def start_ray(threads):
+    def start_ray(threads, folder):
         ray_environment.prepare_local(threads)
         ray.init(
             address="local",
@@ -92,6 +92,7 @@ def two_gpus(monkeypatch) -> None:
             include_dashboard=False,
             object_store_memory=2**27,
             log_to_driver=False,
+            _temp_dir=str(folder),
         )
 
     monkeypatch.setattr(resources, "_num_gpus", lambda: 2)

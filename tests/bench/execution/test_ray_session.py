@@ -1,6 +1,7 @@
 """Sessions of Ray, without starting any."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -40,12 +41,12 @@ def test_ray_that_does_not_start_in_time_is_started_once_more(failures, monkeypa
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "shutdown", lambda: shut_down.append(len(tried)))
     if failures == 1:
-        ray_session._start_local(1)
+        ray_session._start_local(1, Path("nowhere"))
     else:
         with pytest.raises(
             ValueError, match=r"^Ray did not start \(The current node timed out during startup\.\); the machine"
         ):
-            ray_session._start_local(1)
+            ray_session._start_local(1, Path("nowhere"))
     assert tried == ["local", "local"] and shut_down == [*range(1, failures + 1)]
 
 
@@ -59,7 +60,7 @@ def test_ray_that_cannot_start_is_not_started_again(monkeypatch):
     monkeypatch.setattr(ray_session.ray_environment, "prepare_local", lambda threads: None)
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(ValueError, match=r"^Ray did not start \(No space left on device\); the machine may be"):
-        ray_session._start_local(1)
+        ray_session._start_local(1, Path("nowhere"))
     assert tried == ["local"]
 
 

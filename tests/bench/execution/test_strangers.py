@@ -3,13 +3,14 @@
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ROOT, Driver, wait_until
+from tests.support.processes import ROOT, Driver, as_other, wait_until
 
 pytestmark = pytest.mark.slow
 SETTING = ("--algorithm", "fedprox", "--dataset", "digits", "--partition", "label-2", "--seeds", "0")
@@ -56,6 +57,15 @@ def test_strangers_are_refused_while_a_command_runs(command, users_mode, tmp_pat
     assert not [path for path in written if token.encode() in path.read_bytes()]
     assert not [command for command in commands if token in command]
     assert not (tmp_path / "home" / ".ray").exists()
+
+    private = session.parents[1]
+    assert private.stat().st_mode & 0o777 == 0o700 and (session / "sockets" / "raylet").is_socket()
+    if os.geteuid() == 0:
+        renamed = as_other("mv", session / "sockets" / "raylet", session / "sockets" / "old")
+        assert renamed.returncode != 0 and "denied" in renamed.stderr, "no other user comes near its sockets"
+    driver.send_signal(signal.SIGINT)
+    driver.ended()
+    assert not private.exists()
 
 
 def stranger(folder: Path, ports: list[int], **own: str) -> subprocess.Popen:
