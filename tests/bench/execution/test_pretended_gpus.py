@@ -20,7 +20,7 @@ import ray  # isort: skip
 
 pytestmark = pytest.mark.slow
 SHORT = {"rounds": 2, "clients": 5, "local_epochs": 1, "batch_size": 16, "model": "mlp"}
-FITS = 0.5  # share of a GPU that three seeds together really need
+FITS = 0.5  # share of a GPU that several seeds together really need
 
 
 def pretended_profile(config, data_dir, block, engine) -> Profile:
@@ -120,6 +120,18 @@ def test_gpus_are_used_without_being_asked_for_in_a_grid_and_in_its_searches(two
     assert {one["gpu"] for one in trained} == {0.125}
     assert "6 done, 0 diverged, 0 failed." in output
     assert {one["status"] for one in records(results).values()} == {"done"}
+
+
+def test_a_search_of_one_method_shares_gpus_by_the_needs_of_its_seeds(two_gpus, log, tmp_path):
+    setting = ("--algorithm", "fedprox", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1")
+    small = ("--set", ",".join(f"{key}={value}" for key, value in SHORT.items()))
+    search = ("--searcher", "random", "--samples", 2, "--max-concurrent", 2)
+    code, output = in_this_process(*setting, *small, *search, "--results-dir", tmp_path / "results", command="tune")
+    assert code == 0, output
+    # Two seeds need 600 + 2 x 1,000 MB: 5 at once, and half as many where they do not fit.
+    assert "2 seeds together: out of GPU memory, so 2 at once instead of 5" in output
+    searched, trained = seen(log)[:-2], seen(log)[-2:]
+    assert {one["gpu"] for one in searched} == {0.2, 0.5} and {one["gpu"] for one in trained} == {0.125}
 
 
 def pretend_on_a_cluster() -> None:

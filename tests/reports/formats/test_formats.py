@@ -252,7 +252,9 @@ def specials_everywhere(store):
     """A store with special characters wherever a grid may put a text, and all parts of a table."""
     store.mirrors = None
     store.title = SPECIAL
-    letters = "".join(map(chr, [*range(0xA0, 0x250), *range(0x370, 0x400), *range(0x2000, 0x2300), 0x4E2D, 0x1F600]))
+    turning = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}  # which no stored grid may have
+    codes = [*range(0xA0, 0x250), *range(0x370, 0x400), *({*range(0x2000, 0x2300)} - turning), 0x4E2D, 0x1F600]
+    letters = "".join(map(chr, codes))
     store.report |= {"columns": "model", "standings": True, "notes": [f"[{SPECIAL}", SPECIAL * 3, letters]}
     store.report |= {"gains_over": {"model": SPECIAL}}
     for row in (f"[{SPECIAL} *{SPECIAL}", f"*{SPECIAL} [{SPECIAL}"):
