@@ -16,15 +16,13 @@ from tests.support.processes import in_this_process
 
 @pytest.mark.slow
 def test_table_1_at_its_smallest_budget_on_real_cifar10(real_data, tmp_path):
-    cells = ("--grid", "paper_table1", "--budget", "smoke", "--only", "dataset=cifar10|fmnist,partition=label-2|none")
+    cells = ("--grid", "paper_table1", "--budget", "smoke", "--only", "dataset=cifar10|svhn,partition=label-2|none")
     code, text = in_this_process(*cells, "--data-dir", real_data, "--results-dir", tmp_path)
     assert code == 0, text
     table = (tmp_path / "reports" / "paper_table1@smoke.md").read_text()
-    cifar10, fmnist = (
-        next(line for line in table.splitlines() if f"| {name} " in line) for name in ("CIFAR-10", "FMNIST")
-    )
+    cifar10, svhn = (next(line for line in table.splitlines() if f"| {name} " in line) for name in ("CIFAR-10", "SVHN"))
     assert cifar10.count("(53.") >= 3 and cifar10.count("±") >= 5  # published values beside the measured ones
-    assert fmnist.count("no data: FMNIST") == 8
+    assert svhn.count("no data: SVHN") == 8
     assert "Budget smoke is not the paper's" in table and "Data: CIFAR-10 from image folders" in table
 
 

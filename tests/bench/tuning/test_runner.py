@@ -231,7 +231,11 @@ def test_a_method_that_only_changes_what_is_deployed_starts_from_one_run_of_its_
 
 @pytest.mark.slow
 def test_searches_run_side_by_side_and_reach_what_they_reach_one_after_another(tmp_path):
-    searches = [make("fedprox", searcher="random", samples=3), make("fedavg", searcher="random", samples=2)]
+    long = {"local_epochs": 10}  # so that the second worker has started before the first one is done with its search
+    searches = [
+        make("fedprox", long, searcher="random", samples=3),
+        make("fedavg", long, searcher="random", samples=2),
+    ]
     said: list[str] = []
     machines = Machines(Resources(0.5), max_concurrent=2)
 
