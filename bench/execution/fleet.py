@@ -40,6 +40,7 @@ class Fleet:
         self.address, self._on_message, self._wait_seconds = address, on_message, wait_seconds
         self.unfit: dict[str, str] = {}
         self._inspected: set[str] = set()
+        self._asked_for: set[str] = set()  # of an autoscaler
 
     @property
     def alive(self) -> list[dict[str, Any]]:
@@ -162,7 +163,11 @@ class Fleet:
         while not self.has_room(resources):
             needed = self._in_words(resources)
             if grows:
-                self._on_message(f"No machine has {needed} for a trial yet: the cluster's autoscaler is asked for one.")
+                if needed not in self._asked_for:
+                    self._on_message(
+                        f"No machine has {needed} for a trial yet: the cluster's autoscaler is asked for one."
+                    )
+                self._asked_for.add(needed)
                 break
             if time.monotonic() >= deadline:
                 raise ValueError(self._lacks(needed))
@@ -213,7 +218,7 @@ class Fleet:
 
 
 def sees_gpu() -> bool:
-    """Whether torch sees the GPU that Ray has given this process; runs on each machine."""
+    """Whether torch sees a GPU in this process."""
     import torch
 
     return torch.cuda.is_available()

@@ -188,10 +188,13 @@ class ConfigurationRecorder(TrialRecorder):
         name = f"{search.name_of(trial.config['params'])}, seed {seed.config.seed}"
         self.runs.update(run, report.start, report.rows)
         left[run] = seed.round
-        machine = self.machine_of(trial)
-        where = f" (on {machine})" if machine else ""
+
+        def where() -> str:  # asks Ray, so only for a message
+            machine = self.machine_of(trial)
+            return f" (on {machine})" if machine else ""
+
         if report.note:
-            self._on_message(f"{name}: {report.note}{where}")
+            self._on_message(f"{name}: {report.note}{where()}")
         ended = report.result
         if report.out_of_memory:
             ended = {"status": "failed", "reason": OUT_OF_MEMORY}
@@ -206,7 +209,7 @@ class ConfigurationRecorder(TrialRecorder):
         if status != "failed":
             search.ended.add(run)
         if status != "done":
-            self._on_message(f"{name}: {status}: {result['reason']}{where}")
+            self._on_message(f"{name}: {status}: {result['reason']}{where()}")
 
     def _has_more_room(self, search: OpenSearch) -> bool:
         """Whether a configuration can get a larger share of a GPU; what is being trained then continues with new shares."""
