@@ -24,8 +24,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 
 from bench.errors import ConfigError, sentences, unknown
 from bench.files import MIB, UnusableFile, parse_yaml, read_foreign
+from bench.registry import Registry
 
-FOLDER = Path(__file__).parent
+REGISTRY = Registry("space")
+"""Name of a space -> its file."""
 _LARGEST = 4 * MIB  # of a file that a user names
 TRAINING = "training"  # the settings of training that any method has
 
@@ -100,7 +102,7 @@ Space = dict[str, Parameter]
 
 def names() -> list[str]:
     """Names of the spaces."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return sorted(REGISTRY)
 
 
 def load(name: str) -> Space:
@@ -136,10 +138,10 @@ def _load(name: str, extending: tuple[str, ...]) -> Space:
 
 def _content(name: str) -> dict:
     """The mapping in the file of a space."""
-    path = Path(name) if _is_file(name) else FOLDER / f"{name}.yaml"
+    if not _is_file(name) and name not in REGISTRY:
+        raise ConfigError([unknown("space", name, ["own", *names(), "FILE.yaml"])])
+    path = Path(name) if _is_file(name) else REGISTRY[name].path
     if not path.exists():
-        if path.parent == FOLDER:
-            raise ConfigError([unknown("space", name, ["own", *names(), "FILE.yaml"])])
         raise ConfigError([f"There is no file {name}."])
     try:
         content = parse_yaml(read_foreign(path, _LARGEST, within=Path("/")).decode())
@@ -183,8 +185,8 @@ def _is_file(name: str) -> bool:
 
 def describe(name: str) -> str:
     """First line of a space's file, the ranges and grids of its hyper-parameters, and those that the space TRAINING adds."""
-    about = (FOLDER / f"{name}.yaml").read_text().splitlines()[0].removeprefix("# ")
     own = load(name)
+    about = REGISTRY[name].path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
     added = {key: parameter for key, parameter in load(TRAINING).items() if key not in own}
     with_training = [f"with training: {_range(key, parameter)}" for key, parameter in added.items()]
     return "\n".join([about, *(_range(key, parameter) for key, parameter in own.items()), *with_training])

@@ -198,7 +198,7 @@ def test_every_model_stands_in_the_table_with_its_sizes():
         assert sum(leaf.numel() for leaf in model.init(torch.Generator()).values()) == num_params, name
         assert model.feature_dim == feature_dim, name
     said = (DOCS / "models.md").read_text()
-    assert all(f"`{alias}` is another name of `{name}`" in said for alias, name in models.ALIASES.items())
+    assert all(f"`{alias}` is another name of `{name}`" in said for alias, name in models.REGISTRY.aliases.items())
     assert all(
         f"`{name}`" in said.partition("run on the engine `loop` only")[0].rpartition("`resnet50` has")[2]
         for name in models.REGISTRY

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
+from typer.core import TyperGroup
 
 from bench.cli import options as given
-from bench.cli.console import console, explained, name_damaged, no_results, say, warn_if_changed
+from bench.cli.console import console, explained, name_damaged, no_results, say, use_plugins, warn_if_changed
 from bench.cli.data import app as data_commands
 from bench.cli.exchange import compare, export, import_
 from bench.cli.listing import KINDS, listing_table
@@ -23,7 +24,15 @@ from bench.errors import require_known
 if TYPE_CHECKING:
     from bench.experiments.spec import TuningOptions
 
+class _Program(TyperGroup):
+    """The commands; what is about all of them may also stand behind one."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, given.plugins_first(args))
+
+
 app = typer.Typer(
+    cls=_Program,
     help="Federated learning under label skew: runs grids of experiments, and makes tables of their results.",
     no_args_is_help=True,
     add_completion=False,
@@ -37,6 +46,20 @@ app.command(name="import")(import_)
 app.command()(compare)
 app.command()(status)
 app.command()(reproduction)
+
+
+@app.callback()
+def main(
+    plugins: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A folder with methods, models, data, partitions, search spaces and grids of your own; may be repeated, and "
+            "may stand behind the command."
+        ),
+    ] = None,
+) -> None:
+    with explained():
+        use_plugins(plugins or [])
 
 
 @app.command()

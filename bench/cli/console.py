@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,20 @@ def say(line: str) -> None:
 def warn(line: str) -> None:
     """A line beside the results; brackets in it mean nothing."""
     errors.print(line, markup=False)
+
+
+def use_plugins(named: Sequence[Path]) -> None:
+    """Uses the folders of labs that the command line names, and says of all that are used what they hold.
+
+    Raises:
+        ConfigError: with all that is wrong in them.
+    """
+    from bench import plugins, registry
+
+    plugins.use(named)
+    for folder in plugins.folders():
+        held = registry.held_by(folder)
+        warn(f"Uses {folder}: {', '.join(held) if held else 'nothing yet'}.")
 
 
 def name_damaged(store: "Store", looked: bool = False, named: Collection[Path] = ()) -> set[Path]:

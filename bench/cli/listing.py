@@ -38,8 +38,8 @@ def listing(what: str) -> list[tuple[str, str]]:
             own = "Your own images: PATH/{train,test}/<class>/*; image_size resizes them"
             return [*known, ("imagefolder:PATH", own)]
         case "models":
-            aliases = [(alias, f"Another name of {name}.") for alias, name in models.ALIASES.items()]
-            return [*((name, models.describe(name)) for name in models.REGISTRY), *aliases]
+            aliases = [(alias, f"Another name of {name}.") for alias, name in models.REGISTRY.aliases.items()]
+            return [*((name, models.describe(name)) for name in sorted(models.REGISTRY)), *aliases]
         case "partitions":
             return list(partitions.KINDS.items())
         case "spaces":

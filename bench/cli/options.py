@@ -82,6 +82,18 @@ ENGINES = ("auto", "loop", "vectorised")
 HOSTS = ("name", "none")
 
 
+def plugins_first(arguments: Iterable[str]) -> list[str]:
+    """The arguments of a command line, those of `--plugins` before the command; what stands behind "--" stays there."""
+    first, rest = [], [*arguments]
+    end = rest.index("--") if "--" in rest else len(rest)
+    for place in range(end - 1, -1, -1):
+        if rest[place].startswith("--plugins="):
+            first = [rest.pop(place), *first]
+        elif rest[place] == "--plugins":
+            first, rest = [*rest[place : place + 2], *first], [*rest[:place], *rest[place + 2 :]]
+    return [*first, *rest]
+
+
 def read_pairs(option: str, texts: Iterable[str] | None) -> list[tuple[str, str]]:
     """("a=1,b=2", "c=3") -> [("a", "1"), ("b", "2"), ("c", "3")].
 

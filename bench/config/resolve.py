@@ -194,7 +194,7 @@ def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int
     elif "dataset" in settings and not (dataset or "").startswith("imagefolder:"):
         if dataset is not None:
             mistakes.append(unknown("dataset", dataset, [*datasets.INFO, "imagefolder:PATH"]))
-        settings.setdefault("model", next(iter(models.REGISTRY)))  # not a second mistake
+        settings.setdefault("model", "mlp")  # not a second mistake
     if partition is not None:
         try:
             found = partitions.parse(partition)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
+from bench import plugins
 from bench.execution import ray_environment
 
 import ray  # isort: skip
@@ -56,14 +57,15 @@ def join(
             on_message(f"No Ray cluster answers at {address} yet; waits {wait_seconds:g} s for it.")
             is_said = True
         time.sleep(1)
-    with _stderr_to(log), tempfile.TemporaryDirectory() as nothing:
+    with _stderr_to(log), tempfile.TemporaryDirectory() as nothing, tempfile.TemporaryDirectory() as sent:
         try:
             ensure_token_if_auth_enabled(
                 None, create_token_if_missing=False
             )  # without one the next line ends the process
             with contextlib.suppress(ray.exceptions.RpcError):  # `ray.init` says more
                 GcsClient(address=found)  # refuses within a moment, where `ray.init` tries again for half a minute
-            runtime_env = ray_environment.cluster_runtime_env(threads, working_dir=nothing)
+            labs = plugins.copy_to(Path(sent))
+            runtime_env = ray_environment.cluster_runtime_env(threads, nothing, str(labs or ""))
             ray.init(address=found, runtime_env=runtime_env, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.AuthenticationError) as error:
             raise ValueError(_refusal(error, address)) from error

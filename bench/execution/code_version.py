@@ -25,9 +25,9 @@ def files_of(config: Any) -> list[Path]:
 
 def _starts(config: Any) -> Iterator[str]:
     yield "bench.simulation.run"
-    yield f"bench.models.{models.REGISTRY[config.model].split(':')[0]}"
+    yield models.REGISTRY[config.model].module
     for name in _methods(config.algorithm):
-        yield f"algorithms.{algorithms.REGISTRY[name].split(':')[0]}"
+        yield algorithms.REGISTRY[name].module
 
 
 def _methods(spec: dict[str, Any]) -> Iterator[str]:

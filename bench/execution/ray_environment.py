@@ -8,6 +8,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from bench import plugins
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("algorithms", "bench", "datasets", "reports", "search_spaces")  # which a cluster's workers get
 _TOKEN = secrets.token_hex(32)  # one for the process, because Ray keeps the first that it has read
@@ -34,19 +36,21 @@ def prepare_local(threads: int) -> None:
     require_own_token()
 
 
-def cluster_runtime_env(threads: int, working_dir: str) -> dict[str, Any]:
-    """Ray's `runtime_env` for workers of a cluster: they get the code of this project; torch and images must be there.
+def cluster_runtime_env(threads: int, working_dir: str, labs: str = "") -> dict[str, Any]:
+    """Ray's `runtime_env` for workers of a cluster: they get the code of this project and of labs; torch and images must be
+    there.
 
     Args:
         threads: as in `prepare_local`.
         working_dir: an empty folder, which every worker gets as its own. Without one Ray puts the driver's working directory
             before the code that is sent, and a machine with another checkout at that path would train with it.
+        labs: package with the folders of labs, see `bench.plugins.copy_to`; "" if none is used.
     """
     return {
         "working_dir": working_dir,
-        "py_modules": [str(ROOT / name) for name in PACKAGES],
+        "py_modules": [*(str(ROOT / name) for name in PACKAGES), *filter(None, [labs])],
         "excludes": ["__pycache__"],
-        "env_vars": {"OMP_NUM_THREADS": str(threads)},
+        "env_vars": {"OMP_NUM_THREADS": str(threads), plugins.VARIABLE: ""},
     }
 
 

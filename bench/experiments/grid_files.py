@@ -1,24 +1,35 @@
-"""The grid files that come with the harness, and the parts that all grids share; read, not checked."""
+"""Grids by name or file, and the parts that all of them share; read, not checked."""
 
 from pathlib import Path
 
 import yaml
 
 from bench.files import MIB, UnusableFile, parse_yaml, read_foreign
+from bench.registry import Registry
 
-FOLDER = Path(__file__).parents[1] / "grids"
+REGISTRY = Registry("grid")
+"""Name of a grid -> its file."""
 SHARED = Path(__file__).parents[1] / "budgets.yaml"
 _LARGEST = 4 * MIB  # of a file that a user names
 
 
 def names() -> list[str]:
     """Names of the grids."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return sorted(REGISTRY)
 
 
 def find(name: str) -> Path:
-    """The file of a grid: of that name, or the YAML file itself; it need not exist."""
-    return Path(name) if name.endswith((".yaml", ".yml")) else FOLDER / f"{name}.yaml"
+    """The file of a grid: of that name, or the YAML file itself, which need not exist.
+
+    Raises:
+        ValueError: if there is no grid of that name.
+    """
+    return Path(name) if name.endswith((".yaml", ".yml")) else REGISTRY.find(name).path
+
+
+def is_ours(name: str) -> bool:
+    """Whether a grid is one that comes with the harness."""
+    return name in REGISTRY and REGISTRY[name].lab is None
 
 
 def read(name: str) -> object:
@@ -26,7 +37,7 @@ def read(name: str) -> object:
 
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if it is not YAML, no regular file, or cannot be a grid because of its size.
+        ValueError: if there is none of that name, or it is not YAML, no regular file, or cannot be a grid because of its size.
     """
     path = find(name)
     try:
@@ -38,7 +49,7 @@ def read(name: str) -> object:
 
 
 def version_of(name: str) -> int:
-    """The version that a grid of ours has now, its own or that of the grid that it extends; 1 if there is none of that name."""
+    """The version that a named grid has now, its own or that of the grid that it extends; 1 if there is none of that name."""
     while name in names():
         content = read(name)
         if not isinstance(content, dict) or "version" in content or "extends" not in content:

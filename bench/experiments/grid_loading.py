@@ -21,18 +21,15 @@ def load_grid(name: str) -> GridSpec:
     Raises:
         ConfigError: if there is none, or with everything that is wrong in the file.
     """
-    path = grid_files.find(name)
     try:
-        content = grid_files.read(name)
+        content, path = grid_files.read(name), grid_files.find(name)
     except FileNotFoundError as error:
-        is_ours = path.parent == grid_files.FOLDER
-        mistake = unknown("grid", name, grid_files.names()) if is_ours else f"There is no grid file {name}."
-        raise ConfigError([mistake]) from error
+        raise ConfigError([f"There is no grid file {name}."]) from error
     except ValueError as error:
         raise ConfigError([str(error)]) from error
     if not isinstance(content, dict):
         raise ConfigError([f"{path} must hold a mapping with axes and settings."])
-    return make_grid(path.stem, content, source="" if path.parent == grid_files.FOLDER else str(path.absolute()))
+    return make_grid(path.stem, content, source="" if grid_files.is_ours(name) else str(path.absolute()))
 
 
 def single(settings: Mapping[str, Any], seeds: list[int], overrides: Mapping[str, Any] | None = None) -> GridSpec:

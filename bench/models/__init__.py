@@ -2,74 +2,40 @@
 
 import ast
 import functools
-import importlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.errors import unknown
+from bench.registry import Registry, registered_model
 
 if TYPE_CHECKING:
     from bench.models.base import Model
 
-REGISTRY = {
-    "mlp": "mlp:Mlp",
-    "simple-cnn": "cnn:SimpleCnn",
-    "simple-cnn-concat5": "concat:SimpleCnnConcat5",
-    "simple-cnn-wide": "cnn:SimpleCnnWide",
-    "moon-cnn": "cnn:MoonCnn",
-    "vgg9": "vgg:Vgg9",
-    "resnet18": "resnet:ResNet18",
-    "resnet50": "resnet:ResNet50",
-    "mobilenetv2": "mobilenet:MobileNetV2",
-    "mcmahan2017-mnist-cnn": "cnn:McMahanMnistCnn",
-    "mcmahan2017-cifar-cnn": "mcmahan:McMahanCifarCnn",
-    "fedmr-mnist-cnn": "cnn:FedMrMnistCnn",
-    "fedmr-femnist-cnn": "cnn:FedMrFemnistCnn",
-    "fedcollab-mlp": "mlp:FedCollabMlp",
-    "fedcollab-cnn": "fedcollab:FedCollabCnn",
-}
-TITLES = {
-    "mlp": "MLP",
-    "simple-cnn": "Simple CNN",
-    "simple-cnn-concat5": "Simple CNN, 5 encoders",
-    "simple-cnn-wide": "Simple CNN, wide",
-    "moon-cnn": "MOON's CNN",
-    "vgg9": "VGG-9",
-    "resnet18": "ResNet-18",
-    "resnet50": "ResNet-50",
-    "mobilenetv2": "MobileNetV2",
-    "mcmahan2017-mnist-cnn": "McMahan's MNIST CNN",
-    "mcmahan2017-cifar-cnn": "McMahan's CIFAR CNN",
-    "fedmr-mnist-cnn": "FedMR's MNIST CNN",
-    "fedmr-femnist-cnn": "FedMR's FEMNIST CNN",
-    "fedcollab-mlp": "FedCollab's MLP",
-    "fedcollab-cnn": "FedCollab's CNN",
-}
-"""Name of a model -> what tables and figures call it."""
-ALIASES = {"lenet-cifar": "simple-cnn"}
-"""Second name of a model -> its name in `REGISTRY`, under which runs are stored."""
+__all__ = ["REGISTRY", "canonical", "describe", "has_buffers", "load", "registered_model", "title_of"]
+
+REGISTRY = Registry("model")
+"""Name of a model -> where it is. Runs are stored under this name, not under an alias."""
 
 
 def canonical(name: str) -> str:
-    """The name of a model in `REGISTRY`.
+    """The name of a model, of its name or an alias.
 
     Raises:
         ValueError: if there is no model of that name.
     """
-    found = ALIASES.get(name, name)
-    if found not in REGISTRY:
-        raise ValueError(unknown("model", name, [*REGISTRY, *ALIASES]))
-    return found
+    return REGISTRY.find(name).name
+
+
+def title_of(name: str) -> str:
+    """What tables and figures call a model: its title; without one, or if there is no such model, its name."""
+    return REGISTRY[name].given.get("title", name) if name in REGISTRY else name
 
 
 def load(name: str) -> "type[Model]":
     """The class of a model. Imports torch.
 
     Raises:
-        ValueError: if there is no model of that name.
+        ValueError: if there is no model of that name, or its file cannot be imported.
     """
-    module, class_name = REGISTRY[canonical(name)].split(":")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), class_name)
+    return REGISTRY.find(name).load()
 
 
 @functools.cache
@@ -84,7 +50,7 @@ def has_buffers(name: str) -> bool:
 
 def describe(name: str) -> str:
     """First line of the docstring of a model's class, read from the source without importing torch."""
-    module, class_name = REGISTRY[canonical(name)].split(":")
-    source = ast.parse((Path(__file__).parent / f"{module}.py").read_text())
-    found = next(node for node in source.body if isinstance(node, ast.ClassDef) and node.name == class_name)
-    return ast.get_docstring(found).splitlines()[0]
+    entry = REGISTRY.find(name)
+    source = ast.parse(entry.path.read_text(encoding="utf-8"))
+    found = next(node for node in source.body if isinstance(node, ast.ClassDef) and node.name == entry.target)
+    return (ast.get_docstring(found) or "").partition("\n")[0]

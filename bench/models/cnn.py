@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import torch.nn.functional as F
 
+from bench.models import registered_model
 from bench.models.base import Layered
 
 
@@ -51,6 +52,7 @@ class _TwoConvolutions(Layered):
         return ((pixels - lost) // 2 - lost) // 2
 
 
+@registered_model("simple-cnn", title="Simple CNN", aliases=("lenet-cifar",))
 @dataclass(frozen=True)
 class SimpleCnn(_TwoConvolutions):
     """Two 5x5 convolutions and three linear layers (62,006 parameters for 3x32x32 and 10 classes)."""
@@ -59,6 +61,7 @@ class SimpleCnn(_TwoConvolutions):
     widths = (120, 84)
 
 
+@registered_model("simple-cnn-wide", title="Simple CNN, wide")
 @dataclass(frozen=True)
 class SimpleCnnWide(SimpleCnn):
     """The simple CNN with as many parameters as five of them (310,089 parameters for 3x32x32 and 10 classes)."""
@@ -67,6 +70,7 @@ class SimpleCnnWide(SimpleCnn):
     widths = (270, 189)
 
 
+@registered_model("moon-cnn", title="MOON's CNN")
 @dataclass(frozen=True)
 class MoonCnn(SimpleCnn):
     """Simple CNN with MOON's two-layer projection head; features are its 256 outputs (92,626 parameters)."""
@@ -84,6 +88,7 @@ class MoonCnn(SimpleCnn):
         yield "projection2", F.linear(x, params["projection2.weight"], params["projection2.bias"])
 
 
+@registered_model("fedmr-mnist-cnn", title="FedMR's MNIST CNN")
 @dataclass(frozen=True)
 class FedMrMnistCnn(_TwoConvolutions):
     """FedMR's CNN for MNIST: 20 and 50 channels, one linear layer of 50 (66,130 parameters for 1x28x28, 10 classes).
@@ -95,6 +100,7 @@ class FedMrMnistCnn(_TwoConvolutions):
     widths = (50,)
 
 
+@registered_model("fedmr-femnist-cnn", title="FedMR's FEMNIST CNN")
 @dataclass(frozen=True)
 class FedMrFemnistCnn(_TwoConvolutions):
     """FedMR's CNN for FEMNIST: 16 and 32 channels, one linear layer of 256 (160,510 parameters for 1x28x28, 62 classes).
@@ -106,6 +112,7 @@ class FedMrFemnistCnn(_TwoConvolutions):
     widths = (256,)
 
 
+@registered_model("mcmahan2017-mnist-cnn", title="McMahan's MNIST CNN")
 @dataclass(frozen=True)
 class McMahanMnistCnn(_TwoConvolutions):
     """McMahan's CNN for MNIST: padded convolutions, a linear layer of 512 (1,663,370 parameters for 1x28x28, 10 classes).

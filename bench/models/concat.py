@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import torch
 
+from bench.models import registered_model
 from bench.models.base import BoundModel, Model, uniform_init
 from bench.models.cnn import SimpleCnn
 
@@ -65,6 +66,7 @@ def concatenate(spec: Model, count: int) -> Concatenated:
     return Concatenated(spec.input_shape, spec.num_classes, spec, count)
 
 
+@registered_model("simple-cnn-concat5", title="Simple CNN, 5 encoders")
 @dataclass(frozen=True)
 class SimpleCnnConcat5(SideBySide):
     """Five concatenated simple CNNs, trained end to end (309,990 parameters for 3x32x32 and 10 classes)."""

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F
 
+from bench.models import registered_model
 from bench.models.base import Layered
 
 
+@registered_model("fedcollab-cnn", title="FedCollab's CNN")
 @dataclass(frozen=True)
 class FedCollabCnn(Layered):
     """FedCollab's CNN: unpadded 3x3 convolutions of 32, 64 and 64 channels (122,570 parameters for 3x32x32, 10 classes).

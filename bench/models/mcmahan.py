@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bench.models import registered_model
 from bench.models.base import Layered
 
 _RADIUS, _SCALE, _POWER = 4, 0.001 / 9, 0.75  # of the local response normalisation
@@ -18,6 +19,7 @@ _INIT = {  # layer -> standard deviation of the weights, value of the biases
 }
 
 
+@registered_model("mcmahan2017-cifar-cnn", title="McMahan's CIFAR CNN")
 @dataclass(frozen=True)
 class McMahanCifarCnn(Layered):
     """McMahan's CNN for CIFAR, with local response normalisation (1,756,426 parameters for 3x32x32, 10 classes).

@@ -6,9 +6,11 @@ from typing import ClassVar
 
 import torch.nn.functional as F
 
+from bench.models import registered_model
 from bench.models.base import Layered
 
 
+@registered_model("mlp", title="MLP")
 @dataclass(frozen=True)
 class Mlp(Layered):
     """Inputs-64-64-classes perceptron with ReLU, for small images such as digits."""
@@ -26,6 +28,7 @@ class Mlp(Layered):
             yield name, x
 
 
+@registered_model("fedcollab-mlp", title="FedCollab's MLP")
 @dataclass(frozen=True)
 class FedCollabMlp(Mlp):
     """FedCollab's perceptron: two hidden layers of 200 (199,210 parameters for 1x28x28 and 10 classes).

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch.nn.functional as F
 
+from bench.models import registered_model
 from bench.models.base import BatchNormalised
 
 # Expansion, output channels, number of blocks, stride of the first block.
@@ -21,6 +22,7 @@ _STAGES = (
 _STEM, _LAST = 32, 1280
 
 
+@registered_model("mobilenetv2", title="MobileNetV2")
 @dataclass(frozen=True)
 class MobileNetV2(BatchNormalised):
     """MobileNetV2 with three strides instead of five, for 32x32 images (2,236,682 parameters with 10 classes).

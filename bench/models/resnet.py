@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
+from bench.models import registered_model
 from bench.models.base import BatchNormalised
 
 _EXPANSION = 4  # of a bottleneck
@@ -77,6 +78,7 @@ class _ResNet(BatchNormalised):
                 previous = out
 
 
+@registered_model("resnet50", title="ResNet-50")
 @dataclass(frozen=True)
 class ResNet50(_ResNet):
     """ResNet-50 with a 3x3 stem and no max-pool, for 32x32 images (23,705,252 parameters with 100 classes).
@@ -107,6 +109,7 @@ class ResNet50(_ResNet):
         return int(published * self.width)
 
 
+@registered_model("resnet18", title="ResNet-18")
 @dataclass(frozen=True)
 class ResNet18(_ResNet):
     """ResNet-18 as torchvision has it for ImageNet, 7x7 stem and max-pool included (11,186,772 parameters with 20 classes).

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F
 
+from bench.models import registered_model
 from bench.models.base import Model
 
 _CHANNELS = ((32, 64), (128, 128), (256, 256))  # two convolutions per block, each block ends in a 2x2 max-pool
 
 
+@registered_model("vgg9", title="VGG-9")
 @dataclass(frozen=True)
 class Vgg9(Model):
     """Six 3x3 convolutions and three linear layers with dropout (3,491,530 parameters for 3x32x32, 10 classes)."""

@@ -104,7 +104,7 @@ class Names:
         if key == "dataset":
             return Name.of(title_of(value))
         if key == "model":
-            return Name.of(models.TITLES.get(value, value))
+            return Name.of(models.title_of(value))
         if key == "partition":
             return _partition(value)
         if key == "wrapper":

@@ -40,7 +40,7 @@ def test_classes_of_one_name_in_two_files_are_two_methods(register):
         (
             "@dataclass(frozen=True)\n",
             "",
-            "Mine in algorithms/third_mine.py is no dataclass, so that strength would be no options",
+            "/algorithms/third_mine.py is no dataclass, so that strength would be no options",
         ),
         (
             "(frozen=True)",
@@ -64,7 +64,7 @@ def test_a_file_that_cannot_be_used_is_named_with_its_line(register, before, aft
 
 def test_a_file_that_is_no_python_is_named_by_the_list_of_methods(register):
     register(fourth_mine=MINE + "def f(:\n")
-    with pytest.raises(ValueError, match=r"^algorithms/fourth_mine.py, line 13: invalid syntax\.$"):
+    with pytest.raises(ValueError, match=r"/algorithms/fourth_mine.py, line 13: invalid syntax\.$"):
         algorithms.describe("mine")
 
 

@@ -1,18 +1,26 @@
-"""Methods that lie in a folder of a test, as if their files lay in `algorithms`."""
+"""Things that lie in a lab's folder of a test."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-import algorithms
+from bench import plugins, registry
 
 
 def register(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
-    """Writes files of methods, module -> content, and registers what they hold."""
-    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(folder)])
-    for module, content in files.items():
-        (folder / f"{module}.py").write_text(content)
-        monkeypatch.delitem(sys.modules, f"algorithms.{module}", raising=False)
-    for name, place in algorithms.discover(folder).items():
-        monkeypatch.setitem(algorithms.REGISTRY, name, place)
+    """Writes files of methods, module -> content, into a lab's folder, and uses it."""
+    use(folder, monkeypatch, {f"algorithms/{module}.py": content for module, content in files.items()})
+
+
+def use(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
+    """Writes files, path -> content, into a lab's folder, and uses it until the end of the test."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    monkeypatch.setenv(plugins.VARIABLE, str(folder))
+    registry.forget()
+    for kind in registry.KINDS.values():
+        for path in (folder / kind.folder).glob("*.py"):
+            monkeypatch.delitem(sys.modules, f"{kind.package}.{path.stem}", raising=False)

@@ -2,22 +2,19 @@
 
 import dataclasses
 import re
-import sys
-from typing import ClassVar, get_type_hints
+from typing import get_type_hints
 
 import pytest
 
 import algorithms
 import datasets
-from algorithms import fedprox
-from algorithms.base import Algorithm
-from algorithms.fedprox import FedProx
 from bench.config.methods import defaults_of
 from bench.config.resolve import base_of, resolve, with_options
 from bench.config.schema import RunConfig, run_id
 from bench.errors import ConfigError
 from bench.results import left_out
 from bench.tuning.search import value_in
+from tests.support import method_files
 from tests.support.toy import other_value
 
 FEDPROX = {"algorithm": "fedprox", "mu": 0.1, "dataset": "digits", "partition": "label-2", "clients": 20}
@@ -323,19 +320,27 @@ def test_what_fits_a_dataset_is_judged_by_what_is_known_about_it():
     assert resolve(FEDPROX | {"clients": 5}, None).clients == 5
 
 
-@dataclasses.dataclass(frozen=True)
-class Wrap(Algorithm):
-    """A wrapper, as later methods have it."""
+WRAP = '''"""A wrapper, as later methods have it."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+from algorithms import registered
+from algorithms.base import Algorithm
+
+
+@registered("wrap")
+@dataclass(frozen=True)
+class Wrap(Algorithm):
     base: Algorithm
     share: float = 0.5
     version: ClassVar[int] = 3
+'''
 
 
 @pytest.fixture
-def wrap(monkeypatch):
-    monkeypatch.setitem(algorithms.REGISTRY, "wrap", "wrap_of_a_test:Wrap")
-    monkeypatch.setitem(sys.modules, "algorithms.wrap_of_a_test", sys.modules[__name__])
+def wrap(tmp_path, monkeypatch):
+    method_files.register(tmp_path, monkeypatch, {"wrap_of_a_test": WRAP})
     return {key: value for key, value in FEDPROX.items() if key != "mu"} | {"algorithm": "wrap"}
 
 
@@ -379,32 +384,29 @@ def test_a_model_that_cannot_take_the_images_is_refused_before_any_work():
     )
 
 
-def test_a_method_whose_hooks_have_earlier_names_is_refused_with_the_new_ones(monkeypatch):
-    class Mine(FedProx):
-        def mistakes(self, config):
-            return []
+MINE = """
+from algorithms import registered
+from algorithms.fedprox import FedProx
 
-        def findings(self, state):
-            return {}
+@registered("mine")
+class Mine(FedProx):
+"""
 
-    monkeypatch.setattr(fedprox, "Mine", Mine, raising=False)
-    monkeypatch.setitem(algorithms.REGISTRY, "mine", "fedprox:Mine")
-    sentence = "Mine in algorithms/fedprox.py has hooks by earlier names: rename mistakes to validate, findings to diagnostics."
-    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+
+def test_a_method_whose_hooks_have_earlier_names_is_refused_with_the_new_ones(tmp_path, monkeypatch):
+    hooks = "    def mistakes(self, config): return []\n\n    def findings(self, state): return {}\n"
+    method_files.register(tmp_path, monkeypatch, {"mine_of_a_test": MINE + hooks})
+    sentence = (
+        "algorithms/mine_of_a_test.py has hooks by earlier names: rename mistakes to validate, findings to diagnostics."
+    )
+    with pytest.raises(ValueError, match=f"^Mine in .*{re.escape(sentence)}$"):
         resolve(FEDPROX | {"algorithm": "mine"})
 
 
-def test_a_method_with_a_misspelt_hook_is_refused(monkeypatch):
+def test_a_method_with_a_misspelt_hook_is_refused(tmp_path, monkeypatch):
     """It would run as its base class does."""
-
-    class Mine(FedProx):
-        def server_stp(self, task, params, server, update, cohort):
-            return params, server
-
-        def share_of_steps(self):
-            """A helper of its own."""
-
-    monkeypatch.setattr(fedprox, "Mine", Mine, raising=False)
-    monkeypatch.setitem(algorithms.REGISTRY, "mine", "fedprox:Mine")
+    step = "    def server_stp(self, task, params, server, update, cohort): return params, server\n"
+    helper = "\n    def share_of_steps(self): pass\n"
+    method_files.register(tmp_path, monkeypatch, {"mine_of_a_test": MINE + step + helper})
     with pytest.raises(ValueError, match=r"with names almost like hooks: server_stp \(server_step\?\)\. Correct them"):
         resolve(FEDPROX | {"algorithm": "mine"})

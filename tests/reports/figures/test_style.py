@@ -7,6 +7,7 @@ from bench.experiments import grid_files
 from bench.experiments.grid_loading import load_grid
 from reports.figures import style
 from reports.figures.style import COLOURS, METHODS
+from tests.support import method_files
 
 
 def pairs(of: dict) -> list[tuple]:
@@ -58,8 +59,8 @@ def test_lines_that_are_no_methods_take_colours_that_no_method_of_the_figure_has
     assert len(style.line_styles([str(number) for number in range(100)])) == 100
 
 
-def test_a_new_method_has_one_look_in_all_figures_that_no_other_method_has(monkeypatch):
-    monkeypatch.setitem(algorithms.REGISTRY, "fedams", "fedams:FedAMS")
+def test_a_new_method_has_one_look_in_all_figures_that_no_other_method_has(tmp_path, monkeypatch):
+    method_files.register(tmp_path, monkeypatch, {"fedams": '@registered("fedams")\nclass FedAMS:\n    pass\n'})
     alone, beside = style.line_styles(["fedams"]), style.line_styles(["client 1", "fedavg", "fedams"])
     assert alone["fedams"] == beside["fedams"]
     assert pairs(alone)[0] not in pairs(METHODS)
