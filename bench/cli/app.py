@@ -24,6 +24,7 @@ from bench.errors import require_known
 if TYPE_CHECKING:
     from bench.experiments.spec import TuningOptions
 
+
 class _Program(TyperGroup):
     """The commands; what is about all of them may also stand behind one."""
 

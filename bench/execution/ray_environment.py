@@ -33,6 +33,7 @@ def prepare_local(threads: int) -> None:
         threads: of each worker, whatever library starts them.
     """
     os.environ |= {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
+    os.environ[plugins.VARIABLE] = os.pathsep.join(map(str, plugins.folders()))
     require_own_token()
 
 
