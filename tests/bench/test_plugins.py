@@ -1,0 +1,150 @@
+"""Folders of labs: who names them, what they hold, and what is refused."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import algorithms
+import search_spaces
+from bench import models, plugins, registry
+from bench.cli import options
+from bench.errors import ConfigError
+from bench.experiments import grid_files
+from bench.experiments.grid_loading import load_grid
+from tests.support import method_files
+from tests.support.processes import ROOT
+
+METHOD = '"""FedMine: clients dig."""\n\n@registered("fedmine", strength=0.5)\nclass FedMine:\n    pass\n'
+MODEL = '@registered_model(\n    "tiny",\n    title="Tiny",\n    aliases=("little",),\n)\nclass Tiny:\n    """A tiny one."""\n'
+FILES = {
+    "algorithms/fedmine.py": METHOD,
+    "models/tiny.py": MODEL,
+    "search_spaces/fedmine.yaml": "# FedMine\nstrength: {grid: [1, 2]}\n",
+    "grids/table2.yaml": "extends: quickstart\ntitle: Mine\n",
+}
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """Makes a folder of these files, and uses it."""
+
+    def make(files=FILES):
+        method_files.use(tmp_path / "mylab", monkeypatch, files)
+        return tmp_path / "mylab"
+
+    return make
+
+
+def test_what_a_lab_has_is_found_by_name_beside_what_comes_with_the_harness(lab):
+    folder = lab()
+    assert algorithms.title_of("fedmine") == "FedMine" and algorithms.presets("fedmine") == {"strength": 0.5}
+    assert (models.title_of("tiny"), models.canonical("little"), models.describe("little")) == (
+        "Tiny",
+        "tiny",
+        "A tiny one.",
+    )
+    assert search_spaces.load("fedmine")["strength"].grid == [1, 2]
+    assert load_grid("table2").source == str(folder / "grids" / "table2.yaml")
+    assert load_grid("quickstart").source == "" and grid_files.is_ours("quickstart")
+    assert registry.held_by(folder) == ["1 algorithm", "1 model", "1 space", "1 grid"]
+    assert "fedavg" in algorithms.REGISTRY
+
+
+def test_without_its_folder_nothing_of_a_lab_is_there(lab, monkeypatch):
+    lab()
+    assert "fedmine" in algorithms.REGISTRY
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    assert "fedmine" not in algorithms.REGISTRY and "fedavg" in algorithms.REGISTRY
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        (
+            {"algorithms/mine.py": METHOD.replace("fedmine", "fedavg")},
+            "Two things are registered as 'fedavg', in algorithms/fedavg.py and mylab/algorithms/mine.py; rename one.",
+        ),
+        (
+            {"algorithms/fedavg.py": METHOD},
+            r"There are two files fedavg.py, .*/mylab/algorithms/fedavg.py; rename yours.",
+        ),
+        (
+            {"algorithms/mine.py": METHOD.replace("0.5", "half")},
+            'mylab/algorithms/mine.py: got @registered("fedmine", strength=half), expected a name and options, all constants',
+        ),
+    ],
+)
+def test_what_would_hide_something_else_is_refused_with_both_files(lab, files, sentence):
+    lab(files)
+    with pytest.raises(ConfigError, match=sentence if ".*" in sentence else re.escape(sentence)):
+        algorithms.title_of("fedavg")
+
+
+@pytest.mark.parametrize(
+    ("toml", "found"),
+    [
+        ('[tool.skewbench]\nplugins = [".", "other"]\n', ["", "other"]),
+        ("[tool.ruff]\n", []),
+        ("[tool.skewbench]\n", []),
+        ("no toml\n", []),
+    ],
+)
+def test_a_project_names_its_folders_for_all_that_is_below_it(tmp_path, monkeypatch, toml, found):
+    for folder in ("", "other"):
+        (tmp_path / folder / "algorithms").mkdir(parents=True)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "pyproject.toml").write_text(toml)
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path / "below")
+    assert plugins.folders() == tuple(tmp_path / folder for folder in found)
+
+
+def test_a_project_that_names_its_folders_wrongly_is_told(tmp_path, monkeypatch):
+    (tmp_path / "pyproject.toml").write_text('[tool.skewbench]\nplugins = "."\n')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"plugins under \[tool.skewbench\] must be a list of folders"):
+        plugins.folders()
+
+
+def test_a_folder_that_is_none_or_holds_nothing_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        plugins.use([tmp_path / "none", tmp_path / "empty"])
+    assert [re.sub(r"^.*/(\w+), which --plugins names", r"\1", line) for line in caught.value.mistakes] == [
+        "none; make it, or name another one.",
+        f"empty, has none of the folders {', '.join(plugins.PARTS)}; make the one that you need.",
+    ]
+
+
+def test_the_option_may_stand_before_and_behind_the_command():
+    given = options.plugins_first
+    assert given(["run", "--plugins", "a", "--grid", "g", "--plugins=b"]) == [
+        "--plugins",
+        "a",
+        "--plugins=b",
+        "run",
+        "--grid",
+        "g",
+    ]
+    assert given(["--plugins", "a", "list"]) == ["--plugins", "a", "list"]
+    assert given(["speed", "--", "--plugins", "a"]) == ["speed", "--", "--plugins", "a"]
+
+
+def test_workers_of_a_cluster_import_what_was_sent_and_look_nowhere_else(lab, tmp_path):
+    """There the folders of the command do not exist, or are others."""
+    lab({"algorithms/fedmine.py": METHOD.replace("@registered", "from algorithms import registered\n\n@registered")})
+    sent = plugins.copy_to(tmp_path / "sent")
+    (tmp_path / "pyproject.toml").write_text('[tool.skewbench]\nplugins = ["missing"]\n')
+    code = "import algorithms; print(algorithms.load('fedmine').__module__, algorithms.REGISTRY['fedmine'].path)"
+    environment = {"PYTHONPATH": f"{ROOT}:{sent.parent}", plugins.VARIABLE: ""}
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == ["algorithms.fedmine", str(sent / "00" / "mylab" / "algorithms" / "fedmine.py")]
+
+
+def test_nothing_is_sent_where_no_folder_is_used(tmp_path, monkeypatch):
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    assert plugins.folders() == () and plugins.copy_to(tmp_path) is None
