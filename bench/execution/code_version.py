@@ -6,6 +6,7 @@ from typing import Any
 
 import algorithms
 from bench import imports, models
+from bench.config.methods import methods_in
 
 
 def code_version(config: Any) -> str:
@@ -26,13 +27,5 @@ def files_of(config: Any) -> list[Path]:
 def _starts(config: Any) -> Iterator[str]:
     yield "bench.simulation.run"
     yield models.REGISTRY[config.model].module
-    for name in _methods(config.algorithm):
+    for name in methods_in(config.algorithm):
         yield algorithms.REGISTRY[name].module
-
-
-def _methods(spec: dict[str, Any]) -> Iterator[str]:
-    """A method and those inside it."""
-    yield spec["name"]
-    for value in spec.values():
-        if isinstance(value, dict) and "name" in value:
-            yield from _methods(value)

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import algorithms
+from bench import models
+from bench.config.methods import methods_in
 from bench.config.schema import run_id
 from bench.experiments.cells import cell_key, ordered
 from bench.results.records import StoredCell, StoredGrid
@@ -57,3 +60,17 @@ def _settings(cell: StoredCell) -> dict[str, Any]:
 
 def _with_images(cell: StoredCell) -> StoredCell:
     return {**cell, "missing": None, "run": run_id(cell["config"])}
+
+
+def titles_of_labs(cells: Sequence[StoredCell]) -> dict[str, dict[str, str]]:
+    """What tables call the methods and models of cells that come from folders of labs, so that others can report them without
+    these folders: "algorithm" or "model" -> id -> title."""
+    found: dict[str, dict[str, str]] = {}
+    for cell in cells:
+        for name in methods_in(cell["config"]["algorithm"]):
+            if name in algorithms.REGISTRY and algorithms.REGISTRY[name].lab:
+                found.setdefault("algorithm", {})[name] = algorithms.title_of(name)
+        model = cell["config"]["model"]
+        if model in models.REGISTRY and models.REGISTRY[model].lab:
+            found.setdefault("model", {})[model] = models.title_of(model)
+    return found

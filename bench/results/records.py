@@ -284,6 +284,7 @@ class GridDescription(TypedDict):
         chosen_on: the split on which hyper-parameters were chosen.
         planned_examples: run id -> examples to train on, see `bench.experiments.cost`, of those for which that is known;
             missing from files of earlier versions.
+        titles: "algorithm" or "model" -> id -> what tables call it, of what labs have brought; missing where there is none.
     """
 
     grid: str
@@ -298,6 +299,7 @@ class GridDescription(TypedDict):
     report: StoredLayout
     chosen_on: NotRequired[str]
     planned_examples: NotRequired[dict[str, int]]
+    titles: NotRequired[dict[str, dict[str, str]]]
 
 
 class StoredGrid(GridDescription):

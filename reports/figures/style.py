@@ -98,13 +98,13 @@ def line_styles(lines: Sequence[str]) -> dict[str, LineStyle]:
 
     A line whose name begins with a method ("fedconcat (true)", "fedprox mu=0.1", "fedconcat, 50 encoder rounds") has the
     style in METHODS; several lines of one method share its colour. A registered method that METHODS lacks has one of the
-    styles that METHODS does not use, which follows from its name. Lines that are not methods (a client, a value of a
-    setting) have, in their order, the remaining styles, first those with colours that no method of the figure has.
+    styles that METHODS does not use, in a strong colour, which follows from its name. Lines that are not methods (a client, a
+    value of a setting) have, in their order, the remaining styles, first those with colours that no method of the figure has.
 
     Args:
         lines: all lines that the figure may have, drawn or not, in order.
     """
-    spare = _unused(METHODS.values())
+    spare = [style for style in _unused(METHODS.values()) if style.color not in (_GREY, _TAN, _SLATE)]
     known = {name: spare[zlib.crc32(name.encode()) % len(spare)] for name in algorithms.REGISTRY} | METHODS
     found: dict[str, LineStyle] = {}
     for line in lines:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -167,7 +168,7 @@ def _names(grid: dict) -> Names:
     encoders = dict.fromkeys(labels["encoder"] for labels in _rows_of_a_run(grid).values() if labels)
     own = {encoder: Name(encoder, f"$f_{{{encoder.removeprefix('f_')}}}$") for encoder in encoders}
     names = Names.of_grid(grid)
-    return Names({**names.own, "encoder": own})
+    return replace(names, own={**names.own, "encoder": own})
 
 
 def _show(cell: Any, digits: str, names: Names) -> Cell:

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import algorithms
@@ -57,14 +57,16 @@ class Names:
 
     Attributes:
         own: axis -> id -> name; these replace the names that are defined beside the things.
+        titles: kind -> id -> name of what labs have brought, whose folders may be elsewhere.
     """
 
     own: Mapping[str, Mapping[str, Name]] = field(default_factory=dict)
+    titles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of_grid(cls, grid: Mapping[str, Any]) -> "Names":
         """Those of an expanded grid, whose report may have names of its own; no two values of an axis have the same."""
-        names = cls().with_own(grid["report"].get("names", {}))
+        names = cls(titles=grid.get("titles", {})).with_own(grid["report"].get("names", {}))
         for key, values in _values(grid).items():
             names = names.telling_apart(key, values)
         return names
@@ -72,7 +74,7 @@ class Names:
     def with_own(self, given: Mapping[str, Mapping[str, str]]) -> "Names":
         """The same with further names of a grid, which come first."""
         named = {key: {value: Name.of(text) for value, text in of.items()} for key, of in given.items()}
-        return Names({**self.own, **{key: {**self.own.get(key, {}), **of} for key, of in named.items()}})
+        return replace(self, own={**self.own, **{key: {**self.own.get(key, {}), **of} for key, of in named.items()}})
 
     def telling_apart(self, key: str, values: Iterable[str]) -> "Names":
         """The same, with further names for values of an axis that would have one name, or that of a dataset as a folder of
@@ -88,7 +90,7 @@ class Names:
             folders = [value for value in group if key == "dataset" and folder_of(value)]
             marks = zip(folders, _marks(folders), strict=True) if folders else zip(group, group, strict=True)
             apart |= {value: Name.join([named[value], Name.of(f"({mark})")], " ") for value, mark in marks}
-        return Names({**self.own, key: {**own, **apart}}) if apart else self
+        return replace(self, own={**self.own, key: {**own, **apart}}) if apart else self
 
     def heading(self, key: str) -> Name:
         """The name of an axis or an option, above a column of its values: "Method", "μ"; of several, that of the first."""
@@ -104,12 +106,12 @@ class Names:
         if key == "dataset":
             return Name.of(title_of(value))
         if key == "model":
-            return Name.of(models.title_of(value))
+            return Name.of(self.titles.get(key, {}).get(value) or models.title_of(value))
         if key == "partition":
             return _partition(value)
         if key == "wrapper":
-            return Name.of(_AS_IT_IS if value == UNWRAPPED else f"+ {_method(value).plain}")
-        return _method(value) if key in ("algorithm", "base") else Name.of(value)
+            return Name.of(_AS_IT_IS if value == UNWRAPPED else f"+ {self._method(value).plain}")
+        return self._method(value) if key in ("algorithm", "base") else Name.of(value)
 
     def title(self, key: str, value: str) -> Name:
         """The name of a value where nothing else says of what it is: "FedAvg", but "K=5" and "fraction=0.1"."""
@@ -144,7 +146,7 @@ class Names:
         """
         key = " ".join(keys)
         together = {str(contender(values)): self.together(keys, values) for values in found}
-        return Names({**self.own, key: {**together, **self.own.get(key, {})}})
+        return replace(self, own={**self.own, key: {**together, **self.own.get(key, {})}})
 
     def option(self, name: str) -> Name:
         """The name of an option in a sentence: its symbol, "μ"; without one, the id that one types."""
@@ -155,6 +157,14 @@ class Names:
         parts = re.split(r"(?:^|(?<=, ))(\w+)(?==)", text)
         names = [self.option(part) if place % 2 else _kept(part) for place, part in enumerate(parts)]
         return Name.join(names, "")
+
+    def _method(self, value: str) -> Name:
+        """ "FedProx, μ=0.1" for "fedprox mu=0.1"."""
+        name, *options = value.split(" ")
+        title = algorithms.title_of(name) if name in algorithms.REGISTRY else self.titles.get("algorithm", {}).get(name)
+        if title is None:
+            return Name.of(value)
+        return Name.join([Name.of(title), self.choice(", ".join(options))]) if options else Name.of(title)
 
 
 def in_words(key: str) -> str:
@@ -202,15 +212,6 @@ def _partition(value: str) -> Name:
     except ValueError:  # of another version, or none at all
         return Name.of(value)
     return Name(plain, latex or escape(plain))
-
-
-def _method(value: str) -> Name:
-    """ "FedProx, μ=0.1" for "fedprox mu=0.1"."""
-    name, *options = value.split(" ")
-    if name not in algorithms.REGISTRY:
-        return Name.of(value)
-    method = Name.of(algorithms.title_of(name))
-    return Name.join([method, Names().choice(", ".join(options))]) if options else method
 
 
 def _symbol(option: str) -> Name | None:

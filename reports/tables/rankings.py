@@ -2,6 +2,7 @@
 intervals."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -106,7 +107,7 @@ def _names(grid: dict) -> Names:
     found = dict.fromkeys(tuple(label(cell, key) for key in keys) for cell in grid["cells"])
     names = Names.of_grid(grid).knowing(keys, found)
     over = {f"over {one}": Name.join([Name.of("over"), name], " ") for one, name in names.own[" ".join(keys)].items()}
-    return Names({**names.own, "metric": over})
+    return replace(names, own={**names.own, "metric": over})
 
 
 def _title(found: pd.DataFrame, grid: dict) -> str:

@@ -12,7 +12,11 @@ from bench import models, plugins, registry
 from bench.cli import options
 from bench.errors import ConfigError
 from bench.experiments import grid_files
-from bench.experiments.grid_loading import load_grid
+from bench.experiments.cells import to_json
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid, single
+from bench.experiments.stored_grid import titles_of_labs
+from reports.tables.names import Names
 from tests.support import method_files
 from tests.support.processes import ROOT
 
@@ -148,3 +152,35 @@ def test_workers_of_a_cluster_import_what_was_sent_and_look_nowhere_else(lab, tm
 def test_nothing_is_sent_where_no_folder_is_used(tmp_path, monkeypatch):
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
     assert plugins.folders() == () and plugins.copy_to(tmp_path) is None
+
+
+RUNNABLE = '''"""FedMine: clients dig."""
+
+from dataclasses import dataclass
+
+from algorithms import registered
+from algorithms.base import RoundBased
+
+
+@registered("fedmine")
+@dataclass(frozen=True)
+class FedMine(RoundBased):
+    strength: float = 1.0
+'''
+
+
+def test_results_of_a_lab_are_reported_with_their_titles_where_its_folder_is_not(lab, tmp_path, monkeypatch):
+    lab({"algorithms/fedmine.py": RUNNABLE})
+    spec, settings = load_grid("quickstart"), {"dataset": "digits", "partition": "label-2", "clients": 5}
+    single_grid = single({**settings, "algorithm": "fedmine"}, [0])
+    stored = to_json(single_grid, "paper", {}, expand(single_grid, "paper"))
+    titles = titles_of_labs(stored["cells"])
+    assert titles == {"algorithm": {"fedmine": "FedMine"}}
+    assert titles_of_labs(to_json(spec, "smoke", {}, expand(spec, "smoke"))["cells"]) == {}
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    with pytest.raises(ValueError, match="Unknown algorithm 'fedmine'"):
+        algorithms.title_of("fedmine")
+    names = Names.of_grid({**stored, "titles": titles})
+    assert names.value("algorithm", "fedmine").plain == "FedMine"
+    assert names.value("algorithm", "fedmine strength=2").plain == "FedMine, strength=2"
+    assert Names.of_grid(stored).value("algorithm", "fedmine").plain == "fedmine"
