@@ -154,23 +154,8 @@ def test_nothing_is_sent_where_no_folder_is_used(tmp_path, monkeypatch):
     assert plugins.folders() == () and plugins.copy_to(tmp_path) is None
 
 
-RUNNABLE = '''"""FedMine: clients dig."""
-
-from dataclasses import dataclass
-
-from algorithms import registered
-from algorithms.base import RoundBased
-
-
-@registered("fedmine")
-@dataclass(frozen=True)
-class FedMine(RoundBased):
-    strength: float = 1.0
-'''
-
-
 def test_results_of_a_lab_are_reported_with_their_titles_where_its_folder_is_not(lab, tmp_path, monkeypatch):
-    lab({"algorithms/fedmine.py": RUNNABLE})
+    lab({"algorithms/fedmine.py": method_files.RUNNABLE})
     spec, settings = load_grid("quickstart"), {"dataset": "digits", "partition": "label-2", "clients": 5}
     single_grid = single({**settings, "algorithm": "fedmine"}, [0])
     stored = to_json(single_grid, "paper", {}, expand(single_grid, "paper"))

@@ -7,6 +7,20 @@ import pytest
 
 from bench import plugins, registry
 
+RUNNABLE = '''"""FedMine: clients dig."""
+
+from dataclasses import dataclass
+
+from algorithms import registered
+from algorithms.base import RoundBased
+
+
+@registered("fedmine")
+@dataclass(frozen=True)
+class FedMine(RoundBased):
+    strength: float = 1.0
+'''
+
 
 def register(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
     """Writes files of methods, module -> content, into a lab's folder, and uses it."""

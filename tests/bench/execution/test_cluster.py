@@ -12,6 +12,7 @@ import pytest
 from bench.execution.ray_environment import PACKAGES
 from tests.support.alone import train_alone
 from tests.support.grid_runs import GRID, LONG, metrics, records, wait_for_records, wait_for_rounds, write_grid
+from tests.support.method_files import RUNNABLE
 from tests.support.processes import ROOT, Driver, in_this_process, wait_until
 from tests.support.ray_cluster import RunningCluster, running_cluster
 
@@ -78,6 +79,19 @@ def test_workers_train_with_the_code_that_is_sent_not_with_a_checkout_that_lies_
     driver.wait()
     assert {(one["status"], one["reason"]) for one in records(tmp_path / "results").values()} == {("done", "")}
     assert all(one["host"] for one in records(tmp_path / "results").values())
+
+
+def test_workers_get_the_folder_of_a_lab_which_is_not_named_to_them(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    lab = tmp_path / "mylab"
+    (lab / "algorithms").mkdir(parents=True)
+    (lab / "algorithms" / "fedmine.py").write_text(RUNNABLE)
+    grid = write_grid(tmp_path, axes=GRID["axes"] | {"algorithm": ["fedmine"]}, settings=GRID["settings"] | SHORT)
+    where = ("--results-dir", tmp_path / "results", "--address", cluster.address, "--storage", tmp_path / "shared")
+    driver = Driver("--grid", grid, *where, "--plugins", lab)
+    output = driver.ended()
+    assert driver.returncode == 0 and f"Uses {lab}: 1 algorithm." in output, output
+    assert {(one["status"], one["reason"]) for one in records(tmp_path / "results").values()} == {("done", "")}
 
 
 def test_a_machine_that_cannot_read_images_is_left_out_and_its_runs_go_to_the_others(cluster, tmp_path, monkeypatch):
