@@ -109,7 +109,6 @@ def test_large_client_states_are_in_files_while_a_run_is_trained(digits, monkeyp
 
 def test_results_of_a_first_round_of_everyone_are_in_files_until_it_ends(digits, monkeypatch):
     config = resolve({**DIGITS, "algorithm": "fedconcat-id", "inference_images": 100, **STAGES})
-    row = 4 * sum(leaf.numel() for leaf in Run(config, digits).state["first"]["start"]["params"].values())
     disk._sizes.cache_clear()
     monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)
     made, own = [], rows.own
