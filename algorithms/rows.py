@@ -1,21 +1,20 @@
 """Client states: one row for each client that has taken part; all others are as new.
 
-Rows live on the host, and rows of large models in memory-mapped files, so that what a run needs at once is bounded by the
-cohort: only the cohort's rows are read and written.
+Rows live on the host, and all that do not fit into a bounded memory in files (see `algorithms.row_files`), so that what a run
+needs at once is bounded by the cohort: only the cohort's rows are read and written.
 """
 
-import os
-import tempfile
+import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from algorithms import tree
+from algorithms.row_files import free_pages, take_place
 from algorithms.tree import Tree
-from datasets.cache import default_dir
 
-MAPPED_BYTES = 32 * 2**20  # rows of at least this size live in files
+_ALIGNED = 64  # bytes at whose multiples leaves begin, as those that torch allocates
 
 
 def no_rows(fresh: Tree) -> dict:
@@ -34,7 +33,9 @@ def read_rows(clients: dict, ids: Tensor) -> Tree:
         return torch.stack([new if leaf is None else leaf for leaf in stored]).to(fresh.device)
 
     nothing = tree.map(lambda leaf: None, clients["fresh"])
-    return tree.map(pick, clients["fresh"], *(nothing if row is None else row for row in rows))
+    read = tree.map(pick, clients["fresh"], *(nothing if row is None else row for row in rows))
+    free_pages(tree.num_bytes(read))
+    return read
 
 
 def read_models(state: dict, ids: Tensor) -> Tree:
@@ -76,26 +77,20 @@ def without_clients(state: Any) -> Any:
 
 
 def own(row: Tree) -> Tree:
-    """A private copy of a row; of a large one in files that the system frees with their last tensor."""
-    if tree.num_bytes(row) < MAPPED_BYTES:
-        return tree.map(torch.Tensor.clone, row)
-    # One file per type of numbers, not per leaf: the number of mappings of a process is limited.
+    """A private copy of a row on the host, in memory or in a file, freed with its last tensor."""
     leaves = tree.leaves(row)
-    parts = {}
-    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
-        sizes = [leaf.numel() for leaf in leaves if leaf.dtype == dtype]
-        parts[dtype] = iter(_mapped(sum(sizes), dtype).split(sizes))
-    return tree.map(lambda leaf: next(parts[leaf.dtype]).view(leaf.shape).copy_(leaf), row)
+    if not leaves:
+        return row
+    sizes = [-(-leaf.nbytes // _ALIGNED) * _ALIGNED or _ALIGNED for leaf in leaves]
+    place, offsets = take_place(sum(sizes)), itertools.accumulate([0, *sizes])
+    copies = iter([_copy_into(place, offset, leaf) for offset, leaf in zip(offsets, leaves, strict=False)])
+    return tree.map(lambda leaf: next(copies), row)
 
 
-def _mapped(size: int, dtype: torch.dtype) -> Tensor:
-    """Numbers [size] in a file that has no name any more; beside the decoded datasets, which is no memory disk."""
-    folder = default_dir()
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(prefix=".client-", dir=folder) as file:
-        num_bytes = max(1, size * dtype.itemsize)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, num_bytes)  # a full disk is an error now, not a crash later
-        else:
-            file.truncate(num_bytes)
-        return torch.from_file(file.name, shared=True, size=size, dtype=dtype)
+def _copy_into(place: memoryview, offset: int, leaf: Tensor) -> Tensor:
+    """A copy of a leaf in a part of a place. It has a storage of its own, as long as the leaf, so that `torch.save` writes no
+    more than the leaf, and is no view, which would cost more memory than a small leaf itself."""
+    if not leaf.numel():
+        return leaf.clone()
+    there = torch.frombuffer(place, dtype=leaf.dtype, count=leaf.numel(), offset=offset)
+    return torch.empty(0, dtype=leaf.dtype).set_(there.untyped_storage(), 0, leaf.shape).copy_(leaf)

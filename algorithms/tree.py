@@ -62,6 +62,21 @@ def stack(trees: list[Tree]) -> Tree:
     return map(lambda *parts: torch.stack(parts), *trees)
 
 
+def put_row(stacked: Tree, index: int, row: Tree) -> None:
+    """Replaces one row of stacked, leaves [k, ...], in place: a stack that is filled so needs no second copy of its rows.
+
+    Raises:
+        ValueError: if a leaf of the row has another shape than the stack is for.
+    """
+
+    def put(leaf: Tensor, new: Tensor) -> None:
+        if leaf.shape[1:] != new.shape:  # copy_ would repeat a smaller one
+            raise ValueError(f"A row of a stack must have the shape {[*leaf.shape[1:]]}, but got {[*new.shape]}.")
+        leaf[index].copy_(new)
+
+    map(put, stacked, row)
+
+
 def concatenate(trees: list[Tree]) -> Tree:
     """One tree of stacked trees, leaves [k, ...] of any k: their leaves one after another along the leading axis."""
     return map(lambda *parts: torch.cat(parts), *trees)

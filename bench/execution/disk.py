@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from algorithms import rows, tree
+from algorithms import row_files, rows, tree
 from bench.config.schema import RunConfig
 from bench.execution.resources import Machines
 from bench.experiments.cells import Cell
@@ -29,7 +29,7 @@ class Footprint(NamedTuple):
     Attributes:
         kept: states that stay.
         checkpoint: of a run that has not ended.
-        scratch: client states of large models during a run, beside the decoded datasets.
+        scratch: client states during a run that memory is not to hold, beside the decoded datasets.
     """
 
     kept: int
@@ -127,8 +127,8 @@ class _Stage(NamedTuple):
         fresh: of all that says what new clients have.
         row: of one client's state.
         rows: clients that have one in any case.
-        mapped: of one client's state in a file that exists only during the run; 0 if it is in memory.
-        held: of what is in such files within a round.
+        state: of one client's state during the run, in memory or in files.
+        held: of all states that are there only within a round.
     """
 
     round: int
@@ -138,7 +138,7 @@ class _Stage(NamedTuple):
     fresh: int
     row: int
     rows: int
-    mapped: int
+    state: int
     held: int
 
     def participants(self, round: int) -> float:
@@ -158,8 +158,10 @@ class _Stage(NamedTuple):
 
     @property
     def scratch(self) -> int:
-        """The states before and after a round have all rows but those of the cohort in common."""
-        return math.ceil(max((self.participants(self.round) + self.cohort) * self.mapped, self.held))
+        """Of client states in files that are there only during the run. The states before and after a round have all rows but
+        those of the cohort in common."""
+        largest = max((self.participants(self.round) + self.cohort) * self.state, self.held)
+        return math.ceil(max(0, largest - row_files.MEMORY_BYTES))
 
 
 class _Sizes(NamedTuple):
@@ -205,8 +207,8 @@ def _stage(outline: dict[str, Any], population: int, cohort: int) -> _Stage:
         fresh=fresh,
         row=fresh // max(1, len(parts)),  # in clusters there are several parts, of one kind
         rows=sum(len(part["rows"]) for part in parts),
-        mapped=max((_mapped(part["fresh"]) for part in parts), default=0),
-        held=sum(len(part["rows"]) * _mapped(part["fresh"]) for name, part in found if name == "held"),
+        state=max((tree.num_bytes(part["fresh"]) for part in parts), default=0),
+        held=sum(len(part["rows"]) * tree.num_bytes(part["fresh"]) for name, part in found if name == "held"),
     )
 
 
@@ -218,11 +220,6 @@ def _clients(state: Any, name: str = "") -> Iterator[tuple[str, dict]]:
         else:
             for key, part in state.items():
                 yield from _clients(part, key)
-
-
-def _mapped(row: Any) -> int:
-    size = tree.num_bytes(row)
-    return size if size >= rows.MAPPED_BYTES else 0
 
 
 def _in_file(content: Any) -> int:

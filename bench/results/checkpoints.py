@@ -15,6 +15,7 @@ import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from algorithms import rows, tree
+from algorithms.row_files import free_pages
 from bench.results.artifacts import DamagedState, Folder, compact, walk
 
 FORMAT = 1
@@ -75,6 +76,7 @@ class Checkpoints:
                 self._files.add(name)
                 self.written_bytes += self._folder.save(name, row)
                 self._names[first] = name
+                free_pages(tree.num_bytes(row))
             named.add(self._names[first])
             return self._names[first]
 

@@ -34,7 +34,7 @@ def run_loop(
     task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
 ) -> Mapped:
     """One client after another; see `Task.map_clients`."""
-    outcomes = []
+    stacked: Any = None
     for position, client in enumerate(clients):
         rows, draws, sizes = task.batch_indices(client, shared["round"])
         parts = {key: leaf.split(sizes) for key, leaf in draws.items()}
@@ -46,8 +46,12 @@ def run_loop(
         given = {**shared, **tree.row(per_client, position)}
         model = bind(task.model, given["buffers"], task.generator_for("dropout", shared["round"], client))
         result = fn(task.data_of(client), plan, ClientView(model=model, **given))
-        outcomes.append(Mapped(result, model.buffers))
-    return tree.stack(outcomes)
+        outcome = Mapped(result, model.buffers)
+        if stacked is None:
+            stacked = tree.map(lambda leaf: leaf.new_empty((len(clients), *leaf.shape)), outcome)
+        tree.put_row(stacked, position, outcome)
+        del result, outcome, model, given  # while the next client trains, only the stack holds what this one returned
+    return stacked
 
 
 def run_vectorised(

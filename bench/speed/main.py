@@ -25,9 +25,10 @@ CASES = {
     "fedconcat": "fedconcat:fedconcat",
     "trials": "scheduler:trials",
     "population": "population:population",
+    "memory": "memory:memory",
     "scheduler": "scheduler:scheduler",
 }
-LONG = ("population", "scheduler")  # only measured when they are named
+LONG = ("population", "memory", "scheduler")  # only measured when they are named
 
 
 def main(arguments: list[str], prog: str = "python -m bench.speed") -> None:
@@ -91,7 +92,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--data-dir", type=Path, default=os.environ.get("SKEWBENCH_DATA"), help="Where the images are.")
-    add("--cases", help=f"NAME,... of {', '.join(CASES)}; all but {' and '.join(LONG)} if left out.")
+    add("--cases", help=f"NAME,... of {', '.join(CASES)}; all but {', '.join(LONG)} if left out.")
     add("--methods", help="NAME,... that the case methods measures; most methods if left out.")
     add("--share", type=float, default=0.5, help="Part of the 40 clients that trains in a round; in W1 all do.")
     add("--repeats", type=int, default=3, help="Measurements of each case; the median counts.")

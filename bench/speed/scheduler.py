@@ -1,7 +1,10 @@
 """Trials of Ray Tune: what they cost beyond their training in time and memory, each other's speed, and reports on them."""
 
+import contextlib
+import ctypes
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -26,8 +29,9 @@ from bench.results.schema import SCHEMA
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from bench.speed.rows import EXAMPLES, Row, not_measured
-from bench.speed.workload import Setting
+from bench.speed.workload import Setting, apart
 
+_PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 WORKLOAD = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "label-2", "local_epochs": 1}
 SHORT = WORKLOAD | {"dataset": "digits", "rounds": 2}
 TRIVIAL = {  # one step of one client
@@ -43,7 +47,7 @@ TRIVIAL = {  # one step of one client
 
 def trials(setting: Setting) -> list[Row]:
     """One and two trials of Ray Tune, and what Tune costs per trial once its workers are warm."""
-    rows = [_warm()]
+    rows = [_warm(), _command()]
     if os.cpu_count() < 2:
         return [*rows, not_measured("two trials", "one core")]
     (alone, _), (together, memory) = (side_by_side(setting.folder, count) for count in (1, 2))
@@ -74,6 +78,30 @@ def scheduler(
 
 def _warm() -> Row:
     return Row("scheduler overhead, warm workers", seconds_per_trial(), "s per trial", "target: 0.05 s")
+
+
+def _command() -> Row:
+    case = "processor time of a command with one short run"
+    if not sys.platform.startswith("linux"):
+        return not_measured(case, "needs Linux")
+    return Row(case, apart(1, command_cpu_seconds)[0], "s", "Ray's processes included")
+
+
+def command_cpu_seconds() -> float:
+    """Processor seconds of `run` with one run of two rounds, and of all processes that it starts. To be called in a fresh
+    process, which becomes the parent of those of Ray that outlive theirs, so that the system counts them as its children."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    options = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "iid", "--gpus-per-trial", "0"]
+    options += ["--set", "rounds=2,clients=10,local_steps=1"]
+    paths = {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "bench", "run", *options, "--results-dir", folder]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | paths)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def seconds_per_trial(count: int = 60) -> float:

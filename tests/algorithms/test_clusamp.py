@@ -210,7 +210,7 @@ def cohorts_of(method, task, rounds: int = 3) -> list[list[int]]:
 def test_a_run_goes_on_as_if_it_had_not_been_interrupted_with_rows_in_files(monkeypatch, tmp_path):
     task, method = toy_task(**BUSY, rounds=5), CluSamp()
     expected = train(method, task)
-    monkeypatch.setattr("algorithms.rows.MAPPED_BYTES", 0)
+    monkeypatch.setattr("algorithms.row_files.MEMORY_BYTES", 0)
     Folder(tmp_path).save("state.pt", on_host(train(method, task, rounds=3)))
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     for _ in range(2):

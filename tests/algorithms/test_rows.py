@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from algorithms import rows, tree
+from algorithms import row_files, tree
 from algorithms.moon import Moon
 from algorithms.rows import no_rows, read_rows, write_rows
 from bench.results.artifacts import Folder, on_host
@@ -22,7 +22,7 @@ def new(*values: float) -> dict:
 
 @pytest.fixture(params=["memory", "files"])
 def limit(request, monkeypatch):
-    monkeypatch.setattr(rows, "MAPPED_BYTES", 2**30 if request.param == "memory" else 0)
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 2**30 if request.param == "memory" else 0)
     return request.param
 
 
@@ -45,21 +45,76 @@ def test_only_the_rows_of_the_cohort_are_written_and_the_earlier_state_stays(lim
     assert before["rows"][1]["a"][0] == 2 and 2 not in before["rows"]
 
 
-def test_large_rows_lie_in_files_that_go_with_them(monkeypatch, tmp_path):
-    monkeypatch.setattr(rows, "MAPPED_BYTES", 0)
+def mappings(folder) -> list[str]:
+    """Lines on the files of a folder that this process has mapped."""
+    return [line for line in open("/proc/self/maps") if str(folder) in line]
+
+
+linux = pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs /proc")
+
+
+@linux
+def test_rows_in_files_share_them_and_the_files_go_with_their_last_row(monkeypatch, tmp_path):
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path))
     state = write_rows(no_rows(FRESH), torch.arange(4), new(1, 2, 3, 4))
-    mapped = [line for line in open("/proc/self/maps") if str(tmp_path) in line] if os.path.exists("/proc") else None
-    assert mapped is None or len(mapped) == 4 * 2  # one for each type of numbers
-    assert not list(tmp_path.iterdir())  # nothing is left behind, however the process ends
+    assert len(mappings(tmp_path)) == 1, "the number of mappings is limited"
+    assert not list(tmp_path.iterdir()), "nothing is left behind, however the process ends"
+    leaf = state["rows"].pop(2)["a"]
     del state
-    assert mapped is None or not any(str(tmp_path) in line for line in open("/proc/self/maps"))
+    assert mappings(tmp_path) and leaf.tolist() == [3] * 3, "a leaf may outlive its row"
+    del leaf
+    assert not mappings(tmp_path)
+
+
+def test_rows_lie_in_memory_up_to_a_sum_and_in_files_beyond(monkeypatch, tmp_path):
+    """Each of the four rows takes 2 x 64 bytes, as every leaf begins at a multiple of 64."""
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", row_files._in_memory + 3 * 128 - 1)
+    places, take = [], row_files._File.take
+    monkeypatch.setattr(row_files._File, "take", lambda self: places.append(self.size) or take(self))
+    state = write_rows(no_rows(FRESH), torch.arange(4), new(1, 2, 3, 4))
+    assert places == [128] * 2
+    state["rows"].pop(0)
+    write_rows(state, torch.tensor([5]), new(5))
+    assert places == [128] * 2, "what is freed is used again"
+    assert read_rows(state, torch.arange(4))["b"]["c"].tolist() == [1, 2, 3, 4]
+
+
+def test_the_place_of_a_row_that_is_gone_is_used_again(monkeypatch):
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)
+    state = write_rows(no_rows(FRESH), torch.arange(2), new(1, 2))
+    kept, gone = (state["rows"][client]["a"].data_ptr() for client in range(2))
+    after = write_rows(state, torch.tensor([0]), new(7))
+    assert after["rows"][0]["a"].data_ptr() not in (kept, gone), "the row before is still there"
+    state = None
+    last = write_rows(after, torch.tensor([1]), new(8))
+    assert last["rows"][1]["a"].data_ptr() == kept
+    assert [row["a"][0].item() for row in last["rows"].values()] == [7, 8]
+    assert after["rows"][1]["a"][0] == 2
+
+
+@linux
+def test_pages_of_files_leave_the_memory_of_the_process_and_keep_what_was_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path))
+    large = {"a": torch.arange(2.0)[:, None] + torch.zeros(3 * 2**20)}  # rows of 12 MB
+
+    def resident() -> int:
+        lines = open("/proc/self/smaps").read().split(str(tmp_path), 1)[1].splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("Rss:"))
+
+    state = write_rows(no_rows(tree.row(large, 0)), torch.arange(2), large)
+    written = resident()
+    monkeypatch.setattr(row_files, "_PAGES_BYTES", 1)
+    assert torch.equal(read_rows(state, torch.arange(2))["a"], large["a"])
+    assert (written >= 2 * 3 * 2**12, resident()) == (True, 0)
+    assert torch.equal(read_rows(state, torch.arange(2))["a"], large["a"])
 
 
 def test_a_run_with_rows_in_files_equals_one_in_memory_and_can_be_saved(monkeypatch, tmp_path):
     task = toy_task(participation=0.6, rounds=4)
     expected = train(Moon(), task)
-    monkeypatch.setattr(rows, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)
     Folder(tmp_path).save("state.pt", on_host(train(Moon(), task, rounds=2)))
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     for _ in range(2):
@@ -70,7 +125,7 @@ def test_a_run_with_rows_in_files_equals_one_in_memory_and_can_be_saved(monkeypa
 
 
 def test_large_leaves_keep_their_values_types_and_shapes(monkeypatch, tmp_path):
-    monkeypatch.setattr(rows, "MAPPED_BYTES", 0)
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)
     leaves = {
         "x": torch.rand(2, 3, 5, dtype=torch.float64),
         "y": torch.tensor([[True], [False]]),

@@ -104,7 +104,8 @@ def test_streaming_changes_rounding_alone_with_running_statistics_too(method):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_a_streamed_round_holds_the_update_of_one_client():
+def test_what_a_client_returned_exists_once_while_the_next_one_trains():
+    """In the stack of the cohort, or in the means so far."""
     alive: list[int] = []
 
     @dataclass(frozen=True)
@@ -119,15 +120,11 @@ def test_a_streamed_round_holds_the_update_of_one_client():
             updates.extend(map(weakref.ref, tree.leaves(updates_)))
             return super().averaged(updates_, cohort)
 
-    num_leaves = len(toy_task().initial_params())
-    for task, expected in (
-        (toy_task(), [num_leaves * client for client in range(5)]),
-        (never_stacked(toy_task()), [0] * 5),
-    ):
+    for task in (toy_task(), never_stacked(toy_task())):
         alive.clear()
         updates: list[weakref.ref] = []
         train(Watched(), task, rounds=1)
-        assert alive == expected
+        assert len(updates) >= 5 and alive == [0] * 5
 
 
 def test_a_client_of_a_streamed_round_reads_its_own_state_alone(monkeypatch):

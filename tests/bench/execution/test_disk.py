@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from algorithms import rows, tree
+from algorithms import row_files, rows, tree
 from bench.config.resolve import resolve
 from bench.execution import disk
 from bench.execution.disk import Footprint, footprint, total
@@ -101,7 +101,7 @@ def test_large_client_states_are_in_files_while_a_run_is_trained(digits, monkeyp
     config = resolve({**DIGITS, "algorithm": "scaffold", "rounds": 3, "participation": 0.5})
     row = 4 * sum(leaf.numel() for leaf in Run(config, digits).state["params"].values())
     disk._sizes.cache_clear()
-    monkeypatch.setattr(rows, "MAPPED_BYTES", row)
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)
     expected = 20 * (1 - 0.5**3)
     assert footprint(config, StateRetention()).scratch == pytest.approx((expected + 10) * row, abs=1)
     disk._sizes.cache_clear()
@@ -109,9 +109,8 @@ def test_large_client_states_are_in_files_while_a_run_is_trained(digits, monkeyp
 
 def test_results_of_a_first_round_of_everyone_are_in_files_until_it_ends(digits, monkeypatch):
     config = resolve({**DIGITS, "algorithm": "fedconcat-id", "inference_images": 100, **STAGES})
-    row = 4 * sum(leaf.numel() for leaf in Run(config, digits).state["first"]["start"]["params"].values())
     disk._sizes.cache_clear()
-    monkeypatch.setattr(rows, "MAPPED_BYTES", row)
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)
     made, own = [], rows.own
     monkeypatch.setattr(rows, "own", lambda part: made.append(tree.num_bytes(part)) or own(part))
     Run(config, digits).step()

@@ -8,7 +8,7 @@ import pytest
 import torch
 import yaml
 
-from algorithms import rows
+from algorithms import row_files
 from algorithms.calibration import features_of
 from bench.execution.job import Job
 from bench.execution.worker import Worker
@@ -106,7 +106,7 @@ def trained_with(folder, digits, algorithm: str, keep: str):
 
 
 def test_without_client_states_what_reads_a_last_state_is_as_it_was(tmp_path, digits, monkeypatch):
-    monkeypatch.setattr(rows, "MAPPED_BYTES", 1)  # client states in files, as those of large models
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)  # client states in files, as those of large models
     (few, cells), (whole, _), (least, _) = (
         trained_with(tmp_path / keep, digits, "moon", keep) for keep in ("deployed", "all", "none")
     )

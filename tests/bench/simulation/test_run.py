@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import datasets
-from algorithms import rows, tree
+from algorithms import row_files, tree
 from algorithms.base import Deployed
 from bench.config.resolve import resolve
 from bench.errors import ConfigError
@@ -301,7 +301,7 @@ def test_a_run_of_streamed_rounds_has_the_rows_of_any_other_and_keeps_local_mode
     "method, kept", [("fedavg", "all"), ("moon", "deployed"), ("scaffold", "deployed"), ("local", "all")]
 )
 def test_client_states_are_kept_where_they_are_deployed_or_asked_for(digits, tmp_path, monkeypatch, method, kept):
-    monkeypatch.setattr(rows, "MAPPED_BYTES", 1)  # as those of large models, in files
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)  # as those of large models, in files
     run = train(digits, tmp_path / "deployed", StateRetention(), algorithm=method)
     whole = train(digits, tmp_path / "all", StateRetention(final="all"), algorithm=method)
     assert (run.result()["kept"], whole.result()["kept"]) == (kept, "all")

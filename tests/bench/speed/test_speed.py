@@ -18,7 +18,7 @@ from algorithms.base import RoundBased
 from algorithms.fedcat import FedCat
 from bench.config.schema import RunConfig
 from bench.profiling import GpuUse
-from bench.speed import engines, fedconcat, population, scheduler, w1
+from bench.speed import engines, fedconcat, memory, population, scheduler, w1
 from bench.speed import main as speed
 from bench.speed.clock import take_turns
 from bench.speed.rows import EXAMPLES, Row, markdown, read_json, write_json
@@ -405,6 +405,20 @@ def test_a_population_leaves_states_of_those_that_took_part_only(tmp_path, monke
     ratio = rows["round, fedavg, 60 clients"].value / rows["round, fedavg, 20 clients"].value
     assert rows["round, fedavg, 60 clients"].note.startswith(f"{ratio:.2f} of 20 clients")
     assert all(rows[f"training of a round, {m}, 60 clients"].value > 0 for m in population.METHODS)
+
+
+def test_memory_is_that_of_rounds_with_results_in_a_stack_and_with_all_client_states(setting, monkeypatch):
+    monkeypatch.setattr(memory, "apart", lambda count, fn, *given: [fn(*given)])
+    threads = torch.get_num_threads()
+    stack = {**memory.STACK, "model": "simple-cnn", "clients": 4, "train_examples": 40}
+    rows = {row.case: row for row in memory.memory(setting, stack, 10)}
+    torch.set_num_threads(threads)
+    for case in ("fedavg, simple-cnn, 4 clients", "scaffold, 10 clients"):
+        assert rows[f"peak of a round, {case}"].value >= rows[f"memory before the rounds, {case}"].value > 0
+    num_params = sum(leaf.numel() for leaf in task_on(setting.folder).initial_params().values())
+    expected = f"{10 * 4 * num_params / 1e6:,.0f} MB of client states"
+    assert rows["peak of a round, scaffold, 10 clients"].note == expected
+    assert not rows["peak of a round, fedavg, simple-cnn, 4 clients"].note
 
 
 # The scheduler
