@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Mapping
 from typing import Any, TypeGuard, get_type_hints
 
@@ -69,6 +70,17 @@ def describe_method(method: Any) -> dict[str, Any]:
     return {"name": algorithms.name_of(method)} | {
         key: describe_method(value) if dataclasses.is_dataclass(value) else value for key, value in values.items()
     }
+
+
+def named_models(config: Any) -> list[str]:
+    """Names of the models that the method of a `bench.config.schema.RunConfig` names for clients to train, each once."""
+    return list(dict.fromkeys(_named_models(json.dumps(config.algorithm))))
+
+
+@functools.cache  # a grid asks for each of its cells, and many have one method
+def _named_models(algorithm: str) -> tuple[str, ...]:
+    options = json.loads(algorithm)
+    return build(options.pop("name"), options).named_models
 
 
 def versions_of(method: Any, buffers: bool, path: str = "algorithm") -> dict[str, int]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import algorithms
 from bench import imports, models
+from bench.config.methods import named_models
 
 
 def code_version(config: Any) -> str:
@@ -18,14 +19,15 @@ def code_version(config: Any) -> str:
 
 
 def files_of(config: Any) -> list[Path]:
-    """The files that `code_version` covers: those of the run, its method with all that this wraps, and its model, with
+    """The files that `code_version` covers: those of the run, its method with all that this wraps, and its models, with
     what these import of this project, at their top or inside functions."""
     return imports.files_of(_starts(config))
 
 
 def _starts(config: Any) -> Iterator[str]:
     yield "bench.simulation.run"
-    yield f"bench.models.{models.REGISTRY[config.model].split(':')[0]}"
+    for name in (config.model, *named_models(config)):
+        yield f"bench.models.{models.REGISTRY[name].split(':')[0]}"
     for name in _methods(config.algorithm):
         yield f"algorithms.{algorithms.REGISTRY[name].split(':')[0]}"
 

@@ -102,6 +102,7 @@ TESTED_ELSEWHERE = {
     "stage3_encoder_mode": "test_fedconcat.py: batch norm",
     "balanced": "test_fedconcat.py: one large cluster",
     "epsilon": "test_fedconcat.py: scale of the noise",
+    "models": "test_fedconcat.py: encoders of other widths",
     "inference_images": "test_fedconcat.py: images counted",
     "inference_mode": "test_fedconcat.py: mode of the passes",
     "noise_moves_statistics": "test_fedconcat.py: running statistics by hand",
