@@ -182,6 +182,17 @@ class CoalitionsByCapacity(Part):
         return self
 
 
+class CoalitionsByExamples(Part):
+    """How many others clients train with in FedCollab, over their numbers of training examples.
+
+    Attributes:
+        y: "clients" for the clients of a coalition, "weight" for the weight of all others in the mean of a client's coalition.
+    """
+
+    kind: Literal["coalitions-by-examples"]
+    y: Literal["clients", "weight"] = "clients"
+
+
 class EncoderHeads(Part):
     """Table of the losses of heads on the frozen encoders of two clients (see `bench.measurements.encoders`).
 
@@ -233,6 +244,7 @@ _AnyFigure = (
     | ClientGains
     | Divergences
     | CoalitionsByCapacity
+    | CoalitionsByExamples
 )
 _AnyMeasured = EncoderHeads | DatasetSizes
 Figure = Annotated[_AnyFigure, Field(discriminator="kind"), _of_kind("figure", FIGURES)]

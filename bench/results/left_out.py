@@ -10,6 +10,7 @@ _OF_CLUSTERS: dict[str, Any] = {"models": "none", **_OF_STAGE_3}
 OPTIONS: dict[str, dict[str, Any]] = {
     "moon": {"global_model_mode": "train"},
     "fedgen": {"teacher_weighting": "per_label"},
+    "fedcollab": {"delta": 0.05, "dimension": 1},
     **{name: {"swa_last_lr": None} for name in ("fedsam", "fedasam", "mofedsam")},
     "fedconcat-id": {"noise_moves_statistics": False, "inference_round": "first", **_OF_CLUSTERS},
     **dict.fromkeys(("fedconcat", "dp-fedconcat", "random-clusters"), _OF_CLUSTERS),

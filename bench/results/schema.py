@@ -18,6 +18,9 @@ _DIAGNOSTICS = {
     "distributions?": [[is_number]],
     "coalitions?": [is_integer],
     "divergences?": [[is_number]],
+    "num_examples?": [is_integer],
+    "bound?": {str: [is_number]},
+    "models?": [is_text],
 }
 _MATRIX = [[(is_number, None)]]
 _PROBES = {  # by the beginning of the name

@@ -141,6 +141,7 @@ TESTED_ELSEWHERE = {
     "divergence": "test_fedcollab.py: published for the clients of the paper only",
     "discriminator_lr": "test_fedcollab.py: divergences, of which coalitions may be the same",
     "features": "test_fedcollab.py: a file of weights",
+    **dict.fromkeys((("fedcollab", "delta"), ("fedcollab", "dimension")), "test_fedcollab.py: the bound in the record"),
     "discriminator_rounds": "test_fedcollab.py: divergences, of which coalitions may be the same",
     **dict.fromkeys(
         (("fedexp", "eps"), ("fedexp", "eps_per_client")),
