@@ -236,8 +236,9 @@ class FedCollab(Wrapper):
         if "models" not in state:
             return {}
         of_bases = {name: self.base.diagnostics(model) for name, model in state["models"].items()}
-        known = [state[name].cpu() for name in ("coalitions", "divergences", "num_examples")]
-        limit = bound(*known, self.delta, self.dimension)
+        parts = ("coalitions", "divergences", "num_examples")
+        coalitions, divergences, num_examples = (state[name].cpu() for name in parts)
+        limit = bound(coalitions, divergences, num_examples, self.delta, self.dimension)
         return {
             "coalitions": state["coalitions"].tolist(),
             "divergences": [_rounded(row) for row in state["divergences"]],

@@ -7,7 +7,7 @@ FIGURES = (
     *("curves", "by-setting", "distributions", "local-models", "cka", "weight-norms", "embedding", "separability"),
     *("encoder-features", "client-gains", "divergences", "coalitions-by-capacity", "coalitions-by-examples"),
 )
-TABLES = ("encoder-heads", "dataset-sizes")
+TABLES = ("encoder-heads", "encoder-information", "dataset-sizes")
 CURVES = ("rounds", "communication", "time", "examples")
 
 

@@ -206,6 +206,17 @@ class EncoderHeads(Part):
     decoder_width: int = Field(256, ge=0)
 
 
+class EncoderInformation(Part):
+    """Table of how much the features of two clients' frozen encoders tell about labels (see `bench.measurements.encoders`).
+
+    Attributes:
+        examples: as of `EncoderHeads`.
+    """
+
+    kind: Literal["encoder-information"]
+    examples: Literal["exchange", "pooled"]
+
+
 class DatasetSizes(Part):
     """Table of the sizes of datasets."""
 
@@ -246,7 +257,7 @@ _AnyFigure = (
     | CoalitionsByCapacity
     | CoalitionsByExamples
 )
-_AnyMeasured = EncoderHeads | DatasetSizes
+_AnyMeasured = EncoderHeads | EncoderInformation | DatasetSizes
 Figure = Annotated[_AnyFigure, Field(discriminator="kind"), _of_kind("figure", FIGURES)]
 Measured = Annotated[_AnyMeasured, Field(discriminator="kind"), _of_kind("measured table", TABLES)]
 KINDS: Mapping[str, type[Part]] = {

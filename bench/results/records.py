@@ -58,6 +58,7 @@ _FIGURES = {
     "coalitions-by-capacity": {"smallest": is_number, "largest": is_number},
     "coalitions-by-examples": {"y": one_of("clients", "weight")},
     "encoder-heads": {"examples": one_of("exchange", "pooled"), "decoder_width": is_integer},
+    "encoder-information": {"examples": one_of("exchange", "pooled")},
 }
 
 
