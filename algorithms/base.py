@@ -112,6 +112,12 @@ class Algorithm:
         return ()
 
     @property
+    def named_models(self) -> tuple[str, ...]:
+        """Names of the models that the method's options name for clients to train (see `bench.models`), repetitions included;
+        () if clients train that of the task."""
+        return ()
+
+    @property
     def deploy_reads_clients(self) -> bool:
         """Whether `deploy`, `watched` or `diagnostics` read client states (see `algorithms.rows`), so that a run keeps them
         with its last state: no, unless the method is personal."""

@@ -69,6 +69,11 @@ class ClusteredRounds(RoundBased):
         """Params and buffers of the cluster models, leaves [K, ...]."""
         return state["params"], state["buffers"]
 
+    def models_of_clusters(self, task, state: State) -> list[tuple[Tree, Tree]]:
+        """Params and buffers of each cluster, leaves [*p]."""
+        params, buffers = self.cluster_models(task, state)
+        return [(tree.row(params, k), tree.row(buffers, k)) for k in range(self.num_clusters)]
+
     def clusters(self, state: State) -> dict[int, int]:
         """Client that has taken part -> the cluster from which it last trained."""
         return {client: row["memberships"].argmax().item() for client, row in state["clients"]["rows"].items()}

@@ -3,6 +3,7 @@ best cut in two."""
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from algorithms import tree
 from algorithms.tree import Tree
+from bench import models
+from bench.models.base import Model
 from bench.seeding import seed_for
 
 NumClusters = int | Literal["elbow", "none"]
@@ -37,6 +40,14 @@ def too_many_clusters(num_clusters: NumClusters, config) -> list[str]:
     if isinstance(num_clusters, int) and num_clusters > config.population:
         return [f"num_clusters must be at most the number of clients ({config.population}), but got {num_clusters}."]
     return []
+
+
+def model_of_cluster(task, names: Sequence[str], cluster: int) -> Model:
+    """The model that a cluster trains: of those with these names, the one whose number is the cluster's modulo their count;
+    without names, that of the task."""
+    if not names:
+        return task.model
+    return models.load(names[cluster % len(names)])(task.model.input_shape, task.model.num_classes)
 
 
 def k_means(points: np.ndarray, num_clusters: int, seed: int) -> tuple[np.ndarray, np.ndarray, float]:

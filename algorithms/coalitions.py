@@ -4,6 +4,7 @@ Bao et al., Optimizing the Collaboration Structure in Cross-Silo Federated Learn
 https://arxiv.org/abs/2306.06508
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -41,6 +42,51 @@ def objective(coalitions: Tensor, divergences: Tensor, num_examples: Tensor, cap
         capacity: C of the paper.
     """
     return _cost(_sums(_members(coalitions), divergences, num_examples), capacity).sum(1)
+
+
+class Bound(NamedTuple):
+    """The bound of Theorem 3.3 on how much the expected risk of each client's model exceeds the least possible one, in parts.
+
+    Attributes:
+        quantity: [N], 2 phi: falls with the examples of a client's coalition.
+        divergence: [N], 2 sum over j != i of alpha_ij D_ij: rises with how much their data differ.
+    """
+
+    quantity: Tensor
+    divergence: Tensor
+
+    @property
+    def excess(self) -> Tensor:
+        """[N], the sum: with probability 1 - 2 delta, eps_i(h_alpha_i) - eps_i(h_i*) is not larger."""
+        return self.quantity + self.divergence
+
+
+def bound(coalitions: Tensor, divergences: Tensor, num_examples: Tensor, delta: float, dimension: int) -> Bound:
+    """Theorem 3.3 of the paper for given coalitions, with
+
+        phi = sqrt((sum_j alpha_ij^2 / beta_j) (2 d log(2 m + 2) + log(4 / delta)) / m),
+
+    where m, beta and alpha (a) are those of `objective`. Since the first sum is m / M in a coalition with M examples, it is the
+    objective's part of a client, twice, at C = sqrt(2 d log(2 m + 2) + log(4 / delta)).
+
+    Differs from the paper: D is the largest difference of risks that a hypothesis can make; here it is its estimate by
+    discriminators, so that this is an estimate of the bound, too.
+
+    Args:
+        coalitions: [N], of each client.
+        divergences: as in `solve`: those below 0 count as 0.
+        num_examples: as in `objective`.
+        delta: in (0, 0.5).
+        dimension: d, VC dimension of the hypotheses, >= 1.
+    """
+    total = num_examples.sum()
+    shares = num_examples / total  # beta
+    together = coalitions[:, None] == coalitions
+    alpha = torch.where(together, shares, 0)
+    alpha = alpha / alpha.sum(1, keepdim=True)
+    spread = (alpha.square() / shares).sum(1)
+    phi = (spread * (2 * dimension * torch.log(2 * total + 2) + math.log(4 / delta)) / total).sqrt()
+    return Bound(2 * phi, 2 * (alpha * divergences.clamp(min=0)).sum(1))
 
 
 def solve(

@@ -11,12 +11,12 @@ import algorithms
 from algorithms import tree
 from algorithms.base import Algorithm, Deployed, State, spend
 from algorithms.checks import at_least, one_of
-from algorithms.clustering import NumClusters, too_many_clusters
+from algorithms.clustering import NumClusters, model_of_cluster, too_many_clusters
 from algorithms.local import LocalResult, cross_entropy, descend
 from algorithms.tree import Tree
-from bench.models.base import BoundModel, uniform_init
+from bench.models.base import BoundModel, Model, uniform_init
 from bench.models.calibrated import classifier_of
-from bench.models.concat import classifier_part, concatenate, encoder_part, with_prefix
+from bench.models.concat import classifier_part, concatenate, encoder_part, num_encoders, with_prefix
 
 ClassifierInit = Literal["random", "clusters"]
 CacheFeatures = Literal["equivalent", "always", "never"]
@@ -79,8 +79,8 @@ class Concatenation(Algorithm):
         one_of("classifier_weighting", self.classifier_weighting, get_args(ClassifierWeighting))
 
     def first_stage(self) -> Any:
-        """The method that trains the encoders: an `Algorithm` that also has `cluster_models(task, state)`, params and
-        buffers of K models, leaves [K, ...], and `found(state)`, tensors by name."""
+        """The method that trains the encoders: an `Algorithm` that also has `models_of_clusters(task, state)`, params and
+        buffers of each of K models, and `found(state)`, tensors by name."""
         raise NotImplementedError
 
     def required_number(self) -> int:
@@ -101,11 +101,12 @@ class Concatenation(Algorithm):
         return self.first_rounds + self.classifier_rounds
 
     def init(self, task) -> State:
-        if "classifier" not in task.model.layers():
-            raise ValueError(
-                f"{algorithms.name_of(self)} needs a model with an encoder and a classifier, but "
-                f"{type(task.model).__name__} has no classifier."
-            )
+        for model in self._models(task):
+            if "classifier" not in model.layers():
+                raise ValueError(
+                    f"{algorithms.name_of(self)} needs a model with an encoder and a classifier, but "
+                    f"{type(model).__name__} has no classifier."
+                )
         first = self.first_stage().init(self._encoding(task))
         return {"round": 0, "first": first, "spent": first["spent"]}
 
@@ -128,7 +129,7 @@ class Concatenation(Algorithm):
         return round >= self.first_rounds + min(1, self.classifier_rounds)
 
     def deployed_model(self, task):
-        return concatenate(task.model, self._count(task))
+        return self._side_by_side(task, self._count(task))
 
     def watched(self, state: State) -> Tree:
         return self.first_stage().watched(state["first"]) if "first" in state else classifier_part(state["params"])
@@ -165,7 +166,10 @@ class Concatenation(Algorithm):
 
     def diagnostics(self, state: State) -> dict[str, Any]:
         found = self.first_stage().found(state["first"]) if "first" in state else state["found"]
-        return {key: _rounded(leaf.tolist()) for key, leaf in found.items()}
+        names, own = self.named_models, {key: _rounded(leaf.tolist()) for key, leaf in found.items()}
+        if names and "clusters" in found:
+            own["models"] = [names[k % len(names)] for k in range(int(found["clusters"].max()) + 1)]
+        return own
 
     def _encoding(self, task):
         """The task of the first stage."""
@@ -176,18 +180,18 @@ class Concatenation(Algorithm):
     def _concatenated(self, task, state: State) -> State:
         """The state from which the classifier rounds start."""
         first = self.first_stage()
-        params, buffers = first.cluster_models(self._encoding(task), state["first"])
-        count = len(next(iter(params.values())))
+        models = first.models_of_clusters(self._encoding(task), state["first"])
         own: dict = {"params": {}, "buffers": {}}
-        for k in range(count):
-            own["params"] |= with_prefix(k, encoder_part(tree.row(params, k)))
-            own["buffers"] |= with_prefix(k, tree.row(buffers, k))
-        weight, bias = params["classifier.weight"], params["classifier.bias"]  # [K, classes, dim], [K, classes]
+        for k, (params, buffers) in enumerate(models):
+            own["params"] |= with_prefix(k, encoder_part(params))
+            own["buffers"] |= with_prefix(k, buffers)
+        weight = torch.cat([params["classifier.weight"] for params, _ in models], 1)  # [classes, sum of the widths]
         if self.classifier_init == "clusters":
-            classifier = {"classifier.weight": torch.cat(weight.unbind(0), 1), "classifier.bias": bias.sum(0)}
+            bias = torch.stack([params["classifier.bias"] for params, _ in models]).sum(0)
+            classifier = {"classifier.weight": weight, "classifier.bias": bias}
         else:
-            shape = (weight.shape[1], count * weight.shape[2])
-            classifier = task.place(uniform_init("classifier", shape, task.generator_for("classifier")))
+            drawn = uniform_init("classifier", tuple(weight.shape), task.generator_for("classifier"))
+            classifier = task.place(drawn)
         own["params"] |= classifier
         return {"round": state["round"], "spent": state["spent"], "found": first.found(state["first"]), **own}
 
@@ -249,7 +253,15 @@ class Concatenation(Algorithm):
 
     def _model(self, task, state: State):
         """The concatenated model of a state."""
-        return concatenate(task.model, state["params"]["classifier.weight"].shape[1] // task.model.feature_dim)
+        return self._side_by_side(task, num_encoders(state["params"]))
+
+    def _side_by_side(self, task, count: int):
+        """The concatenated model of so many clusters."""
+        return concatenate([model_of_cluster(task, self.named_models, k) for k in range(count)])
+
+    def _models(self, task) -> list[Model]:
+        """Those that clusters train."""
+        return [model_of_cluster(task, self.named_models, k) for k in range(len(self.named_models) or 1)]
 
     def _count(self, task) -> int:
         """K, unless only the clusters tell it."""
@@ -263,14 +275,15 @@ class Concatenation(Algorithm):
 
     def _moving(self, task) -> bool:
         """Whether the classifier rounds move buffers."""
-        return bool(task.model.init_buffers()) and self.stage3_encoder_mode == "train" and not self._caches(task)
+        with_buffers = any(model.init_buffers() for model in self._models(task))
+        return with_buffers and self.stage3_encoder_mode == "train" and not self._caches(task)
 
     def _caches(self, task) -> bool:
         return self.cache_features == "always" or (self.cache_features == "equivalent" and self._cacheable(task))
 
     def _cacheable(self, task) -> bool:
         """Whether every pass over a training image gives the same features."""
-        fixed = self.stage3_encoder_mode == "eval" or not task.model.depends_on_mode
+        fixed = self.stage3_encoder_mode == "eval" or not any(model.depends_on_mode for model in self._models(task))
         return fixed and not task.federation.random_inputs
 
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from algorithms import registered
 from algorithms.base import Algorithm
 from algorithms.checks import above
-from algorithms.concatenation import Concatenation
 from algorithms.fedavg import FedAvg
 from algorithms.label_clusters import LabelClusters, by_labels, check_balanced, check_base
 from algorithms.label_inference import noisy_label_shares
+from algorithms.models_per_cluster import ModelsPerCluster
 
 
 @registered("dp-fedconcat")
 @dataclass(frozen=True)
-class DPFedConcat(Concatenation):
+class DPFedConcat(ModelsPerCluster):
     """FedConcat on noisy reports, neither clipped nor normalised.
 
     Attributes:
@@ -39,4 +39,5 @@ class DPFedConcat(Concatenation):
 
     def first_stage(self):
         group = functools.partial(by_labels, num_clusters=self.num_clusters, balanced=self.balanced)
-        return LabelClusters(self.base, group, reported=functools.partial(noisy_label_shares, epsilon=self.epsilon))
+        reported = functools.partial(noisy_label_shares, epsilon=self.epsilon)
+        return LabelClusters(self.base, group, reported=reported, models=self.named_models)

@@ -20,7 +20,7 @@ import datasets
 from algorithms import registered, tree
 from algorithms.base import Algorithm, Deployed, RoundBased, State, nothing_spent
 from algorithms.checks import above, at_least, one_of
-from algorithms.coalitions import solve
+from algorithms.coalitions import bound, solve
 from algorithms.divergence import check_sizes, estimate, exchanged, is_estimate
 from algorithms.wrapper import Wrapper
 from bench.models.pretrained import CHANNELS
@@ -47,6 +47,9 @@ class FedCollab(Wrapper):
     What a run exchanges includes the discriminators of all pairs, which come with the first round; `traffic` is an upper
     bound, because their training may stop early. Examples are counted for the base alone.
 
+    The record has the bound of Theorem 3.3 for each client in the coalitions that were found (`algorithms.coalitions.bound`),
+    without the irreducible error, which nobody knows.
+
     Differs from the paper: it calls the search greedy; that it is repeated, that D is the best balanced accuracy of all
     evaluations, and that it is clipped at 0, is from its code.
 
@@ -61,6 +64,9 @@ class FedCollab(Wrapper):
         discriminator_rounds: rounds of the discriminator of a pair, at most, >= 1.
         features: what discriminators see of an image: its "pixels", or what a frozen ResNet-18 makes of them, with the ImageNet
             weights of a file (see `bench.models.pretrained.load`), as the code has for CIFAR.
+        delta: of the bound in the record, which holds with probability 1 - 2 delta, in (0, 0.5). The paper has no value.
+        dimension: d of the bound in the record, VC dimension of the models, >= 1. The authors' poster prints the bound with 1;
+            that of a network is not known, and so large that the bound says nothing.
     """
 
     version = 2  # 1 evaluated discriminators after the rounds 0, 10, 20 and so on
@@ -75,6 +81,8 @@ class FedCollab(Wrapper):
     discriminator_lr: float = 0.01
     discriminator_rounds: int = 2000
     features: str = PIXELS
+    delta: float = 0.05
+    dimension: int = 1
 
     def __post_init__(self):
         super().__post_init__()
@@ -90,6 +98,9 @@ class FedCollab(Wrapper):
             raise ValueError(
                 f"features must be {PIXELS} with published divergences, which read none, but got {self.features}."
             )
+        if not 0 < self.delta < 0.5:
+            raise ValueError(f"delta must be greater than 0 and less than 0.5, but got {self.delta}.")
+        at_least("dimension", self.dimension, 1)
 
     def validate(self, config):
         mistakes = super().validate(config)
@@ -143,7 +154,8 @@ class FedCollab(Wrapper):
         coalitions, objective = solve(
             divergences, num_examples, self.capacity, self.restarts, task.generator_for("coalitions")
         )
-        state = {**state, "divergences": divergences, "coalitions": coalitions, "objective": objective}
+        found = {"divergences": divergences, "coalitions": coalitions, "num_examples": num_examples}
+        state = {**state, **found, "objective": objective}
         names = map(str, range(int(coalitions.max()) + 1))
         return {
             **state,
@@ -197,6 +209,7 @@ class FedCollab(Wrapper):
         found = {
             "divergences": torch.empty(clients, clients, dtype=torch.float64),
             "coalitions": torch.empty(clients, dtype=torch.long),
+            "num_examples": torch.empty(clients, dtype=torch.float64),
             "objective": torch.empty((), dtype=torch.float64),
             "discriminator_bytes": 0,
             "spent": nothing_spent(),
@@ -223,13 +236,22 @@ class FedCollab(Wrapper):
         if "models" not in state:
             return {}
         of_bases = {name: self.base.diagnostics(model) for name, model in state["models"].items()}
+        parts = ("coalitions", "divergences", "num_examples")
+        coalitions, divergences, num_examples = (state[name].cpu() for name in parts)
+        limit = bound(coalitions, divergences, num_examples, self.delta, self.dimension)
         return {
             "coalitions": state["coalitions"].tolist(),
-            "divergences": [[round(value, 5) for value in row] for row in state["divergences"].tolist()],
+            "divergences": [_rounded(row) for row in state["divergences"]],
+            "num_examples": [int(number) for number in state["num_examples"]],
             "objective": state["objective"].item(),
+            "bound": {name: _rounded(getattr(limit, name)) for name in ("quantity", "divergence", "excess")},
             "discriminator_bytes": state["discriminator_bytes"],
             **({"of_coalitions": of_bases} if any(of_bases.values()) else {}),
         }
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 5) for value in values.tolist()]
 
 
 def _coalition(task, state: State, name: str):

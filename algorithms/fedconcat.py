@@ -12,15 +12,15 @@ from algorithms import registered
 from algorithms.base import Algorithm
 from algorithms.checks import one_of
 from algorithms.clustering import ClusterInit
-from algorithms.concatenation import Concatenation
 from algorithms.fedavg import FedAvg
 from algorithms.label_clusters import LabelClusters, by_labels, check_balanced, check_base
 from algorithms.label_inference import label_shares
+from algorithms.models_per_cluster import ModelsPerCluster
 
 
 @registered("fedconcat", symbols={"num_clusters": "K", "encoder_rounds": "T_e", "classifier_rounds": "T_c"})
 @dataclass(frozen=True)
-class FedConcat(Concatenation):
+class FedConcat(ModelsPerCluster):
     """Algorithm 1 of the paper: clients report their label distributions, which K-means divides into clusters.
 
     Differs from the paper: all clusters start from one initial model, as in the reference code; `cluster_init`
@@ -44,4 +44,6 @@ class FedConcat(Concatenation):
 
     def first_stage(self):
         group = functools.partial(by_labels, num_clusters=self.num_clusters, balanced=self.balanced)
-        return LabelClusters(self.base, group, reported=label_shares, cluster_init=self.cluster_init)
+        return LabelClusters(
+            self.base, group, reported=label_shares, cluster_init=self.cluster_init, models=self.named_models
+        )

@@ -11,17 +11,18 @@ from typing import Literal, get_args
 from algorithms import registered
 from algorithms.base import Algorithm
 from algorithms.checks import one_of
-from algorithms.concatenation import Concatenation, EncoderMode
+from algorithms.concatenation import EncoderMode
 from algorithms.fedavg import FedAvg
 from algorithms.label_clusters import LabelClusters, by_labels, check_balanced, check_base
 from algorithms.label_inference import IMAGES_PER_BATCH, answers_to_noise
+from algorithms.models_per_cluster import ModelsPerCluster
 
 InferenceRound = Literal["first", "before"]
 
 
 @registered("fedconcat-id")
 @dataclass(frozen=True)
-class FedConcatID(Concatenation):
+class FedConcatID(ModelsPerCluster):
     """FedConcat without reports: after the first round, in which all clients train, distributions are inferred.
 
     Differs from the paper: the round of inference is the first encoder round, as in the reference code and as the paper's
@@ -54,6 +55,11 @@ class FedConcatID(Concatenation):
         check_balanced(self.balanced, self.num_clusters)
         one_of("inference_mode", self.inference_mode, get_args(EncoderMode))
         one_of("inference_round", self.inference_round, get_args(InferenceRound))
+        if self.named_models and self.inference_round != "before":
+            raise ValueError(
+                "fedconcat-id with models needs inference_round before, since its first round trains one model, with which "
+                f"clusters of other models cannot go on, but got {self.inference_round}."
+            )
         if self.inference_images < 1 or self.inference_images % IMAGES_PER_BATCH:
             raise ValueError(
                 f"inference_images must be a positive multiple of {IMAGES_PER_BATCH}, but got {self.inference_images}."
@@ -69,4 +75,5 @@ class FedConcatID(Concatenation):
             return answers.shares, answers.buffers if self.noise_moves_statistics else None
 
         group = functools.partial(by_labels, num_clusters=self.num_clusters, balanced=self.balanced)
-        return LabelClusters(self.base, group, inferred=inferred, anew=self.inference_round == "before")
+        anew = self.inference_round == "before"
+        return LabelClusters(self.base, group, inferred=inferred, anew=anew, models=self.named_models)

@@ -20,6 +20,7 @@ from algorithms.clustering import (
     elbow,
     in_equal_parts,
     k_means,
+    model_of_cluster,
 )
 from algorithms.rows import no_rows, read_rows, write_rows
 from algorithms.tree import Tree
@@ -46,7 +47,10 @@ class LabelClusters(Algorithm):
             means of their clusters, or None if they are as they were; set exactly if the clusters are found after the first
             round.
         cluster_init: whether all clusters start from the "common" initial model or from "independent" ones.
-        anew: whether clusters that were found after a first round start from initial models, instead of the means of it.
+        anew: whether clusters that were found after a first round start from initial models, instead of the means of it;
+            with `models`, they can only do so.
+        models: names of the models that the clusters train, in turn (see `model_of_cluster`); () for that of the task, which
+            all clients train in a first round.
     """
 
     base: Algorithm
@@ -55,6 +59,7 @@ class LabelClusters(Algorithm):
     inferred: Inferred | None = None
     cluster_init: ClusterInit = "common"
     anew: bool = False
+    models: tuple[str, ...] = ()
 
     def init(self, task) -> State:
         if self.inferred:
@@ -85,7 +90,9 @@ class LabelClusters(Algorithm):
         in_full = 1 if self.inferred else 0  # rounds of all clients, whatever the participation
         rounds = in_full + task.cohort_share * (task.settings.rounds - in_full)
         one_round = replace(task, settings=replace(task.settings, rounds=1, participation=1.0))
-        return reports + round(rounds * self.base.traffic(one_round))
+        # Which clients train which of several models is not known yet: as if all trained the largest.
+        each = [replace(one_round, model=model_of_cluster(task, self.models, k)) for k in range(len(self.models) or 1)]
+        return reports + round(rounds * max(map(self.base.traffic, each)))
 
     def workload(self, settings, num_examples: int) -> int:
         return self.base.workload(settings, num_examples)
@@ -103,12 +110,13 @@ class LabelClusters(Algorithm):
         held = {"fresh": result, "rows": dict.fromkeys(range(task.population), result)}
         return [{**state, "models": models, "held": held}]
 
-    def cluster_models(self, task, state: State) -> tuple[Tree, Tree]:
-        """Params and buffers of all clusters, leaves [K, ...]."""
+    def models_of_clusters(self, task, state: State) -> list[tuple[Tree, Tree]]:
+        """Params and buffers of each cluster, leaves [*p]."""
         deployed = [
-            cast(Deployed, self.base.deploy(task, model, torch.arange(0))) for model in state["models"].values()
+            cast(Deployed, self.base.deploy(self._cluster(task, state, name), model, torch.arange(0)))
+            for name, model in state["models"].items()
         ]
-        return tree.stack([one.params for one in deployed]), tree.stack([one.buffers for one in deployed])
+        return [(one.params, one.buffers) for one in deployed]
 
     def found(self, state: State) -> dict[str, Tensor]:
         """The cluster of each client, and the label distributions from which it was found."""
@@ -136,7 +144,8 @@ class LabelClusters(Algorithm):
             members = torch.nonzero(state["clusters"] == int(name)).flatten()
             own = task.restrict(members)
             cohort = own.cohort(torch.arange(len(members)))
-            after = base.conclude(own, model, cohort, read_rows(results, members))
+            before = base.init(own) if self.anew else model  # of the model that was trained
+            after = base.conclude(own, before, cohort, read_rows(results, members))
             models[name] = model if self.anew else {**after, "round": 1}
             spent = {key: spent[key] + after["spent"][key] for key in spent}
         return {**state, "models": models, "spent": spent}
@@ -153,6 +162,7 @@ class LabelClusters(Algorithm):
     def _cluster(self, task, state: State, name: str):
         """The task of one cluster."""
         own = task.restrict(torch.nonzero(state["clusters"] == int(name)).flatten())
+        own = replace(own, model=model_of_cluster(task, self.models, int(name)))
         return replace(own, initial_model=int(name)) if self.cluster_init == "independent" else own
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from algorithms import registered
 from algorithms.base import Algorithm
-from algorithms.concatenation import Concatenation
 from algorithms.fedavg import FedAvg
 from algorithms.label_clusters import LabelClusters, at_random, check_base
+from algorithms.models_per_cluster import ModelsPerCluster
 
 
 @registered("random-clusters")
 @dataclass(frozen=True)
-class RandomClusters(Concatenation):
+class RandomClusters(ModelsPerCluster):
     """FedConcat with random clusters of equal size, whatever clients hold.
 
     Attributes:
@@ -30,4 +30,5 @@ class RandomClusters(Concatenation):
         self.required_number()
 
     def first_stage(self):
-        return LabelClusters(self.base, functools.partial(at_random, num_clusters=self.required_number()))
+        group = functools.partial(at_random, num_clusters=self.required_number())
+        return LabelClusters(self.base, group, models=self.named_models)

@@ -93,4 +93,5 @@ def _copy_into(place: memoryview, offset: int, leaf: Tensor) -> Tensor:
     if not leaf.numel():
         return leaf.clone()
     there = torch.frombuffer(place, dtype=leaf.dtype, count=leaf.numel(), offset=offset)
-    return torch.empty(0, dtype=leaf.dtype).set_(there.untyped_storage(), 0, leaf.shape).copy_(leaf)
+    stored: Any = torch.empty(0, dtype=leaf.dtype)  # its type knows only `set_` with a stride
+    return stored.set_(there.untyped_storage(), 0, leaf.shape).copy_(leaf)

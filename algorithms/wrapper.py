@@ -66,6 +66,10 @@ class Wrapper(Algorithm):
         return self.base.weights_files
 
     @property
+    def named_models(self):
+        return self.base.named_models
+
+    @property
     def deploy_reads_clients(self):
         return self.base.deploy_reads_clients
 

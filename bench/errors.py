@@ -51,6 +51,7 @@ def sentences(error: "ValidationError", known: Callable[[tuple], Iterable[str]] 
 def _without_alternatives(items: list[dict]) -> Iterator[dict]:
     """One item per value: pydantic reports one for each type of a union."""
     kinds = {"int_type": "a number", "int_parsing": "a number", "float_type": "a number"}
+    kinds |= {"string_type": "a text", "list_type": "a list"}
     for _, group in itertools.groupby(
         items, key=lambda item: (item["loc"][0] if item["loc"] else "", id(item["input"]))
     ):

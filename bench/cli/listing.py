@@ -84,11 +84,11 @@ def heads_in_words(cells: list[Cell], grid: GridSpec, store: Store) -> str:
     from bench.measurements.specs import probes_of, result_of
 
     measured = grid.report.measured.model_dump() if grid.report.measured else {"kind": ""}
-    if measured["kind"] != "encoder-heads":
+    if measured["kind"] not in ("encoder-heads", "encoder-information"):
         return ""
     count, visited, done = 0, 0, 0
     for cell in {cell.id: cell for cell in cells}.values():
-        heads, examples = heads_to_train(cell.config, measured["examples"])
+        heads, examples = heads_to_train(cell.config, measured)
         count, visited = count + heads, visited + examples
         done += heads * all(result_of(store, cell.id, probe) for probe in probes_of(measured, cell.config.rounds))
     millions = f"{_millions(visited)} M examples" if visited else "? examples"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bench import models
+from bench.config.methods import named_models
 from datasets import DatasetInfo, partitions
 from datasets.resized import shape_in_run
 
@@ -74,17 +75,19 @@ def _validate_placement(config: RunConfig, partition: partitions.Partition) -> l
 
 
 def _validate_model(config: RunConfig, info: DatasetInfo) -> list[str]:
-    """Why a model cannot take the images."""
+    """Why models cannot take the images."""
     shape = shape_in_run(info.input_shape, config.dataset, config.transform, config.image_size)
     if config.weights != "none" and shape[0] != 3:
         return [
             f"ImageNet weights are for images of 3 channels, but {config.dataset} has {shape[0]}; set weights to none."
         ]
-    try:
-        models.load(config.model)(shape, info.num_classes)
-    except ValueError as error:
-        return [str(error)]
-    return []
+    mistakes = []
+    for name in dict.fromkeys([config.model, *named_models(config)]):
+        try:
+            models.load(name)(shape, info.num_classes)
+        except ValueError as error:
+            mistakes.append(str(error))
+    return mistakes
 
 
 def _validate_sizes(config: RunConfig, info: DatasetInfo) -> list[str]:

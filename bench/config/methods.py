@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard, get_type_hints
 
@@ -77,6 +78,17 @@ def methods_in(spec: Mapping[str, Any]) -> Iterator[str]:
     for value in spec.values():
         if isinstance(value, Mapping) and "name" in value:
             yield from methods_in(value)
+
+
+def named_models(config: Any) -> list[str]:
+    """Names of the models that the method of a `bench.config.schema.RunConfig` names for clients to train, each once."""
+    return list(dict.fromkeys(_named_models(json.dumps(config.algorithm))))
+
+
+@functools.cache  # a grid asks for each of its cells, and many have one method
+def _named_models(algorithm: str) -> tuple[str, ...]:
+    options = json.loads(algorithm)
+    return build(options.pop("name"), options).named_models
 
 
 def versions_of(method: Any, buffers: bool, path: str = "algorithm") -> dict[str, int]:

@@ -58,7 +58,9 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         settings = {"validation_share": DEFAULT_VALIDATION_SHARE} | settings
     versions = _check_names(settings, mistakes)
     if method is not None:
-        versions |= versions_of(method, "model" in versions and models.has_buffers(settings["model"]))
+        trained = [*([settings["model"]] if "model" in versions else []), *method.named_models]
+        versions |= versions_of(method, any(map(models.has_buffers, trained)))
+        versions |= {f"model.{name}": models.load(name).version for name in method.named_models}
     settings |= {"algorithm": describe_method(method) if method else {}, "versions": versions}
     try:
         config = RunConfig(**settings)

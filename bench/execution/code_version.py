@@ -6,7 +6,7 @@ from typing import Any
 
 import algorithms
 from bench import imports, models
-from bench.config.methods import methods_in
+from bench.config.methods import methods_in, named_models
 
 
 def code_version(config: Any) -> str:
@@ -19,13 +19,14 @@ def code_version(config: Any) -> str:
 
 
 def files_of(config: Any) -> list[Path]:
-    """The files that `code_version` covers: those of the run, its method with all that this wraps, and its model, with
+    """The files that `code_version` covers: those of the run, its method with all that this wraps, and its models, with
     what these import of this project, at their top or inside functions."""
     return imports.files_of(_starts(config))
 
 
 def _starts(config: Any) -> Iterator[str]:
     yield "bench.simulation.run"
-    yield models.REGISTRY[config.model].module
+    for name in (config.model, *named_models(config)):
+        yield models.REGISTRY[name].module
     for name in methods_in(config.algorithm):
         yield algorithms.REGISTRY[name].module

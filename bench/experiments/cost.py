@@ -39,13 +39,13 @@ def examples_to_train(config: RunConfig) -> int:
     return round(config.cohort_size * of_all / config.clients)
 
 
-def heads_to_train(config: RunConfig, examples: str) -> tuple[int, int]:
+def heads_to_train(config: RunConfig, measured: dict[str, Any]) -> tuple[int, int]:
     """Heads that are trained on the frozen encoders of a run once it is done, and their training examples over all epochs.
 
     As if all clients were of one size; 0 examples where the size of the dataset is unknown.
 
     Args:
-        examples: of a measured table of the kind encoder-heads.
+        measured: a table of the kind encoder-heads or encoder-information, as its grid has it.
     """
     from bench.measurements.encoders import examples_of_heads  # imports torch
     from bench.simulation.client import Settings
@@ -54,7 +54,7 @@ def heads_to_train(config: RunConfig, examples: str) -> tuple[int, int]:
     each = (config.train_examples or (info.train_size if info else None) or 0) // config.clients
     settings = Settings.of(config)
     one, both = (sum(map(sum, settings.passes(count))) if count else 0 for count in (each, 2 * each))
-    return examples_of_heads(examples, (one, one, both))
+    return examples_of_heads(measured["examples"], (one, one, both), decoders=measured["kind"] == "encoder-heads")
 
 
 def bytes_per_client(config: RunConfig) -> int | None:

@@ -5,9 +5,9 @@ from bench.errors import unknown
 VALUES = ("last", "best", "last10")
 FIGURES = (
     *("curves", "by-setting", "distributions", "local-models", "cka", "weight-norms", "embedding", "separability"),
-    *("encoder-features", "client-gains", "divergences", "coalitions-by-capacity"),
+    *("encoder-features", "client-gains", "divergences", "coalitions-by-capacity", "coalitions-by-examples"),
 )
-TABLES = ("encoder-heads", "dataset-sizes")
+TABLES = ("encoder-heads", "encoder-information", "dataset-sizes")
 CURVES = ("rounds", "communication", "time", "examples")
 
 
@@ -26,6 +26,8 @@ def figure_name(figure: dict) -> str:
             return f"cka-{figure['estimator']}-{figure['show']}{of_round}"
         case "encoder-features":
             return f"encoder-features-{figure['view']}"
+        case "coalitions-by-examples":
+            return f"coalitions-by-examples-{figure['y']}"
         case "separability":
             return "separability" + "-relative" * figure["relative"]
         case kind if kind in FIGURES:

@@ -182,6 +182,17 @@ class CoalitionsByCapacity(Part):
         return self
 
 
+class CoalitionsByExamples(Part):
+    """How many others clients train with in FedCollab, over their numbers of training examples.
+
+    Attributes:
+        y: "clients" for the clients of a coalition, "weight" for the weight of all others in the mean of a client's coalition.
+    """
+
+    kind: Literal["coalitions-by-examples"]
+    y: Literal["clients", "weight"] = "clients"
+
+
 class EncoderHeads(Part):
     """Table of the losses of heads on the frozen encoders of two clients (see `bench.measurements.encoders`).
 
@@ -193,6 +204,17 @@ class EncoderHeads(Part):
     kind: Literal["encoder-heads"]
     examples: Literal["exchange", "pooled"]
     decoder_width: int = Field(256, ge=0)
+
+
+class EncoderInformation(Part):
+    """Table of how much the features of two clients' frozen encoders tell about labels (see `bench.measurements.encoders`).
+
+    Attributes:
+        examples: as of `EncoderHeads`.
+    """
+
+    kind: Literal["encoder-information"]
+    examples: Literal["exchange", "pooled"]
 
 
 class DatasetSizes(Part):
@@ -233,8 +255,9 @@ _AnyFigure = (
     | ClientGains
     | Divergences
     | CoalitionsByCapacity
+    | CoalitionsByExamples
 )
-_AnyMeasured = EncoderHeads | DatasetSizes
+_AnyMeasured = EncoderHeads | EncoderInformation | DatasetSizes
 Figure = Annotated[_AnyFigure, Field(discriminator="kind"), _of_kind("figure", FIGURES)]
 Measured = Annotated[_AnyMeasured, Field(discriminator="kind"), _of_kind("measured table", TABLES)]
 KINDS: Mapping[str, type[Part]] = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from bench import models
+from bench.config.methods import named_models
 from bench.config.resolve import trained_by
 from bench.config.schema import run_id
 from bench.errors import ConfigError
@@ -168,7 +169,8 @@ def check_name(spec: ExperimentSpec, store: Store) -> None:
 
 def check_engine(engine: str, cells: Iterable[Cell]) -> None:
     """Raises ConfigError if the engine cannot run the model of a cell."""
-    used = {} if engine != "vectorised" else dict.fromkeys(cell.config.model for cell in cells)
+    trained = ([cell.config.model, *named_models(cell.config)] for cell in cells)
+    used = {} if engine != "vectorised" else dict.fromkeys(name for names in trained for name in names)
     mistakes = [
         f"The vectorised engine cannot run {name}, which {why}; use the engine loop or auto, or leave the cells of {name} out."
         for name in used

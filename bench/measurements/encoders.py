@@ -67,18 +67,21 @@ class Encoders:
         self._models = {part: tree.map(lambda leaf: leaf[:2], models[part]) for part in ("params", "buffers")}
         self.features = functools.cache(self._features)
 
+    def of_images(self, encoder: str, images: Tensor, rows: Tensor) -> Tensor:
+        """Features of these rows of images, uint8 [N, C, H, W]: [n, feature_dim]."""
+        if encoder == "fe":
+            return torch.cat([self.of_images(name, images, rows) for name in ("fe1", "fe2")], 1)
+        params, buffers = self._model(encoder)
+        bound, scale = BoundModel(self._task.model, buffers), self._task.federation.transform.scale
+        with torch.no_grad():
+            batches = [bound.features(params, scale(images[part], self._task.dtype)) for part in rows.split(_BATCH)]
+        return torch.cat(batches)
+
     def _features(self, encoder: str) -> Tensor:
         """Features of both clients' training images, the first client's first: [n_0 + n_1, feature_dim]."""
         if encoder == "fe":
             return torch.cat([self.features("fe1"), self.features("fe2")], 1)
-        params, buffers = self._model(encoder)
-        bound, federation = BoundModel(self._task.model, buffers), self._task.federation
-        with torch.no_grad():
-            batches = [
-                bound.features(params, federation.transform.scale(federation.images[rows], self._task.dtype))
-                for rows in torch.cat(self.rows).split(_BATCH)
-            ]
-        return torch.cat(batches)
+        return self.of_images(encoder, self._task.federation.images, torch.cat(self.rows))
 
     def _model(self, encoder: str) -> tuple[dict, dict]:
         """Params and buffers of one client's model, or of the average weighted by examples."""
@@ -90,14 +93,14 @@ class Encoders:
         return tree.row(params, client), tree.row(buffers, client)
 
 
-def examples_of_heads(examples: str, sizes: Sequence[int]) -> tuple[int, int]:
-    """How many heads `head_losses` trains, and how many examples all of them visit.
+def examples_of_heads(examples: str, sizes: Sequence[int], decoders: bool) -> tuple[int, int]:
+    """How many heads `head_losses` trains, or without decoders `label_information`, and how many examples all of them visit.
 
     Args:
         examples: as there.
         sizes: examples that a head on those of the first client, of the second, and of both visits.
     """
-    visited = [sizes[owner] for _, owner in _HEADS[examples].values() for _ in ("classifier", "decoder")]
+    visited = [sizes[owner] for _, owner in _HEADS[examples].values() for _ in range(1 + decoders)]
     return len(visited), sum(visited)
 
 
@@ -129,6 +132,43 @@ def head_losses(task: Any, models: dict, examples: str, decoder_width: int) -> d
         values[name] = {metric: loss if math.isfinite(loss) else None for metric, loss in losses.items()}
     counts = federation.label_counts[encoders.ids].long().tolist()
     return {"values": values, "clients": encoders.ids, "label_counts": counts}
+
+
+def label_information(task: Any, models: dict, examples: str) -> dict[str, Any]:
+    """How much frozen features tell about labels: `heads.information`, with test images as held-out examples.
+
+    Neither the encoders nor the classifiers have seen these images. They are all test images of the classes of a classifier's
+    examples, or where clients have test images of their own, those of its clients.
+
+    Args:
+        task, models, examples: as in `head_losses`.
+
+    Returns:
+        "values": row -> "information", a lower bound of I(Z; Y), and "entropy", H(Y), in nats; None if not finite. "clients"
+        and "label_counts" as there.
+    """
+    encoders, federation = Encoders(task, models), task.federation
+    first, rows = len(encoders.rows[0]), torch.cat(encoders.rows)
+    parts = {0: slice(first), 1: slice(first, None), _BOTH: slice(None)}
+    values = {}
+    for name, (encoder, owner) in _HEADS[examples].items():
+        known = heads.Examples(encoders.features(encoder)[parts[owner]], federation.labels[rows[parts[owner]]])
+        tested = _tested(federation, encoders.ids if owner == _BOTH else encoders.ids[owner : owner + 1])
+        held_out = heads.Examples(
+            encoders.of_images(encoder, federation.test_images, tested), federation.test_labels[tested]
+        )
+        bound, entropy = heads.information(known, held_out, federation.num_classes, task.settings, task.seed, owner)
+        values[name] = {"information": bound if math.isfinite(bound) else None, "entropy": entropy}
+    counts = federation.label_counts[encoders.ids].long().tolist()
+    return {"values": values, "clients": encoders.ids, "label_counts": counts}
+
+
+def _tested(federation: Any, ids: Sequence[int]) -> Tensor:
+    """Rows of the test images of clients: their own, or if they have none, all of the classes that they train on."""
+    if federation.test_clients is not None:
+        return torch.cat([federation.test_clients[client] for client in ids])
+    counts = federation.label_counts[list(ids)].sum(0).to(federation.test_labels.device)
+    return (counts[federation.test_labels] > 0).nonzero().flatten()
 
 
 def plane(task: Any, models: dict, names: Sequence[str], view: str, points: int) -> dict[str, Any]:

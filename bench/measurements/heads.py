@@ -1,7 +1,7 @@
 """How much frozen features tell: the loss of a classifier and of a decoder that were trained on them.
 
 Appendix C of FedConcat (Diao et al., AAAI 2024) estimates the mutual information of features and labels by the first, that of
-features and images by the second; a smaller loss is more information.
+features and images by the second; a smaller loss is more information. `information` makes a number in nats of the first.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,8 @@ from torch.func import functional_call
 from algorithms.local import descend
 from bench.seeding import generator_for, seed_for
 from bench.simulation.client import Batch, BatchIndex, BatchPlan, Settings
+
+_CROSS_ENTROPY = partial(F.cross_entropy, reduction="none")
 
 
 class Examples(NamedTuple):
@@ -44,9 +46,54 @@ def classification_loss(examples: Examples, num_classes: int, settings: Settings
         seed: of the run.
         data: names the examples; heads on the same examples see the same batches, whatever the encoder.
     """
-    head = _initial(lambda: nn.Linear(examples.features.shape[1], num_classes), seed)
-    loss = partial(F.cross_entropy, reduction="none")
-    return _loss_after_training(head, loss, examples, settings, seed, data)
+    head, params = _classifier(examples, num_classes, settings, seed, data)
+    return _mean_loss(head, params, _CROSS_ENTROPY, examples)
+
+
+class Information(NamedTuple):
+    """What features Z tell about labels Y, in nats.
+
+    Attributes:
+        bound: lower bound of the mutual information I(Z; Y); below 0 where the classifier is worse than the shares of the
+            labels. NaN if a label of the examples is not among the held-out ones.
+        entropy: H(Y), which I(Z; Y) cannot exceed.
+    """
+
+    bound: float
+    entropy: float
+
+
+def information(
+    examples: Examples, held_out: Examples, num_classes: int, settings: Settings, seed: int, data: int
+) -> Information:
+    """Estimate of the mutual information I(Z; Y) of features and labels (Equation 15 of FedConcat), from below:
+
+        I(Z; Y) = H(Y) - H(Y | Z) >= H(Y) + E[log q(Y | Z)],
+
+    where q is a linear classifier that is trained on the examples as that of `classification_loss` (Barber and Agakov, The IM
+    Algorithm, NIPS 2003). The gap is how far q is from the true p(y | z); with q = p there is none. The expectation is the mean
+    over held-out examples, which q has not seen, because the bound need not hold on those that it was trained on. It gives the
+    labels the shares that they have among the examples, and so does H(Y).
+
+    Estimators by nearest neighbours need distances that say something, which those of hundreds of features do not, or look at
+    one feature at a time (scikit-learn's `mutual_info_classif`). This one bounds the information of all features together.
+
+    Args:
+        examples: targets [n], classes; q is trained on them.
+        held_out: others, with the same features.
+        num_classes, settings, seed, data: as in `classification_loss`.
+    """
+    head, params = _classifier(examples, num_classes, settings, seed, data)
+    with torch.no_grad():
+        losses = F.cross_entropy(
+            functional_call(head, params, (held_out.features,)), held_out.targets, reduction="none"
+        )
+    shares = torch.bincount(examples.targets, minlength=num_classes).double() / len(examples.targets)
+    counts = torch.bincount(held_out.targets, minlength=num_classes)
+    means = torch.bincount(held_out.targets, losses.double(), minlength=num_classes) / counts  # NaN without examples
+    present = shares > 0
+    entropy = -(shares[present] * shares[present].log()).sum().item()
+    return Information(entropy - (shares[present] * means[present]).sum().item(), entropy)
 
 
 def reconstruction_loss(examples: Examples, width: int, settings: Settings, seed: int, data: int) -> float:
@@ -66,7 +113,8 @@ def reconstruction_loss(examples: Examples, width: int, settings: Settings, seed
     def loss(x: Tensor, y: Tensor) -> Tensor:
         return (x - y).square().mean(1)
 
-    return _loss_after_training(_initial(decoder, seed), loss, examples, settings, seed, data)
+    head = _initial(decoder, seed)
+    return _mean_loss(head, _trained(head, loss, examples, settings, seed, data), loss, examples)
 
 
 def _initial(build: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -76,17 +124,28 @@ def _initial(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         return build()
 
 
-def _loss_after_training(head, loss, examples: Examples, settings: Settings, seed: int, data: int) -> float:
-    """Trains a head by local SGD, then takes its mean loss [n] -> scalar over all examples."""
+def _classifier(
+    examples: Examples, num_classes: int, settings: Settings, seed: int, data: int
+) -> tuple[nn.Module, dict]:
+    """A linear classifier, and its params after training."""
+    head = _initial(lambda: nn.Linear(examples.features.shape[1], num_classes), seed)
+    return head, _trained(head, _CROSS_ENTROPY, examples, settings, seed, data)
+
+
+def _trained(head, loss, examples: Examples, settings: Settings, seed: int, data: int) -> dict:
+    """The params of a head after training by local SGD on a loss of each example [n]."""
 
     def objective(params, batch: Batch, view: Any) -> Tensor:
         return batch.mean(loss(functional_call(head, params, (batch.x,)), batch.y))
 
     view = SimpleNamespace(settings=settings)  # the part of a client's view that training needs
     plan = _plan(len(examples.targets), settings, generator_for(seed, "head-batches", data))
-    params = descend(objective, dict(head.named_parameters()), examples, plan, view).params
+    return descend(objective, dict(head.named_parameters()), examples, plan, view).params
+
+
+def _mean_loss(head, params: dict, loss, examples: Examples) -> float:
     with torch.no_grad():
-        return objective(params, Batch(*examples), view).item()
+        return loss(functional_call(head, params, (examples.features,)), examples.targets).mean().item()
 
 
 def _plan(count: int, settings: Settings, generator: torch.Generator) -> BatchPlan:

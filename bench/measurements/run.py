@@ -82,6 +82,8 @@ def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
                 result = features.cka(task, state, probe.option)
             case "encoder-heads":
                 result = encoders.head_losses(task, state, *probe.option)
+            case "encoder-information":
+                result = encoders.label_information(task, state, *probe.option)
             case "encoder-features":
                 view, *names, points = probe.option
                 result = encoders.plane(task, state, names, view, points)

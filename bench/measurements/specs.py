@@ -56,6 +56,8 @@ def probes_of(figure: Mapping[str, Any], rounds: int) -> list[Probe]:
             return [Probe("coalitions-by-capacity", option=(figure["smallest"], figure["largest"]))]
         case "encoder-heads":
             return [Probe("encoder-heads", rounds, (figure["examples"], figure["decoder_width"]))]
+        case "encoder-information":
+            return [Probe("encoder-information", rounds, (figure["examples"],))]
         case "dataset-sizes":
             return [Probe("dataset-sizes")]
     return []

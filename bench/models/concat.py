@@ -1,7 +1,7 @@
 """Models with several encoders, whose features are concatenated."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -11,59 +11,63 @@ from bench.models.cnn import SimpleCnn
 
 
 class SideBySide(Model):
-    """Several encoders of one architecture on the same input; a linear classifier reads their concatenated features.
+    """Several encoders on the same input, of any widths; a linear classifier reads their concatenated features.
 
     The params and buffers of encoder k have the prefix "encoder<k>.".
 
     Attributes:
-        encoder: the model of each encoder; its classifier is not used.
-        count: number of encoders.
+        encoders: the model of each encoder; its classifier is not used.
     """
 
-    encoder: Model
-    count: int
+    encoders: tuple[Model, ...]
+
+    @property
+    def count(self) -> int:
+        """Number of encoders."""
+        return len(self.encoders)
 
     @property
     def loop_only(self):
-        return self.encoder.loop_only
+        return next((encoder.loop_only for encoder in self.encoders if encoder.loop_only), "")
 
     def layers(self):
-        own = {name: shape for name, shape in self.encoder.layers().items() if name != "classifier"}
-        layers = {f"encoder{k}.{name}": shape for k in range(self.count) for name, shape in own.items()}
-        return {**layers, "classifier": (self.num_classes, self.count * self.encoder.feature_dim)}
+        layers = {}
+        for k, encoder in enumerate(self.encoders):
+            own = {name: shape for name, shape in encoder.layers().items() if name != "classifier"}
+            layers |= {f"encoder{k}.{name}": shape for name, shape in own.items()}
+        return {**layers, "classifier": (self.num_classes, sum(encoder.feature_dim for encoder in self.encoders))}
 
     def init(self, generator):
         """Initial params, drawn for one encoder after another, then for the classifier."""
         params = {}
-        for k in range(self.count):
-            params |= with_prefix(k, encoder_part(self.encoder.init(generator)))
+        for k, encoder in enumerate(self.encoders):
+            params |= with_prefix(k, encoder_part(encoder.init(generator)))
         return params | uniform_init("classifier", self.layers()["classifier"], generator)
 
     def init_buffers(self):
         buffers = {}
-        for k in range(self.count):
-            buffers |= with_prefix(k, self.encoder.init_buffers())
+        for k, encoder in enumerate(self.encoders):
+            buffers |= with_prefix(k, encoder.init_buffers())
         return buffers
 
     def features(self, params, x, bound):
-        def encode(k: int):
-            one = BoundModel(self.encoder, without_prefix(k, bound.buffers), bound.training, bound.generator)
+        def encode(k: int, encoder: Model):
+            one = BoundModel(encoder, without_prefix(k, bound.buffers), bound.training, bound.generator)
             return one.features(without_prefix(k, params), x)
 
-        return torch.cat([encode(k) for k in range(self.count)], 1)
+        return torch.cat([encode(k, encoder) for k, encoder in enumerate(self.encoders)], 1)
 
 
 @dataclass(frozen=True)
 class Concatenated(SideBySide):
-    """The global model of FedConcat: the encoders of `count` models."""
+    """The global model of FedConcat: the encoders of the models of its clusters."""
 
-    encoder: Model
-    count: int
+    encoders: tuple[Model, ...]
 
 
-def concatenate(spec: Model, count: int) -> Concatenated:
-    """A model with `count` encoders of a model."""
-    return Concatenated(spec.input_shape, spec.num_classes, spec, count)
+def concatenate(models: Sequence[Model]) -> Concatenated:
+    """A model with the encoders of models, one or more, which take the same images and classes."""
+    return Concatenated(models[0].input_shape, models[0].num_classes, tuple(models))
 
 
 @registered_model("simple-cnn-concat5", title="Simple CNN, 5 encoders")
@@ -71,14 +75,12 @@ def concatenate(spec: Model, count: int) -> Concatenated:
 class SimpleCnnConcat5(SideBySide):
     """Five concatenated simple CNNs, trained end to end (309,990 parameters for 3x32x32 and 10 classes)."""
 
-    count: ClassVar[int] = 5
-
     def __post_init__(self):
-        self.encoder  # noqa: B018  (checks the size of the images)
+        self.encoders  # noqa: B018  (checks the size of the images)
 
     @property
-    def encoder(self):
-        return SimpleCnn(self.input_shape, self.num_classes)
+    def encoders(self):
+        return (SimpleCnn(self.input_shape, self.num_classes),) * 5
 
 
 def encoder_part(params: dict) -> dict:
@@ -89,6 +91,11 @@ def encoder_part(params: dict) -> dict:
 def classifier_part(params: dict) -> dict:
     """The params of the classifier."""
     return {name: leaf for name, leaf in params.items() if name.startswith("classifier.")}
+
+
+def num_encoders(names: Iterable[str]) -> int:
+    """How many encoders the model has whose params have these names."""
+    return len({name.partition(".")[0] for name in names if not name.startswith("classifier.")})
 
 
 def with_prefix(k: int, leaves: dict) -> dict:

@@ -5,19 +5,16 @@ from typing import Any
 
 SETTINGS: dict[str, Any] = {"weights": "none"}
 _OF_STAGE_3: dict[str, Any] = {"classifier_weighting": "uniform"}
+_OF_CLUSTERS: dict[str, Any] = {"models": "none", **_OF_STAGE_3}
 # Method -> those of its options that came later, and their defaults.
 OPTIONS: dict[str, dict[str, Any]] = {
     "moon": {"global_model_mode": "train"},
     "fedgen": {"teacher_weighting": "per_label"},
+    "fedcollab": {"delta": 0.05, "dimension": 1},
     **{name: {"swa_last_lr": None} for name in ("fedsam", "fedasam", "mofedsam")},
-    "fedconcat-id": {"noise_moves_statistics": False, "inference_round": "first", **_OF_STAGE_3},
-    **dict.fromkeys(
-        (
-            *("fedconcat", "fedconcat-ib", "dp-fedconcat", "random-clusters"),
-            *("fedconcat-ifca", "fedconcat-fedsoft", "fedconcat-fesem"),
-        ),
-        _OF_STAGE_3,
-    ),
+    "fedconcat-id": {"noise_moves_statistics": False, "inference_round": "first", **_OF_CLUSTERS},
+    **dict.fromkeys(("fedconcat", "dp-fedconcat", "random-clusters"), _OF_CLUSTERS),
+    **dict.fromkeys(("fedconcat-ib", "fedconcat-ifca", "fedconcat-fedsoft", "fedconcat-fesem"), _OF_STAGE_3),
 }
 
 

@@ -56,7 +56,9 @@ _FIGURES = {
         "points": is_integer,
     },
     "coalitions-by-capacity": {"smallest": is_number, "largest": is_number},
+    "coalitions-by-examples": {"y": one_of("clients", "weight")},
     "encoder-heads": {"examples": one_of("exchange", "pooled"), "decoder_width": is_integer},
+    "encoder-information": {"examples": one_of("exchange", "pooled")},
 }
 
 

@@ -18,8 +18,17 @@ _DIAGNOSTICS = {
     "distributions?": [[is_number]],
     "coalitions?": [is_integer],
     "divergences?": [[is_number]],
+    "num_examples?": [is_integer],
+    "bound?": {str: [is_number]},
+    "models?": [is_text],
 }
 _MATRIX = [[(is_number, None)]]
+_OF_ENCODERS = {
+    "values": {str: {str: (is_number, None)}},
+    "clients": [is_integer],
+    "label_counts": [[is_integer]],
+    "classes": [is_text],
+}
 _PROBES = {  # by the beginning of the name
     "label-counts": {"classes": [is_text], "label_counts": [[is_integer]]},
     "cka": {"clients": [is_integer], "cohort": is_integer, "layers": {str: _MATRIX}},
@@ -31,12 +40,8 @@ _PROBES = {  # by the beginning of the name
         "owners": [is_integer],
     },
     "coalitions-by-capacity": {"ends": [is_number], "coalitions": [[is_integer]]},
-    "encoder-heads": {
-        "values": {str: {str: (is_number, None)}},
-        "clients": [is_integer],
-        "label_counts": [[is_integer]],
-        "classes": [is_text],
-    },
+    "encoder-heads": _OF_ENCODERS,
+    "encoder-information": _OF_ENCODERS,
     "dataset-sizes": {"values": {str: {str: is_integer}}},
 }
 

@@ -8,6 +8,7 @@ import algorithms
 from algorithms.base import Algorithm
 from bench import models
 from bench.models import pretrained
+from bench.models.base import Model
 from bench.simulation.client import Settings
 from bench.simulation.data import divide
 from bench.simulation.engines import refuse_loop_only
@@ -57,10 +58,12 @@ def build_task(
     widened = {"width": config.model_width} if "width" in {field.name for field in fields(model_class)} else {}
     model = model_class(tuple(shape), dataset.num_classes, **widened)
     settings = Settings.of(config)
+    trained = [model, *named_models(build_algorithm(config.algorithm), model)]
     if engine == "vectorised":
-        refuse_loop_only(model)
-    elif engine == "auto":
-        engine = choose_engine(model, device)
+        for one in trained:
+            refuse_loop_only(one)
+    elif engine == "auto":  # one engine for the whole run, which its record names
+        engine = "loop" if any(choose_engine(one, device) == "loop" for one in trained) else "vectorised"
     return Task(
         model,
         settings,
@@ -71,6 +74,11 @@ def build_task(
         weights=weights,
         data_dir=data_dir,
     )
+
+
+def named_models(algorithm: Algorithm, like: Model) -> list[Model]:
+    """The models that the options of a method name for clients to train, each once, for the images and classes of a model."""
+    return [models.load(name)(like.input_shape, like.num_classes) for name in dict.fromkeys(algorithm.named_models)]
 
 
 def choose_engine(model, device: str) -> str:

@@ -14,12 +14,13 @@ import bench
 from algorithms import tree
 from algorithms.base import Deployed, RoundBased
 from algorithms.rows import without_clients
+from bench.models.base import Model
 from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
 from bench.results.artifacts import Folder, on_device, on_host
 from bench.results.checkpoints import UnusableCheckpoint
 from bench.results.metrics import summarise
 from bench.results.records import RoundRow
-from bench.simulation.build import build_algorithm, build_task
+from bench.simulation.build import build_algorithm, build_task, named_models
 from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure
 from bench.simulation.local_models import local_models, trace
@@ -67,7 +68,7 @@ class Run:
             )
         self.task = build_task(config, dataset, device=device, engine=engine, data_dir=data_dir)
         self.task = replace(self.task, block=block)
-        _check_batches(self.task)
+        _check_batches(self.task, [self.task.model, *named_models(self.algorithm, self.task.model)])
         warm_up(self.task.engine)
         self.state = self.algorithm.init(self.task)
         self.num_rounds = self.algorithm.num_rounds(self.task.settings)
@@ -256,9 +257,9 @@ class Run:
             self._kept = "all" if kept is self.state else "deployed"
 
 
-def _check_batches(task) -> None:
-    """Raises ValueError if a client has a batch that is too small for the model."""
-    least = task.model.smallest_batch
+def _check_batches(task, models: list[Model]) -> None:
+    """Raises ValueError if a client has a batch that is too small for one of the models."""
+    least = max(model.smallest_batch for model in models)
     sizes = task.sizes(torch.arange(task.population)) if least > 1 else []
     for client, size in enumerate(sizes):
         if size and min(map(min, task.settings.passes(size))) < least:

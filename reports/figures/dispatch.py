@@ -1,7 +1,17 @@
 """Draws a figure that a grid lists, with the module of its kind."""
 
 from bench.results.store import Store
-from reports.figures import capacities, client_gains, divergences, embedding, encoder_scatter, heatmaps, lines, series
+from reports.figures import (
+    capacities,
+    client_gains,
+    divergences,
+    embedding,
+    encoder_scatter,
+    heatmaps,
+    lines,
+    quantities,
+    series,
+)
 
 
 def draw(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict:
@@ -13,6 +23,7 @@ def draw(figure: dict, grid: dict, records: dict, store: Store, value: str | Non
         "client-gains": client_gains,
         "divergences": divergences,
         "coalitions-by-capacity": capacities,
+        "coalitions-by-examples": quantities,
         "cka": heatmaps if figure.get("show") == "clients" else None,
     }
     if module := modules.get(figure["kind"]):

@@ -30,6 +30,7 @@ class Divided(NamedTuple):
         order: [N], clients in the order of their coalitions, then of their ids.
         coalitions: [N], of each client.
         divergences: [N, N].
+        num_examples: [N], training examples of each client; [0] of runs before records had them.
         run_id, config: of the run.
     """
 
@@ -38,6 +39,7 @@ class Divided(NamedTuple):
     order: np.ndarray
     coalitions: np.ndarray
     divergences: np.ndarray
+    num_examples: np.ndarray
     run_id: str
     config: dict[str, Any]
 
@@ -117,7 +119,9 @@ def divided(grid: dict, records: dict) -> Iterator[Divided]:
         coalitions = np.array(diagnostics["coalitions"])
         order_of_clients = np.argsort(coalitions, kind="stable")
         divergences = np.array(diagnostics["divergences"], float)
-        yield Divided(title, own["capacity"], order_of_clients, coalitions, divergences, cell["run"], cell["config"])
+        examples = np.array(diagnostics.get("num_examples", []))
+        of_clients = (order_of_clients, coalitions, divergences, examples)
+        yield Divided(title, own["capacity"], *of_clients, cell["run"], cell["config"])
 
 
 def titled(panel: Divided, below: str, width: float) -> str:

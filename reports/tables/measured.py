@@ -19,8 +19,13 @@ from reports.tables.significance import contenders
 # Of each kind of table: metric -> title of its column, and how numbers are printed.
 _METRICS = {
     "encoder-heads": {"cls_loss": ("Classification loss", ".4f"), "rec_loss": ("Reconstruction loss", ".4f")},
+    "encoder-information": {"information": ("I(Z; Y) is at least", ".4f"), "entropy": ("H(Y)", ".4f")},
     "dataset-sizes": {"n_train": ("#Training", ",.0f"), "n_test": ("#Test", ",.0f"), "n_classes": ("#Classes", ",.0f")},
 }
+_ESTIMATE = (
+    "In nats. The mutual information of features Z and labels Y is at least H(Y) minus the cross-entropy, on test images, of a "
+    "linear classifier of frozen features; below 0 the bound says nothing."
+)
 # What one run has several rows of: name of the row's published numbers -> labels.
 _HEADS = {
     "exchange": {
@@ -54,7 +59,7 @@ def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Repor
     own = [*next(iter(_rows_of_a_run(grid).values()))]
     keys = [*row_keys(grid), *([column] if runs[column].nunique() > 1 else []), *own]
     cells = _cells(grid, runs, found, keys, value)
-    best = _smallest(cells, [*keys[:-1], "metric"]) if own else False
+    best = _smallest(cells, [*keys[:-1], "metric"]) if kind == "encoder-heads" else False
     empty = {"gain": math.nan, "gain_std": math.nan, "p_value": math.nan, "not_significant": False, "chosen_on": ""}
     cells = cells.assign(value=value, best=best, **empty)
     names = Names.of_grid(grid)
@@ -63,6 +68,8 @@ def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Repor
         notes.append("Bold: the smaller loss, as in the paper.")
     notes += [*published_beside(grid, cells, value, names, unit=""), *about_runs(grid, records, cells, names)]
     hide, table = without_paths(grid), arrange(cells, keys, grid)
+    if kind == "encoder-information":
+        notes.append(_ESTIMATE)
     if kind == "dataset-sizes":
         notes += _incomplete(runs, names)
         cells = cells.astype({"mean": "Int64", "difference": "Int64"})
@@ -98,7 +105,7 @@ def arrange(
 def _rows_of_a_run(grid: dict) -> dict[str, dict[str, str]]:
     """Name of a row's published numbers -> its labels, for each row that the table has of one run."""
     measured = grid["report"]["measured"]
-    return _HEADS[measured["examples"]] if measured["kind"] == "encoder-heads" else {"": {}}
+    return {"": {}} if measured["kind"] == "dataset-sizes" else _HEADS[measured["examples"]]
 
 
 def _cells(grid: dict, runs: pd.DataFrame, found: dict[str, dict], keys: list[str], value: str) -> pd.DataFrame:

@@ -2,12 +2,13 @@
 
 import itertools
 import json
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
-from algorithms.coalitions import descend, objective, solve
+from algorithms.coalitions import bound, descend, objective, solve
 
 ORACLE = json.loads((Path(__file__).parent / "fedcollab_oracle.json").read_text())
 SETTINGS = ORACLE["settings"]
@@ -47,6 +48,44 @@ def plain(coalitions, divergences, num_examples, capacity) -> float:
         alpha = torch.where(coalitions == own, shares, 0) / shares[coalitions == own].sum()
         value += capacity / total.sqrt() * (alpha.square() / shares).sum().sqrt() + (alpha * divergences[client]).sum()
     return float(value)
+
+
+# The bound of Theorem 3.3
+
+
+def test_bound_of_three_clients_by_hand():
+    """Clients of 1, 3 and 4 examples, the first two together: alpha of both is (1/4, 3/4), and M = 4 for everyone.
+
+    sum alpha^2 / beta = (1/16) / (1/8) + (9/16) / (3/8) = 2 for these, 1 / (4/8) = 2 for the third; with delta = 4/e and d = 3,
+    log(4 / delta) = 1, so that phi = sqrt(2 (6 log 18 + 1) / 8).
+    """
+    divergences = torch.tensor([[0, 0.4, 0.9], [0.4, 0, 0.8], [0.9, 0.8, 0]], dtype=torch.float64)
+    found = bound(torch.tensor([0, 0, 1]), divergences, torch.tensor([1.0, 3, 4]).double(), 4 / math.e, 3)
+    phi = math.sqrt(2 * (6 * math.log(18) + 1) / 8)
+    assert found.quantity.tolist() == pytest.approx([2 * phi] * 3)
+    assert found.divergence.tolist() == pytest.approx([2 * 0.75 * 0.4, 2 * 0.25 * 0.4, 0])
+    assert found.excess.tolist() == pytest.approx([2 * phi + 0.6, 2 * phi + 0.2, 2 * phi])
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_bound_of_all_clients_is_twice_the_objective_at_the_capacity_that_it_implies(name):
+    divergences, num_examples, _ = problem(SETTINGS[name])
+    coalitions = labels(SETTINGS[name]["coalitions"]["coalitions"])
+    delta, dimension = 0.1, 2
+    capacity = math.sqrt(2 * dimension * math.log(2 * num_examples.sum() + 2) + math.log(4 / delta))
+    limit = bound(coalitions, divergences, num_examples, delta, dimension).excess
+    value = objective(coalitions[None], divergences.clamp(min=0), num_examples, capacity)
+    torch.testing.assert_close(limit.sum(), 2 * value[0])
+
+
+def test_bound_is_larger_with_more_certainty_and_more_hypotheses_and_ignores_negative_divergences():
+    divergences, num_examples = torch.full((2, 2), -0.3).double(), torch.tensor([5.0, 7.0]).double()
+    found = [
+        bound(torch.tensor([0, 0]), divergences, num_examples, delta, dimension)
+        for delta, dimension in ((0.1, 1), (0.05, 1), (0.05, 2))
+    ]
+    assert all((one.quantity < other.quantity).all() for one, other in itertools.pairwise(found))
+    assert not any(one.divergence.any() for one in found)
 
 
 # The objective

@@ -38,6 +38,8 @@ from tests.support.toy import (
 METHODS = {name: (name, {}) for name in algorithms.REGISTRY} | {
     "fedcollab-ditto": ("fedcollab", {"base": Ditto()}),
     "fedcollab-local": ("fedcollab", {"base": LocalTraining()}),
+    "fedconcat-two-models": ("fedconcat", {"models": "mlp+fedcollab-mlp"}),
+    "fedconcat-id-two-models": ("fedconcat-id", {"models": "mlp+fedcollab-mlp", "inference_round": "before"}),
 }
 
 
@@ -175,7 +177,7 @@ def test_what_a_run_costs_is_known_before_it_is_trained(name, method, participat
     spent = state["spent"]
     deploying = method.deployment(task, method.deploy(task, state, everyone(task)).model)
     exchanged = sum(of[key] for of in (spent, deploying) for key in ("bytes_down", "bytes_up"))
-    if toy(name).exchanges_less:
+    if toy(name).exchanges_less or method.named_models:  # not all clients train the largest of the models
         assert method.traffic_is_bound and method.traffic(task) > exchanged / task.population
     else:
         assert method.traffic(task) == pytest.approx(exchanged / task.population, abs=1)
@@ -220,6 +222,8 @@ def test_a_client_with_one_example_is_trained_without_breaking_anything(name, me
 
 def test_a_model_with_batch_norm_is_trained_and_its_statistics_move(name, method):
     """On the engine loop, the one that takes it. Its buffers change in place, which not every way to a gradient allows."""
+    if method.named_models:
+        pytest.skip("it trains models that it names, here without batch norm; with it: test_fedconcat.py")
     task = normalised_task(**{"rounds": 2, "local_epochs": 1} | settings_for(name))
     state = train(method, task)
     deployed, start = method.deploy(task, state, everyone(task)), method.deployed_model(task).init_buffers()

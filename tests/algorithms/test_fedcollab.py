@@ -4,6 +4,7 @@ import functools
 import hashlib
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from algorithms.ccvr import CCVR
 from algorithms.centralized import Centralized
 from algorithms.clsnorm import ClsNorm
 from algorithms.clusamp import CluSamp
-from algorithms.coalitions import solve
+from algorithms.coalitions import bound, solve
 from algorithms.ditto import Ditto
 from algorithms.fedavg import FedAvg
 from algorithms.fedcat import FedCat
@@ -230,6 +231,34 @@ def test_what_it_found_is_reported():
     assert found["of_coalitions"]["0"] == IFCA(2).diagnostics(state["models"]["0"])
     assert "of_coalitions" not in collab().diagnostics(train(collab(), task, 1))
     assert method.diagnostics(method.init(task)) == {}
+
+
+def test_the_bound_of_each_client_is_reported_for_the_delta_and_the_dimension_that_are_asked_for():
+    task = toy_task()
+    state = train(collab(capacity=2.0), task, 1)
+    known = [state[key] for key in ("coalitions", "divergences")] + [torch.tensor([13.0, 4, 20, 8, 11]).double()]
+    for delta, dimension in ((0.05, 1), (0.01, 1), (0.05, 7)):
+        found = collab(capacity=2.0, delta=delta, dimension=dimension).diagnostics(state)
+        limit = bound(*known, delta, dimension)
+        assert found["num_examples"] == [13, 4, 20, 8, 11]
+        for part in ("quantity", "divergence", "excess"):
+            assert found["bound"][part] == pytest.approx(getattr(limit, part).tolist(), abs=1e-5)
+    other = train(collab(capacity=2.0, delta=0.01, dimension=7), task, 1)
+    assert_equal(state["models"], other["models"])
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"delta": 0.0}, "delta must be greater than 0 and less than 0.5, but got 0.0."),
+        ({"delta": 0.5}, "delta must be greater than 0 and less than 0.5, but got 0.5."),
+        ({"delta": float("nan")}, "delta must be greater than 0 and less than 0.5, but got nan."),
+        ({"dimension": 0}, "dimension must be at least 1, but got 0."),
+    ],
+)
+def test_what_the_bound_cannot_be_computed_for_is_refused(options, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        FedCollab(**options)
 
 
 def test_discriminators_are_counted_beside_what_the_base_exchanges():

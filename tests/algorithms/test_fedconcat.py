@@ -1,6 +1,8 @@
 """FedConcat: what its stages do, by identities, by hand, and on real partitions."""
 
+import functools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,11 +24,15 @@ from algorithms.scaffold import Scaffold
 from bench import models
 from bench.config.resolve import resolve
 from bench.errors import ConfigError
-from bench.experiments.cost import bytes_per_client
+from bench.execution.code_version import files_of
+from bench.experiments.cost import bytes_per_client, is_bound
+from bench.experiments.planning import check_engine
 from bench.models.base import BoundModel, Model
 from bench.models.concat import Concatenated, encoder_part
+from bench.simulation.build import build_task
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task
+from datasets import load, resized
 from tests.support.toy import assert_equal, normalised_task, toy_method, toy_task, train
 
 SHORT = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2}
@@ -51,10 +57,10 @@ def test_classifier_from_clusters_gives_the_sum_of_the_cluster_logits():
     task = toy_task()
     method = FedConcat(**SHORT | {"classifier_rounds": 0}, classifier_init="clusters")
     before = train(method, task, 1)
-    params, _ = method.first_stage().cluster_models(task, method.first_stage().step(task, before["first"]))
+    models = method.first_stage().models_of_clusters(task, method.first_stage().step(task, before["first"]))
     found = deploy(method, task, train(method, task))
     x = torch.rand(7, 1, 6, 6, dtype=torch.float64)
-    each = [BoundModel(task.model, {})(tree.row(params, k), x) for k in range(2)]
+    each = [BoundModel(task.model, {})(params, x) for params, _ in models]
     torch.testing.assert_close(BoundModel(found.model, {})(found.params, x), each[0] + each[1])
 
 
@@ -79,7 +85,7 @@ def test_a_classifier_round_takes_three_steps_of_a_client_and_the_plain_mean():
     method = FedConcat(num_clusters=1, encoder_rounds=1, classifier_rounds=1)
     before = train(method, task, 1)
     after = method.step(task, before)
-    features = BoundModel(Concatenated((1, 6, 6), 3, task.model, 1), {})
+    features = BoundModel(Concatenated((1, 6, 6), 3, (task.model,)), {})
     trained = []
     for client in range(2):
         weight, bias = before["params"]["classifier.weight"].clone(), before["params"]["classifier.bias"].clone()
@@ -244,6 +250,140 @@ def test_random_clusters_ignore_labels_and_send_nothing():
     assert sorted(state["first"]["clusters"].bincount().tolist()) == [2, 3]
     assert state["spent"]["bytes_up"] == 0
     assert FedConcat(**SHORT).init(toy_task())["spent"]["bytes_up"] == 5 * 3 * 4
+
+
+# Clusters with different models: Appendix A.4
+
+TWO = "mlp+fedcollab-mlp"  # 64 and 200 features
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        FedConcat,
+        RandomClusters,
+        functools.partial(FedConcatID, inference_images=100, inference_round="before"),
+        functools.partial(algorithms.make, "dp-fedconcat"),
+    ],
+)
+def test_clusters_train_the_models_that_are_named_in_turn_and_all_encoders_stand_side_by_side(make):
+    task, method = toy_task(sizes=(6,) * 8), make(num_clusters=3, encoder_rounds=1, classifier_rounds=1, models=TWO)
+    last, state = None, method.init(task)
+    while "first" in state:
+        last, state = state, method.step(task, state)
+    apart = method.first_stage().models_of_clusters(task, method.first_stage().step(task, last["first"]))
+    names = ["mlp", "fedcollab-mlp", "mlp"]
+    assert [params.keys() for params, _ in apart] == [
+        models.load(name)((1, 6, 6), 3).init(draw()).keys() for name in names
+    ]
+    state = method.step(task, state)
+    found = deploy(method, task, state)
+    assert [type(encoder) for encoder in found.model.encoders] == [models.load(name) for name in names]
+    x = torch.rand(7, 1, 6, 6, dtype=torch.float64)
+    parts = [
+        BoundModel(encoder, {}).features(params, x)
+        for encoder, (params, _) in zip(found.model.encoders, apart, strict=True)
+    ]
+    assert (
+        [part.shape[1] for part in parts] == [64, 200, 64] == [encoder.feature_dim for encoder in found.model.encoders]
+    )
+    assert found.params["classifier.weight"].shape == (3, 328)
+    logits = torch.cat(parts, 1) @ found.params["classifier.weight"].T + found.params["classifier.bias"]
+    torch.testing.assert_close(BoundModel(found.model, {})(found.params, x), logits)
+    assert method.diagnostics(state)["models"] == names and found.test_features.shape == (30, 328)
+
+
+def draw() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def test_a_cluster_with_a_model_of_its_own_trains_it_as_its_clients_alone_would():
+    task, method = toy_task(), FedConcat(**SHORT, models=TWO)
+    state = method.first_stage().step(task, method.first_stage().init(task))
+    for name, model in (("0", task.model), ("1", models.load("fedcollab-mlp")((1, 6, 6), 3))):
+        own = replace(task.restrict(torch.nonzero(state["clusters"] == int(name)).flatten()), model=model)
+        assert_equal(state["models"][name]["params"], FedAvg().step(own, FedAvg().init(own))["params"])
+
+
+def test_classifiers_of_different_widths_start_as_the_sum_of_their_logits():
+    task = toy_task()
+    method = FedConcat(2, 1, 0, classifier_init="clusters", models=TWO)
+    stage = method.first_stage()
+    apart = stage.models_of_clusters(task, stage.step(task, method.init(task)["first"]))
+    found = deploy(method, task, train(method, task))
+    x = torch.rand(7, 1, 6, 6, dtype=torch.float64)
+    each = [
+        BoundModel(encoder, {})(params, x) for encoder, (params, _) in zip(found.model.encoders, apart, strict=True)
+    ]
+    torch.testing.assert_close(BoundModel(found.model, {})(found.params, x), each[0] + each[1])
+
+
+def test_the_round_before_the_encoder_rounds_costs_the_model_that_all_clients_train_in_it():
+    task = toy_task(sizes=(6,) * 5)
+    method = FedConcatID(2, 1, 1, inference_images=100, inference_round="before", models=TWO)
+    size = 8 * sum(leaf.numel() for leaf in task.initial_params().values())  # float64
+    assert train(method, task, 1)["spent"]["bytes_down"] == 5 * size == train(method, task, 1)["spent"]["bytes_up"]
+
+
+def test_features_are_cached_only_if_no_model_depends_on_the_mode():
+    task = toy_task(model="simple-cnn", shape=(3, 32, 32))
+    assert FedConcat(2, 1, 1, models="simple-cnn+moon-cnn")._caches(task)
+    assert not FedConcat(2, 1, 1, models="simple-cnn+vgg9")._caches(task)
+    normalised = FedConcat(2, 1, 1, models="simple-cnn+resnet18")
+    assert not normalised._caches(task) and normalised._moving(task)
+    assert not FedConcat(2, 1, 1, models="simple-cnn+vgg9")._moving(task)
+
+
+def test_running_statistics_of_the_clusters_that_have_some_move_in_the_classifier_rounds():
+    task = toy_task(sizes=(4, 8), model="simple-cnn", shape=(3, 16, 16), local_epochs=1, batch_size=4)
+    task = replace(task, dtype=torch.float32)
+    method = FedConcat(**SHORT | {"encoder_rounds": 1, "classifier_rounds": 1}, models="simple-cnn+mobilenetv2")
+    before = train(method, task, 1)
+    after = method.step(task, before)
+    counts = [name for name in after["buffers"] if name.endswith("num_batches_tracked")]
+    assert counts and all(name.startswith("encoder1.") for name in after["buffers"])
+    assert all(after["buffers"][name] == before["buffers"][name] + 1 + 2 for name in counts)
+
+
+def test_traffic_with_different_models_is_that_of_the_largest_at_most():
+    flat = {"algorithm": "fedconcat", "dataset": "cifar10", "partition": "label-2", "models": "simple-cnn+moon-cnn"}
+    config = resolve(flat)
+    small, large, classifier = 62_006 - 850, 92_626 - 2570, 10 * (3 * 84 + 2 * 256) + 10
+    exact = 4 * (2 * 31 * 92_626 + 3 * small + 2 * large + 2 * 200 * classifier)
+    assert bytes_per_client(config) == exact + 4 * 10 and is_bound(config)
+    assert not is_bound(resolve(flat | {"models": "none"}))
+
+
+def test_a_list_of_models_is_the_text_and_the_usual_value_names_no_new_run():
+    flat = {"algorithm": "fedconcat", "dataset": "cifar10", "partition": "label-2"}
+    listed = resolve(flat | {"models": ["lenet-cifar", "vgg9"]})
+    assert listed == resolve(flat | {"models": "simple-cnn+vgg9"}) != resolve(flat)
+    assert listed.versions["model.vgg9"] == 1 and listed.canonical()["algorithm"]["models"] == "simple-cnn+vgg9"
+    assert "models" not in resolve(flat).canonical()["algorithm"]
+    wrapped = resolve(flat | {"algorithm": {"name": "ccvr", "base": listed.algorithm}})
+    assert "model.vgg9" in wrapped.versions
+    vgg, cnn = ({path.name for path in files_of(config)} for config in (listed, resolve(flat)))
+    assert "vgg.py" in vgg - cnn
+
+
+def test_one_engine_trains_the_models_of_all_clusters():
+    digits = load("digits", None)
+    flat = {"algorithm": "fedconcat", "dataset": "digits", "partition": "label-2", "model": "mlp", "clients": 10}
+    resized = {"transform": "none", "image_size": 16}
+    two = resolve(flat | resized | {"models": "mlp+vgg9", "num_clusters": 2})
+    images = resized_to(digits, two)
+    assert build_task(resolve(flat), digits).engine == "vectorised" and build_task(two, images).engine == "loop"
+    with pytest.raises(ValueError, match="The vectorised engine cannot run Vgg9, which draws dropout masks"):
+        build_task(two, images, engine="vectorised")
+    with pytest.raises(
+        ConfigError, match="The vectorised engine cannot run vgg9, which draws .* leave the cells of vgg9 out"
+    ):
+        check_engine("vectorised", [SimpleNamespace(config=two)])
+
+
+def resized_to(dataset, config):
+    """The images of a dataset in the size of a config."""
+    return resized.load(config.dataset, config.transform, None, config.image_size)
 
 
 # Label inference
@@ -422,6 +562,40 @@ def test_options_of_reports_and_inference_reach_them():
             "must be at most the number of clients (40), but got 41.",
         ),
         ({"num_clusters": "elbw"}, "num_clusters must be a number, 'elbow' or 'none', but got 'elbw'."),
+        ({"models": 3}, "fedconcat: models must be a text, a list, but got 3."),
+        ({"models": [3]}, "models must be names of models, as simple-cnn+vgg9 or [simple-cnn, vgg9], but got [3]."),
+        ({"models": "simple-cnn+vgg"}, "fedconcat: Unknown model 'vgg'. Did you mean 'vgg9'?"),
+        ({"models": ["simple-cnn"]}, "models must name two or more models and not repeat itself"),
+        ({"models": "simple-cnn+vgg9+simple-cnn+vgg9"}, "in turn, but got 'simple-cnn+vgg9+simple-cnn+vgg9'; for one"),
+        ({"models": []}, "models must name two or more models and not repeat itself"),
+        (
+            {"models": "simple-cnn+vgg9", "num_clusters": 1},
+            "models must name at most one model per cluster (num_clusters 1), but got 2: simple-cnn+vgg9.",
+        ),
+        (
+            {"models": "vgg9+simple-cnn"},
+            "With models vgg9+simple-cnn, the setting model must be the first of them, vgg9, but got simple-cnn.",
+        ),
+        (
+            {"models": "resnet50+vgg9", "model": "resnet50", "model_width": 0.5},
+            "With models resnet50+vgg9, model_width must be 1, but got 0.5.",
+        ),
+        (
+            {"models": "resnet18+vgg9", "model": "resnet18", "weights": "w.pth"},
+            "With models resnet18+vgg9, weights must be none, but got w.pth.",
+        ),
+        (
+            {"models": "simple-cnn+vgg9+moon-cnn", "num_clusters": "none", "clients": 2, "partition": "iid"},
+            "models must name at most one model per client (2), but got 3: simple-cnn+vgg9+moon-cnn.",
+        ),
+        (
+            {"models": "mlp+simple-cnn", "model": "mlp", "dataset": "digits"},
+            "SimpleCnn needs images of at least 16x16 pixels, but got 8x8",
+        ),
+        (
+            {"models": "simple-cnn+vgg9", "algorithm": "fedconcat-id"},
+            "fedconcat-id with models needs inference_round before, since its first round trains one model",
+        ),
     ],
 )
 def test_impossible_options_are_refused_in_one_sentence(flat, sentence):

@@ -102,6 +102,7 @@ TESTED_ELSEWHERE = {
     "stage3_encoder_mode": "test_fedconcat.py: batch norm",
     "balanced": "test_fedconcat.py: one large cluster",
     "epsilon": "test_fedconcat.py: scale of the noise",
+    "models": "test_fedconcat.py: encoders of other widths",
     "inference_images": "test_fedconcat.py: images counted",
     "inference_mode": "test_fedconcat.py: mode of the passes",
     "noise_moves_statistics": "test_fedconcat.py: running statistics by hand",
@@ -140,6 +141,7 @@ TESTED_ELSEWHERE = {
     "divergence": "test_fedcollab.py: published for the clients of the paper only",
     "discriminator_lr": "test_fedcollab.py: divergences, of which coalitions may be the same",
     "features": "test_fedcollab.py: a file of weights",
+    **dict.fromkeys((("fedcollab", "delta"), ("fedcollab", "dimension")), "test_fedcollab.py: the bound in the record"),
     "discriminator_rounds": "test_fedcollab.py: divergences, of which coalitions may be the same",
     **dict.fromkeys(
         (("fedexp", "eps"), ("fedexp", "eps_per_client")),

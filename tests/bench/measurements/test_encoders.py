@@ -1,14 +1,18 @@
 """What frozen encoders know: encoders by their definition, losses of the published tables' runs on small images."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from bench.experiments.cost import heads_to_train
 from bench.experiments.expansion import expand
+from bench.experiments.figure_schema import KINDS
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.measurements import heads
-from bench.measurements.encoders import Encoders, head_losses, plane, project
+from bench.measurements.encoders import Encoders, head_losses, label_information, plane, project
 from bench.measurements.run import measure
 from bench.measurements.specs import probes_of, result_of
 from bench.results.artifacts import Folder
@@ -194,6 +198,45 @@ def test_the_width_of_the_decoder_changes_its_loss_only(task_and_models):
 def test_a_loss_that_is_not_finite_is_none(task_and_models, monkeypatch):
     monkeypatch.setattr(heads, "classification_loss", lambda *_: float("inf"))
     assert head_losses(*task_and_models, "pooled", 0)["values"]["fe"]["cls_loss"] is None
+
+
+def test_information_about_labels_is_that_of_a_classifier_on_test_images_of_its_classes(task_and_models, monkeypatch):
+    task, given = task_and_models[0], []
+    monkeypatch.setattr(heads, "information", lambda *of: given.append(of) or heads.Information(0.5, 1.0))
+    found = label_information(*task_and_models, "exchange")
+    assert found["values"]["fe2-exchange"] == {"information": 0.5, "entropy": 1.0} and found["clients"] == [0, 1]
+    label_information(*task_and_models, "pooled")
+    owned = [*([0, 2], [1, 9], [1, 9], [0, 2]), *([[0, 1, 2, 9]] * 4)]
+    assert [known.targets.unique().tolist() for known, *_ in given] == owned
+    assert [tested.targets.unique().tolist() for _, tested, *_ in given] == owned
+    encoders, labels = Encoders(*task_and_models), task.federation.test_labels
+    rows = ((labels == 1) | (labels == 9)).nonzero().flatten()
+    expected = encoders.of_images("fe1", task.federation.test_images, rows)
+    assert torch.equal(given[1][1].features, expected) and len(expected) == len(rows)
+    assert given[-1][1].features.shape[1] == 2 * expected.shape[1], "fe is both"
+    own = (torch.tensor([3, 5]), torch.tensor([8]))
+    apart = replace(task, federation=replace(task.federation, test_clients=own))
+    label_information(apart, task_and_models[1], "exchange")
+    assert given[-1][1].targets.tolist() == labels[own[0]].tolist()
+    assert given[-2][1].targets.tolist() == labels[own[1]].tolist()
+
+
+def test_information_that_is_not_finite_is_none(task_and_models, monkeypatch):
+    monkeypatch.setattr(heads, "information", lambda *_: heads.Information(float("nan"), 1.0))
+    assert label_information(*task_and_models, "pooled")["values"]["fe"] == {"information": None, "entropy": 1.0}
+
+
+def test_a_grid_may_have_a_table_of_information(trained):
+    grid = load_grid("paper_table7")
+    wanted = {"kind": "encoder-information", "examples": "pooled"}
+    (cell,) = expand(grid, "smoke", overrides=DIGITS)
+    (probe,) = probes_of(KINDS["encoder-information"](**wanted).model_dump(), 1)
+    said = []
+    measure([cell], [wanted], trained, None, said.append)
+    found = result_of(trained, cell.id, probe)["values"]
+    assert [*found] == ["fe1", "fe2", "favg", "fe"] and said[0].startswith("encoder-information-pooled-0001 of digits")
+    assert all(of["information"] < of["entropy"] for of in found.values())
+    assert heads_to_train(cell.config, wanted)[0] == 4
 
 
 def test_points_are_at_most_so_many_of_each_client(task_and_models):

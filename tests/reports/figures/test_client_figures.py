@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from bench.errors import ConfigError
@@ -12,15 +13,18 @@ from bench.experiments.spec import ExperimentSpec
 from bench.measurements.run import measure
 from bench.results.artifacts import Folder
 from bench.results.store import Store
+from bench.simulation.build import build_task
 from bench.simulation.run import Run
 from datasets import load
 from reports import api
-from reports.figures import capacities, client_gains, dispatch, divergences
+from reports.figures import capacities, client_gains, dispatch, divergences, quantities
 from tests.support.planning import Experiment
 
 GAINS, DIVERGENCES = {"kind": "client-gains"}, {"kind": "divergences"}
 CAPACITIES = {"kind": "coalitions-by-capacity", "smallest": 0.5, "largest": 50.0}
-FIGURES = [GAINS, DIVERGENCES, CAPACITIES]
+PARTNERS = {"kind": "coalitions-by-examples", "y": "clients"}
+FIGURES = [GAINS, DIVERGENCES, CAPACITIES, PARTNERS]
+NAMES = ("client-gains", "divergences", "coalitions-by-capacity", "coalitions-by-examples-clients")
 FOUND = {
     "coalitions": [0, 1, 0, 1],
     "divergences": [[0, 0.9, -0.1, 0.8], [0.9, 0, 1, 0.2], [-0.1, 1, 0, 0.7], [0.8, 0.2, 0.7, 0]],
@@ -124,7 +128,7 @@ def test_without_a_reference_without_test_data_and_without_runs_there_is_one_sen
     grid.add("digits dir-0.1", "local", [0.5], wrapper="none")
     paths, sentences = api.write_figures(grid.save(), "small_table", "paper")
     assert paths == [] and [line.split(" of ")[0] for line in sentences] == [
-        f"Nothing to draw yet for {name}" for name in ("client-gains", "divergences", "coalitions-by-capacity")
+        f"Nothing to draw yet for {name}" for name in NAMES
     ]
 
 
@@ -204,6 +208,48 @@ def test_a_coalition_keeps_its_colour_when_others_join_or_leave(grid):
     assert before == [-1, 1, -1, 1] and after == [-1, 1, 1, 1]
 
 
+# Coalitions over numbers of examples
+
+
+@pytest.fixture
+def sized(grid, monkeypatch):
+    """The grid; records of its runs have clients of 10, 30, 10 and 1000 examples, the first and the third together."""
+    monkeypatch.setitem(FOUND, "num_examples", [10, 30, 10, 1000])
+    monkeypatch.setitem(FOUND, "coalitions", [0, 0, 0, 1])
+    return grid
+
+
+def test_each_client_has_a_point_at_its_number_of_examples_and_the_size_of_its_coalition(sized):
+    play(sized, "digits label-shift", "fedavg", [[0.5] * 4], capacity=10.0)
+    (figure,) = dispatch.draw(PARTNERS, *stored(sized)).values()
+    (axes,) = figure.axes
+    (points,) = axes.collections
+    assert points.get_offsets().tolist() == [[10, 3], [30, 3], [1000, 1]], "two clients are one point"
+    first, second, _ = points.get_sizes()
+    assert first == 2 * second and [text.get_text() for text in axes.texts] == ["×2"]
+    assert axes.get_xscale() == "log" and texts(figure) == ["Digits, label shift, seed 0\nC = 10: 2 coalitions"]
+    assert figure.get_supylabel() == "Clients in its coalition"
+
+
+def test_or_at_the_weight_that_all_others_have_in_its_coalition(sized):
+    play(sized, "digits label-shift", "fedavg", [[0.5] * 4], capacity=10.0)
+    weight = PARTNERS | {"y": "weight"}
+    (panel,) = quantities.collect(weight, *stored(sized))
+    assert panel.values.tolist() == pytest.approx([0.8, 0.4, 0.8, 0])
+    (figure,) = dispatch.draw(weight, *stored(sized)).values()
+    assert figure.get_supylabel() == "Weight of other clients"
+
+
+def test_clients_of_like_size_are_on_a_linear_axis_and_records_without_sizes_have_no_panel(sized, monkeypatch):
+    play(sized, "digits label-shift", "fedavg", [[0.5] * 4], capacity=10.0)
+    monkeypatch.setitem(FOUND, "num_examples", [10, 30, 10, 99])
+    play(sized, "digits feature-shift", "fedavg", [[0.5] * 4], capacity=10.0)
+    monkeypatch.delitem(FOUND, "num_examples")
+    play(sized, "digits concept-shift", "fedavg", [[0.5] * 4], capacity=10.0)
+    (figure,) = dispatch.draw(PARTNERS, *stored(sized)).values()
+    assert [axes.get_xscale() for axes in figure.axes] == ["log", "linear"]
+
+
 # From runs to pictures
 
 
@@ -239,9 +285,12 @@ def test_figures_are_drawn_of_runs_that_were_played(tmp_path, monkeypatch):
         assert not [line for line in said if "not measured" in line]
     paths, sentences = api.write_figures(store, "mine", "paper")
     assert sentences == [] and [path.name for path in paths if path.suffix == ".png"] == [
-        f"mine@paper-{kind}.png" for kind in ("client-gains", "divergences", "coalitions-by-capacity")
+        f"mine@paper-{name}.png" for name in NAMES
     ]
     expanded = store.grid("mine@paper")
+    (partners,) = quantities.collect(PARTNERS, expanded, store.records_of(expanded), store)
+    config = plan.cells[0].config
+    assert partners.run.num_examples.tolist() == build_task(config, digits).sizes(torch.arange(4))
     (panel,) = capacities.collect(CAPACITIES, expanded, store.records_of(expanded), store)
     assert panel.ends[[0, -1]].tolist() == [0.5, 50] and panel.coalitions[-1].tolist() == [0] * 4
     assert panel.coalitions.max(1).argmax() == 0, "the smaller C, the more coalitions"
@@ -253,6 +302,7 @@ def test_figures_are_drawn_of_runs_that_were_played(tmp_path, monkeypatch):
         (GAINS, "The figure client-gains compares runs with others: name these by reference, as {algorithm: local}."),
         (CAPACITIES | {"smallest": 50}, "smallest must be less than largest (50), but got 50."),
         (CAPACITIES | {"smallest": 0}, "smallest must be greater than 0, but got 0."),
+        (PARTNERS | {"y": "share"}, "y must be 'clients' or 'weight', but got 'share'."),
     ],
 )
 def test_a_mistake_is_explained(tmp_path, figure, said):

@@ -417,7 +417,8 @@ def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, tra
         "separability",
         "encoder-features",
     }  # see test_feature_figures.py
-    of_clients = {"client-gains", "divergences", "coalitions-by-capacity"}  # see test_client_figures.py
+    # see test_client_figures.py
+    of_clients = {"client-gains", "divergences", "coalitions-by-capacity", "coalitions-by-examples"}
     assert {figure["kind"] for figure in wanted} | of_features | of_clients == set(figure_names.FIGURES)
     for figure in wanted:
         found = numbers(store, figure)

@@ -99,6 +99,29 @@ def test_what_was_measured_on_something_else_has_no_published_counterpart(heads,
     assert "0.2345" not in text and "In parentheses" not in text
 
 
+def test_information_about_labels_stands_beside_what_the_labels_have(store):
+    store.mirrors, store.verdict = None, None
+    store.report = {"rows": ["dataset", "partition"], "columns": "algorithm", "metric": "local_accuracy"}
+    store.report |= {"measured": {"kind": "encoder-information", "examples": "pooled"}}
+    store.add("fmnist label-2", "local", [0.5], personal=True)
+    bounds = {"fe1": 0.7, "fe2": -0.1, "favg": None, "fe": 1.2}
+    values = {name: {"information": bound, "entropy": 1.3863} for name, bound in bounds.items()}
+    about = {"clients": [0, 1], "classes": ["coat", "bag"], "label_counts": [[3, 0], [1, 4]]}
+    probe(store, store.cells[0], "encoder-information-pooled-0004", {"values": values, **about})
+    head, _, *rows = lines(store)
+    assert head[2:] == ["Encoder", "I(Z; Y) is at least", "H(Y)"]
+    assert [row[2:] for row in rows] == [
+        ["f_e1", "0.7000", "1.3863"],
+        ["f_e2", "-0.1000", "1.3863"],
+        ["f_avg", "diverged", "1.3863"],
+        ["f_e", "1.2000", "1.3863"],
+    ]
+    text = text_of(store)
+    assert "- In nats. The mutual information of features Z and labels Y is at least H(Y) minus" in text
+    assert "Bold" not in text and "client 1: 5 examples (coat, bag)" in text
+    assert r"I(Z; Y) is at least" in text_of(store, "tex")
+
+
 def test_a_stand_in_is_named_in_every_cell_and_nothing_is_best(heads):
     store = heads(6, SIX, substitute="mnist")
     assert lines(store)[2][2:] == ["f_e1", "no", "0.0235, on MNIST", "0.0700, on MNIST"]
