@@ -133,8 +133,8 @@ def parse_yaml(text: str) -> Any:
     """The content of a YAML text; reads 1e-3 as a number, unlike YAML 1.1, where it is a string.
 
     Raises:
-        yaml.YAMLError: if it is not YAML, is nested too deeply, has too many values, a value that holds itself, or a number or a
-            date that is none, or if a mapping has a key twice.
+        yaml.YAMLError: if it is not YAML, is nested too deeply, has too many values, a value that holds itself, a number
+            that is too long, a date that is none, or a key twice in a mapping.
     """
     import yaml  # the benchmark of a machine needs this module, but no YAML
 

@@ -101,7 +101,9 @@ def expand(
     known = datasets.INFO if facts is None else facts
     for number, point in enumerate(_points(grid, budget, overrides, seeds, known)):
         if number == MOST_CELLS:
-            raise ConfigError([f"{grid.name}@{budget} has more than {MOST_CELLS:,} cells with the points of its tuning sets."])
+            raise ConfigError(
+                [f"{grid.name}@{budget} has more than {MOST_CELLS:,} cells with the points of its tuning sets."]
+            )
         used |= point.given - {"rounds"}
         options |= {*_options(point.settings)}
         settings = _with_conditions(grid, point.settings)
