@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MIB = 2**20
+_MOST_VALUES = 20_000  # of a YAML text; the largest grid of ours has 600
+_LONGEST_NUMBER = 100  # characters of a number in a YAML text
 
 
 class UnusableFile(Exception):
@@ -131,7 +133,8 @@ def parse_yaml(text: str) -> Any:
     """The content of a YAML text; reads 1e-3 as a number, unlike YAML 1.1, where it is a string.
 
     Raises:
-        yaml.YAMLError: if it is not YAML, is nested too deeply, or a mapping has a key twice.
+        yaml.YAMLError: if it is not YAML, is nested too deeply, has too many values, a value that holds itself, a number
+            that is too long, a date that is none, or a key twice in a mapping.
     """
     import yaml  # the benchmark of a machine needs this module, but no YAML
 
@@ -139,6 +142,8 @@ def parse_yaml(text: str) -> Any:
         return yaml.load(text, _yaml_loader())
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
+    except ValueError as error:  # of Python, for a date such as 2001-99-99
+        raise yaml.YAMLError(str(error)) from error
 
 
 @functools.cache
@@ -146,15 +151,52 @@ def _yaml_loader() -> type:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses duplicate keys of a mapping, whose last value PyYAML would take silently."""
+        """Refuses duplicate keys of a mapping, whose last value PyYAML would take silently, and texts of a few lines whose
+        content fills the memory: aliases of aliases stand for 9 values, 81, 729 and so on."""
+
+        def __init__(self, stream):
+            super().__init__(stream)
+            self._num_values = 0  # so far, with those for which aliases stand
+            self._sizes: dict[yaml.Node, int] = {}  # value that is complete -> values in it, with itself
+
+        def compose_node(self, parent, index):
+            mark, before = self.peek_event().start_mark, self._num_values
+            is_alias = self.check_event(yaml.AliasEvent)
+            self._num_values += not is_alias
+            node = super().compose_node(parent, index)
+            if not is_alias:
+                self._sizes[node] = self._num_values - before
+                self._check_number(node)
+            elif node in self._sizes:
+                self._num_values += self._sizes[node]
+            else:
+                raise yaml.composer.ComposerError(None, None, "a value holds itself by an alias", mark)
+            if self._num_values > _MOST_VALUES:
+                raise yaml.composer.ComposerError(
+                    None,
+                    None,
+                    f"it has more than {_MOST_VALUES:,} values, where an alias counts as all that it stands for",
+                    mark,
+                )
+            return node
+
+        def _check_number(self, node):
+            # The time for a number such as 1:1:1 (sexagesimal in YAML 1.1) grows with the square of its length.
+            if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and len(node.value) > _LONGEST_NUMBER:
+                raise yaml.composer.ComposerError(
+                    None, None, f"a number has {len(node.value):,} characters", node.start_mark
+                )
 
         def construct_mapping(self, node, deep=False):
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-            for i, key in enumerate(keys):
-                if key in keys[:i]:
+            keys = set()
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    continue
+                if key.value in keys:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key} is there twice", node.start_mark
+                        None, None, f"the key {key.value} is there twice", node.start_mark
                     )
+                keys.add(key.value)
             return super().construct_mapping(node, deep)
 
     exponent = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")

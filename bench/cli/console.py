@@ -150,5 +150,10 @@ def explained() -> Iterator[None]:
         sentence = str(error)
     else:
         return
-    warn(f"error: {sentence}")
+    warn("\n".join(map(_cut, f"error: {sentence}".split("\n"))))
     raise typer.Exit(2)
+
+
+def _cut(line: str, longest: int = 2000) -> str:
+    """A line that quotes what somebody has written, which may be a file of megabytes, without the middle of it."""
+    return line if len(line) <= longest else f"{line[: longest - 500]} [...] {line[-490:]}"

@@ -58,7 +58,7 @@ def import_(
         from bench.results.store import Store
 
         there, here = Store(other), Store(results_dir)
-        found = merge_results(there, here, dry_run)
+        found = merge_results(there, here, dry_run, warn)
     name_damaged(there, looked=True)
     name_damaged(here, looked=True)
     verb = "would be taken" if dry_run else "taken"

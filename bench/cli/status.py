@@ -166,11 +166,15 @@ def _duration(seconds: float) -> str:
 
 
 def _say_driver(store: Store, snapshot: Snapshot) -> None:
-    if snapshot.at_work_since is None:
-        say(f"No driver is at work in {store.folder}.")
+    driver = snapshot.driver
+    if driver is None or not driver.is_at_work:
+        killed = (
+            f"; the last one, begun at {_clock(driver.since)}, was killed, or its machine stopped" if driver else ""
+        )
+        say(f"No driver is at work in {store.folder}{killed}.")
         return
     trials = "1 trial" if len(snapshot.running) == 1 else f"{len(snapshot.running)} trials"
-    say(f"A driver is at work in {store.folder} since {_clock(snapshot.at_work_since)}; running: {trials}.")
+    say(f"A driver is at work in {store.folder} since {_clock(driver.since)}; running: {trials}.")
 
 
 def _say_running(

@@ -11,9 +11,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from bench import plugins
 from bench.execution import ray_environment
@@ -158,9 +158,15 @@ class Watch(threading.Thread):
     answers may never come then; another thread asks for the machines.
     """
 
-    def __init__(self, on_message: Callable[[str], None]):
+    def __init__(self, on_message: Callable[[str], None], before_end: Callable[[], None]):
+        """
+        Args:
+            on_message: gets a line where the head does not answer, or answers again.
+            before_end: is called before this thread ends the process.
+        """
         super().__init__(name="watch of the head of the Ray cluster", daemon=True)
         self._address, self._on_message = ray.get_runtime_context().gcs_address, on_message
+        self._before_end = before_end
         self._ended = threading.Event()
         self._gone: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._machines = threading.Thread(target=self._look_at_machines, name="watch of its machines", daemon=True)
@@ -208,13 +214,27 @@ class Watch(threading.Thread):
     def _end_process(self) -> None:
         if self._ended.is_set():
             return
-        show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a bar on the screen hides it
-        words = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun")])
-        if "--address" not in words:  # RAY_ADDRESS named it
-            words += f" --address {self._address}"
-        os.write(
-            2,
-            f"{show_cursor}error: The head of the Ray cluster at {self._address} has gone. Nothing is lost: finished runs are "
-            f"kept, the others continue from their checkpoints. Start a cluster, then continue by: {words}\n".encode(),
+        self._before_end()
+        end_process(
+            f"The head of the Ray cluster at {self._address} has gone.",
+            "Start a cluster, then continue by",
+            # RAY_ADDRESS may have named it.
+            () if "--address" in shlex.join(sys.argv[1:]) else ("--address", self._address),
         )
-        os._exit(1)
+
+
+def end_process(what: str, do: str, more: Iterable[str] = ()) -> NoReturn:
+    """Ends this process from any thread with a sentence on what has happened.
+
+    Args:
+        do: what to do, before the command that continues.
+        more: words that this command needs.
+    """
+    show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # a bar on the screen hides it
+    words = shlex.join(["python", "-m", "bench", *(word for word in sys.argv[1:] if word != "--rerun"), *more])
+    os.write(
+        2,
+        f"{show_cursor}error: {what} Nothing is lost: finished runs are kept, the others continue from their checkpoints. "
+        f"{do}: {words}\n".encode(),
+    )
+    os._exit(1)

@@ -61,8 +61,8 @@ def python_path(inherited: str | None) -> str:
 
 
 def require_own_token() -> None:
-    """Makes a local session of Ray refuse whoever lacks this process's token: its servers listen on all network addresses, and
-    whoever may join can run programs. Workers inherit the token; it is written nowhere.
+    """Makes a local session of Ray refuse whoever lacks this process's token: every user of the machine reaches its servers,
+    and whoever may join can run programs. Workers inherit the token; it is written nowhere.
 
     A mode that the user has set changes nothing: "token" is the strictest, but with a token that others know.
     """

@@ -18,7 +18,7 @@ from bench.config.resolve import resolve, weights_files, wrapped
 from bench.config.schema import SETTINGS, RunConfig, run_id, unknown_setting
 from bench.errors import ConfigError, unknown
 from bench.experiments.cells import Cell
-from bench.experiments.grid_schema import Budget, GridSpec, matches, without
+from bench.experiments.grid_schema import MOST_CELLS, Budget, GridSpec, matches, require_few, without
 from bench.experiments.labels import UNWRAPPED
 from datasets import DatasetInfo, partitions
 
@@ -99,7 +99,11 @@ def expand(
     cells: dict[tuple[str, str], Cell] = {}
     wrong, used, options = [Refused({}, _unknown_whens(grid))], set[str](), set[str]()
     known = datasets.INFO if facts is None else facts
-    for point in _points(grid, budget, overrides, seeds, known):
+    for number, point in enumerate(_points(grid, budget, overrides, seeds, known)):
+        if number == MOST_CELLS:
+            raise ConfigError(
+                [f"{grid.name}@{budget} has more than {MOST_CELLS:,} cells with the points of its tuning sets."]
+            )
         used |= point.given - {"rounds"}
         options |= {*_options(point.settings)}
         settings = _with_conditions(grid, point.settings)
@@ -134,6 +138,10 @@ def _points(
     """Every combination of axes and tuning sets."""
     budget = grid.budgets[budget_name]
     axes = _axes(grid, budget, overrides, seeds)
+    try:
+        require_few(axes, f"{grid.name}@{budget_name}")
+    except ValueError as error:
+        raise ConfigError([str(error)]) from error
     varied, options = axes.keys() - overrides.keys(), _options_of_all(grid)
     for values in itertools.product(*axes.values()):
         on_axes = grid.settings | dict(zip(axes, values, strict=True))

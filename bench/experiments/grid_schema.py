@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
@@ -26,7 +27,15 @@ from datasets.partitions import WITH_CLIENTS, Natural, parse, usual_clients
 from reports.published.lookup import models_of, papers
 from reports.published.tolerances import RULES
 
+MOST_CELLS = 100_000  # of a grid: a few lines of axes can name more than a machine can store
 Values = Annotated[list, Field(min_length=1)]
+
+
+def require_few(axes: Mapping[str, Collection[Any]], what: str) -> None:
+    """Raises ValueError if values have more combinations than a grid has cells."""
+    count = math.prod(map(len, axes.values()))
+    if count > MOST_CELLS:
+        raise ValueError(f"{what} has {count:,} combinations of {', '.join(axes)}, but there may be {MOST_CELLS:,}.")
 
 
 def _is_metric(name: str) -> str:
@@ -58,6 +67,12 @@ class Tuning(Part):
     options: dict[str, Values]
     named: dict[str, Any] = {}
     chosen_on: Literal["test", "validation"] = "test"
+
+    @field_validator("options")
+    @classmethod
+    def _has_few_points(cls, options: dict) -> dict:
+        require_few(options, "A tuning set")
+        return options
 
     @field_validator("named")
     @classmethod
@@ -404,6 +419,12 @@ class GridSpec(Part):
     def stored_title(self) -> str:
         """Its title with the version; of the first version as it is."""
         return f"{self.title} ({self.stored_name})" if self.title and self.version > 1 else self.title
+
+    @field_validator("axes")
+    @classmethod
+    def _can_be_expanded(cls, axes: dict) -> dict:
+        require_few(axes, "The grid")
+        return axes
 
     @field_validator("search_seeds")
     @classmethod

@@ -5,7 +5,7 @@ stays as it is here. Nothing here is overwritten, and a second time nothing is l
 """
 
 import contextlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,17 +47,22 @@ class Merged:
     replaced: list[str] = field(default_factory=list)
 
 
-def merge_results(there: Store, here: Store, dry_run: bool = False) -> Merged:
+def merge_results(
+    there: Store, here: Store, dry_run: bool = False, on_message: Callable[[str], None] = lambda line: None
+) -> Merged:
     """Takes what is finished there, while no driver is at work on either side.
 
     Each run is copied completely or not at all; after an interruption the next call copies the others.
+
+    Args:
+        on_message: as of `Store.locked`.
 
     Raises:
         StoreError: if both are one directory, a driver is at work, or a file cannot be read.
     """
     if there.folder.resolve() == here.folder.resolve():
         raise StoreError(f"{there.folder} is the results directory itself; name another one to take results from.")
-    with there.unchanging(), contextlib.nullcontext() if dry_run else here.locked():
+    with there.unchanging(), contextlib.nullcontext() if dry_run else here.locked(on_message):
         return _merge(there, here, dry_run)
 
 

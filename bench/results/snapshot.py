@@ -6,7 +6,7 @@ Of a run that has ended only a few keys of `record.json` are read. Whether its o
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,7 +14,7 @@ from bench.results.ids import is_run_id
 from bench.results.json_files import Damaged, parse, read_bytes
 from bench.results.records import Status
 from bench.results.shapes import is_integer, is_number, is_text, mismatch, one_of
-from bench.results.store import MACHINE, Store
+from bench.results.store import MACHINE, Driver, Store
 
 _RECORD = {
     "id": is_text,
@@ -49,11 +49,11 @@ class Snapshot(NamedTuple):
     """What a results directory holds at one moment.
 
     Attributes:
-        at_work_since: when the driver that is at work began, in seconds since the epoch; None if none is at work.
+        driver: the one that is at work, or the last one if that was killed; None if there is neither.
         runs: run id -> state of every run that has begun; one that is being repeated is running.
     """
 
-    at_work_since: float | None
+    driver: Driver | None
     runs: dict[str, RunState]
 
     @property
@@ -69,21 +69,22 @@ def read_snapshot(store: Store) -> Snapshot:
         StoreError: if there is no such directory, or a part of it is a link, or no folder.
     """
     store.check_exists()
-    since = store.at_work_since()
+    driver = store.driver()
+    begun: Collection[str] = driver.runs if driver and driver.is_at_work else ()
     states: dict[str, RunState] = {}
     for folder in _run_folders(store.folder / "runs"):
         try:
-            state = _ended(folder) or _unfinished(store, folder, since)
+            state = _ended(folder) or _unfinished(store, folder, begun)
         except Damaged as error:
             store.damaged[error.path] = error.what
             continue
         if state:
             states[folder.name] = state
-    for folder in _run_folders(store.folder / "repeating") if since else ():
-        state = None if (folder / "record.json").exists() else _unfinished(store, folder, since)
+    for folder in _run_folders(store.folder / "repeating") if begun else ():
+        state = None if (folder / "record.json").exists() else _unfinished(store, folder, begun)
         if state and state.status in ("running", "waiting"):
             states[folder.name] = state
-    return Snapshot(since, states)
+    return Snapshot(driver, states)
 
 
 def _run_folders(part: Path) -> list[Path]:
@@ -114,17 +115,15 @@ def _ended(folder: Path) -> RunState | None:
     return RunState(record["status"], 0, _seconds(record), record.get("finished"))
 
 
-def _unfinished(store: Store, folder: Path, since: float | None) -> RunState | None:
+def _unfinished(store: Store, folder: Path, begun: Collection[str]) -> RunState | None:
     """The state of a run without a record; None if nothing of it is there yet.
 
-    Its config is written when it begins, and again when it continues: what the present driver has not begun, an earlier one
-    has left.
+    Args:
+        begun: the runs that the driver at work has begun; an earlier one has left all others.
     """
-    try:
-        begun = os.lstat(folder / "config.json").st_mtime
-    except FileNotFoundError:
+    if not (folder / "config.json").exists():
         return None
-    is_running = since is not None and begun >= since
+    is_running = folder.name in begun
     last = _last_row(store, folder / "rounds.jsonl")
     rounds, examples = (value if is_integer(value := last.get(key, 0)) else 0 for key in ("round", "examples"))
     machine = _machine(folder) if is_running else None

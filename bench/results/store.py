@@ -15,7 +15,8 @@
     tracking/                     files of a tracking service, if runs were tracked (see `bench.execution.tracking`)
     importing/<id>/               a run that is being copied from another results directory
     ray.log                       what Ray had to say of processes that died
-    .lock, .driver                locked while a driver is at work: the first keeps others out, the second tells them
+    .lock, .driver                locked while a driver is at work: the first keeps others out, the second tells them when it
+                                  began, and which runs it has begun; empty once a driver has ended, unless it was killed
 
 A file is replaced in one step, so a reader and a kill -9 meet either the old or the new one. A run without a record has
 not ended and is continued. A repeated run replaces the earlier one when it has finished: if it is killed or fails before
@@ -31,6 +32,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import secrets
 import shutil
 import stat
@@ -39,7 +41,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from bench.errors import StoreError
 from bench.files import write_file
@@ -55,8 +57,23 @@ RAY_LOG = "ray.log"
 MACHINE = "machine"
 _PARTS = ("grids", "runs", "reports")
 _ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing")
+_LARGEST_MARK = 16 * 2**20  # bytes: a million runs
 _PATIENCE = 2.0  # seconds for which a driver waits for those who ask whether one is at work
 UNFINISHED = ("failed", "stopped")  # status of runs that continue from their checkpoint when they are requested again
+
+
+class Driver(NamedTuple):
+    """What `.driver` says of the last driver.
+
+    Attributes:
+        is_at_work: False of one that has left its mark without ending by itself: it was killed, or its machine stopped.
+        since: when it began, in seconds since the epoch, by the clock of its machine.
+        runs: ids of the runs that it has begun.
+    """
+
+    is_at_work: bool
+    since: float
+    runs: frozenset[str]
 
 
 class Store:
@@ -72,6 +89,7 @@ class Store:
         self.damaged: dict[Path, str] = {}
         # File, or folder of a run -> how it was when it was read, its content.
         self._known: dict[Path, tuple[tuple[tuple[int, ...] | None, ...], Any]] = {}
+        self._mark: BinaryIO | None = None  # `.driver`, while this process is the driver
 
     @property
     def key(self) -> str:
@@ -91,7 +109,8 @@ class Store:
         The operating system drops the lock with the process, however that ends.
 
         Args:
-            on_message: gets a line where another program keeps others from being told that a driver is at work.
+            on_message: gets a line where the driver before was killed, and where another program keeps others from being told
+                that a driver is at work.
 
         Raises:
             StoreError: if it is not writable, or another driver is at work.
@@ -156,9 +175,9 @@ class Store:
             raise StoreError(f"{self.folder} holds no results: it has no folder called runs.{_nested(self.folder)}")
         self._check_parts(_ALL_PARTS)
 
-    def at_work_since(self) -> float | None:
-        """When the driver that is at work began, in seconds as files have them; None if no driver is at work. Writes nothing,
-        and turns no driver away."""
+    def driver(self) -> Driver | None:
+        """The driver that is at work, or the last one if that was killed; None if no driver is at work, and the last one has
+        ended by itself. Writes nothing, and turns no driver away."""
         try:
             file = _open_regular(self.folder / ".driver", os.O_RDONLY)
         except FileNotFoundError:
@@ -166,9 +185,15 @@ class Store:
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                is_at_work = False
             except BlockingIOError:
-                return os.fstat(file.fileno()).st_mtime
-        return None
+                is_at_work = True
+            first, *others = file.read(_LARGEST_MARK).decode(errors="replace").split("\n")
+            if not first and not is_at_work:
+                return None
+            # Not the time of the file: it is that of the run that was begun last.
+            since = float(first) if re.fullmatch(r"\d{1,11}(\.\d{1,9})?", first) else os.fstat(file.fileno()).st_mtime
+        return Driver(is_at_work, since, frozenset(filter(is_run_id, others)))
 
     def run_folder(self, run_id: str) -> Path:
         """The folder of everything about a run."""
@@ -248,6 +273,9 @@ class Store:
             (folder / left_over).unlink(missing_ok=True)
         write_file(folder / "config.json", _json(config))
         self._known.pop(folder, None)
+        if self._mark:
+            self._mark.write(f"{run_id}\n".encode())
+            self._mark.flush()
 
     def place(self, run_id: str, machine: str) -> None:
         """A run that has begun is on a machine of a cluster, or waits for one if the name is ""."""
@@ -395,18 +423,36 @@ class Store:
         """Where `scratch` is."""
         return Path(tempfile.gettempdir()) / f"skewbench-{platform.node()}-{self.key}"
 
+    def remove_mark(self) -> None:
+        """From now on the driver of this process has ended by itself, whatever ends it."""
+        if self._mark:
+            self._mark.truncate(0)
+
     @contextmanager
     def _at_work(self, on_message: Callable[[str], None]) -> Iterator[None]:
-        """A context for which `at_work_since` says that a driver is at work."""
-        with _open_regular(self.folder / ".driver", os.O_RDWR | os.O_CREAT) as file:
+        """A context for which `driver` says that one is at work."""
+        if (earlier := self.driver()) and not earlier.is_at_work:
+            on_message(
+                f"The last command that wrote to {self.folder}, begun at {_clock(earlier.since)}, did not end by itself: it "
+                "was killed, as happens where memory runs out, or its machine stopped; finished runs are kept, and the others "
+                "continue from their checkpoints."
+            )
+        with _open_regular(self.folder / ".driver", os.O_RDWR | os.O_CREAT | os.O_APPEND) as file:
             # Not `.lock`: who asks holds this lock for a moment, for which a driver can wait.
             if not _lock_within(file, _PATIENCE):
                 on_message(
                     f"Another program has locked {self.folder / '.driver'}{holder(file.fileno())}: the run goes on, but "
                     "`status` may not say that it is at work. End that program if it is none of yours."
                 )
-            os.utime(file.fileno())
-            yield
+            file.truncate(0)
+            file.write(f"{time.time()}\n".encode())
+            file.flush()
+            self._mark = file
+            try:
+                yield
+            finally:
+                self.remove_mark()
+                self._mark = None
 
     def _has_ended(self, run_id: str) -> bool:
         return (self.record(run_id) or {"status": "failed"})["status"] not in UNFINISHED
@@ -591,6 +637,10 @@ def below(folder: Path, name: str) -> Path:
     if not is_name(name):
         raise StoreError(f"{name!r} cannot be the name of a file in {folder}.")
     return folder / name
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _json(content: Mapping[str, Any]) -> str:

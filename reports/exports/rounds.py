@@ -10,6 +10,7 @@ from bench.experiments.labels import chosen_in, value_of
 from bench.files import replacing
 from bench.results.metrics import ACCURACIES
 from bench.results.store import Store
+from reports.formats.csv import to_csv
 from reports.tables.aggregate import cell_keys, current_cells
 
 SUFFIXES = (".csv", ".parquet")
@@ -64,7 +65,7 @@ def write(table: pd.DataFrame, path: Path) -> None:
     check_suffix(path)
     with replacing(path) as partial:
         if path.suffix == ".csv":
-            table.to_csv(partial, index=False, lineterminator="\n")
+            partial.write_text(to_csv(table), encoding="utf-8", newline="")
         else:
             table.to_parquet(partial, engine="pyarrow", index=False)
 

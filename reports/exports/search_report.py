@@ -13,6 +13,7 @@ from bench.tuning.search import Search
 from bench.tuning.study import Study
 from reports.exports import search_figures
 from reports.figures import lines as figures
+from reports.formats.csv import to_csv
 from reports.tables.names import Names
 
 
@@ -24,7 +25,7 @@ def write(study: Study, outcomes: list[Outcome], with_figures: bool = True) -> l
     paths = {suffix: below(folder, f"{stem}.{suffix}") for suffix in ("md", "csv")}
     alike = sum(one.is_like(outcomes[0]) for one in outcomes)
     write_file(paths["md"], markdown(study, table, alike))
-    write_file(paths["csv"], table.round({"mean": 6, "std": 6}).to_csv(index=False, lineterminator="\n"))
+    write_file(paths["csv"], to_csv(table.round({"mean": 6, "std": 6})))
     drawn = [*paths.values()]
     for name, figure in (search_figures.draw(study, outcomes) if with_figures else {}).items():
         for suffix in figures.FORMATS:

@@ -1,5 +1,7 @@
 """A report as CSV: one line per cell, metric and value (such as "best"), in percent, for spreadsheets and statistics."""
 
+import math
+
 import pandas as pd
 
 from reports.tables.report import Report
@@ -10,6 +12,33 @@ _COLUMNS = (
     *("missing", "substitute", "best", "not_significant", "p_value"),
     *("published_mean", "published_std", "difference", "verdict", "run_ids"),
 )
+_FORMULA = ("=", "+", "-", "@", "\t", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four: full-width = + - @
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """A table as CSV.
+
+    Results may come from anybody, and a spreadsheet executes a text that begins as a formula does. Such a text gets an
+    apostrophe before it, in cells and in names of columns; numbers stay as they are, negative ones, too.
+    """
+    safe = table.copy(deep=False)
+    for column in range(len(table.columns)):
+        values = table.iloc[:, column]
+        if any(isinstance(value, str) and _safe(value) != value for value in values):
+            safe.isetitem(column, [_safe(value) if isinstance(value, str) else value for value in values])
+    safe.columns = [_safe(str(name)) for name in table.columns]
+    return safe.to_csv(index=False, lineterminator="\n")
+
+
+def _safe(text: str) -> str:
+    text = text.replace("\r\n", "\n").replace("\r", "\n")  # Python 3.11 does not quote "\r", which would begin a line
+    if not text.startswith(_FORMULA):
+        return text
+    try:
+        is_number = math.isfinite(float(text)) and text == text.strip()
+    except ValueError:
+        is_number = False
+    return text if is_number else f"'{text}"
 
 
 def render(report: Report) -> str:
@@ -30,9 +59,9 @@ def render(report: Report) -> str:
     gains = ["gain", "gain_std"] if cells["gain"].notna().any() else []
     numbers = ["mean", "std", "p_value", "difference", *gains]
     cells[numbers] = cells[numbers].round(6)
-    return cells[[*own_axes, *_COLUMNS, *gains, *lacking, *missed]].to_csv(index=False, lineterminator="\n")
+    return to_csv(cells[[*own_axes, *_COLUMNS, *gains, *lacking, *missed]])
 
 
 def render_standings(report: Report) -> str:
     """Mean ranks and wins, one line per number with its interval."""
-    return report.standings_data.round(6).to_csv(index=False, lineterminator="\n")
+    return to_csv(report.standings_data.round(6))

@@ -190,6 +190,12 @@ def test_what_is_no_terminal_has_no_width():
     assert not [line for line in (listed + described).splitlines() if "…" in line or line.endswith(" ")]
 
 
+def test_an_error_that_quotes_a_long_text_is_cut_in_its_middle(bench):
+    code, output = bench("run", *ALGORITHM, "--set", f"lr={'x' * 5000}")
+    assert code == 2 and "lr must be a valid number" in output and " [...] " in output
+    assert len(output) < 2100 and output.rstrip().endswith("xxx'.")
+
+
 def test_a_terminal_has_a_width():
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

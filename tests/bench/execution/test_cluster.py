@@ -181,3 +181,4 @@ def test_a_head_that_has_gone_ends_a_command_with_a_sentence_and_other_machines_
     assert "does not answer; waits 2 s for it." in output, output
     code, output = in_this_process("--grid", grid, *where)
     assert code == 0 and "continues after round" in output, output
+    assert "did not end by itself" not in output, "it has said itself why it ended"

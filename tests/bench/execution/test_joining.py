@@ -133,7 +133,7 @@ def test_a_head_that_dies_is_seen_also_where_ray_never_answers(monkeypatch, capf
     monkeypatch.setattr(os, "_exit", lambda code: ended.set())
     monkeypatch.setattr(sys, "argv", ["bench", "run", "--grid", "mine.yaml", "--rerun"])
     said = []
-    with cluster.Watch(said.append):
+    with cluster.Watch(said.append, lambda: None):
         assert ended.wait(10) and asked.is_set()
     assert said == ["The head of the Ray cluster at 127.0.0.1:1 does not answer; waits 0.1 s for it."]
     last = capfd.readouterr().err.splitlines()[0]

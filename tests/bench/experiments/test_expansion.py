@@ -820,3 +820,35 @@ def test_the_table_of_a_single_setting_names_its_wrapper_or_its_base():
     assert rows("fedprox", {"wrapper": "fedcollab", "mu": 0.1}) == [["digits", "label-2", "fedcollab"]]
     assert rows("fedcollab", {"base": "fedprox"}) == [["digits", "label-2", "fedprox mu=0.01"]]
     assert single(setting, [0], {"lr": 0.1}) == single(setting, [0]), "a table of a method alone stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"axes": SMALL["axes"] | {"rounds": [*range(1, 1001)], "batch_size": [*range(1, 1001)]}},
+            "The grid has 8,000,000 combinations of algorithm, batch_size, dataset, partition, rounds, seed, but there may be "
+            "100,000.",
+        ),
+        (
+            {"tuning": [{"when": {"algorithm": "fedprox"}, "options": {"mu": [*range(1000)], "lr": [*range(1000)]}}]},
+            "A tuning set has 1,000,000 combinations of lr, mu, but there may be 100,000.",
+        ),
+    ],
+    ids=["axes", "tuning"],
+)
+def test_a_grid_of_more_cells_than_can_be_stored_is_refused_before_it_is_expanded(grid_of, changes, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        grid_of(**changes)
+
+
+def test_cells_are_counted_with_the_seeds_of_the_command_and_all_tuning_sets(grid_of):
+    with pytest.raises(ConfigError, match=re.escape("mine@paper has 160,000 combinations")):
+        expand(grid_of(), "paper", seeds=range(40_000))
+
+
+def test_many_tuning_sets_are_as_many_cells_as_their_combinations(grid_of, monkeypatch):
+    monkeypatch.setattr("bench.experiments.expansion.MOST_CELLS", 8)
+    sets = [{"when": {}, "options": {key: [1, 2]}, "named": {key: 1}} for key in ("local_epochs", "batch_size")]
+    with pytest.raises(ConfigError, match="mine@paper has more than 8 cells with the points of its tuning sets"):
+        expand(grid_of(tuning=sets), "paper")

@@ -26,19 +26,32 @@ def test_ended_runs_are_known_by_their_records(tmp_path):
     assert states(tmp_path)[SECOND.id].status == "failed"
 
 
-def test_a_run_is_running_only_while_the_driver_is_at_work_that_has_begun_it(tmp_path):
+@pytest.mark.parametrize("jump", [86_400, -86_400], ids=["forwards", "backwards"])
+def test_a_run_is_running_only_while_the_driver_is_at_work_that_has_begun_it(tmp_path, jump):
+    """Also where the clock was set meanwhile: files of earlier runs are younger than the driver, or its own are older."""
     store = results(tmp_path, (FIRST, SECOND), {FIRST.id: None})
-    assert read_snapshot(store).at_work_since is None
+    assert read_snapshot(store).driver is None
     assert states(tmp_path) == {FIRST.id: RunState("interrupted")}
-    earlier = store.run_folder(FIRST.id) / "config.json"
-    os.utime(earlier, (0, earlier.stat().st_mtime - 1))
+    set_back(store.run_folder(FIRST.id) / "config.json", -jump)
     with store.locked():
         assert states(tmp_path) == {FIRST.id: RunState("interrupted")}, "another driver had begun it"
         finish(store, SECOND, None)
+        set_back(store.run_folder(SECOND.id) / "config.json", jump)
         assert read_snapshot(store).running == [SECOND.id]
         finish(store, FIRST, None)
         assert sorted(read_snapshot(Store(tmp_path)).running) == sorted([FIRST.id, SECOND.id])
     assert not read_snapshot(store).running
+
+
+def set_back(path, seconds: float) -> None:
+    """Makes a file older by so many seconds, or younger."""
+    os.utime(path, (0, path.stat().st_mtime - seconds))
+
+
+def test_the_runs_of_a_driver_that_was_killed_are_interrupted(tmp_path):
+    store = results(tmp_path, (FIRST,), {FIRST.id: None})
+    (tmp_path / ".driver").write_text(f"1000000000.5\n{FIRST.id}\n")
+    assert read_snapshot(store) == ((False, 1000000000.5, frozenset([FIRST.id])), {FIRST.id: RunState("interrupted")})
 
 
 def test_the_round_is_that_of_the_last_complete_line(tmp_path):
@@ -110,8 +123,8 @@ def test_reading_writes_nothing_and_turns_no_driver_away(tmp_path):
         fcntl.flock(asking, fcntl.LOCK_SH)  # as one who asks does, for a moment
         threading.Timer(0.2, fcntl.flock, (asking, fcntl.LOCK_UN)).start()
         with store.locked():
-            assert store.at_work_since() is not None
-    assert store.at_work_since() is None
+            assert store.driver().is_at_work
+    assert store.driver() is None
 
 
 def test_what_is_no_results_directory_is_named(tmp_path):

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -18,6 +19,7 @@ from bench.results.ids import hash_of
 from bench.results.locks import holder
 from bench.results.schema import SCHEMA
 from bench.results.store import Store
+from tests.support.processes import ROOT
 
 CONFIG = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}).canonical()
 RUN = hash_of(CONFIG)
@@ -185,7 +187,44 @@ def test_a_stranger_who_holds_the_mark_of_a_driver_keeps_nobody_waiting(tmp_path
     assert len(said) == 1 and said[0].startswith(f"Another program has locked {tmp_path}/.driver")
     assert "the run goes on, but `status` may not say that it is at work" in said[0]
     with Store(tmp_path).locked(said.append):
-        assert len(said) == 1 and Store(tmp_path).at_work_since(), "once it is gone, the mark is there again"
+        assert len(said) == 1 and Store(tmp_path).driver().is_at_work, "once it is gone, the mark is there again"
+
+
+def test_a_driver_that_was_killed_is_told_to_the_next_one_and_only_to_that(tmp_path):
+    store, said = Store(tmp_path), []
+    with pytest.raises(KeyboardInterrupt), store.locked(said.append):
+        raise KeyboardInterrupt
+    killed = "import os, signal; from bench.results.store import Store; own = Store('{}').locked(); own.__enter__(); {}"
+    for end in ("os.kill(os.getpid(), signal.SIGKILL)", "os._exit(1)"):
+        with store.locked(said.append):
+            assert not said, "the last one has ended by itself, if only by Ctrl-C"
+        subprocess.run([sys.executable, "-c", killed.format(tmp_path, end)], cwd=ROOT)
+        left = store.driver()
+        assert not left.is_at_work and abs(left.since - time.time()) < 60
+        with store.locked(said.append):
+            pass
+        (sentence,) = said
+        assert (
+            sentence.startswith(f"The last command that wrote to {tmp_path}, begun at 20") and sentence.count(". ") == 0
+        )
+        assert (
+            "did not end by itself: it was killed, as happens where memory runs out, or its machine stopped" in sentence
+        )
+        said.clear()
+
+
+def test_a_driver_that_ends_its_process_with_a_sentence_leaves_no_mark(tmp_path):
+    store = Store(tmp_path)
+    with store.locked():
+        store.remove_mark()
+        assert (tmp_path / ".driver").read_bytes() == b""
+
+
+@pytest.mark.parametrize("content", [b"soon\n", b"1e400\n", b"nan\n" * 3, b"\xff\xfe\n", b"-5\n"])
+def test_a_mark_that_somebody_else_has_written_is_a_killed_driver_of_the_time_of_the_file(tmp_path, content):
+    (tmp_path / ".driver").write_bytes(content)
+    os.utime(tmp_path / ".driver", (0, 1_000_000_000))
+    assert Store(tmp_path).driver() == (False, 1_000_000_000.0, frozenset())
 
 
 def test_the_process_that_holds_the_lock_is_named(tmp_path):

@@ -1,5 +1,6 @@
 """A grid as one table of rounds."""
 
+import csv
 import json
 
 import pandas as pd
@@ -75,6 +76,22 @@ def test_files_hold_what_the_table_holds(store, table, tmp_path, suffix):
     pd.testing.assert_frame_equal(read, made, check_dtype=False)
     assert list(read["num_clusters"].unique()) == ["5", "elbow", ""]
     assert [path.name for path in path.parent.iterdir()] == [path.name]
+
+
+def test_no_text_of_somebody_elses_results_is_a_formula_of_a_spreadsheet(tmp_path):
+    """A CSV whose texts do not begin as formulas do; numbers are as they were, and so is everything in Parquet."""
+    texts = ["=cmd|' /C calc'!A0", "+1+1", "-x", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1+1", "-inf"]
+    harmless = ["a=b", "-5", "+1e-3", "'quoted", " ", "", "elbow", "label-2", '{"mu": -1}']
+    made = pd.DataFrame({"text": [*texts, *harmless], "-loss": -1.5, "mixed": [-2, "=2"] * 9})
+    write(made, tmp_path / "rounds.csv")
+    with open(tmp_path / "rounds.csv", newline="", encoding="utf-8") as file:
+        header, *lines = csv.reader(file)
+    assert header == ["text", "'-loss", "mixed"]
+    assert [line[0] for line in lines] == [*(f"'{text}".replace("\r", "\n") for text in texts), *harmless]
+    assert {line[1] for line in lines} == {"-1.5"} and [line[2] for line in lines] == ["-2", "'=2"] * 9
+    assert list(made["text"]) == [*texts, *harmless], "the table itself is as it was"
+    write(made[["text"]], tmp_path / "rounds.parquet")
+    assert list(pd.read_parquet(tmp_path / "rounds.parquet")["text"]) == [*texts, *harmless]
 
 
 def test_a_grid_without_results_has_an_empty_table(store, table):

@@ -152,6 +152,15 @@ def test_per_client_models_get_a_section_of_their_own(small_table):
     assert "30.0±0.0" in sections[1] and "40.0±0.0" in sections[2]
 
 
+def test_no_cell_of_a_csv_is_a_formula_of_a_spreadsheet(store):
+    """A stored grid may come from anybody, and a name in it may be anything."""
+    store.mirrors = None
+    store.add("=1+1 label-2", "fedavg", [0.5])
+    store.add("=1+1 label-2", "fedprox", [0.25], choice={"mu": -1})
+    lines = pd.read_csv(StringIO(api.render(store.save(), "small_table", "paper", format="csv")), dtype=str)
+    assert set(lines["dataset"]) == {"'=1+1"} and "mu=-1" in set(lines["choice"])
+
+
 def test_csv_reads_back_as_the_same_numbers(small_table):
     text = api.render(small_table.save(), "small_table", "paper", format="csv")
     lines = pd.read_csv(StringIO(text), dtype=str, keep_default_na=False)

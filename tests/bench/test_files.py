@@ -1,0 +1,46 @@
+"""YAML that somebody else may have written."""
+
+import pytest
+import yaml
+
+from bench.files import parse_yaml
+
+
+def of_aliases(first: str, form: str, levels: int = 30) -> str:
+    """Values of which each names the one before nine times: the last one stands for 9^levels."""
+    lines = [f"a0: &a0 {first}"]
+    for level in range(1, levels):
+        lines.append(f"a{level}: &a{level} " + form.format(", ".join([f"*a{level - 1}"] * 9)))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (of_aliases("[x]", "[{}]"), "more than 20,000 values, where an alias counts as all that it stands for"),
+        (of_aliases("{x: 1}", "{{<<: [{}]}}"), "more than 20,000 values"),
+        ("[" + "1," * 20_000 + "]", "more than 20,000 values"),
+        ("axes: &a {seed: [*a]}", "a value holds itself by an alias"),
+        ("[" * 2_000, "nested too deeply"),
+        (f"seed: {'9' * 5000}", "a number has 5,000 characters"),
+        (f"seed: 1{':1' * 100_000}", "a number has 200,001 characters"),
+        (f"mu: 1{':1' * 50_000}.5", "a number has 100,003 characters"),
+        ("title: 2001-99-99", "month must be in 1..12"),
+        ("{" + "".join(f"k{i}: 1, " for i in range(5_000)) + "k7: 1}", "the key k7 is there twice"),
+    ],
+    ids=["lists", "merged", "long", "itself", "deep", "digits", "base-60", "base-60-float", "date", "key-twice"],
+)
+def test_a_short_text_that_would_fill_the_memory_is_refused(text, said):
+    with pytest.raises(yaml.YAMLError, match=said):
+        parse_yaml(text)
+
+
+def test_aliases_and_long_texts_are_read():
+    assert parse_yaml("a: &a [1, 2]\nb: [*a, *a]\nc: {<<: &c {x: 1}, y: 2}\nd: *c") == {
+        "a": [1, 2],
+        "b": [[1, 2], [1, 2]],
+        "c": {"x": 1, "y": 2},
+        "d": {"x": 1},
+    }
+    assert parse_yaml(f"'{'9' * 5000}'") == "9" * 5000, "a text may have any length"
+    assert len(parse_yaml("[" + "1," * 15_000 + "]")) == 15_000
