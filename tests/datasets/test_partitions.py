@@ -308,7 +308,9 @@ def test_every_kind_has_a_description():
         "natural",
         "region-g-b",
         "dirichlet-equal-b",
+        "shards-s",
         *shifts,
+        "file:PATH",
     ]
     assert list(KINDS) == known
     assert all(text.endswith(".") for text in KINDS.values())
