@@ -15,7 +15,7 @@ DATASETS = ("imagefolder", "npz")
 PARTITION = "file"
 _REFERENCE = re.compile(rf"({'|'.join((*DATASETS, PARTITION))}):([^/\\]+)@([0-9a-f]{{16}})")
 _LONGEST = 40  # characters of a name for people
-_LONGEST_IN_FILES = 16
+_LONGEST_IN_FILES = 12
 
 
 class Reference(NamedTuple):

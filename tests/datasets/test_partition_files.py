@@ -158,7 +158,7 @@ def test_what_no_client_has_is_said(saved):
 
 
 @pytest.mark.parametrize("suffix", ["json", "npz"])
-@pytest.mark.parametrize("name", ["label-2", "dir-0.5", "shards-2", "iid", "region-2-0.5", "label-shift"])
+@pytest.mark.parametrize("name", ["label-2", "dir-0.5", "shards-2", "iid", "region-2-0.5", "feature-shift"])
 def test_what_data_show_saves_is_the_same_federation_when_it_is_read_again(tmp_path, name, suffix):
     dataset, path = load("digits", None), tmp_path / f"mine.{suffix}"
     ran = CliRunner().invoke(
@@ -177,7 +177,7 @@ def test_data_show_says_what_a_saved_file_does_not_hold(tmp_path):
     ran = CliRunner().invoke(app, ["data", "show", "digits", "noise-0.1", "--clients", "4", "--save", str(path)])
     assert "noise-0.1 adds noise to images, which" in " ".join(ran.output.split()) and path.exists()
     ran = CliRunner().invoke(app, ["data", "show", "digits", "iid", "--save", str(tmp_path / "x.csv")])
-    assert ran.exit_code == 1 and "ending in .json or .npz" in " ".join(ran.output.split())
+    assert ran.exit_code == 2 and "ending in .json or .npz" in " ".join(ran.output.split())
 
 
 def test_three_clients_of_pfllib_are_read_with_its_class_counts_once_the_file_says_pooled(saved):

@@ -79,11 +79,11 @@ def test_names_of_files_have_no_paths_and_are_short(here):
     shutil.copytree(here / "leaves", long)
     shutil.copy(here / "parts.json", here / f"{'p' * 90}.json")
     for dataset in (f"imagefolder:{here}/leaves", f"imagefolder:{long}"):
-        grid = single({"algorithm": "fedconcat-ifca", "dataset": dataset, "partition": f"file:{'p' * 90}.json"}, [0])
-        spec = ExperimentSpec(grid, "smoke")
-        (cell,) = cells_of(grid)
+        named = {"algorithm": "fedavg", "dataset": dataset, "partition": f"file:{'p' * 90}.json"}
+        (cell,) = cells_of(grid := single(named, [0]))
+        longest = single(named | {"algorithm": "random-clusters"}, [0])
         search = Search({0: cell.config}, {}, "grid", "none", "accuracy", None)
-        for name in (f"{spec.label}.json", f"{search.name}.journal"):
+        for name in (f"{ExperimentSpec(longest, 'smoke').label}.json", f"{search.name}.journal.lock"):
             assert len(name) < 80 and not re.search(r"imagefolder|file:|/|:|_home|tmp", name), name
     spec = ExperimentSpec(grid, overrides={"partition": f"file:{here}/parts.json"}, only={"dataset": [dataset]})
     assert re.search(r"@paper\+partition=parts-[0-9a-f]{8}$", spec.label)
@@ -173,11 +173,8 @@ def test_a_stored_run_of_a_path_is_found_again_by_the_digest_of_its_images(here)
     with store.locked():
         same = stored_by_path(store, cells[0], path, data={"kind": "image folders", "digest": images.digest})
         other = stored_by_path(store, cells[1], path, data={"kind": "image folders", "digest": "0badcafe"})
-        old_cells = [
-            same,
-            other,
-            replace(cells[2], dataset=path, config=cells[2].config.model_copy(update={"dataset": path})),
-        ]
+        before = cells[2].config.model_copy(update={"dataset": path})
+        old_cells = [same, other, replace(cells[2], dataset=path, config=before, id=run_id(before))]
         store.write_grid(spec.label, to_json(grid, "paper", {}, old_cells))
         assert runs_of_paths.find(cells, None, store) == {same.id: cells[0].config}
         pipeline._prepare_data_of_users(cells, spec, options, store, dry_run=True)
