@@ -15,7 +15,7 @@ from datasets.info import expected
 from datasets.loaders import folders, npz, own_split
 
 _PATHS: dict[str, str] = {}  # reference -> the dataset by its absolute path
-_KNOWN: dict[tuple[str, float | None], str] = {}  # the same, and when it was changed -> reference
+_KNOWN: dict[tuple[str, tuple[int, ...]], str] = {}  # the same, and its state (see `_state`) -> reference
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def canonical(dataset: str) -> str:
     if not references.is_dataset(dataset) or references.read(dataset):
         return dataset
     kind, path, share = _parts(dataset)
-    key = (f"{kind}:{path}{_option(share)}", path.stat().st_mtime if path.exists() else None)
+    key = (f"{kind}:{path}{_option(share)}", _state(path))
     if key in _KNOWN:
         return _KNOWN[key]
     try:
@@ -138,6 +138,23 @@ def _parts(dataset: str) -> tuple[str, Path, float | None]:
             f"An image folder takes ?test=SHARE, the share of each class for testing, between 0 and 1, but got ?{option}."
         )
     return kind, Path(text).expanduser().absolute(), float(share[1])
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """By what a process sees that a file, or the list of images of a folder, has changed: times of change of the folders, or
+    time and size of the file. An image that is replaced by one of the same name is seen by the next process only: else a grid
+    with many cells would look at all images for each."""
+    try:
+        status = path.stat()
+        times = [status.st_mtime_ns]
+        if not path.is_dir():
+            return (*times, status.st_size)
+        for folder in sorted(entry.path for entry in os.scandir(path) if entry.is_dir()):
+            times += [os.stat(folder).st_mtime_ns]
+            times += sorted(entry.stat().st_mtime_ns for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:  # not there, which is said elsewhere
+        return ()
+    return tuple(times)
 
 
 def _option(share: float | None) -> str:
