@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.errors import unknown
-from datasets import cache
+from datasets import cache, own_data, references
 from datasets.base import DataError, Dataset, MissingData, Source, Split
 from datasets.download import prepare
 from datasets.image_size import ImageSize
-from datasets.info import INFO, DatasetInfo, expected, remedy
+from datasets.info import INFO, OF_USERS, DatasetInfo, expected, remedy
 from datasets.loaders import cifar, digits, folders, idx, leaf, svhn, tinyimagenet
 from datasets.transforms import recipe
 
@@ -35,8 +35,8 @@ def load(
     """The images and labels of a dataset, decoded at the first call on a machine and memory-mapped afterwards.
 
     Args:
-        name: an id of `INFO`, or "imagefolder:PATH".
-        data_dir: the folder of all datasets; may be None for digits and imagefolder:PATH.
+        name: an id of `INFO`, or a dataset of a user (see `datasets.own_data.find`).
+        data_dir: the folder of all datasets; may be None for digits and datasets of users.
         cache_dir: folder of decoded images; None is `cache.default_dir()`.
         image_size: size of the decoded images (see `datasets.image_size`); None keeps that of the files.
 
@@ -55,7 +55,7 @@ def load(
         source.description,
         source.kind,
         decoded.digest,
-        _note(name, len(decoded.classes), len(decoded.train_labels), len(decoded.test_labels)),
+        source.note or _note(name, len(decoded.classes), len(decoded.train_labels), len(decoded.test_labels)),
     )
 
 
@@ -90,6 +90,8 @@ def check(
         return Finding(name, "missing", str(error))
     except DataError as error:
         return Finding(name, "incomplete", str(error))
+    if references.is_dataset(name):
+        return Finding(name, "found", ": ".join(filter(None, (dataset.source, dataset.note))))
     if dataset.note:
         detail = f"{dataset.source}: {dataset.note}; usable as it is; for the complete dataset {remedy(name)}."
         return Finding(name, "incomplete", detail)
@@ -98,14 +100,10 @@ def check(
 
 def _find(name: str, data_dir: Path | None) -> Source:
     """Original files first, then image folders."""
-    if name.startswith("imagefolder:"):
-        folder = Path(name.partition(":")[2]).expanduser().absolute()
-        source = folders.find(name, folder, channels=3)
-        if source is None:
-            raise MissingData(f"No images in {folder}: {expected(name)}.")
-        return source
+    if references.is_dataset(name):
+        return own_data.find(name)
     if name not in INFO:
-        raise ValueError(unknown("dataset", name, [*INFO, "imagefolder:PATH"]))
+        raise ValueError(unknown("dataset", name, [*INFO, *OF_USERS]))
     if name == "digits":
         return digits.find()
     if data_dir is None:

@@ -99,12 +99,14 @@ class Source:
         folder: their folder; None if there are no files.
         files: all files that `decode` reads; a cached copy is valid while their sizes and times are the same.
         decode: image size (None keeps that of the files) -> arrays. Raises DataError.
+        note: how the images were divided, as text for users; "" for files that are divided.
     """
 
     kind: str
     folder: Path | None
     files: tuple[str, ...]
     decode: Callable[[ImageSize | None], Decoded]
+    note: str = ""
 
     @property
     def description(self) -> str:

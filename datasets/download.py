@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from bench.errors import unknown
-from datasets import femnist
+from datasets import femnist, references
 from datasets.base import DataError
-from datasets.info import INFO, expected, remedy
+from datasets.info import INFO, OF_USERS, expected, remedy
 
 _BOTH = ({"train": True}, {"train": False})
 _LOADERS = {  # torchvision's class, its root below the data directory, its arguments per split
@@ -25,8 +25,8 @@ def prepare(name: str, data_dir: Path | None) -> None:
         ValueError: no such dataset.
         DataError: torchvision does not have it, the download failed, or files to make it from are missing.
     """
-    if name not in INFO and not name.startswith("imagefolder:"):
-        raise ValueError(unknown("dataset", name, [*INFO, "imagefolder:PATH"]))
+    if name not in INFO and not references.is_dataset(name):
+        raise ValueError(unknown("dataset", name, [*INFO, *OF_USERS]))
     if name == "digits":
         return
     if name == femnist.NAME and data_dir is not None:

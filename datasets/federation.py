@@ -25,6 +25,8 @@ class Federation:
             `noise-s`), or None.
         test_clients: rows of the test examples on which each client tests, int64, on the host; None if clients have no
             test data of their own.
+        scores_together: whether models are scored on the test examples of all such clients together as well; an example of
+            several clients then counts as often.
     """
 
     images: Tensor
@@ -36,6 +38,7 @@ class Federation:
     transform: Transform | Identity
     noise_levels: Tensor | None = None
     test_clients: tuple[Tensor, ...] | None = None
+    scores_together: bool = False
 
     @property
     def num_classes(self) -> int:
@@ -89,6 +92,7 @@ def federate(
     noise=0.0,
     device="cpu",
     test_clients=None,
+    scores_together=False,
 ):
     """Builds a Federation from arrays.
 
@@ -98,6 +102,7 @@ def federate(
         clients: one array of rows per client.
         noise: sigma of the partition `noise-s`; client i of N gets sigma * i / (N - 1).
         test_clients: one array of rows of the test examples per client; None if clients have no test data of their own.
+        scores_together: as in `Federation`.
     """
     import warnings
 
@@ -109,4 +114,4 @@ def federate(
     on_host = tensors[1].cpu()
     counts = torch.stack([torch.bincount(on_host[client], minlength=num_classes) for client in rows])
     levels = noise * torch.arange(len(rows)) / max(len(rows) - 1, 1) if noise else None
-    return Federation(*tensors, rows, counts.double(), transform, levels, tested)
+    return Federation(*tensors, rows, counts.double(), transform, levels, tested, scores_together)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from datasets import references
+
 
 @dataclass(frozen=True)
 class DatasetInfo:
@@ -83,7 +85,13 @@ INFO: dict[str, DatasetInfo] = {
         "CINIC-10/{train,test}/<class>/*", title="CINIC-10",
     ),
 }  # fmt: skip
-"""Dataset id -> facts; `imagefolder:PATH` is not in it."""
+"""Dataset id -> facts; datasets of users are not in it."""
+
+OF_USERS = {
+    "imagefolder:PATH": "Your own images: PATH/{train,test}/<class>/*, or PATH/<class>/* and ?test=0.2; image_size resizes",
+    "npz:PATH": "Your own arrays: x_train, y_train, x_test and y_test of an .npz file",
+}
+"""How datasets of users are named -> one line."""
 
 _ORIGINS = {  # of datasets that torchvision does not download
     "tinyimagenet": "get tiny-imagenet-200.zip from the page of Stanford's course CS231n and unpack it there",
@@ -92,17 +100,18 @@ _ORIGINS = {  # of datasets that torchvision does not download
 
 
 def title_of(dataset: str) -> str:
-    """What tables and figures call a dataset; an image folder has the name of its last folder, never its path."""
+    """What tables and figures call a dataset; one of a user has the name of its folder or file, never its path."""
     if dataset in INFO:
         return INFO[dataset].title or dataset
-    folder = folder_of(dataset)
-    return dataset if folder is None else folder.name or "imagefolder"
+    return references.name_of(dataset) if references.is_dataset(dataset) else dataset
 
 
 def folder_of(dataset: str) -> Path | None:
-    """The path of an image folder; None for any other dataset."""
-    kind, _, path = dataset.partition(":")
-    return Path(path) if kind == "imagefolder" else None
+    """The path of a dataset of a user, of a reference its name alone; None for any other dataset."""
+    if not references.is_dataset(dataset):
+        return None
+    reference = references.read(dataset)
+    return Path(reference.name if reference else dataset.partition(":")[2])
 
 
 def remedy(dataset: str) -> str:
@@ -114,6 +123,11 @@ def remedy(dataset: str) -> str:
 
 def expected(dataset: str) -> str:
     """The expected location of the files of a dataset."""
+    if dataset.startswith("npz:"):
+        return "expected an .npz file with x_train, y_train, x_test and y_test"
     if dataset not in INFO:
-        return "expected {train,test}/<class>/<image> in it"
+        return (
+            "expected {train,test}/<class>/<image> in it, or <class>/<image> and the share of each class that is for testing, "
+            "as imagefolder:PATH?test=0.2"
+        )
     return f"expected {INFO[dataset].layout} or {dataset}/{{train,test}}/<class>/<image> in the data directory"

@@ -1,9 +1,9 @@
 """Partitions: assignments of training examples to clients.
 
 The partitions equal those of NIID-Bench and FedConcat index for index, and the shifts those of FedCollab; regions deal groups
-of clients as these deal clients; `dirichlet-equal-b` is a reading of a paper. All use the global legacy generators of NumPy and
-Python. Therefore randomness is sequential here, unlike everywhere else: the order of draws must not change. Private generator
-instances produce the same streams without touching the global ones.
+of clients as these deal clients; `dirichlet-equal-b` and `shards-s` are readings of papers. All use the global legacy
+generators of NumPy and Python. Therefore randomness is sequential here, unlike everywhere else: the order of draws must not
+change. Private generator instances produce the same streams without touching the global ones.
 
 Li et al., Federated Learning on Non-IID Data Silos: An Experimental Study, ICDE 2022.
 https://arxiv.org/abs/2102.02079
@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from bench.errors import unknown
-from datasets import shifts
+from datasets import references, shifts
 
 MIN_EXAMPLES = 10  # smallest client that a Dirichlet draw may produce
 MAX_DRAWS = 10_000  # the published partitions need up to 1,166
@@ -73,6 +73,11 @@ class Partition:
     def noise(self) -> float:
         """Standard deviation of the last client's pixel noise, in units of the [0, 1] pixel range."""
         return 0.0
+
+    @property
+    def has_own_tests(self) -> bool:
+        """Whether clients have test data of their own."""
+        return False
 
     @staticmethod
     def accepts(*values: float) -> bool:
@@ -297,6 +302,50 @@ class EqualDirichlet(Partition):
 
 
 @dataclass(frozen=True)
+class Shards(Partition):
+    """s shards of the examples sorted by label, dealt at random.
+
+    The n training examples are sorted by label; examples of one label keep the order of the training file. They are cut into
+    N s consecutive shards of n div (N s) examples, for N clients; the first n mod (N s) shards have one example more. A random
+    permutation of the shards, of NumPy's legacy generator with the run's seed, is dealt in order: client i gets the s shards at
+    positions i s to i s + s - 1 and has their examples in that order. A shard may span two labels or more, so that a client may
+    have more than s labels.
+
+    This is the pathological partition of McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized
+    Data, AISTATS 2017 (https://arxiv.org/abs/1602.05629): 100 clients with 2 shards of 300 examples of MNIST.
+
+    Attributes:
+        shards_per_client: s, at least 1.
+    """
+
+    pattern: ClassVar[str] = "shards-s"
+    title: ClassVar[str] = "{} shards"
+    parameter: ClassVar[str] = "a whole number s of at least 1"
+    shards_per_client: int
+
+    @staticmethod
+    def accepts(value: float) -> bool:
+        return isinstance(value, int) and value >= 1
+
+    def validate(self, num_clients: int, num_examples: int) -> list[str]:
+        """Why so many examples cannot be dealt to so many clients, as sentences."""
+        if (num_shards := num_clients * self.shards_per_client) <= num_examples:
+            return []
+        return [
+            f"{self.name} cuts the examples into clients times {self.shards_per_client} = {num_shards} shards, but there are "
+            f"{num_examples} training examples; use fewer clients or shards."
+        ]
+
+    def _draw(self, labels, num_clients, num_classes, seed):
+        for mistake in self.validate(num_clients, len(labels)):
+            raise ValueError(mistake)
+        num_shards = num_clients * self.shards_per_client
+        shards = np.array_split(np.argsort(labels, kind="stable").astype(np.int64), num_shards)
+        dealt = np.random.RandomState(seed).permutation(num_shards).reshape(num_clients, self.shards_per_client)
+        return Drawn([np.concatenate([shards[shard] for shard in own]) for own in dealt], 1)
+
+
+@dataclass(frozen=True)
 class Iid(Partition):
     """A random permutation cut into nearly equal parts."""
 
@@ -445,6 +494,10 @@ class Shift(Partition):
     needed_classes: ClassVar[int | None] = None
     usual_clients: ClassVar[int] = 20
 
+    @property
+    def has_own_tests(self) -> bool:
+        return True
+
     def validate(self, num_clients: int, num_classes: int, num_test: int) -> list[str]:
         """Why it cannot be drawn, as sentences; arguments as in `draw`."""
         mistakes = []
@@ -556,24 +609,36 @@ _CLASSES = {
     cls.pattern: cls
     for cls in (
         *(LabelsPerClient, Dirichlet, Iid, Quantity, Noise, SingleClient, Natural, Region, EqualDirichlet),
+        Shards,
         *(LabelShift, FeatureShift, ConceptShift),
     )
 }
 
-KINDS: dict[str, str] = {pattern: cls.__doc__.splitlines()[0] for pattern, cls in _CLASSES.items()}
+KINDS: dict[str, str] = {pattern: cls.__doc__.splitlines()[0] for pattern, cls in _CLASSES.items()} | {
+    "file:PATH": "Who has which examples, read from a .json or .npz file."
+}
 """Pattern of the name -> one-line description."""
 
 
-WITH_CLIENTS = ("natural", "label-shift", "feature-shift", "concept-shift")
-"""Partitions that say how many clients there are if a config does not; budgets leave that to them."""
+_WITH_CLIENTS = ("natural", "label-shift", "feature-shift", "concept-shift")
+
+
+def counts_clients(name: object) -> bool:
+    """Whether a partition of that name says how many clients there are if a config does not; budgets leave that to it."""
+    return name in _WITH_CLIENTS or references.is_partition(name)
 
 
 def usual_clients(name: str, num_writers: int | None) -> int | None:
-    """The size of the population of one of `WITH_CLIENTS`; None if it is not known.
+    """The size of the population of a partition that counts its clients; None if it is not known.
 
     Args:
         num_writers: of the dataset; None if it does not name them.
     """
+    if references.is_partition(name):
+        try:
+            return parse(name).num_clients
+        except ValueError:  # of a file that cannot be read, which is said elsewhere
+            return None
     return num_writers if name == Natural.pattern else Shift.usual_clients
 
 
@@ -581,8 +646,12 @@ def parse(name: str) -> Partition:
     """The partition of a name such as "label-2", "dir-0.1" or "iid".
 
     Raises:
-        ValueError: no such kind, or a parameter out of its range.
+        ValueError: no such kind, a parameter out of its range, or a file that cannot be read.
     """
+    if references.is_partition(name):
+        from datasets import partition_files  # whose class is a partition
+
+        return partition_files.parse(name)
     if name in _CLASSES and not fields(_CLASSES[name]):
         return _CLASSES[name]()
     near = difflib.get_close_matches(name, [own for own, cls in _CLASSES.items() if not fields(cls)], n=1, cutoff=0.8)

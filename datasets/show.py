@@ -7,22 +7,30 @@ import pandas as pd
 
 from datasets import skew
 from datasets.base import Dataset
-from datasets.partitions import Partition, Shift
+from datasets.partitions import Drawn, Partition
 
 
-def tables(partition: Partition, dataset: Dataset, num_clients: int, seed: int) -> dict[str, pd.DataFrame]:
-    """How a partition deals a dataset: "training", and "testing" where clients have test data of their own -> `count_labels`.
+def draw(partition: Partition, dataset: Dataset, num_clients: int, seed: int) -> Drawn:
+    """How a partition deals a dataset; where clients have test data of their own, indices count through the training and then
+    the test examples.
 
     Raises:
         ValueError: the dataset cannot be dealt this way.
     """
-    labels, num_classes = dataset.train.labels, dataset.num_classes
-    if not isinstance(partition, Shift):
-        dealt = partition.split(labels, num_clients, num_classes, seed, groups=dataset.train.groups)
-        return {"training": count_table(dealt, labels, dataset.classes)}
-    tested = dataset.test.labels
+    labels, tested = dataset.train.labels, dataset.test.labels
+    if not partition.has_own_tests:
+        return partition.draw(labels, num_clients, dataset.num_classes, seed, groups=dataset.train.groups)
     labels = np.concatenate([labels, tested])
-    drawn = partition.draw(labels, num_clients, num_classes, seed, num_test=len(tested))
+    return partition.draw(labels, num_clients, dataset.num_classes, seed, num_test=len(tested))
+
+
+def tables(partition: Partition, dataset: Dataset, num_clients: int, seed: int) -> dict[str, pd.DataFrame]:
+    """The examples that clients have: "training", and "testing" where they have test data of their own -> `count_labels`;
+    arguments and errors as of `draw`."""
+    drawn = draw(partition, dataset, num_clients, seed)
+    if drawn.test_indices is None:
+        return {"training": count_table(drawn.indices, dataset.train.labels, dataset.classes)}
+    labels = np.concatenate([dataset.train.labels, dataset.test.labels])
 
     def count(indices: list[np.ndarray]) -> pd.DataFrame:
         named = [partition.client_labels(labels[own], client, num_clients) for client, own in enumerate(indices)]

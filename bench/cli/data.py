@@ -57,18 +57,24 @@ def show(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     image_size: SizeOption = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw it, to a .png, .svg or .pdf file.")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Also write who has which examples, to a .json or .npz file (see --partition file:)."),
+    ] = None,
     data_dir: given.DataOption = None,
 ) -> None:
     """Print how many examples of each class each client gets, for training and, where it has its own, for testing, and how
     skewed that is."""
     import datasets
-    from datasets import partitions
+    from datasets import partition_files, partitions
     from datasets import show as pictures
 
     with explained():
+        if save:
+            partition_files.check_suffix(save)
         dealt = partitions.parse(partition)
         images = datasets.load(dataset, data_dir, image_size=_size(image_size))
-        if clients is None and partition in partitions.WITH_CLIENTS:
+        if clients is None and partitions.counts_clients(partition):
             clients = partitions.usual_clients(partition, images.num_writers)
         clients = clients or 40
         parts = pictures.tables(dealt, images, clients, seed)
@@ -77,6 +83,15 @@ def show(
             typer.echo(f"{name}:\n{shown}\n" if len(parts) > 1 else shown)
         if isinstance(dealt, partitions.Shift) and (groups := dealt.describe_groups(clients)):
             typer.echo(groups)
+        if isinstance(dealt, partition_files.FilePartition):
+            if unused := dealt.describe_unused(len(images.train.labels), len(images.test.labels)):
+                typer.echo(unused)
+        if save:
+            drawn = pictures.draw(dealt, images, clients, seed)
+            partition_files.write(save, partition_files.Content(drawn.indices, drawn.test_indices, dealt.has_own_tests))
+            if lost := _not_in_a_file(dealt):
+                say(f"{lost}, which {save} does not hold: it says who has which examples, and nothing else.")
+            say(f"Saved: {save}")
         if plot:
             title = f"{dataset}, {dealt.name}, {clients} clients, seed {seed}"
             pictures.draw_bubbles(parts["training"], plot, title, parts.get("testing"))
@@ -110,6 +125,17 @@ def elbow(
         for number, loss in enumerate(curve, start=1):
             typer.echo(f"{number:<3} {loss:.4f}{'  <- elbow' * (number == best)}")
         typer.echo(f"K = {best}: the largest distance below the line between both ends, each axis from 0 to 1.")
+
+
+def _not_in_a_file(partition) -> str:
+    """What a partition does to examples beside dealing them; "" for nothing."""
+    from datasets.partitions import ConceptShift, FeatureShift
+
+    if partition.noise:
+        return f"{partition.name} adds noise to images"
+    if isinstance(partition, FeatureShift):
+        return f"{partition.name} rotates images"
+    return f"{partition.name} renames labels" if isinstance(partition, ConceptShift) else ""
 
 
 def _size(text: str | None):

@@ -27,6 +27,7 @@ def listing(what: str) -> list[tuple[str, str]]:
     from bench import models
     from bench.experiments import grid_files
     from datasets import partitions
+    from datasets.info import OF_USERS
 
     match what:
         case "grids":
@@ -35,8 +36,7 @@ def listing(what: str) -> list[tuple[str, str]]:
             return [(name, algorithms.describe(name)) for name in sorted(algorithms.REGISTRY)]
         case "datasets":
             known = [(name, info.description) for name, info in datasets.INFO.items()]
-            own = "Your own images: PATH/{train,test}/<class>/*; image_size resizes them"
-            return [*known, ("imagefolder:PATH", own)]
+            return [*known, *OF_USERS.items()]
         case "models":
             aliases = [(alias, f"Another name of {name}.") for alias, name in models.REGISTRY.aliases.items()]
             return [*((name, models.describe(name)) for name in sorted(models.REGISTRY)), *aliases]

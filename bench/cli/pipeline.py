@@ -53,6 +53,7 @@ def run_experiment(
             _searches(selection, spec)  # for its mistakes
         images = locate(spec, selection.selected, options.data_dir)
         selection = fit_to_images(selection, spec, images)
+        _prepare_data_of_users(selection.selected, spec, options, store, dry_run)
         if spec.tuning and (searches := _searches(selection, spec)):
             _check_models(without_searches(selection, spec, searches))
             if dry_run:
@@ -70,6 +71,32 @@ def run_experiment(
         ended = _run(plan, spec, options, machines, store)
     _report(spec, store)
     _print_end(ended, plan, spec, images, store)
+
+
+def _prepare_data_of_users(
+    cells: Iterable[Cell], spec: ExperimentSpec, options: ExecutionOptions, store: Store, dry_run: bool
+) -> None:
+    """Keeps partition files in the results directory, says what they leave out, and finds runs that were stored by paths."""
+    import datasets
+    from bench.experiments import runs_of_paths
+    from datasets import partition_files, references, resized
+
+    cells = [cell for cell in cells if not cell.missing]
+    dealt = dict.fromkeys((c.dataset, c.partition, c.transform, c.image_size) for c in (cell.config for cell in cells))
+    for dataset, partition, transform, image_size in dealt:
+        if references.is_partition(partition):
+            images: datasets.Dataset = resized.load(dataset, transform, options.data_dir, image_size)
+            found = partition_files.parse(partition)
+            if unused := found.describe_unused(len(images.train.labels), len(images.test.labels)):
+                say(unused)
+            if not dry_run:
+                partition_files.keep(found, store.folder / partition_files.FOLDER)
+    if earlier := runs_of_paths.find(cells, options.data_dir, store):
+        say(
+            f"{len(earlier)} of the runs are stored under the path of their images, which have the same digest: found again."
+        )
+        if not dry_run:
+            runs_of_paths.adopt(earlier, spec.label, store)
 
 
 def _check_models(cells: Iterable[Cell]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from bench import models
 from bench.config.methods import named_models
 from datasets import DatasetInfo, partitions
+from datasets.partition_files import FilePartition
 from datasets.resized import shape_in_run
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ def _validate_partition(config: RunConfig, partition: partitions.Partition, info
         return _validate_writers(config, info)
     if isinstance(partition, partitions.Shift):
         return _validate_shift(config, partition, info)
+    if isinstance(partition, FilePartition):
+        return _validate_file(config, partition, info)
     examples, mistakes = config.train_examples or info.train_size, []
     if isinstance(partition, partitions.LabelsPerClient):
         if partition.labels_per_client > info.num_classes:
@@ -127,6 +130,8 @@ def _validate_partition(config: RunConfig, partition: partitions.Partition, info
         mistakes += partition.validate(config.clients)
     if examples is None:
         return mistakes
+    if isinstance(partition, partitions.Shards):
+        mistakes += partition.validate(config.clients, examples)
     smallest = partitions.MIN_EXAMPLES
     sized = isinstance(partition, partitions.Dirichlet | partitions.Quantity | partitions.Region)
     if sized and config.clients * smallest > examples:
@@ -134,7 +139,7 @@ def _validate_partition(config: RunConfig, partition: partitions.Partition, info
             f"{config.partition} gives every client at least {smallest} examples, but {examples} training examples "
             f"are too few for {config.clients} clients; use fewer clients."
         )
-    if config.clients > examples:
+    if config.clients > examples and not isinstance(partition, partitions.Shards):  # these say more
         mistakes.append(
             f"clients must be at most the number of training examples ({examples}), but got {config.clients}."
         )
@@ -159,6 +164,22 @@ def _validate_shift(config: RunConfig, partition: partitions.Shift, info: Datase
     train, test = config.train_examples or info.train_size or 0, config.test_examples or info.test_size or 0
     found = (partition.empty_client(sizes, train + test) for sizes in shift_sizes(config, partition, info))
     return [mistake for mistake in found if mistake][:1]
+
+
+def _validate_file(config: RunConfig, partition: FilePartition, info: DatasetInfo) -> list[str]:
+    """Why a partition file does not fit the dataset."""
+    try:
+        counted = {"train_examples": info.train_size} | (
+            {"test_examples": info.test_size} if partition.has_own_tests else {}
+        )
+        mistakes = partition.validate(config.clients, info.train_size, info.test_size)
+    except ValueError as error:  # its content is not known
+        return [str(error)]
+    return mistakes + [
+        f"{key} must be left out: the indices of the partition {partition.label} count through all examples, but got {value}."
+        for key, size in counted.items()
+        if (value := getattr(config, key)) not in (None, size)
+    ]
 
 
 def _validate_writers(config: RunConfig, info: DatasetInfo) -> list[str]:

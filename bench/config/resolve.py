@@ -17,7 +17,8 @@ from bench.config.methods import build, describe_method, is_method, options_of, 
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig, unknown_setting
 from bench.errors import ConfigError, sentences, unknown
 from bench.results.left_out import spell_out
-from datasets import DatasetInfo, partitions, transforms
+from datasets import DatasetInfo, own_data, partitions, references, transforms
+from datasets.info import OF_USERS
 
 DEFAULT_LOCAL_EPOCHS = 10
 
@@ -75,7 +76,7 @@ def _with_clients(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo]) -> 
     """The settings with as many clients as the partition usually has, if it says so and they leave that open."""
     settings, dataset = dict(flat), flat.get("dataset")
     info = facts.get(dataset) if isinstance(dataset, str) else None
-    if settings.get("partition") in partitions.WITH_CLIENTS and settings.get("clients") is None:
+    if partitions.counts_clients(settings.get("partition")) and settings.get("clients") is None:
         settings.pop("clients", None)
         if usual := partitions.usual_clients(settings["partition"], info.num_writers if info else None):
             settings["clients"] = usual
@@ -191,11 +192,16 @@ def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int
     versions = {"transform": transforms.VERSION}
     named = {key: value for key, value in settings.items() if isinstance(value, str)}  # `RunConfig` tells of the others
     dataset, partition, model = (named.get(key) for key in ("dataset", "partition", "model"))
-    if dataset in datasets.INFO:
+    if references.is_dataset(dataset):
+        try:
+            settings["dataset"] = own_data.canonical(str(dataset))
+        except (datasets.DataError, ValueError) as error:
+            mistakes.append(str(error))
+    elif dataset in datasets.INFO:
         model = settings.setdefault("model", datasets.INFO[dataset].model)
-    elif "dataset" in settings and not (dataset or "").startswith("imagefolder:"):
+    elif "dataset" in settings:
         if dataset is not None:
-            mistakes.append(unknown("dataset", dataset, [*datasets.INFO, "imagefolder:PATH"]))
+            mistakes.append(unknown("dataset", dataset, [*datasets.INFO, *OF_USERS]))
         settings.setdefault("model", "mlp")  # not a second mistake
     if partition is not None:
         try:

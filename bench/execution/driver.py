@@ -21,7 +21,7 @@ from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.provenance import commit
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
-from datasets import resized
+from datasets import own_data, resized
 
 
 def run_plan(
@@ -99,7 +99,7 @@ def run_configs(
 def inputs_of(config: RunConfig, data_dir: Path | None) -> Inputs:
     """What this process has of a run, whose images have been found."""
     images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
-    return Inputs(code_version(config), images.digest)
+    return Inputs(code_version(config), images.digest, own_data.of_config(config))
 
 
 def failures(grid: GridSpec, plan: Plan, store: Store) -> list[str]:

@@ -17,6 +17,7 @@ from bench.execution.resources import Resources
 from bench.files import write_file
 from bench.results.json_files import Damaged, parse, read_bytes
 from bench.results.shapes import is_integer, is_number, mismatch
+from datasets.own_data import DataOfUser
 
 MEMORY_SHARE = 0.85  # of a GPU's memory that trials get; fragments and libraries need the rest
 BUSY_SHARE = 0.95  # of a GPU's time: more trials than that would only wait for each other
@@ -211,12 +212,19 @@ def shortened(config: RunConfig) -> RunConfig:
     return config.model_copy(update=changes)
 
 
-def measure(config: RunConfig, data_dir: Path | None, block: int | None = None, engine: str = "auto") -> Profile:
+def measure(
+    config: RunConfig,
+    data_dir: Path | None,
+    block: int | None = None,
+    engine: str = "auto",
+    data_of_user: DataOfUser | None = None,
+) -> Profile:
     """Trains short rounds on this process's GPU: the first loads and tunes kernels, the others are measured.
 
     Args:
         block: clients that train at once, at most; None for no bound.
         engine: as in `bench.execution.job.Job`.
+        data_of_user: as `own_data` in `bench.execution.job.Inputs`; None if this process knows it.
 
     Raises:
         RuntimeError: if `nvidia-smi` does not tell how busy the GPU is.
@@ -226,9 +234,12 @@ def measure(config: RunConfig, data_dir: Path | None, block: int | None = None, 
     from bench.execution.worker import make_deterministic
     from bench.profiling import GpuUse
     from bench.simulation.run import Run
+    from datasets import own_data
     from datasets import resized as images
 
     make_deterministic()
+    if data_of_user:
+        own_data.remember(data_of_user, config.dataset)
     dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)
     run = Run(shortened(config), dataset, device="cuda", engine=engine, block=block, data_dir=data_dir)
     before, total = torch.cuda.mem_get_info()

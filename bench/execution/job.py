@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from bench.config.schema import RunConfig
 from bench.simulation.retention import StateRetention
+from datasets.own_data import DataOfUser
 
 BASE_PREFIX = "lent-"  # begins the names of folders of finished runs in a storage, from whose last states others start
 
@@ -15,10 +16,12 @@ class Inputs:
     Attributes:
         code: `bench.execution.code_version.code_version` of the run.
         images: digest of the dataset.
+        own_data: what another process needs to know of data of users, which it need not have.
     """
 
     code: str = ""
     images: str = ""
+    own_data: DataOfUser = DataOfUser()
 
 
 @dataclass(frozen=True)

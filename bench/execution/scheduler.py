@@ -269,7 +269,8 @@ def make_allocator(
         measure: Any = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(gpu_sharing.measure)
         others = fleet.selector()
         try:
-            return ray.get(measure.options(label_selector=others).remote(job.config, data_dir, block, job.engine))
+            given = (job.config, data_dir, block, job.engine, job.inputs.own_data)
+            return ray.get(measure.options(label_selector=others).remote(*given))
         except ray.exceptions.RayError as error:
             raise gpu_sharing.Unprofiled(reason_of(str(error))) from error
 

@@ -23,7 +23,7 @@ from bench.results.checkpoints import Checkpoints, UnusableCheckpoint
 from bench.results.records import RoundRow
 from bench.simulation.retention import FINAL
 from bench.simulation.run import Run
-from datasets import DataError, resized
+from datasets import DataError, own_data, resized
 
 NO_GPU = "Ray has given a run a GPU there, but torch sees none"
 REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are sent together
@@ -155,6 +155,7 @@ class Worker:
         require_shared(job.marker)
         if self._device == "cuda" and not torch.cuda.is_available():
             raise UnfitMachine(NO_GPU)
+        own_data.remember(job.inputs.own_data, config.dataset)
         dataset = resized.load(config.dataset, config.transform, self._data_dir, config.image_size)
         _require_same(job.inputs, Inputs(code_version(config), dataset.digest), config.dataset)
         run = Run(
@@ -217,6 +218,7 @@ def inspect_machine(runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | N
         return NO_GPU
     try:
         for config, inputs in runs:
+            own_data.remember(inputs.own_data, config.dataset)
             dataset = resized.load(config.dataset, config.transform, data_dir, config.image_size)
             _require_same(inputs, Inputs(code_version(config), dataset.digest), config.dataset)
     except (UnfitMachine, DataError) as error:

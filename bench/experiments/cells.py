@@ -13,6 +13,7 @@ from bench.experiments.grid_schema import GridSpec, Layout
 from bench.experiments.labels import UNWRAPPED, value_of
 from bench.files import file_name
 from bench.results.records import ChosenParams, GridDescription, StoredCell, StoredGrid, StoredLayout, StoredMirrors
+from datasets import references
 
 
 @dataclass(frozen=True)
@@ -176,4 +177,7 @@ def cell_key(layout: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
 
 def budget_label(budget: str, overrides: Mapping[str, Any]) -> str:
     """A budget's name in the store and in reports: "small", or "small+rounds=3" with what was overridden."""
-    return file_name("".join([budget, *(f"+{key}={value}" for key, value in sorted(overrides.items()))]))
+    named = {
+        key: references.in_file_names(value) if isinstance(value, str) else value for key, value in overrides.items()
+    }
+    return file_name("".join([budget, *(f"+{key}={value}" for key, value in sorted(named.items()))]))

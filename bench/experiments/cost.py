@@ -14,6 +14,7 @@ from bench.config.compatibility import shift_sizes
 from bench.config.schema import RunConfig
 from bench.errors import ConfigError
 from datasets import Dataset, Split, partitions
+from datasets.partition_files import FilePartition
 from datasets.resized import shape_in_run
 
 
@@ -31,6 +32,8 @@ def examples_to_train(config: RunConfig) -> int:
     partition = partitions.parse(config.partition)
     if isinstance(partition, partitions.Shift) and info and (parts := shift_sizes(config, partition, info)):
         sizes = Counter(parts[0])
+    elif isinstance(partition, FilePartition):
+        sizes = Counter(map(len, partition.content.train))
     else:
         each, more = divmod(examples, config.clients)
         sizes = Counter({each: config.clients - more, each + 1: more})

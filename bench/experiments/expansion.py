@@ -21,6 +21,7 @@ from bench.experiments.cells import Cell
 from bench.experiments.grid_schema import MOST_CELLS, Budget, GridSpec, matches, require_few, without
 from bench.experiments.labels import UNWRAPPED
 from datasets import DatasetInfo, partitions
+from datasets.own_data import canonical_setting
 
 _GENERAL = (*SETTINGS, "wrapper")  # settings of every cell; all others are options of methods
 
@@ -57,6 +58,8 @@ class Refused:
         value = self.settings.get(key)
         if isinstance(value, Mapping):
             return value.get("name")
+        if key == "dataset":
+            return canonical_setting(key, value)
         read = {"model": models.canonical, "partition": lambda text: partitions.parse(text).name}.get(key)
         try:
             return read(value) if read and isinstance(value, str) else value
@@ -208,7 +211,7 @@ def _cell(
     counterpart = grid.mirrors.variant_of(settings) if grid.mirrors else None
     resolved = trained.algorithm | config.algorithm
     return Cell(
-        dataset,
+        dataset if is_missing else config.dataset,
         {key: resolved.get(key, getattr(trained, key, None)) for key in choice},
         config,
         run_id(config),

@@ -13,6 +13,8 @@ from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, M
 from bench.experiments.labels import ABSENT
 from bench.experiments.names_schema import Printed
 from bench.files import file_name
+from datasets import references
+from datasets.own_data import canonical_setting
 
 
 def load_grid(name: str) -> GridSpec:
@@ -35,8 +37,9 @@ def load_grid(name: str) -> GridSpec:
 def single(settings: Mapping[str, Any], seeds: list[int], overrides: Mapping[str, Any] | None = None) -> GridSpec:
     """A grid of one setting: algorithm, dataset and partition as on the command line. Where `overrides` name a wrapper or a
     base, the table shows it: the method is another one."""
-    axes = {key: [settings[key]] for key in ("dataset", "partition", "algorithm")}
-    name = "-".join(str(settings[key]) for key in ("algorithm", "dataset", "partition"))
+    named = {key: canonical_setting(key, settings[key]) for key in ("dataset", "partition", "algorithm")}
+    axes = {key: [value] for key, value in named.items()}
+    name = "-".join(references.in_file_names(str(named[key])) for key in ("algorithm", "dataset", "partition"))
     content: dict[str, Any] = {"title": name, "axes": axes | {"seed": seeds}}
     if nested := {key: [value] for key, value in (overrides or {}).items() if key in ("wrapper", "base")}:
         content["axes"] |= nested

@@ -23,7 +23,7 @@ from bench.participation import cohort_size
 from bench.results.ids import versioned
 from bench.results.metrics import METRICS, unknown_metric
 from datasets import DatasetInfo
-from datasets.partitions import WITH_CLIENTS, Natural, parse, usual_clients
+from datasets.partitions import Natural, counts_clients, parse, usual_clients
 from reports.published.lookup import models_of, papers
 from reports.published.tolerances import RULES
 
@@ -152,26 +152,26 @@ class Budget(Part):
             cell: the settings that the cell would have without a budget: with the conditions of its grid.
         """
         partition = str(cell.get("partition"))
-        counts_clients, natural = partition in WITH_CLIENTS, partition == Natural.pattern
-        is_shift = counts_clients and not natural  # of fewer images, most clients would have none
-        left = ["clients"] if counts_clients else []
+        of_partition, natural = counts_clients(partition), partition == Natural.pattern
+        is_fixed = of_partition and not natural  # of fewer images, most clients of a shift would have none
+        left = ["clients"] if of_partition else []
         # A validation run reads no test example.
-        left += ["test_examples"] if flat.get("split") == "validation" or is_shift else []
-        settings = without(self.settings, left + (["train_examples"] if is_shift else []))
+        left += ["test_examples"] if flat.get("split") == "validation" or is_fixed else []
+        settings = without(self.settings, left + (["train_examples"] if is_fixed else []))
         flat |= without(settings, fixed)
         changes: dict[str, Any] = {}
         for condition in self.conditions:
             if matches(condition.when, flat):
                 changes |= condition.set
                 flat |= without(condition.set, fixed)
-        of_data = {"clients": None} if counts_clients and cell.get("clients") is None else {}
+        of_data = {"clients": None} if of_partition and cell.get("clients") is None else {}
         clients = _clients({**flat, "partition": partition, **of_data}, info)
-        if clients is not None and not counts_clients and self.min_clients:
+        if clients is not None and not of_partition and self.min_clients:
             if "clients" in axes or "clients" not in fixed:
                 wanted = clients if "clients" in axes else 0
                 flat["clients"] = clients = max(self.min_clients, info.num_classes if info else 0, wanted)
         own = dict(settings)
-        if clients is not None and self.train_examples_per_client and not is_shift:
+        if clients is not None and self.train_examples_per_client and not is_fixed:
             own["train_examples"] = self.train_examples_per_client * clients
         own |= changes
         for key, size in (("train_examples", "train_size"), ("test_examples", "test_size")):
@@ -553,7 +553,7 @@ def _setting(flat: Mapping[str, Any], name: str) -> Any:
 def _clients(flat: Mapping[str, Any], info: DatasetInfo | None) -> int | None:
     """The number of clients of a cell; None where that is known to the data alone, or no number, which `resolve` refuses."""
     clients, partition = _setting(flat, "clients"), flat.get("partition")
-    if partition in WITH_CLIENTS and flat.get("clients") is None:
+    if counts_clients(partition) and flat.get("clients") is None:
         clients = usual_clients(str(partition), info.num_writers if info else None)
     return clients if isinstance(clients, int) else None
 

@@ -20,6 +20,8 @@ from bench.results.ids import unversioned
 from bench.results.json_files import Damaged
 from bench.results.records import RunRecord, StoredCell, StoredGrid
 from bench.results.store import Store, require_files
+from datasets import references
+from datasets.partition_files import FOLDER, keep, parse
 
 _FINISHED = ("done", "diverged")
 
@@ -75,11 +77,22 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
     for name in there.grids():
         if theirs := there.grid(name):
             _merge_grid(name, theirs, here, {*own, *merged.taken}, merged, dry_run)
+    if not dry_run:
+        _take_partitions(there, here)
     for name in there.searches():  # what they have proposed; the runs say what that has reached
         search = there.search(name)
         if search and not here.search(name) and not dry_run:
             here.write_search(name, search)
     return merged
+
+
+def _take_partitions(there: Store, here: Store) -> None:
+    """Copies partition files, each of which is checked first; `there.damaged` names those that are none."""
+    for path in sorted((there.folder / FOLDER).glob("[!.]*.npz")):
+        try:
+            keep(parse(f"{references.PARTITION}:{path}"), here.folder / FOLDER)
+        except ValueError as error:
+            there.damaged[path] = str(error).removeprefix(str(path)).strip(" .")
 
 
 def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged: Merged, dry_run: bool) -> None:

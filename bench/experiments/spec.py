@@ -10,6 +10,7 @@ from bench.errors import ConfigError, unknown
 from bench.experiments import cells as grid_cells
 from bench.experiments.grid_schema import GridSpec
 from bench.simulation.retention import Final
+from datasets.own_data import canonical_setting
 
 VALIDATION = "validation"
 SEARCHERS = ("grid", "random", "optuna")
@@ -109,6 +110,13 @@ class ExperimentSpec:
     seeds: list[int] | None = None
     substitutes: Mapping[str, str] = field(default_factory=dict)
     tuning: TuningOptions | None = None
+
+    def __post_init__(self) -> None:
+        # Neither a stored grid nor the name of a file has the path of a user's data.
+        overrides = {key: canonical_setting(key, value) for key, value in self.overrides.items()}
+        only = {key: [canonical_setting(key, value) for value in values] for key, values in self.only.items()}
+        object.__setattr__(self, "overrides", overrides)
+        object.__setattr__(self, "only", only)
 
     @property
     def budget_label(self) -> str:

@@ -6,12 +6,17 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
+from datasets import references
+
+_OF_USERS = ("dataset", "partition")  # settings that may be data of users
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
 def hash_of(config: Mapping[str, Any]) -> str:
-    """The id of the run of a canonical config: 16 hex digits, whatever the order of the keys."""
-    return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()[:16]
+    """The id of the run of a canonical config: 16 hex digits, whatever the order of the keys, and whatever users call their
+    data (see `datasets.references`)."""
+    counted = {key: references.hashed(value) if key in _OF_USERS else value for key, value in config.items()}
+    return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def is_run_id(name: object) -> TypeGuard[str]:

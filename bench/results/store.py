@@ -12,6 +12,7 @@
     searches/                     searches of hyper-parameters (see `bench.tuning.study`)
     repeating/<id>/               a finished run that is being repeated
     superseded/<name>-<n>         earlier results of a repeated run, and damaged files
+    partitions/<name>@<digest>.npz   partition files of users that runs were dealt by (see `datasets.partition_files`)
     tracking/                     files of a tracking service, if runs were tracked (see `bench.execution.tracking`)
     importing/<id>/               a run that is being copied from another results directory
     ray.log                       what Ray had to say of processes that died
@@ -56,7 +57,7 @@ T = TypeVar("T")
 RAY_LOG = "ray.log"
 MACHINE = "machine"
 _PARTS = ("grids", "runs", "reports")
-_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing")
+_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "partitions")
 _LARGEST_MARK = 16 * 2**20  # bytes: a million runs
 _PATIENCE = 2.0  # seconds for which a driver waits for those who ask whether one is at work
 UNFINISHED = ("failed", "stopped")  # status of runs that continue from their checkpoint when they are requested again
@@ -313,6 +314,26 @@ class Store:
         copy.mkdir(parents=True)
         for path in files:
             _copy_synced(path, copy / path.name)
+        self.set_aside(self.run_folder(run_id))
+        os.replace(copy, self.run_folder(run_id))
+
+    def adopt_as(self, run_id: str, config: Config, earlier: str) -> None:
+        """Copies a finished run of this directory under the id of a config that says the same in another way. What the folder
+        of that id held goes to `superseded`.
+
+        Raises:
+            Damaged: as `adopt`.
+        """
+        files = require_files(self.run_folder(earlier))
+        record = dict[str, Any](self.record(earlier) or {})
+        copy = self.folder / "importing" / run_id
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir(parents=True)
+        for path in files:
+            _copy_synced(path, copy / path.name)
+        rounds = (copy / "rounds.jsonl").read_bytes()
+        write_file(copy / "config.json", _json(config))
+        write_file(copy / "record.json", seal(_json(record | {"id": run_id}), rounds))
         self.set_aside(self.run_folder(run_id))
         os.replace(copy, self.run_folder(run_id))
 

@@ -53,6 +53,7 @@ def build_task(
         partitions.parse(config.partition).noise,
         device,
         division.test_clients,
+        division.scores_together,
     )
     model_class = models.load(config.model)
     widened = {"width": config.model_width} if "width" in {field.name for field in fields(model_class)} else {}

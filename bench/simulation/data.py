@@ -7,6 +7,7 @@ import numpy as np
 from bench.seeding import seed_for
 from bench.simulation.validation_split import hold_out, set_aside
 from datasets import partitions
+from datasets.partition_files import FilePartition
 
 
 class Division(NamedTuple):
@@ -17,6 +18,7 @@ class Division(NamedTuple):
         clients: rows of each client.
         test_images, test_labels: on which models are evaluated: test examples, or what clients have set aside.
         test_clients: rows of these on which each client tests; None if clients have no test data of their own.
+        scores_together: whether models are scored on the test examples of all clients together as well.
     """
 
     images: np.ndarray
@@ -25,6 +27,7 @@ class Division(NamedTuple):
     test_images: np.ndarray
     test_labels: np.ndarray
     test_clients: list[np.ndarray] | None = None
+    scores_together: bool = False
 
 
 def divide(config: Any, dataset: Any) -> Division:
@@ -34,7 +37,7 @@ def divide(config: Any, dataset: Any) -> Division:
         ValueError: if the partition cannot be drawn, or clients have too few examples for a validation part.
     """
     partition = partitions.parse(config.partition)
-    if isinstance(partition, partitions.Shift):
+    if partition.has_own_tests:
         return _divide_pool(config, dataset, partition)
     images, labels, groups = _subset(dataset.train, config.train_examples, config.seed)
     clients = partition.split(
@@ -52,9 +55,9 @@ def divide(config: Any, dataset: Any) -> Division:
     return Division(images, labels, kept, images[held_out], labels[held_out])
 
 
-def _divide_pool(config: Any, dataset: Any, partition: partitions.Shift) -> Division:
-    """The same where training and test examples are dealt together: clients get test examples of their own, or keep what they
-    have set aside in place of these. Images are turned, and labels renamed, as each client knows them."""
+def _divide_pool(config: Any, dataset: Any, partition: partitions.Shift | FilePartition) -> Division:
+    """The same where clients have test examples of their own, or keep what they have set aside in place of these. Images are
+    turned, and labels renamed, as each client of a shift knows them."""
     train = take_subset(dataset.train, config.train_examples, config.seed)
     test = take_subset(dataset.test, config.test_examples, config.seed)
     labels = np.concatenate([train[1], test[1]])
@@ -73,7 +76,7 @@ def _divide_pool(config: Any, dataset: Any, partition: partitions.Shift) -> Divi
         ends = np.cumsum([len(own) for own in rows])
         return np.concatenate(images), np.concatenate(named), np.split(np.arange(ends[-1]), ends[:-1])
 
-    return Division(*gather(clients), *gather(tested))
+    return Division(*gather(clients), *gather(tested), scores_together=not isinstance(partition, partitions.Shift))
 
 
 def _rows_of(first: np.ndarray, second: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -34,8 +34,10 @@ def evaluate(task, deployed: Deployed) -> dict[str, float]:
         For one model per client: "global_accuracy", each model on the whole test set, mean over clients; and
         "local_accuracy", per-class test accuracies weighted by the client's training label shares, mean over clients.
         Instead of these, where clients have test data of their own: "own_accuracy" and "loss" of each client's model,
-        shared or not, on these, means over clients. The whole test set would say nothing else of a shared model, as each
-        client has about as many examples in it; and a client's own model is not made for the data of others.
+        shared or not, on these, means over clients. For shifts that is all: the whole test set would say nothing else of a
+        shared model, as each client has about as many examples in it; and a client's own model is not made for the data of
+        others. Where test data are scored together as well (`Federation.scores_together`), also "accuracy" of a shared model
+        or "global_accuracy" of one model per client, on the test data of all clients together.
     """
     return measure(task, deployed).scores
 
@@ -45,11 +47,22 @@ def measure(task, deployed: Deployed) -> Evaluation:
     everyone = torch.arange(task.population)
     if task.federation.test_clients is not None:
         own, losses = evaluate_own(task, deployed, everyone)
-        return Evaluation({"own_accuracy": own.mean().item(), "loss": losses.mean().item()}, own.tolist())
+        scores = {"own_accuracy": own.mean().item(), "loss": losses.mean().item()}
+        return Evaluation(_score_together(task, deployed) | scores, own.tolist())
     if not deployed.per_client:
         return Evaluation(_evaluate_shared(task, deployed))
     overall, own = evaluate_clients(task, deployed, everyone)
     return Evaluation({"global_accuracy": overall.mean().item(), "local_accuracy": own.mean().item()})
+
+
+def _score_together(task, deployed: Deployed) -> dict[str, float]:
+    """The accuracy on the test data of all clients together, if that is wanted."""
+    if not task.federation.scores_together:
+        return {}
+    if deployed.per_client:
+        overall, _ = evaluate_clients(task, deployed, torch.arange(task.population))
+        return {"global_accuracy": overall.mean().item()}
+    return {"accuracy": _evaluate_shared(task, deployed)["accuracy"]}
 
 
 def evaluate_own(task, deployed: Deployed, ids: Tensor) -> tuple[Tensor, Tensor]:

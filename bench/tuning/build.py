@@ -79,7 +79,7 @@ def on_validation(config: RunConfig, share: float, seed: int | None = None) -> R
 
 def _has_own_tests(config: RunConfig) -> bool:
     """Whether clients have test data of their own."""
-    return isinstance(partitions.parse(config.partition), partitions.Shift)
+    return partitions.parse(config.partition).has_own_tests
 
 
 def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str], sets: Sequence[Tuning]) -> Space:
@@ -204,7 +204,9 @@ def _values(parameter: Parameter, searcher: str) -> list[Any]:
 def _reported(config: RunConfig, method: Algorithm) -> list[str]:
     """The metrics that a run reports, by the first of which it is usually judged."""
     if _has_own_tests(config):
-        return ["own_accuracy"]
+        if isinstance(partitions.parse(config.partition), partitions.Shift):
+            return ["own_accuracy"]
+        return ["own_accuracy", "global_accuracy" if method.personal else "accuracy"]
     return ["local_accuracy", "global_accuracy"] if method.personal else ["accuracy"]
 
 

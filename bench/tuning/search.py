@@ -10,6 +10,7 @@ from bench.config.resolve import with_options
 from bench.config.schema import RunConfig, run_id
 from bench.files import file_name
 from bench.results.left_out import spell_out
+from datasets import references
 from search_spaces import Space
 
 REDUCTION = 3  # one configuration of three continues after a rung, and the next rung is at three times as many rounds
@@ -71,7 +72,8 @@ class Search:
     def name(self) -> str:
         """Name of its files. Searches whose numbers are not comparable have different names; more samples continue a search."""
         config = self.template
-        parts = [config.algorithm["name"], config.dataset, config.partition, run_id(self._key())[:8]]
+        data = [references.in_file_names(text) for text in (config.dataset, config.partition)]
+        parts = [config.algorithm["name"], *data, run_id(self._key())[:8]]
         return file_name("-".join(parts))
 
     def runs(self, params: Mapping[str, Any]) -> dict[str, RunConfig]:

@@ -25,13 +25,15 @@ def find(dataset: str, folder: Path, channels: int) -> Source | None:
         raise DataError(
             f"{folder} has a folder train but no folder test; image folders need both, each with its classes."
         )
-    classes, test_classes = _classes(folder / "train"), _classes(folder / "test")
+    classes, test_classes = list_classes(folder / "train"), list_classes(folder / "test")
     if odd := sorted(set(classes) ^ set(test_classes)):
         raise DataError(
             f"{folder}/train and {folder}/test must have the same classes, but {odd[0]!r} is only in "
             f"{'train' if odd[0] in classes else 'test'}; add or remove its folder."
         )
-    return source(dataset, folder, _listing(folder / "train", classes), _listing(folder / "test", classes), channels)
+    return source(
+        dataset, folder, list_images_of(folder / "train", classes), list_images_of(folder / "test", classes), channels
+    )
 
 
 def source(
@@ -53,14 +55,16 @@ def source(
     return Source("image folders", folder, tuple(_flat(train) + _flat(test)), decode)
 
 
-def _classes(folder: Path) -> list[str]:
+def list_classes(folder: Path) -> list[str]:
+    """Names of the sub-folders, in natural order."""
     names = [entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."]
     if not names:
         raise DataError(f"{folder} has no folder per class; image folders are {{train,test}}/<class>/<image>.")
     return sorted(names, key=natural_order)
 
 
-def _listing(folder: Path, classes: list[str]) -> dict[str, list[str]]:
+def list_images_of(folder: Path, classes: list[str]) -> dict[str, list[str]]:
+    """Class -> paths of its images, in natural order."""
     listing = {name: list_images(str(folder / name)) for name in classes}
     for name, paths in listing.items():
         if not paths:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from bench.results.metrics import METRICS
+from datasets import references
 from reports.tables.aggregate import cell_keys, compared_keys, contest_keys
 from reports.tables.layout import Table
 from reports.tables.names import Names
@@ -132,7 +133,8 @@ def first_runs(grid: dict, records: dict, value: str | None = None) -> Iterator[
 def data_caveats(cell, names: Names) -> list[str]:
     """Deviations of a cell's data from its dataset: "on CIFAR-10", "incomplete data"."""
     on = [f"on {names.value('dataset', cell.substitute).plain}"] if cell.substitute else []
-    return on + ["incomplete data"] * bool(cell.data_note)
+    is_incomplete = cell.data_note and not references.is_dataset(cell.substitute or cell.dataset)
+    return on + ["incomplete data"] * bool(is_incomplete)
 
 
 def done_runs(cell, records: dict) -> list[str]:

@@ -11,6 +11,7 @@ import algorithms
 from bench.experiments.labels import UNWRAPPED, number
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS
+from datasets import references
 from datasets.info import folder_of
 from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
@@ -120,7 +121,11 @@ def _data(cells: pd.DataFrame, names: Names) -> Iterable[str]:
     partial = cells[cells["data_note"] != ""]
     partial = partial.assign(images=partial["substitute"].where(partial["substitute"] != "", partial["dataset"]))
     for dataset, note in partial[["images", "data_note"]].drop_duplicates().to_numpy():
-        yield f"{names.value('dataset', dataset).plain} was incomplete ({note}): these cells have no published counterpart."
+        name = names.value("dataset", dataset).plain
+        if references.is_dataset(dataset):  # there is no complete one: the note says how it was split
+            yield f"{name}: {note}."
+        else:
+            yield f"{name} was incomplete ({note}): these cells have no published counterpart."
 
 
 def _unfinished(cells: pd.DataFrame) -> Iterable[str]:

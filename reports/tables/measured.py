@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from datasets import references
 from reports.tables import versions
 from reports.tables.aggregate import cell_keys, collect_runs, current_cells, row_keys, summarise
 from reports.tables.footnotes import about_runs, published_beside, without_paths
@@ -159,7 +160,8 @@ def _incomplete(runs: pd.DataFrame, names: Names) -> Iterator[str]:
     """How datasets differ from the complete ones."""
     known = runs[runs["data_note"] != ""]
     for dataset, note in known[["dataset", "data_note"]].drop_duplicates().to_numpy():
-        yield f"Incomplete data: {names.value('dataset', dataset).plain}: {note}."
+        what = "" if references.is_dataset(dataset) else "Incomplete data: "
+        yield f"{what}{names.value('dataset', dataset).plain}: {note}."
 
 
 def _smallest(cells: pd.DataFrame, rivals: list[str]) -> pd.Series:

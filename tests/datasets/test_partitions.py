@@ -207,6 +207,7 @@ partition_names = st.one_of(
     st.integers(1, 5).map("label-{}".format),
     st.sampled_from(["dir-0.3", "dir-1", "dir-10", "iid", "quantity-1", "quantity-5", "noise-0.1", "region-2-1"]),
     st.sampled_from(["dirichlet-equal-0.01", "dirichlet-equal-1"]),
+    st.integers(1, 6).map("shards-{}".format),
 )
 
 
@@ -227,6 +228,14 @@ def test_every_index_goes_to_exactly_one_client_and_counts_are_kept(name, class_
     assert all(np.array_equal(a, b) for a, b in zip(indices, again, strict=True))
     if name.startswith("label"):
         assert all(len(np.unique(labels[client])) <= int(name[6:]) for client in indices)
+    if name.startswith("shards"):
+        shards = np.array_split(np.argsort(labels, kind="stable"), num_clients * int(name[7:]))
+        held = {tuple(shard.tolist()) for shard in shards}
+        starts = {shard[0] for shard in held}
+        for own in indices:  # each is a row of whole shards
+            cuts = [number for number, index in enumerate(own) if index in starts]
+            dealt = {tuple(part.tolist()) for part in np.split(own, cuts[1:])}
+            assert len(dealt) == int(name[7:]) and dealt <= held
     if name.startswith("dirichlet-equal"):
         assert max(map(len, indices)) - min(map(len, indices)) <= 1
     elif name.startswith(("dir", "region")):
@@ -234,12 +243,31 @@ def test_every_index_goes_to_exactly_one_client_and_counts_are_kept(name, class_
 
 
 @pytest.mark.parametrize(
-    "name", ["label-2", "dir-0.5", "iid", "quantity-1", "noise-0.1", "region-4-0.5", "dirichlet-equal-1"]
+    "name", ["label-2", "dir-0.5", "iid", "quantity-1", "noise-0.1", "region-4-0.5", "dirichlet-equal-1", "shards-2"]
 )
 def test_the_seed_changes_the_partition(name):
     labels = np.arange(1000) % 10
     first, second = (np.concatenate(parse(name).split(labels, 20, 10, seed)) for seed in (0, 1))
     assert not np.array_equal(first, second)
+
+
+def test_shards_by_hand():
+    """Seven examples, two clients, two shards each: sorted by label 1 4 | 0 3 | 2 6 | 5, and the seed deals the shards."""
+    labels = np.array([1, 0, 2, 1, 0, 3, 2])
+    dealt = parse("shards-2").split(labels, 2, 4, 3)
+    order = np.random.RandomState(3).permutation(4)
+    shards = [[1, 4], [0, 3], [2, 6], [5]]
+    assert [rows.tolist() for rows in dealt] == [sum((shards[k] for k in own), []) for own in (order[:2], order[2:])]
+    with pytest.raises(ValueError, match="shards-4 cuts the examples into clients times 4 = 8 shards, but there are 7"):
+        parse("shards-4").split(labels, 2, 4, 0)
+
+
+def test_two_shards_of_mnist_are_those_of_mcmahan():
+    """100 clients with 600 examples of two digits, nearly all of them: the setting of McMahan et al. 2017, Section 3."""
+    labels = np.repeat(np.arange(10), 6000)
+    clients = parse("shards-2").split(labels, 100, 10, 0)
+    assert {len(rows) for rows in clients} == {600}
+    assert {len(np.unique(labels[rows])) for rows in clients} == {1, 2}
 
 
 def test_the_global_generators_are_left_alone():
@@ -308,7 +336,9 @@ def test_every_kind_has_a_description():
         "natural",
         "region-g-b",
         "dirichlet-equal-b",
+        "shards-s",
         *shifts,
+        "file:PATH",
     ]
     assert list(KINDS) == known
     assert all(text.endswith(".") for text in KINDS.values())

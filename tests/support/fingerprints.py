@@ -19,7 +19,7 @@ from tests.support.toy import settings_for, toy, toy_method, toy_task, train
 STORED = Path(__file__).with_name("fingerprints.json")
 PARTITIONS = (
     *("label-2", "dir-0.5", "iid", "quantity-0.5", "noise-0.1", "none", "natural", "region-4-0.5"),
-    "dirichlet-equal-0.5",
+    *("dirichlet-equal-0.5", "shards-2"),
     *("label-shift", "feature-shift", "concept-shift"),
 )
 

@@ -445,6 +445,21 @@ def test_an_image_folder_is_named_after_its_last_folder(store):
         assert "Data: leaves from pickles" in text and "private" not in text
 
 
+def test_data_of_users_have_their_names_and_a_split_of_their_own_is_told(store):
+    leaves, other = (f"imagefolder:leaves?test=0.2@{digit * 16}" for digit in "ab")
+    note = "0.2 of each class, drawn by file names, are the test images"
+    for dataset in (leaves, other, f"npz:arrays@{'c' * 16}"):
+        store.add(f"{dataset} file:parts@{'d' * 16}", "fedavg", [0.5], data_note=note if "leaves" in dataset else "")
+    text = api.render(store.save(), "small_table", "paper")
+    rows = [re.sub(" +", " ", line) for line in text.splitlines() if line.startswith("| ")][1:]
+    assert rows == [
+        "| leaves?test=0.2 (1) | parts | 50.0 |",
+        "| leaves?test=0.2 (2) | parts | 50.0 |",
+        "| arrays | parts | 50.0 |",
+    ]
+    assert f"leaves?test=0.2 (1): {note}." in text and "incomplete" not in text
+
+
 def test_image_folders_of_one_name_have_rows_and_footnotes_of_their_own(store):
     spring, autumn = (f"imagefolder:/home/me/{season}/train" for season in ("spring", "autumn"))
     store.title = spring
