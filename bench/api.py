@@ -176,10 +176,10 @@ def play(
         datasets.DataError: if the dataset is not there, or damaged.
         ValueError: if the parts of the config do not fit the images.
     """
+    from bench.config.code_version import facts_of
     from bench.config.schema import run_id
     from bench.execution.worker import make_deterministic
     from bench.experiments.one_run import prepare
-    from bench.provenance import commit
     from bench.results.schema import SCHEMA
     from bench.simulation.run import Run
     from reports.exports.frames import rows_frame
@@ -195,7 +195,7 @@ def play(
             row = run.step()
             if on_round:
                 on_round({**row})
-        record = {"id": run_id(resolved), "schema": SCHEMA, **run.result(), "commit": commit()}
+        record = {"id": run_id(resolved), "schema": SCHEMA, **run.result(), **facts_of(resolved)}
     return Played(resolved, cast("RunRecord", record), rows_frame(run.rows), run)
 
 

@@ -1,14 +1,88 @@
-"""The version of the code that produces a result."""
+"""The version of the code that produces a result, as git knows it."""
 
+import functools
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any, NamedTuple
+
+_HERE = Path(__file__).resolve()
 
 
-def commit() -> str | None:
-    """The git commit of this code, with "-dirty" if it was changed; None outside a repository."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    folder = Path(__file__).parent
+def commits_of(files: Iterable[Path], folders: Iterable[Path]) -> dict[str, Any]:
+    """The commits of the files that a run used.
+
+    git is asked once per repository and process, which reads its code once, too.
+
+    Args:
+        files: of the run.
+        folders: in which files of any run lie; of these git is asked.
+
+    Returns:
+        `commit`: of this code, with "-dirty" if one of the files in its repository is changed or not committed; None outside
+        a repository, and without git. `commits`: name of the folder of each other repository with files of the run -> its
+        commit, in the same way; missing if there is none.
+    """
+    packages = tuple(sorted({folder.resolve() for folder in folders}))
+    by_repository: dict[Path | None, list[Path]] = {_repository_of(_HERE.parent): []}
+    for file in sorted({path.resolve() for path in files}):
+        by_repository.setdefault(_repository_of(file.parent), []).append(file)
+    own, *others = (_commit(root, used, packages) for root, used in by_repository.items())
+    named: dict[str, str] = {}
+    for root, found in zip([*by_repository][1:], others, strict=True):
+        if root and found:
+            name = "".join(letter if letter.isprintable() else "?" for letter in root.name)
+            named[f"{name} {len(named) + 1}" if name in named else name or "/"] = found
+    return {"commit": own} | ({"commits": named} if named else {})
+
+
+def _commit(root: Path | None, files: list[Path], packages: tuple[Path, ...]) -> str | None:
+    found = root and _status(root, tuple(folder for folder in packages if folder.is_relative_to(root)))
+    if not found:
+        return None
+    is_dirty = any(found.changed.intersection([file, *file.parents]) for file in files)
+    return found.commit + "-dirty" * is_dirty
+
+
+class _Status(NamedTuple):
+    """What git says of a repository.
+
+    Attributes:
+        commit: that is checked out.
+        changed: files that differ from it, or are not in it; of folders that are not in it as a whole, the folder.
+    """
+
+    commit: str
+    changed: frozenset[Path]
+
+
+@functools.cache
+def _status(root: Path, folders: tuple[Path, ...]) -> _Status | None:
+    # Ignored files are named, too: a method that is not committed is not, for whatever reason.
+    options = ["--porcelain=v2", "--branch", "-z", "--untracked-files=all", "--ignored=matching", "--no-renames"]
+    written = _git(["git", "status", *options, "--", *map(str, folders)], root)
+    lines = (written or "").split("\0")
+    commits = [line.removeprefix("# branch.oid ") for line in lines if line.startswith("# branch.oid ")]
+    if not commits or commits[0].startswith("("):  # "(initial)": nothing is committed
+        return None
+    # "1 .M N... 100644 100644 100644 <hash> <hash> <path>", "u ..." with two fields more, "? <path>", "! <path>"
+    fields = {"1": 8, "u": 10, "?": 1, "!": 1}
+    names = [line.split(" ", fields[line[0]])[-1] for line in lines if line[:1] in fields]
+    return _Status(commits[0], frozenset(root / name.rstrip("/") for name in names))
+
+
+@functools.cache
+def _repository_of(folder: Path) -> Path | None:
+    """The root of the repository in which a folder lies."""
+    return next((root for root in (folder, *folder.parents) if (root / ".git").exists()), None)
+
+
+def _git(command: list[str], folder: Path) -> str | None:
+    """What git prints; None if it fails, or there is none."""
     try:
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
+        told = subprocess.run(
+            command, cwd=folder, capture_output=True, encoding="utf-8", errors="surrogateescape", check=True
+        )
+        return told.stdout
     except (OSError, subprocess.CalledProcessError):
         return None

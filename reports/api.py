@@ -131,8 +131,10 @@ def write_figures(
     from reports.figures import dispatch, lines
     from reports.tables.costs import with_reached
     from reports.tables.published_comparison import own_value
+    from reports.tables.stale_runs import with_changes
 
-    records, metric = with_reached(expanded, store.records_of(expanded), store), expanded["report"]["metric"]
+    records, metric = with_changes(expanded, store.records_of(expanded), store), expanded["report"]["metric"]
+    records = with_reached(expanded, records, store)
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
     folder = writable_folder(store.folder, to)
     paths, sentences = [], []
@@ -152,8 +154,9 @@ def build(store: "Store", expanded: dict, value: str | None = None) -> "tuple[Re
     """The report of an expanded grid of a store, and the records of its runs; value and errors as in `write`."""
     from reports.tables import measured, report
     from reports.tables.costs import with_reached
+    from reports.tables.stale_runs import with_changes
 
-    records = with_reached(expanded, store.records_of(expanded), store)
+    records = with_reached(expanded, with_changes(expanded, store.records_of(expanded), store), store)
     if what := expanded["report"].get("measured"):
         return measured.build(expanded, records, _measured(what, expanded, records, store)), records
     return report.build(expanded, records, value), records

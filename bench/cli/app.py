@@ -92,6 +92,7 @@ def run(
         str | None, typer.Option(help="Also send every round to a tracking service: wandb or mlflow.")
     ] = None,
     rerun: Annotated[bool, typer.Option("--rerun", help="Repeat finished runs; their old results are kept.")] = False,
+    keep_stale: given.KeepStaleOption = False,
     tuned: Annotated[
         str | None,
         typer.Option(
@@ -133,6 +134,8 @@ def run(
         )
         require_known("value of --engine", [engine], given.ENGINES)
         require_known("value of --record-host", [record_host], given.HOSTS)
+        if rerun and keep_stale:
+            raise ValueError("--rerun repeats all finished runs, and --keep-stale keeps some; leave one of them out.")
         require_known("value of --keep-state", [keep_state], get_args(Final))
         if track:
             tracking.check(track)
@@ -166,6 +169,7 @@ def run(
             engine=engine,
             keep=keep_state,
             rerun=rerun,
+            keep_stale=keep_stale,
             names_hosts=record_host == "name",
             track=track,
         )

@@ -71,6 +71,10 @@ EngineOption = Annotated[
         help="How a run trains its clients: loop, one after another; vectorised, many at once; auto: the faster."
     ),
 ]
+KeepStaleOption = Annotated[
+    bool,
+    typer.Option("--keep-stale", help="Use finished runs as they are, also if the code has changed since."),
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")]
 SpaceOption = Annotated[
     str, typer.Option(help="Where to search: NAME,... (see `list spaces`) or YAML files; own: the method's own space.")

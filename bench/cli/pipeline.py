@@ -196,8 +196,11 @@ def _announce(plan: Plan) -> None:
     for line in sorted({cell.missing for cell in plan.selected if cell.missing}):
         console.print(line, highlight=False)
     console.print(f"{plan.finished} finished, {len(plan.todo)} to run", highlight=False)
+    by_reason: dict[str, list[str]] = {}
     for run_id, reason in plan.reasons.items():
-        say(f"{run_id} runs again: {reason}")
+        by_reason.setdefault(reason, []).append(run_id)
+    for reason, runs in by_reason.items():
+        say(f"{runs[0] if len(runs) == 1 else f'{len(runs)} runs'} run{'s' * (len(runs) == 1)} again: {reason}")
 
 
 def _print_runs(plan: Plan, spec: ExperimentSpec) -> None:

@@ -60,6 +60,7 @@ def status(
         _say_driver(store, snapshot)
         if cells or others:
             console.print(_table(shown, cells, others, states, max(1, len(snapshot.running))))
+        _say_stale(store, cells, others, states)
         _say_running(store, snapshot, shown, others)
         if not grid:
             _say_searches(store)
@@ -190,6 +191,27 @@ def _say_running(
         state = snapshot.runs[run]
         where = f" on {state.machine}" if state.machine else ""
         say(f"{run}  {name}: round {state.rounds} of {config.get('rounds', '?')}{where}")
+
+
+def _say_stale(
+    store: Store,
+    cells: Mapping[str, list[StoredCell]],
+    others: Mapping[str, RunState],
+    states: Mapping[str, RunState],
+) -> None:
+    """A line for each set of changes of the code since which finished runs, of those that are shown, have not been repeated."""
+    from bench.config.stale import changes, stale_runs
+
+    configs: dict[str, Any] = {cell["run"]: cell["config"] for held in cells.values() for cell in held if cell["run"]}
+    configs |= {run: store.config(run) for run, state in others.items() if state.code}
+    ended = {run: states[run] for run in configs if run in states and states[run].status in ("done", "diverged")}
+    found = stale_runs({run: changes(state.code, configs[run]) for run, state in ended.items() if configs[run]}, store)
+    for changed, runs in found.items():
+        one = len(runs) == 1
+        say(
+            f"{len(runs)} finished run{'s are' if not one else ' is'} stale, because the code has changed since ({changed}); "
+            f"the same `run` without --keep-stale repeats {'it' if one else 'them'}."
+        )
 
 
 def _name_of(cell: StoredCell, grid: StoredGrid) -> str:

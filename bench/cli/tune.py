@@ -38,6 +38,7 @@ def tune(
     checkpoint_seconds: given.CheckpointOption = 60.0,
     storage: given.StorageOption = None,
     record_host: given.HostOption = "name",
+    keep_stale: given.KeepStaleOption = False,
     dry_run: given.DryRunOption = False,
 ) -> None:
     """Search hyper-parameters without the test split, then train the best ones on all data and test them."""
@@ -72,6 +73,7 @@ def tune(
             storage=None if dry_run else storage_of(storage),
             checkpoint_seconds=checkpoint_seconds,
             engine=engine,
+            keep_stale=keep_stale,
             names_hosts=record_host == "name",
         )
         run_experiment(spec, options, machines, results_dir, dry_run)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.config.code_version import code_version
 from bench.config.schema import RunConfig
-from bench.execution.code_version import code_version
 from bench.execution.job import Inputs, Job
 from bench.execution.progress import Display
 from bench.execution.resources import Machines
@@ -18,7 +18,6 @@ from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import pairs
 from bench.experiments.planning import Plan
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
-from bench.provenance import commit
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from datasets import own_data, resized
@@ -89,7 +88,6 @@ def run_configs(
             data_dir=options.data_dir,
             machines=machines,
             storage=options.storage,
-            facts={"commit": commit()},
             tracker=tracker,
             names_hosts=options.names_hosts,
         )

@@ -1,6 +1,7 @@
 """A run to train, as a worker gets it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from bench.config.schema import RunConfig
 from bench.simulation.retention import StateRetention
@@ -11,15 +12,15 @@ BASE_PREFIX = "lent-"  # begins the names of folders of finished runs in a stora
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the driver has, and a machine that trains its runs must have, too; "" for what need not be compared.
+    """What the driver has, and a machine that trains its runs must have, too; empty for what need not be compared.
 
     Attributes:
-        code: `bench.execution.code_version.code_version` of the run.
+        code: `bench.config.code_version.code_version` of the run.
         images: digest of the dataset.
         own_data: what another process needs to know of data of users, which it need not have.
     """
 
-    code: str = ""
+    code: Mapping[str, str] = field(default_factory=dict)
     images: str = ""
     own_data: DataOfUser = DataOfUser()
 
@@ -50,4 +51,4 @@ class Job:
     block: int | None = None
     base: str = ""
     marker: str = ""
-    inputs: Inputs = Inputs()
+    inputs: Inputs = field(default_factory=Inputs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from bench.config.code_version import definitions_of, facts_of
 from bench.errors import StoreError
 from bench.execution import ray_environment  # noqa: F401
 from bench.execution.cluster import Watch
@@ -47,18 +48,22 @@ class RunRecorder:
         rows: run id -> its rounds so far, of runs that have started and not ended.
     """
 
-    def __init__(self, store: Store, facts: Mapping[str, Any]):
-        """Puts the facts into every record."""
-        self._store, self._facts = store, facts
+    def __init__(self, store: Store):
+        self._store = store
         self.rows: dict[str, list[RoundRow]] = {}
         self._configs: dict[str, dict[str, Any]] = {}
+        self._code: dict[str, dict[str, Any]] = {}  # what records say of it
         self._started: dict[str, str] = {}
 
     def start(self, run_id: str, config: Mapping[str, Any]) -> None:
-        """A run begins, or begins once more; its record has the time of the first start."""
+        """A run begins, or begins once more; its record has the time of the first start. What its code is goes into the store
+        now: it may be another one when the run ends."""
         self.rows[run_id], self._configs[run_id] = [], dict(config)
         self._started.setdefault(run_id, _now())
-        self._store.start(run_id, self._configs[run_id])
+        self._code[run_id] = facts_of(config)
+        for part, digest in self._code[run_id]["code"].items():
+            self._store.write_code(digest, definitions_of(part))
+        self._store.start(run_id, self._configs[run_id], self._code[run_id]["code"])
 
     def update(self, run_id: str, start: int, rows: list[RoundRow]) -> None:
         """Replaces the rounds of a run after the first `start` ones; nothing is written yet."""
@@ -78,7 +83,7 @@ class RunRecorder:
         usual = {"id": run_id, "schema": SCHEMA, "status": "failed", "reason": "", "summary": {}}
         versions = {**result.get("versions", {}), "ray": ray.__version__}
         times = {"started": self._started.get(run_id), "finished": _now()}
-        content = {**usual, **result, "rounds": len(rows), "versions": versions, **self._facts, **times}
+        content = {**usual, **result, "rounds": len(rows), "versions": versions, **self._code.get(run_id, {}), **times}
         record = cast(RunRecord, content)  # `Store` checks records when it reads them
         own = self._store.unfinished_folder(run_id)
         elsewhere = None if folder in ("", str(own)) else Folder(folder)
@@ -102,14 +107,13 @@ class TrialRecorder(tune.Callback):
         shares: what trials of the `Tuner` get of a machine.
     """
 
-    def __init__(self, store: Store, facts: Mapping[str, Any], session: Session, names_hosts: bool = True):
+    def __init__(self, store: Store, session: Session, names_hosts: bool = True):
         """
         Args:
-            facts: go into every record.
             session: of Ray.
             names_hosts: whether a record says on which machine its run was trained.
         """
-        self.store, self.runs = store, RunRecorder(store, facts)
+        self.store, self.runs = store, RunRecorder(store)
         self.fleet, self._watch, self._names_hosts = session.fleet, session.watch, names_hosts
         self.is_interrupted = False
         self.shares: list[Resources] = []

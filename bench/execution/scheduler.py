@@ -59,13 +59,12 @@ class JobRecorder(TrialRecorder):
         self,
         store: Store,
         callback: RunCallback,
-        facts: Mapping[str, Any],
         allocator: GpuAllocator,
         session: Session,
         tracker: Tracker | None = None,
         names_hosts: bool = True,
     ):
-        super().__init__(store, facts, session, names_hosts)
+        super().__init__(store, session, names_hosts)
         self._callback, self._allocator, self._tracker = callback, allocator, tracker
         self._postponed: list[Job] = []
         self._deaths: Counter[str] = Counter()
@@ -157,7 +156,6 @@ def run_jobs(
     data_dir: Path | None,
     machines: Machines,
     storage: str | None = None,
-    facts: Mapping[str, Any] | None = None,
     tracker: Tracker | None = None,
     names_hosts: bool = True,
 ) -> None:
@@ -167,7 +165,6 @@ def run_jobs(
     Args:
         data_dir: where workers find the datasets.
         storage: where workers of several machines write; only checked, jobs name their folders themselves.
-        facts: go into every record (commit).
         tracker: gets every round.
         names_hosts: whether a record says on which machine its run was trained.
 
@@ -183,7 +180,7 @@ def run_jobs(
         inspect(session.fleet, [(job.config, job.inputs) for job in jobs], data_dir, machines.resources)
         session.fleet.wait_for(machines.resources, storage)
         allocator = make_allocator(store, machines.resources, callback.on_message, data_dir, session.fleet)
-        recorder = JobRecorder(store, callback, facts or {}, allocator, session, tracker, names_hosts)
+        recorder = JobRecorder(store, callback, allocator, session, tracker, names_hosts)
         for stage in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
             with shared_bases([job.base for job in stage], store):
                 _run_stage(stage, recorder, allocator, data_dir, machines.max_concurrent, storage)
@@ -246,8 +243,11 @@ def inspect(
         runs: as in `bench.execution.worker.inspect_machine`.
         resources: of a trial.
     """
-    different = {(config.dataset, config.transform, str(config.image_size), inputs): config for config, inputs in runs}
-    looked_at = [(config, inputs) for (*_, inputs), config in different.items()]
+    different: dict[tuple, tuple[RunConfig, Inputs]] = {}
+    for config, inputs in runs:
+        images = (config.dataset, config.transform, str(config.image_size), inputs.images)
+        different[*images, *sorted(inputs.code.items())] = (config, inputs)
+    looked_at = [*different.values()]
 
     def look(device: str) -> str:
         return inspect_machine(looked_at, data_dir, device)

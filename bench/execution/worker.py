@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from bench.config.code_version import code_version
 from bench.config.schema import RunConfig
 from bench.errors import StoreError
-from bench.execution.code_version import code_version
 from bench.execution.job import BASE_PREFIX, Inputs, Job
 from bench.models import pretrained
 from bench.profiling import device_name
@@ -191,7 +191,7 @@ def _checkpoint_key(job: Job, run: Run, digest: str) -> dict[str, Any]:
         "run": job.id,
         "images": digest,
         "engine": run.task.engine,
-        "code": code_version(job.config),
+        **{f"code of {part}": version for part, version in code_version(job.config).items()},
         "torch": str(torch.__version__),
         "device": device_name(run.task.device),
         **({"weights": run.weights} if run.weights else {}),
@@ -228,10 +228,11 @@ def inspect_machine(runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | N
 
 def _require_same(driver: Inputs, machine: Inputs, dataset: str) -> None:
     """Raises UnfitMachine if this machine has other code or other images than the driver."""
-    if driver.code and driver.code != machine.code:
+    differing = [part for part, version in driver.code.items() if machine.code.get(part) != version]
+    if differing:
         raise UnfitMachine(
-            f"its code of this run is not that of the command ({machine.code} instead of {driver.code}): it was changed while "
-            "the command ran, or another checkout is found first"
+            f"its code of this run is not that of the command ({', '.join(differing)}): it was changed while the command "
+            "ran, or another checkout is found first"
         )
     if driver.images and driver.images != machine.images:
         raise UnfitMachine(

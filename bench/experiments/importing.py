@@ -108,6 +108,9 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
             merged.taken.append(run_id)
             if not dry_run:
                 here.adopt(run_id, there.run_folder(run_id))
+                for digest in {*record.get("code", {}).values(), *record.get("base_code", {}).values()}:
+                    if definitions := there.code(digest):
+                        here.write_code(digest, definitions)
 
 
 def _can_be_copied(there: Store, run_id: str) -> bool:

@@ -11,6 +11,7 @@ from bench import models
 from bench.config.methods import named_models
 from bench.config.resolve import trained_by
 from bench.config.schema import run_id
+from bench.config.stale import changes, why_repeated
 from bench.errors import ConfigError
 from bench.experiments import cells as grid_cells
 from bench.experiments.cells import Cell
@@ -190,10 +191,13 @@ def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store:
         return "it failed before"
     if record["status"] == "stopped":
         return "a search had stopped it early"
-    if (store.outcome(cell.id) or record)["status"] == "failed":
+    changed = changes(record, cell.config)
+    if (store.outcome(cell.id) or record)["status"] == "failed" and not (changed and options.keep_stale):
         return "its repetition failed"
     if options.rerun:
         return "--rerun; its earlier results will be in superseded/"
+    if changed and not options.keep_stale:
+        return why_repeated(changed, store)
     if base := training_of(cell):
         started_from, now = record.get("base_summary"), store.summary(base.id)
         if started_from and now and started_from != now:

@@ -151,6 +151,7 @@ class ExecutionOptions:
         keep: how much of each run's last state is kept, at least.
         rerun: repeat finished runs. Each replaces the earlier one when it has finished, and the earlier results go to
             `superseded`. After a kill in between, the earlier results are still there, and the same command continues.
+        keep_stale: use finished runs as they are, also if code on which their numbers depend has changed since.
         names_hosts: whether a record has the name of the machine on which its run was trained.
         track: the tracking service that gets every round, one of `bench.execution.tracking.KINDS`; None for none.
     """
@@ -161,5 +162,6 @@ class ExecutionOptions:
     engine: str = "auto"
     keep: Final = "deployed"
     rerun: bool = False
+    keep_stale: bool = False
     names_hosts: bool = True
     track: str | None = None

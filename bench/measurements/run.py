@@ -42,10 +42,11 @@ def measure(
 def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
     import torch
 
+    from bench import imports
     from bench.config.resolve import trained_by
     from bench.config.schema import run_id
     from bench.measurements import capacities, encoders, features
-    from bench.provenance import commit
+    from bench.provenance import commits_of
     from bench.results.artifacts import Folder
     from bench.simulation.build import build_algorithm, build_task
     from bench.simulation.retention import FINAL
@@ -89,6 +90,7 @@ def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
                 result = encoders.plane(task, state, names, view, points)
             case _:
                 result = features.weight_norms(task, state)
-    made = {"commit": commit(), "torch": str(torch.__version__), "images": dataset.digest}
+    commit = commits_of(imports.files_of([__name__]), imports.folders())["commit"]
+    made = {"commit": commit, "torch": str(torch.__version__), "images": dataset.digest}
     content = {"version": VERSION, **made, "result": {"classes": list(dataset.classes), **result}}
     store.write_probe(cell.id, probe.name, content)

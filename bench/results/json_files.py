@@ -1,7 +1,8 @@
 """JSON files that may be damaged: read without following links, and sealed with a digest of their content.
 
 A results directory may come from anybody, and a file in it may be cut off. Every file that this program writes is sealed: its
-first key holds a SHA-256 digest of the rest. Files that earlier versions wrote have no seal.
+first key holds a SHA-256 digest of the rest; files in `code` are named after theirs. Files that earlier versions wrote have no
+seal.
 """
 
 import errno
@@ -21,6 +22,7 @@ _SEALED = re.compile(rb'\{"%s": "([0-9a-f]{64})",' % SEAL.encode())
 _OF_THE_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR, errno.EACCES, errno.EIO)
 # Bytes of a file, by its name: a larger one was not written by this program, and may be larger than memory.
 _LARGEST = {"config.json": 16 * MIB, "machine": MIB, ".id": MIB}
+_LARGEST_IN = {"code": 4 * MIB}  # by the name of its folder; that of the engine has 15 KiB
 _LARGEST_OTHER = 256 * MIB  # a grid of 20,000 runs has 50 MiB, a run of 5,000 rounds 2 MiB
 
 
@@ -45,7 +47,7 @@ def read_bytes(path: Path) -> bytes | None:
         OSError: if nothing can be read now.
     """
     try:
-        return read_foreign(path, _LARGEST.get(path.name, _LARGEST_OTHER))
+        return read_foreign(path, _LARGEST.get(path.name, _LARGEST_IN.get(path.parent.name, _LARGEST_OTHER)))
     except FileNotFoundError:
         return None
     except UnusableFile as error:

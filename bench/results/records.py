@@ -6,7 +6,7 @@ The checks follow from the types (see `bench.results.shapes.shape_of`). `Annotat
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 from bench.results.ids import is_name, is_run_id
-from bench.results.shapes import is_integer, is_number, is_printable_mapping, is_text, mismatch, one_of
+from bench.results.shapes import is_integer, is_line, is_number, is_printable_mapping, is_text, mismatch, one_of
 
 CONFIG = {
     "algorithm": {"name": is_text},
@@ -68,6 +68,24 @@ def is_figure(value: Any) -> bool:
     return known and not mismatch(value, _FIGURES.get(value["kind"], {}))
 
 
+_MOST = 50  # parts of the code of a run, and repositories
+
+
+def is_code(value: Any) -> bool:
+    """Whether a value maps parts of the code to their hashes, see `bench.config.code_version`."""
+    return (
+        isinstance(value, dict)
+        and len(value) <= _MOST
+        and all(map(is_name, value))
+        and all(map(is_run_id, value.values()))
+    )
+
+
+def are_commits(value: Any) -> bool:
+    """Whether a value maps folders of repositories to commits."""
+    return isinstance(value, dict) and len(value) <= _MOST and all(map(is_line, [*value, *value.values()]))
+
+
 def are_distinct_texts(value: Any) -> bool:
     """Whether a value is a list of one text or more, none of them twice."""
     return bool(value) and not mismatch(value, [is_text]) and len({*value}) == len(value)
@@ -78,6 +96,7 @@ RunId = Annotated[str, is_run_id]
 Name = Annotated[str, is_name]  # part of the name of a file
 Figure = Annotated[dict[str, Any], is_figure]
 Config = Annotated[dict[str, Any], is_config]  # canonical, see `bench.config.schema.RunConfig.canonical`
+Code = Annotated[dict[str, str], is_code]  # part -> hash
 Scores = dict[str, float]  # accuracy, see `bench.results.metrics.ACCURACIES` -> its value in [0, 1]
 
 
@@ -111,8 +130,13 @@ class RunRecord(TypedDict):
         diagnostics: what the method tells of its last state, as JSON values.
         block: the largest number of clients that the engine trained at once; None for no bound.
         kept: how much of the last state is on disk.
-        base_summary, base_seconds: those of the run from whose end this one started; both are missing where there is none,
-            and the second from records of earlier versions.
+        code: part of the code that the run executed -> its hash; the definitions behind it are in `code/<hash>.json`.
+        commit: of this code, with "-dirty" if a file that the run used was changed or not committed; None where git does not
+            know that.
+        commits: the same of other repositories with files that the run used, by the names of their folders; missing where
+            there are none.
+        base_summary, base_seconds, base_code: those of the run from whose end this one started; all are missing where there is
+            none, and those but the first from records of earlier versions.
         host: name of the machine on which the run was trained; missing where the user did not want it there.
         client_accuracies: of the model that each client uses on the client's own test data, at the last evaluated round;
             missing where clients have no test data of their own.
@@ -142,11 +166,14 @@ class RunRecord(TypedDict):
     unique_memory_mb: NotRequired[float]
     versions: NotRequired[dict[str, str]]
     kept: NotRequired[Literal["deployed", "all", "none"]]
+    code: NotRequired[Code]
     commit: NotRequired[str | None]
+    commits: NotRequired[Annotated[dict[str, str], are_commits]]
     started: NotRequired[str | None]
     finished: NotRequired[str | None]
     base_summary: NotRequired[Summary | None]
     base_seconds: NotRequired[float]
+    base_code: NotRequired[Code]
     client_accuracies: NotRequired[list[float]]
 
 

@@ -7,7 +7,16 @@ from typing import Any, cast
 from bench.results.ids import hash_of, is_name
 from bench.results.json_files import Damaged, parse, unseal
 from bench.results.records import CONFIG, Config, RunRecord, StoredGrid, StoredProbe, StoredSearch, is_config
-from bench.results.shapes import Shape, is_integer, is_number, is_printable_mapping, is_text, mismatch, shape_of
+from bench.results.shapes import (
+    Shape,
+    is_integer,
+    is_line,
+    is_number,
+    is_printable_mapping,
+    is_text,
+    mismatch,
+    shape_of,
+)
 
 SCHEMA = 2  # version of the keys of records that are written now; records without a version are of the first
 _FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: in the first schema -> now
@@ -102,6 +111,21 @@ def check_probe(path: Path, written: bytes) -> StoredProbe:
     if not is_printable_mapping(probe["result"]):
         raise Damaged(path, "does not hold what it should: its result cannot be shown")
     return cast(StoredProbe, probe)
+
+
+def check_code(path: Path, written: bytes) -> dict[str, dict[str, str]]:
+    """What the hash of a part of the code stands for, from the content of the file that is named after it.
+
+    Raises:
+        Damaged: if the file does not hold that.
+    """
+    content = parse(path, written)
+    _require_shape(path, content, {str: {str: is_text}})
+    if not all(map(is_line, [*content, *(name for names in content.values() for name in names)])):
+        raise Damaged(path, "does not hold what it should: a name cannot be shown")
+    if f"{hash_of(content)}.json" != path.name:
+        raise Damaged(path, "does not hold what it should: it is not named after the hash of its content")
+    return content
 
 
 def check_config(path: Path, written: bytes) -> Config:

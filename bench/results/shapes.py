@@ -29,6 +29,11 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str) and not _UNPRINTABLE.search(value)
 
 
+def is_line(value: Any) -> bool:
+    """Whether a value is a text that can stand in a sentence: one line, and not too long."""
+    return isinstance(value, str) and 0 < len(value) <= 300 and value.isprintable()
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a number, NaN and infinity included."""
     return type(value) in (int, float) and not (type(value) is int and abs(value) > _MAX_NUMBER)

@@ -8,11 +8,12 @@ import math
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from bench.results.ids import is_run_id
 from bench.results.json_files import Damaged, parse, read_bytes
-from bench.results.records import Status
+from bench.results.records import Status, is_code
 from bench.results.shapes import is_integer, is_number, is_text, mismatch, one_of
 from bench.results.store import MACHINE, Driver, Store
 
@@ -21,6 +22,8 @@ _RECORD = {
     "status": one_of("done", "diverged", "failed", "stopped"),
     "seconds?": is_number,
     "finished?": (is_text, None),
+    "code?": is_code,
+    "base_code?": is_code,
 }
 
 
@@ -35,6 +38,7 @@ class RunState(NamedTuple):
         seconds: of training and evaluation, of one that has not ended those so far; None where its record or rounds do not say.
         finished: when it ended; None of one that has not ended, and where its record does not say.
         machine: of a cluster, where it is running; "" elsewhere.
+        code: `code` and `base_code` of its record, those that it has.
     """
 
     status: Status | Literal["running", "waiting", "interrupted"]
@@ -43,6 +47,7 @@ class RunState(NamedTuple):
     finished: str | None = None
     examples: int = 0
     machine: str = ""
+    code: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
 
 class Snapshot(NamedTuple):
@@ -112,7 +117,8 @@ def _ended(folder: Path) -> RunState | None:
         raise Damaged(path, f"does not hold what it should: {found}")
     if record["id"] != folder.name:
         raise Damaged(path, f"is the record of another run, {record['id']}")
-    return RunState(record["status"], 0, _seconds(record), record.get("finished"))
+    code = {key: record[key] for key in ("code", "base_code") if key in record}
+    return RunState(record["status"], 0, _seconds(record), record.get("finished"), code=code)
 
 
 def _unfinished(store: Store, folder: Path, begun: Collection[str]) -> RunState | None:

@@ -10,6 +10,8 @@
               *.pt                states that the grid saves
               events.out.tfevents.*   the rounds once more, for TensorBoard (see `bench.results.tensorboard`)
     searches/                     searches of hyper-parameters (see `bench.tuning.study`)
+    code/<hash>.json              what the hash of a part of the code in a record stands for: file -> definition -> its hash
+                                  (see `bench.imports`); the name is the hash of the content
     repeating/<id>/               a finished run that is being repeated
     superseded/<name>-<n>         earlier results of a repeated run, and damaged files
     partitions/<name>@<digest>.npz   partition files of users that runs were dealt by (see `datasets.partition_files`)
@@ -57,7 +59,7 @@ T = TypeVar("T")
 RAY_LOG = "ray.log"
 MACHINE = "machine"
 _PARTS = ("grids", "runs", "reports")
-_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "partitions")
+_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "partitions", "code")
 _LARGEST_MARK = 16 * 2**20  # bytes: a million runs
 _PATIENCE = 2.0  # seconds for which a driver waits for those who ask whether one is at work
 UNFINISHED = ("failed", "stopped")  # status of runs that continue from their checkpoint when they are requested again
@@ -222,7 +224,8 @@ class Store:
         """What a run that starts from the end of this one has in its record."""
         record = self.record(run_id)
         seconds = {"base_seconds": record["seconds"]} if record and "seconds" in record else {}
-        return {"base_summary": record and record["summary"]} | seconds
+        code = {"base_code": record["code"]} if record and "code" in record else {}
+        return {"base_summary": record and record["summary"]} | seconds | code
 
     def is_damaged(self, run_id: str) -> bool:
         """Whether the folder of a run holds something that cannot be used."""
@@ -261,10 +264,16 @@ class Store:
         """Stores a measurement."""
         self._write(self.run_folder(run_id) / f"probe-{name}.json", seal(json.dumps(content) + "\n"))
 
-    def start(self, run_id: str, config: Config) -> None:
+    def start(self, run_id: str, config: Config, code: Mapping[str, str] | None = None) -> None:
         """Begins a run: its folder gets its config, no rounds, no record. What is damaged or foreign there goes to
-        `superseded`: through a link the run would write elsewhere."""
-        if self.is_damaged(run_id):
+        `superseded`: through a link the run would write elsewhere.
+
+        Args:
+            code: of the run, as its record will have it. What other code has trained until a search stopped it, goes to
+                `superseded`, too.
+        """
+        stopped = record if (record := self.record(run_id)) and record["status"] == "stopped" else None
+        if self.is_damaged(run_id) or code and stopped and stopped.get("code", code) != code:
             self.set_aside(self.run_folder(run_id))
         folder = self.unfinished_folder(run_id)
         if os.path.lexists(folder) and not _is_plain(folder):
@@ -381,13 +390,24 @@ class Store:
         (self.folder / "searches").mkdir(exist_ok=True)
         self._write(self.folder / "searches" / f"{name}.json", seal(_json(search)))
 
+    def code(self, digest: str) -> dict[str, dict[str, str]] | None:
+        """What the hash of a part of the code stands for, as `bench.imports.Definitions`; None if that is not stored, or is
+        damaged."""
+        return self._content(self._code_file(digest), schema.check_code) if is_run_id(digest) else None
+
+    def write_code(self, digest: str, definitions: Mapping[str, Mapping[str, str]]) -> None:
+        """Stores what the hash of a part of the code stands for, unless it is stored."""
+        if self.code(digest) is None:
+            (self.folder / "code").mkdir(exist_ok=True)
+            self._write(self._code_file(digest), _json(definitions))
+
     def look_through(self) -> None:
         """Reads everything, so that `damaged` lists all files that cannot be used.
 
         Raises:
             StoreError: if a part of the directory is a link, or no folder.
         """
-        self._check_parts(("grids", "runs", "searches"))
+        self._check_parts(("grids", "runs", "searches", "code"))
         for path in self._entries("grids"):
             if path.suffix != ".json" or not is_name(path.stem):
                 self.damaged[path] = "is no stored grid"
@@ -400,6 +420,11 @@ class Store:
                 for name in os.listdir(path):
                     if name.startswith("probe-") and name.endswith(".json"):
                         self._content(path / name, schema.check_probe)
+        for path in self._entries("code"):
+            if path.suffix == ".json" and is_run_id(path.stem):
+                self.code(path.stem)
+            else:
+                self.damaged[path] = "is no description of code"
         for path in self._entries("searches"):
             if path.suffix == ".json" and is_name(path.stem):
                 self.search(path.stem)
@@ -529,6 +554,9 @@ class Store:
 
     def _grid_file(self, name: str) -> Path:
         return below(self.folder / "grids", f"{name}.json")
+
+    def _code_file(self, digest: str) -> Path:
+        return below(self.folder / "code", f"{digest}.json")
 
     def _write(self, path: Path, text: str) -> None:
         """Replaces a file; a damaged one is kept in `superseded`."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
+from bench.config.stale import Changes, changes
 from bench.experiments.spec import VALIDATION
 from bench.results.store import Store
 from bench.tuning.search import Search
@@ -106,16 +107,25 @@ def listed_for(search: Search, listed: Listed) -> list[str]:
     return [run for run, seed in of_problem.items() if seed in search.configs]
 
 
-def validation_runs(search: Search, store: Store, runs: Iterable[str]) -> dict[str, ValidationRun]:
-    """Run id -> validation run, of those that have ended and not failed."""
+def validation_runs(
+    search: Search, store: Store, runs: Iterable[str], keep_stale: bool = False
+) -> dict[str, ValidationRun]:
+    """Run id -> validation run, of those that have ended and not failed. What earlier code has trained is left out, so that no
+    search compares scores of two codes, unless `keep_stale`."""
     found: dict[str, ValidationRun] = {}
     for run in runs:
         record = store.record(run)
-        if record and record["status"] in _STATUS:
+        if record and record["status"] in _STATUS and (keep_stale or not stale(store, run)):
             rows = store.rows(run)
             curve = {row["round"]: score for row in rows if is_score(score := row.get(search.metric))}
             found[run] = ValidationRun(curve, record["status"], record.get("rounds", len(rows)))
     return found
+
+
+def stale(store: Store, run: str) -> Changes:
+    """What has changed since a run of the store; empty if it is current, or is not there."""
+    record, config = store.record(run), store.config(run)
+    return changes(record, config) if record and config else ()
 
 
 def _problem(config: Mapping[str, Any]) -> Problem:

@@ -90,7 +90,6 @@ class ConfigurationRecorder(TrialRecorder):
         searches: Mapping[str, OpenSearch],
         store: Store,
         on_message: Callable[[str], None],
-        facts: Mapping[str, Any],
         bar: RoundsBar,
         session: Session,
         allocator: GpuAllocator,
@@ -101,7 +100,7 @@ class ConfigurationRecorder(TrialRecorder):
         Args:
             searches, shares: by the names of searches; a share is that of a configuration.
         """
-        super().__init__(store, facts, session, names_hosts)
+        super().__init__(store, session, names_hosts)
         self._searches, self._on_message, self._bar = searches, on_message, bar
         self._allocator, self._shares, self.shares = allocator, shares, list(shares.values())
         self._put_back: set[str] = set()  # trials that have ended here, and are to be tried again elsewhere
@@ -183,7 +182,7 @@ class ConfigurationRecorder(TrialRecorder):
         run, report, left = seed.run, seed.worker, self._open[trial.trial_id]
         if run in search.ended:  # a worker has died, and another one trains the configuration again: the record stays
             if report.result:
-                (Folder(search.job.folder) / run / "checkpoint").remove()
+                (Folder(search.job.folder_of(run)) / "checkpoint").remove()
             return
         name = f"{search.name_of(trial.config['params'])}, seed {seed.config.seed}"
         self.runs.update(run, report.start, report.rows)
@@ -221,7 +220,7 @@ class ConfigurationRecorder(TrialRecorder):
 
     def _folder_of(self, search: OpenSearch, run: str) -> str:
         """Where the worker of a run has written, if that is not the store."""
-        return f"{search.job.folder}/{run}" if search.job.options.storage else ""
+        return search.job.folder_of(run) if search.job.options.storage else ""
 
 
 def run_searches(
@@ -232,7 +231,6 @@ def run_searches(
     data_dir: Path | None,
     machines: Machines,
     storage: str | None = None,
-    facts: Mapping[str, Any] | None = None,
     console: Console | None = None,
     names_hosts: bool = True,
 ) -> bool:
@@ -242,7 +240,7 @@ def run_searches(
     Args:
         on_message: gets a line for each configuration.
         console: where a bar shows the progress; None for none.
-        data_dir, machines, storage, facts, names_hosts: as in `bench.execution.scheduler.run_jobs`.
+        data_dir, machines, storage, names_hosts: as in `bench.execution.scheduler.run_jobs`.
 
     Returns:
         Whether all have been tried. Else a machine was taken out, or a configuration needs more of a GPU: what is left has to
@@ -267,9 +265,7 @@ def run_searches(
             name: allocator.of(_first_job(search), len(search.search.configs)) for name, search in by_name.items()
         }
         requests = {name: session.fleet.request(share) for name, share in shares.items()}
-        recorder = ConfigurationRecorder(
-            by_name, store, on_message, facts or {}, bar, session, allocator, shares, names_hosts
-        )
+        recorder = ConfigurationRecorder(by_name, store, on_message, bar, session, allocator, shares, names_hosts)
         ray_session.fit(
             Configuration,
             next(iter(shares.values())),  # of which workers read the device and the threads, which are the same for all

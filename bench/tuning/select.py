@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from bench.config.schema import RunConfig, run_id
+from bench.config.stale import Changes, why_repeated
 from bench.errors import ConfigError
 from bench.execution import driver
 from bench.execution.resources import Machines
@@ -15,13 +16,12 @@ from bench.execution.workspace import Workspace
 from bench.experiments.cells import Cell
 from bench.experiments.planning import has_last_state
 from bench.experiments.spec import SETS, ExecutionOptions, ExperimentSpec, TuningOptions
-from bench.provenance import commit
 from bench.results.records import DATA_SETTINGS
 from bench.results.store import Store
 from bench.simulation.data import divide
 from bench.simulation.retention import StateRetention
 from bench.tuning.build import make_searches
-from bench.tuning.outcomes import Outcome, list_runs
+from bench.tuning.outcomes import Outcome, list_runs, stale
 from bench.tuning.search import Search
 from bench.tuning.study import Study
 from datasets import resized
@@ -91,7 +91,11 @@ def choose(
     """
     _check_data(searches.values(), options.data_dir)
     listed = list_runs(store)
-    studies = {search.name: Study(search, store, listed) for search in searches.values()}  # places may share one
+    studies = {  # places may share one
+        search.name: Study(search, store, listed, options.keep_stale) for search in searches.values()
+    }
+    changed = {run: since for study in studies.values() for run, since in study.stale_runs().items()}
+    _say_stale(changed, "of searches", store, on_message)
     found, troubles = {}, []
     failures: dict[str, int] = {}
     if any(study.left for study in studies.values()):
@@ -167,7 +171,8 @@ def _run_searches(
     workspace = Workspace(store, options.storage)
     left = [name for name, study in studies.items() if study.left]
     bases = {name: runner.bases_of(studies[name].search) for name in left}
-    _train_bases([base for own in bases.values() for base in own.values()], options, machines, store, console)
+    of_all = [base for own in bases.values() for base in own.values()]
+    _train_bases(of_all, options, machines, store, console, on_message)
     folders = {
         name: {seed: workspace.base_folder(run_id(config)) for seed, config in own.items()}
         for name, own in bases.items()
@@ -181,7 +186,14 @@ def _run_searches(
                 study = studies[name]
                 inputs = driver.inputs_of(study.search.template, options.data_dir)
                 job = runner.SearchJob(
-                    study.search, workspace.root, folders[name], study.ended_runs, options, marker, inputs
+                    study.search,
+                    workspace.root,
+                    folders[name],
+                    study.ended_runs,
+                    options,
+                    marker,
+                    inputs,
+                    elsewhere={run: workspace.run_folder(run) for run in study.stale_runs()},
                 )
                 searches.append(runner.OpenSearch(study, job, *_label_and_title(name, studies)))
             are_tried = runner.run_searches(
@@ -191,7 +203,6 @@ def _run_searches(
                 data_dir=options.data_dir,
                 machines=machines,
                 storage=options.storage,
-                facts={"commit": commit()},
                 console=console,
                 names_hosts=options.names_hosts,
             )
@@ -199,7 +210,7 @@ def _run_searches(
             failed |= {search.search.name: search.failed for search in searches}
             if are_tried:
                 break
-            studies.update({name: Study(studies[name].search, store) for name in left})
+            studies.update({name: Study(studies[name].search, store, keep_stale=options.keep_stale) for name in left})
             left = [name for name in left if studies[name].left]
     return failed
 
@@ -212,13 +223,30 @@ def _label_and_title(name: str, studies: Mapping[str, Study]) -> tuple[str, str]
     return f"Search {number} ", f"Search {number} of {len(studies)}: {title_of(studies[name].search)}"
 
 
+def _say_stale(changed: Mapping[str, Changes], which: str, store: Store, on_message: Callable[[str], None]) -> None:
+    """A line for each set of changes: which runs are trained again."""
+    runs_by_reason: dict[str, int] = {}
+    for since in changed.values():
+        reason = why_repeated(since, store)
+        runs_by_reason[reason] = runs_by_reason.get(reason, 0) + 1
+    for reason, count in runs_by_reason.items():
+        on_message(f"{count} run{'s' * (count > 1)} {which} run{'s' * (count == 1)} again: {reason}")
+
+
 def _train_bases(
-    bases: Iterable[RunConfig], options: ExecutionOptions, machines: Machines, store: Store, console: Console
+    bases: Iterable[RunConfig],
+    options: ExecutionOptions,
+    machines: Machines,
+    store: Store,
+    console: Console,
+    on_message: Callable[[str], None],
 ) -> None:
-    """Runs from whose last states the configurations start, those that are not in the store; see
+    """Runs from whose last states the configurations start, those that are not in the store, or stale; see
     `bench.tuning.runner.bases_of`."""
     wanted = {run_id(config): config for config in bases}
-    lacking = {run: config for run, config in wanted.items() if not has_last_state(store, run)}
+    changed = {run: since for run in wanted if not options.keep_stale and (since := stale(store, run))}
+    _say_stale(changed, "from which searches start", store, on_message)
+    lacking = {run: config for run, config in wanted.items() if run in changed or not has_last_state(store, run)}
     names = {
         run: f"for the search, {config.algorithm['name']} on validation data, seed {config.seed}"
         for run, config in lacking.items()

@@ -5,7 +5,7 @@ searches/<name>.json       what is searched: settings, space, seeds, metric; and
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import optuna
@@ -15,10 +15,11 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
+from bench.config.stale import Changes
 from bench.results.records import StoredSearch
 from bench.results.store import Store
 from bench.seeding import seed_for
-from bench.tuning.outcomes import Listed, Outcome, ValidationRun, list_runs, listed_for, validation_runs
+from bench.tuning.outcomes import Listed, Outcome, ValidationRun, list_runs, listed_for, stale, validation_runs
 from bench.tuning.search import Search, stops, value_in
 from search_spaces import Parameter
 
@@ -36,24 +37,25 @@ class Study:
         optuna: `optuna.Study`, for its searchers, its figures and its dashboard.
     """
 
-    def __init__(self, search: Search, store: Store, listed: Listed | None = None):
+    def __init__(self, search: Search, store: Store, listed: Listed | None = None, keep_stale: bool = False):
         """Opens the search, or begins it; configurations that a killed driver has left, or that failed, are tried again first.
 
         The store must be locked.
 
         Args:
             listed: of `list_runs`, where several searches share it.
+            keep_stale: whether runs count that earlier code has trained; else they are trained again.
 
         Raises:
             StoreError: if its file cannot be written.
         """
-        self.search, self.store = search, store
+        self.search, self.store, self._keep_stale = search, store, keep_stale
         self._folder = store.folder / "searches"
         self._folder.mkdir(exist_ok=True)
         self._proposed = self._read_proposed()
         self._distributions = {key: _distribution(parameter, search) for key, parameter in search.space.items()}
         listed = list_runs(store) if listed is None else listed
-        self._runs = validation_runs(search, store, listed_for(search, listed))
+        self._runs = self._validation_runs(listed_for(search, listed))
         self._tried = {self._key(params) for params in self._proposed}
         if search.searcher == "grid":  # points whose runs other searches have finished need no trial
             for params in search.points():
@@ -77,6 +79,12 @@ class Study:
     def ended_runs(self) -> dict[str, ValidationRun]:
         """The validation runs in the store, by their ids, that need not be trained."""
         return {run: ended for run, ended in self._runs.items() if ended.complete}
+
+    def stale_runs(self) -> dict[str, Changes]:
+        """Run id -> what has changed since, of the runs that earlier code has trained and that are trained again."""
+        counting = self._proposed[: self.search.wanted]
+        runs = () if self._keep_stale else (run for params in counting for run in self.search.runs(params))
+        return {run: changed for run in runs if (changed := stale(self.store, run))}
 
     def propose(self) -> optuna.trial.Trial | None:
         """The next configuration; None if there is no other one. What is proposed is on disk before it is tried."""
@@ -112,7 +120,7 @@ class Study:
             The mean over seeds; None if something is left to train.
         """
         ids = self.search.runs(trial.params)
-        runs = [*validation_runs(self.search, self.store, ids).values()]
+        runs = [*self._validation_runs(ids).values()]
         if len(runs) < len(ids) or not all(run.complete for run in runs):
             return None
         reached = {stop: sum(run.at(stop) for run in runs) / len(runs) for stop in stops(self.search)}
@@ -132,13 +140,16 @@ class Study:
         counting = [*self._proposed[: self.search.wanted], *self._elsewhere]
         own = {run for params in counting for run in self.search.runs(params)}
         others = {run: ended for run, ended in self._runs.items() if run not in own}
-        self._runs = others | validation_runs(self.search, self.store, own)
+        self._runs = others | self._validation_runs(own)
         found = {}
         for params in counting:
             runs = tuple(self.search.runs(params))
             if all(run in self._runs for run in runs):
                 found[runs] = self._outcome(params, runs)
         return sorted(found.values(), key=_place)
+
+    def _validation_runs(self, runs: Iterable[str]) -> dict[str, ValidationRun]:
+        return validation_runs(self.search, self.store, runs, self._keep_stale)
 
     def _outcome(self, params: dict, runs: tuple[str, ...]) -> Outcome:
         """What a configuration has reached whose runs have all ended."""

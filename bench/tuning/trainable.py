@@ -1,7 +1,7 @@
 """A configuration of a search as a trial of Ray Tune: a run for each seed, in lock step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.config.schema import RunConfig
@@ -22,6 +22,7 @@ class SearchJob:
     Attributes:
         search: what is searched.
         folder: has a folder for each of its runs; an absolute path, or a URI that fsspec knows.
+        elsewhere: run id -> the folder of a run that has another one, because it is repeated.
         bases: seed -> where the last state lies from which the runs of that seed start; see `bench.tuning.runner.bases_of`.
         ended: run id -> what is known of a validation run that need not be trained.
         options: how its runs are executed; with a storage, `folder` is in it, else in the store.
@@ -34,14 +35,19 @@ class SearchJob:
     ended: Mapping[str, ValidationRun]
     options: ExecutionOptions
     marker: str = ""
-    inputs: Inputs = Inputs()
+    inputs: Inputs = field(default_factory=Inputs)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+    def folder_of(self, run: str) -> str:
+        """Where the worker of one of its runs writes."""
+        return self.elsewhere.get(run, f"{self.folder}/{run}")
 
     def job(self, run: str, config: RunConfig) -> Job:
         """One of its runs, which keeps no states."""
         return Job(
             run,
             config,
-            f"{self.folder}/{run}",
+            self.folder_of(run),
             StateRetention(final="none"),
             self.options.checkpoint_seconds,
             self.options.engine,

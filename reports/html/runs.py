@@ -21,6 +21,9 @@ _LEFT_OUT = (
     "diagnostics",
     "client_accuracies",
     "reached",
+    "changed",
+    "code",
+    "base_code",
 )  # of a record: shown elsewhere, or not readable
 _MOST_VALUES = 12  # that are listed for a setting
 

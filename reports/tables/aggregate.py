@@ -97,7 +97,8 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
         tried, 0 without a search), seed, run, missing, substitute and data_note ("" unless they apply), score (percent, or
         the unit of a cost; NaN unless the run is done and has the metric), missed (bool: the run is done and has not reached
         the target of the metric), lacking (why a run that is done has no relative metric or no cost, or ""),
-        std_last10 (std over the last 10 rounds of the run; NaN unless value is `last10`), done, diverged, failed (bool).
+        std_last10 (std over the last 10 rounds of the run; NaN unless value is `last10`), done, diverged, failed (bool),
+        stale (bool: trained before the code changed, see `reports.tables.stale_runs`).
         Of a relative metric there is no line of reference runs.
 
     Raises:
@@ -136,6 +137,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
                 "done": done,
                 "diverged": status == "diverged",
                 "failed": status == "failed",
+                "stale": bool(record.get("changed")),
             }
         )
     runs = pd.DataFrame(lines)
@@ -162,9 +164,9 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1) -> p
         Columns about the chosen setting: keys and SETTING, choice, searched, missing, substitute, data_note, lacking, mean, std
         (percentage points over seeds, or the unit of a cost; NaN below two seeds, except that a single planned seed has its std
         over the last 10 rounds if the value is `last10`; both of the seeds that reached a target), seeds, done, missed (of
-        those done), diverged, failed (numbers of seeds), few ("1 seed" where others have more; "" also where some of its own
-        are missing), run_ids. Columns about all settings of the cell: settings (how many there are), tried (how many ended on
-        every seed, done or diverged), complete.
+        those done), diverged, failed, stale (numbers of seeds), few ("1 seed" where others have more; "" also where some of its
+        own are missing), run_ids. Columns about all settings of the cell: settings (how many there are), tried (how many ended
+        on every seed, done or diverged), complete.
     """
     by_setting = runs.groupby([*keys, "choice"], sort=False)
     firsts = [*(key for key in SETTING if key not in keys), "searched", "missing", "substitute"]
@@ -179,6 +181,7 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1) -> p
         lacking=("lacking", "max"),
         diverged=("diverged", "sum"),
         failed=("failed", "sum"),
+        stale=("stale", "sum"),
         run_ids=("run", lambda ids: " ".join(ids.dropna())),
     )
     settings["std"] = by_setting["score"].std(ddof=DDOF[std]).where(settings["done"] - settings["missed"] > 1)

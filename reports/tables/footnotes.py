@@ -100,6 +100,7 @@ def about_runs(grid: dict, records: dict[str, dict], cells: pd.DataFrame, names:
     yield from _origins(grid, records, names)
     yield from _casualties(grid, records)
     yield from _earlier(grid, records, names)
+    yield from _stale(grid, records, names)
     yield from _mixtures(grid, records)
     yield from _coalitions(grid, records)
 
@@ -292,6 +293,19 @@ def _earlier(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str
             which = f", which {did}" if number == str(version) else ""
             about = names.value("algorithm", name).plain
             yield f"{about}: {_runs(runs)} of version {version} of the method{which}; it has version {current} now."
+
+
+def _stale(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
+    """One sentence per set of changes of the code since which runs have not been repeated, with their methods."""
+    found = defaultdict(dict)
+    for cell in grid["cells"]:
+        if changed := records.get(cell["run"], {}).get("changed"):
+            found[changed][cell["run"]] = _method(grid, cell, names)
+    for changed, methods in found.items():
+        yield (
+            f"{_join(methods.values())}: {_runs(len(methods))} of earlier code ({changed} changed since), so that the numbers "
+            "may be others now; the same `run` without --keep-stale repeats them."
+        )
 
 
 def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:

@@ -258,6 +258,8 @@ def caveats_of(cell, names: Names) -> Iterable[str]:
         yield f"{cell.tried}/{cell.settings} settings"
     if cell.few:
         yield cell.few
+    if cell.stale:
+        yield "earlier code" if cell.stale == cell.seeds else f"{cell.stale}/{cell.seeds} seeds of earlier code"
     if cell.substitute:
         yield f"on {names.value('dataset', cell.substitute).plain}"
 

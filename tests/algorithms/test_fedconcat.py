@@ -22,9 +22,9 @@ from algorithms.local_training import LocalTraining
 from algorithms.random_clusters import RandomClusters
 from algorithms.scaffold import Scaffold
 from bench import models
+from bench.config.code_version import files_of
 from bench.config.resolve import resolve
 from bench.errors import ConfigError
-from bench.execution.code_version import files_of
 from bench.experiments.cost import bytes_per_client, is_bound
 from bench.experiments.planning import check_engine
 from bench.models.base import BoundModel, Model

@@ -4,22 +4,9 @@ import json
 
 import pytest
 
-from tests.support.fingerprints import KINDS, STORED
+from tests.support.fingerprints import KINDS, STORED, complaint
 
 FINGERPRINTS = json.loads(STORED.read_text())
-RENEW = "then store the new fingerprints with `python -m tests.support.fingerprints`."
-
-
-def complaint(kind: str, name: str, stored: dict | None, found: dict) -> str:
-    """What to do about a fingerprint, as a sentence; empty if it is as it was."""
-    if stored is None:
-        return f"The {kind} {name} has no fingerprint yet: {RENEW.removeprefix('then ')}"
-    same = found["numbers"] == pytest.approx(stored["numbers"], rel=1e-6)
-    if found["version"] == stored["version"]:
-        if same:
-            return ""
-        return f"The numbers of the {kind} {name} have changed: raise its version above {stored['version']}, {RENEW}"
-    return f"The {kind} {name} has version {found['version']}, its fingerprint {stored['version']}: {RENEW}"
 
 
 @pytest.mark.parametrize("kind, name", [(kind, name) for kind, (_, names) in KINDS.items() for name in names])

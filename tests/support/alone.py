@@ -11,7 +11,6 @@ from bench.execution.worker import Worker
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.provenance import commit
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from reports import api
@@ -23,7 +22,7 @@ def train_alone(grid_file: Path, results: Path) -> Path:
     torch.set_num_threads(1)  # as workers have: the number of threads changes how sums are rounded
     try:
         with Store(results).locked() as store:
-            cells, recorder = expand(grid, "paper"), RunRecorder(store, {"commit": commit()})
+            cells, recorder = expand(grid, "paper"), RunRecorder(store)
             store.write_grid(f"{grid.name}@paper", to_json(grid, "paper", {}, cells))
             for cell in cells:
                 run_job_alone(
@@ -35,9 +34,9 @@ def train_alone(grid_file: Path, results: Path) -> Path:
     return results
 
 
-def run_jobs_alone(jobs: list[Job], store: Store, callback: RunCallback, *, facts: dict, **_: object) -> None:
+def run_jobs_alone(jobs: list[Job], store: Store, callback: RunCallback, **_: object) -> None:
     """`bench.execution.scheduler.run_jobs` in this process, one job after another."""
-    recorder = RunRecorder(store, facts)
+    recorder = RunRecorder(store)
     for job in sorted(jobs, key=lambda job: bool(job.base)):
         callback.on_start(job)
         callback.on_end(job, run_job_alone(job, recorder, store.as_base(Path(job.base).name) if job.base else {}))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from datasets import partitions, transforms
 from tests.support.toy import settings_for, toy, toy_method, toy_task, train
 
 STORED = Path(__file__).with_name("fingerprints.json")
+RENEW = "then store the new fingerprints with `python -m tests.support.fingerprints`."
 PARTITIONS = (
     *("label-2", "dir-0.5", "iid", "quantity-0.5", "noise-0.1", "none", "natural", "region-4-0.5"),
     *("dirichlet-equal-0.5", "shards-2"),
@@ -94,6 +95,27 @@ KINDS: dict[str, tuple[Callable[[str], dict], tuple[str, ...]]] = {
 def compute() -> dict[str, dict[str, dict]]:
     """All fingerprints, by kind and name."""
     return {kind: {name: make(name) for name in names} for kind, (make, names) in KINDS.items()}
+
+
+def complaints(computed: Mapping[str, Mapping[str, dict]]) -> list[str]:
+    """What to do about fingerprints that are not as they are stored, a sentence for each."""
+    stored = json.loads(STORED.read_text())
+    found = (
+        complaint(kind, name, stored[kind].get(name), one) for kind, of in computed.items() for name, one in of.items()
+    )
+    return [sentence for sentence in found if sentence]
+
+
+def complaint(kind: str, name: str, stored: dict | None, found: dict) -> str:
+    """What to do about a fingerprint, as a sentence; empty if it is as it was."""
+    if stored is None:
+        return f"The {kind} {name} has no fingerprint yet: {RENEW.removeprefix('then ')}"
+    same = np.allclose(found["numbers"], stored["numbers"], rtol=1e-6, atol=1e-12)
+    if found["version"] == stored["version"]:
+        if same:
+            return ""
+        return f"The numbers of the {kind} {name} have changed: raise its version above {stored['version']}, {RENEW}"
+    return f"The {kind} {name} has version {found['version']}, its fingerprint {stored['version']}: {RENEW}"
 
 
 if __name__ == "__main__":

@@ -22,13 +22,16 @@ def make(algorithm="fedprox", overrides=None, **options) -> Search:
     return search
 
 
-def finish(search: Search, store: Store, params: dict, *scores: float, status: str = "done", rounds: int = 9) -> None:
-    """Runs of a configuration, as if they had been trained."""
+def finish(
+    search: Search, store: Store, params: dict, *scores: float, status: str = "done", rounds: int = 9, **record
+) -> None:
+    """Runs of a configuration, as if they had been trained; with what their records say besides."""
     for (run, config), reached in zip(search.runs(params).items(), scores, strict=True):
         store.start(run, config.canonical())
         rows = [{"round": number + 1, "accuracy": reached} for number in range(rounds)]
         summary = {value: {"accuracy": reached} for value in ("last", "best", "last10")}
-        store.finish(run, rows, {"id": run, "status": status, "reason": "", "rounds": rounds, "summary": summary})
+        usual = {"id": run, "status": status, "reason": "", "rounds": rounds, "summary": summary}
+        store.finish(run, rows, usual | record)
 
 
 def try_next(study: Study, store: Store, *scores: float, **how) -> dict | None:

@@ -9,9 +9,11 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from bench.cli.status import _duration, _last_ended, _name_of, _name_of_config
+from bench.config.code_version import code_version
 from bench.results.ids import hash_of
 from bench.results.snapshot import RunState
 from bench.results.store import Store
+from tests.support.earlier_code import earlier
 from tests.support.grid_runs import wait_for_records, wait_for_rounds
 from tests.support.processes import Driver, in_this_process
 from tests.support.stores import LABEL, cells, finish, results
@@ -67,6 +69,22 @@ def test_every_state_of_a_run_has_its_column(tmp_path):
     text = status(tmp_path)
     assert f"No driver is at work in {tmp_path}." in text and EXPECTED not in text
     assert counts(text)["running"] == "0" and counts(text)["interrupted"] == "2"
+
+
+def test_stale_runs_are_named_with_what_has_changed(tmp_path):
+    store = results(tmp_path, SIX, {SIX[0].id: 0.5})
+    with store.locked():
+        digest = earlier(store, "algorithm fedavg", "algorithms/fedavg.py", "FedAvg")
+        for cell in SIX[1:3]:
+            assert cell.setting("algorithm") == "fedavg"
+            finish(store, cell, 0.5, code=code_version(cell.config) | {"algorithm fedavg": digest})
+    text = status(tmp_path)
+    assert counts(text)["finished"] == "3", "they are finished"
+    assert text.count("stale, because") == 1
+    assert (
+        "2 finished runs are stale, because the code has changed since (algorithms/fedavg.py: FedAvg); the same `run` without "
+        "--keep-stale repeats them."
+    ) in re.sub(r"\s+", " ", text)
 
 
 def test_one_grid_is_shown_alone_and_an_unknown_one_is_named(tmp_path):

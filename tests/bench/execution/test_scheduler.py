@@ -82,7 +82,7 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
     callback = RunCallback()
     with Store(tmp_path / "results").locked() as store:
         job = Job(run, config, str(store.unfinished_folder(run)), StateRetention())
-        recorder = JobRecorder(store, callback, {}, allocator=None, session=ALONE)
+        recorder = JobRecorder(store, callback, allocator=None, session=ALONE)
         recorder.assign([job], Resources())
         for _ in range(2):
             recorder.on_trial_error(0, [trial], trial)

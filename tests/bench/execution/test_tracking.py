@@ -164,7 +164,7 @@ def test_the_scheduler_tells_the_tracker_what_workers_report(mlflow, tracker, tm
     one = tracker()
     rounds = [WorkerReport(0, ROWS[:1]), WorkerReport(1, ROWS[1:], result={"status": "done"})]
     with Store(tmp_path / "results").locked() as store:
-        recorder = JobRecorder(store, RunCallback(), {}, allocator=None, session=ALONE, tracker=one)
+        recorder = JobRecorder(store, RunCallback(), allocator=None, session=ALONE, tracker=one)
         recorder.assign([Job("a1", config, str(store.unfinished_folder("a1")), StateRetention())], Resources())
         recorder.on_trial_start(0, [trial], trial)
         for report in rounds:

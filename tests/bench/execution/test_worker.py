@@ -15,9 +15,9 @@ from PIL import Image
 
 import bench.simulation.run
 from algorithms import divergence
+from bench.config.code_version import code_version
 from bench.config.resolve import resolve
 from bench.execution import worker as workers
-from bench.execution.code_version import code_version
 from bench.execution.job import Inputs, Job
 from bench.execution.ray_environment import PACKAGES, ROOT
 from bench.execution.worker import Worker, WorkerReport, storage_trouble
@@ -84,7 +84,7 @@ def test_a_run_of_coalitions_that_is_killed_between_divergences_and_first_round_
 import os, signal
 from algorithms import fedcollab
 from bench.config.resolve import resolve
-from bench.execution.code_version import code_version
+from bench.config.code_version import code_version
 from bench.execution.job import Inputs, Job
 from bench.execution.worker import Worker
 from bench.simulation.retention import StateRetention
@@ -267,7 +267,7 @@ def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monk
 @pytest.mark.parametrize(
     ("inputs", "sentence"),
     [
-        (Inputs(code="of-the-driver"), "its code of this run is not that of the command"),
+        (Inputs(code={"engine": "of-the-driver"}), "its code of this run is not that of the command"),
         (Inputs(images="of-the-driver"), "its images of digits are not those of the command"),
     ],
     ids=["code", "images"],
@@ -306,7 +306,9 @@ def test_a_machine_whose_own_disk_is_full_is_unfit_and_does_not_end_the_grid(job
 def test_a_machine_says_what_it_lacks_before_any_run(job, monkeypatch):
     own = Inputs(code_version(job.config), load("digits", None).digest)
     assert workers.inspect_machine([(job.config, own)], None, "cpu") == ""
-    assert "its code of this run" in workers.inspect_machine([(job.config, replace(own, code="other"))], None, "cpu")
+    others = replace(own, code=own.code | {"engine": "other"})
+    told = workers.inspect_machine([(job.config, others)], None, "cpu")
+    assert told.startswith("its code of this run is not that of the command (engine): it was changed")
     svhn = resolve({"algorithm": "fedavg", "dataset": "svhn", "partition": "iid"})
     assert "svhn needs a data directory" in workers.inspect_machine([(svhn, Inputs())], None, "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from bench.config.code_version import code_version, definitions_of
 from bench.errors import StoreError
 from bench.experiments.importing import merge_results
 from bench.results.equality import differences
@@ -191,3 +192,27 @@ def test_numbers_are_compared_bit_for_bit_and_clocks_are_not(rows, record, said)
     both = [{"round": 1, "loss": float("nan")}], one[1]
     assert differences(both, ([{"round": 1, "loss": float("nan")}], one[1])) == ""
     assert differences(one, ([], one[1])) == "rounds: 1 and 0"
+
+
+def test_what_the_hashes_of_the_code_stand_for_is_taken_too_and_hostile_files_are_not(tmp_path):
+    here, there = Store(tmp_path / "here"), results(tmp_path / "there", LABEL_2, {})
+    run, base = code_version(LABEL_2[0].config), {"engine": "1" * 16}
+    with there.locked(), here.locked():
+        for part, digest in run.items():
+            there.write_code(digest, definitions_of(part))
+        finish(there, LABEL_2[0], 0.5, code=run, base_code=base)
+    (there.folder / "code" / f"{'1' * 16}.json").write_text('{"algorithms/a.py": {"\\u001b[2J": "0"}}')
+    (there.folder / "code" / f"{'2' * 16}.json").write_text("{}")
+    (there.folder / "code" / "notes.txt").write_text("")
+    merge_results(there, here, dry_run=True)
+    assert not (here.folder / "code").exists()
+    found = merge_results(there, here)
+    assert found.taken == [LABEL_2[0].id]
+    assert {path.stem for path in (here.folder / "code").iterdir()} == {*run.values()}
+    assert {digest: here.code(digest) for digest in run.values()} == {run[part]: definitions_of(part) for part in run}
+    named = {path.name: what for path, what in there.damaged.items()}
+    assert named == {
+        f"{'1' * 16}.json": "does not hold what it should: a name cannot be shown",
+        f"{'2' * 16}.json": "does not hold what it should: it is not named after the hash of its content",
+        "notes.txt": "is no description of code",
+    }

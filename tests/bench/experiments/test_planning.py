@@ -11,6 +11,7 @@ import yaml
 
 import datasets
 from algorithms.fedavg import FedAvg
+from bench.config.code_version import code_version
 from bench.config.schema import RunConfig
 from bench.errors import ConfigError
 from bench.experiments.cost import examples_to_train
@@ -21,6 +22,7 @@ from bench.results.json_files import SEAL
 from bench.results.store import Store
 from datasets import Dataset, MissingData, Split, resized
 from reports import api
+from tests.support.earlier_code import earlier
 from tests.support.leaf import write_femnist
 from tests.support.planning import Experiment
 from tests.support.weights import write_weights
@@ -42,14 +44,22 @@ def ask(tmp_path):
     """A request for GRID, with changes of its file and of the request."""
 
     def ask(
-        folder="a", only=None, overrides=None, seeds=None, substitutes=None, rerun=False, keep="deployed", **changes
+        folder="a",
+        only=None,
+        overrides=None,
+        seeds=None,
+        substitutes=None,
+        rerun=False,
+        keep="deployed",
+        keep_stale=False,
+        **changes,
     ):
         path = tmp_path / folder / "mine.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(yaml.safe_dump(GRID | changes))
         grid = load_grid(str(path))
         spec = ExperimentSpec(grid, "paper", only or {}, overrides or {}, seeds, substitutes or {})
-        return Experiment(spec, ExecutionOptions(tmp_path, rerun=rerun, keep=keep))
+        return Experiment(spec, ExecutionOptions(tmp_path, rerun=rerun, keep=keep, keep_stale=keep_stale))
 
     return ask
 
@@ -136,6 +146,52 @@ def test_a_repetition_that_failed_is_tried_again_without_asking_for_all_of_them(
     assert ask(only=ONE).plan(store).reasons == {cell.id: "its repetition failed"}
     train(ask(only=ONE), store)
     assert ask(only=ONE).plan(store).todo == []
+
+
+def test_runs_of_earlier_code_are_repeated_and_the_change_is_named(ask, store):
+    cells = ask(only={"algorithm": ["fedavg"]}).plan(store).todo
+    digest = earlier(store, "algorithm fedavg", "algorithms/fedavg.py", "FedAvg")
+    before = code_version(cells[0].config) | {"algorithm fedavg": digest}
+    train(ask(only={"algorithm": ["fedavg"]}), store, code=before)
+    train(ask(only={"algorithm": ["fedprox"], "seed": [0]}), store)
+    made = ask().plan(store)
+    reason = (
+        "the code has changed (algorithms/fedavg.py: FedAvg); the earlier results will be in superseded/, and --keep-stale "
+        "uses them as they are"
+    )
+    assert made.reasons == {cell.id: reason for cell in cells} and len(made.todo) == 3 and made.finished == 1
+    assert [cell.config.algorithm["name"] for cell in ask(keep_stale=True).plan(store).todo] == ["fedprox"]
+    request = ask(only={"algorithm": ["fedavg"]})
+    train(request, store, accuracy=0.6, code=code_version(cells[0].config))
+    assert request.plan(store).todo == []
+    aside = [store.folder / "superseded" / f"{cell.id}-1" / "record.json" for cell in cells]
+    assert [json.loads(path.read_text())["code"] for path in aside] == [before, before], "nothing is lost"
+
+
+def test_a_stale_run_whose_repetition_failed_can_be_kept(ask, store):
+    (cell,) = ask(only=ONE).plan(store).todo
+    digest = earlier(store, "engine", "bench/seeding.py", "seed_for")
+    train(ask(only=ONE), store, code=code_version(cell.config) | {"engine": digest})
+    store.start(cell.id, cell.config.canonical())
+    store.finish(cell.id, [], {"id": cell.id, "status": "failed", "summary": {}})
+    assert ask(only=ONE).plan(store).reasons == {cell.id: "its repetition failed"}
+    assert ask(only=ONE, keep_stale=True).plan(store).todo == []
+
+
+def test_a_base_of_earlier_code_is_trained_again_and_what_started_from_it_as_well(ask, store):
+    made = ask(**SWEEP).plan(store)
+    base, *calibrated = made.todo
+    digest = earlier(store, "algorithm fedavg", "algorithms/fedavg.py", "FedAvg")
+    train(ask(only=ONE), store, code=code_version(base.config) | {"algorithm fedavg": digest})
+    assert [cell.id for cell in ask(**SWEEP).plan(store).todo] == [cell.id for cell in made.todo]
+    assert ask(**SWEEP).plan(store).reasons.keys() == {base.id}
+    kept = ask(**SWEEP, keep_stale=True)
+    assert {cell.id for cell in kept.plan(store).todo} == {cell.id for cell in calibrated}
+    # They are of the code of today, but start from the end of a run that is not.
+    train(kept, store, code=code_version(calibrated[0].config), **store.as_base(base.id))
+    assert kept.plan(store).todo == []
+    again = ask(**SWEEP).plan(store)
+    assert again.reasons.keys() == {cell.id for cell in made.todo} and len({*again.reasons.values()}) == 1
 
 
 SWEEP = {

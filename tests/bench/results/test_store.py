@@ -279,3 +279,43 @@ with Store(sys.argv[1]).locked():
         first.wait()
     with Store(tmp_path).locked():
         pass
+
+
+CODE = {"algorithms/mine.py": {"Mine": "0" * 12, "Mine.step": "1" * 12}}
+
+
+def test_what_a_hash_of_the_code_stands_for_is_stored_once(tmp_path):
+    with Store(tmp_path).locked() as store:
+        digest = hash_of(CODE)
+        assert store.code(digest) is None and store.code("../../etc") is None
+        store.write_code(digest, CODE)
+        path = store.folder / "code" / f"{digest}.json"
+        written = path.stat().st_mtime_ns
+        store.write_code(digest, CODE)
+        assert store.code(digest) == CODE and path.stat().st_mtime_ns == written
+        path.write_text("{}")
+        assert store.code(digest) is None and path in store.damaged
+        store.write_code(digest, CODE)
+        assert store.code(digest) == CODE
+        assert (store.folder / "superseded" / f"{path.name}-1").read_text() == "{}"
+
+
+def test_a_description_of_code_is_not_larger_than_these_are(tmp_path):
+    with Store(tmp_path).locked() as store:
+        content = {"algorithms/mine.py": {f"f{number}": "0" * 12 for number in range(250_000)}}
+        (store.folder / "code").mkdir()
+        path = store.folder / "code" / f"{hash_of(content)}.json"
+        path.write_text(json.dumps(content))
+        assert store.code(path.stem) is None and "such a file has at most 4,194,304" in store.damaged[path]
+
+
+def test_what_a_search_has_stopped_is_kept_when_other_code_trains_it_again(tmp_path):
+    with Store(tmp_path).locked() as store:
+        before, now = {"engine": "0" * 16}, {"engine": "1" * 16}
+        store.start(RUN, CONFIG, before)
+        store.finish(RUN, [], {"id": RUN, "status": "stopped", "summary": {}, "code": before})
+        store.start(RUN, CONFIG, before)
+        assert not (store.folder / "superseded").exists(), "it goes on"
+        store.finish(RUN, [], {"id": RUN, "status": "stopped", "summary": {}, "code": before})
+        store.start(RUN, CONFIG, now)
+        assert (store.folder / "superseded" / f"{RUN}-1" / "record.json").exists() and store.record(RUN) is None

@@ -41,7 +41,7 @@ def recorder_of(study: Study, store: Store, said: list[str], **words: str) -> Co
     bar = RoundsBar(Console(quiet=True), 4, 72)
     shares = {study.search.name: Resources()}
     return ConfigurationRecorder(
-        {study.search.name: search}, store, said.append, {}, bar, ALONE, allocator=None, shares=shares
+        {study.search.name: search}, store, said.append, bar, ALONE, allocator=None, shares=shares
     )
 
 

@@ -5,12 +5,14 @@ import math
 import pandas as pd
 import pytest
 
+from bench.config.code_version import code_version
 from bench.config.resolve import with_options
 from bench.config.schema import run_id
 from bench.results.metrics import summarise
 from bench.results.store import Store
 from bench.tuning.study import Study, _place
 from reports.exports import search_figures, search_report
+from tests.support.earlier_code import earlier
 from tests.support.searching import STAGES, finish, make, try_next
 
 
@@ -32,6 +34,38 @@ def test_a_grid_is_tried_once_and_what_a_kill_has_interrupted_is_tried_again_fir
     tried += [running, try_next(again, store, 0.4, 0.4)]
     assert sorted(params["mu"] for params in tried) == [0.001, 0.01, 0.1, 1]
     assert Study(search, store).left == 0 and try_next(again, store) is None
+
+
+@pytest.mark.parametrize("searcher", ["grid", "optuna"])
+@pytest.mark.parametrize("status", ["done", "stopped"])
+def test_a_search_that_goes_on_compares_no_scores_of_earlier_code(store, searcher, status):
+    search = make(searcher=searcher, samples=None if searcher == "grid" else 4, scheduler="asha")
+    now = code_version(search.template)
+    digest = earlier(store, "algorithm fedprox", "algorithms/fedprox.py", "FedProx")
+    study, before = Study(search, store), now | {"algorithm fedprox": digest}
+    rounds = 9 if status == "done" else 1
+    first = try_next(study, store, 0.9, 0.9, code=before, status=status, rounds=rounds)
+    second = try_next(study, store, 0.5, 0.5, code=now)
+    again = Study(search, store)
+    assert again.left == 3 and [one.params for one in again.outcomes()] == [second]
+    assert (
+        again.stale_runs().keys() == search.runs(first).keys()
+        and not again.ended_runs.keys() & search.runs(first).keys()
+    )
+    kept = Study(search, store, keep_stale=True)
+    assert kept.left == 2 and not kept.stale_runs() and {one.mean for one in kept.outcomes()} == {0.9, 0.5}
+    assert try_next(Study(search, store), store, 0.6, 0.6, code=now) == first, "it is tried again first"
+    assert [one.mean for one in Study(search, store).outcomes()] == [0.6, 0.5]
+
+
+def test_a_search_learns_nothing_from_runs_of_earlier_code_of_others(store):
+    search = make(searcher="optuna", samples=4)
+    before = code_version(search.template) | {
+        "engine": earlier(store, "engine", "bench/seeding.py", "seed_for"),
+    }
+    finish(search, store, {"mu": 0.5}, 0.9, 0.9, code=before)
+    assert [one.params for one in Study(search, store).outcomes()] == []
+    assert [one.params for one in Study(search, store, keep_stale=True).outcomes()] == [{"mu": 0.5}]
 
 
 def test_the_choice_does_not_depend_on_a_kill(store, tmp_path):

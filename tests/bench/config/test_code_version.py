@@ -7,9 +7,11 @@ import sys
 
 import pytest
 
+import algorithms
+from bench.config.code_version import code_version, definitions_of, files_of, hash_now, versions_of
 from bench.config.resolve import resolve
-from bench.execution.code_version import files_of
 from bench.execution.ray_environment import PACKAGES, ROOT
+from bench.results.ids import is_run_id
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 4, "local_epochs": 1}
 OF_EVERY_RUN = {
@@ -74,6 +76,39 @@ def test_the_code_of_a_run_is_its_method_with_what_that_imports_and_wraps(settin
     assert files == OF_EVERY_RUN | own | {"bench/models/mlp.py"}
 
 
+def test_the_parts_of_the_code_are_the_engine_the_model_and_each_method():
+    config = resolve(DIGITS | {"algorithm": "ccvr", "base": "scaffold", "model": "mlp"})
+    version = code_version(config)
+    assert [*version] == ["engine", "algorithm ccvr", "algorithm scaffold", "model mlp"]
+    assert len({*version.values()}) == 4 and all(map(is_run_id, version.values()))
+    assert version == code_version(config.canonical()), "a stored config has the same parts"
+    assert versions_of(config) == {"engine": 1, "algorithm ccvr": 1, "algorithm scaffold": 1, "model mlp": 1}
+    buffers = resolve(DIGITS | {"algorithm": "scaffold", "model": "resnet18", "dataset": "cifar10"})
+    assert versions_of(buffers)["algorithm scaffold"] == 2
+
+
+def test_a_file_of_the_engine_is_in_no_other_part():
+    config = resolve(DIGITS | {"algorithm": "fedconcat", "model": "mlp"})
+    engine, *methods, model = ({*definitions_of(part)} for part in versions_of(config))
+    assert engine == OF_EVERY_RUN and model == {"bench/models/mlp.py"}
+    assert "algorithms/fedconcat.py" in methods[0] and not any(engine & method for method in methods)
+    assert len(set.union(engine, model, *methods)) == len(files_of(config))
+
+
+@pytest.mark.parametrize("part", ["algorithm of-a-lab", "model of-a-lab", "kind of part", "of"])
+def test_a_part_that_is_not_there_has_no_hash(part):
+    assert hash_now(part) is None
+
+
+def test_a_part_whose_file_is_gone_or_cannot_be_parsed_has_no_hash(tmp_path, monkeypatch):
+    monkeypatch.setitem(algorithms.REGISTRY, "mine", "mine_of_a_lab:Mine")
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+    assert hash_now("algorithm mine") is None
+    (tmp_path / "mine_of_a_lab.py").write_text("class Mine:\n")
+    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path / "other")])
+    assert hash_now("algorithm mine") is None
+
+
 def test_another_model_is_other_code():
     mnist = DIGITS | {"algorithm": "fedavg", "dataset": "mnist"}
     files = [files_of(resolve(mnist | {"model": model})) for model in ("mlp", "simple-cnn")]
@@ -125,4 +160,4 @@ def test_another_method_leaves_a_checkpoint_usable_and_a_change_of_its_own_metho
     with (methods / "scaffold.py").open("a") as own:
         own.write("\nCHANGED = True\n")
     note, trained = train_a_round_and_die()
-    assert note.startswith("starts over: its checkpoint was written with code '") and trained == 1
+    assert note.startswith("starts over: its checkpoint was written with code of algorithm scaffold '") and trained == 1

@@ -1,0 +1,84 @@
+"""Which code a run executes, by parts: no run continues from a checkpoint that other code has written, and what other code has
+trained is repeated (see `bench.config.stale`).
+
+The parts are "engine", the code of all runs; "algorithm fedavg" for the method and for each that it wraps; and "model mlp"
+for the model and for each that the method names. A file of the engine is in no other part, so that a change of it is one
+change.
+"""
+
+from collections.abc import Iterator, Mapping
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any
+
+import algorithms
+from bench import imports, models, provenance
+from bench.imports import Definitions
+
+ENGINE = "engine"
+_ENGINE = ("bench.simulation.run",)
+
+
+def code_version(config: Any) -> dict[str, str]:
+    """Part -> hash of its code, 16 hex digits, of the parts on which the numbers of a run depend.
+
+    Args:
+        config: a resolved run config (see `bench.config.schema.RunConfig`).
+    """
+    return {part: imports.hash_of(*_modules(part)) for part in versions_of(config)}
+
+
+def hash_now(part: str) -> str | None:
+    """The hash of a part; None if its code is not there, or cannot be parsed."""
+    try:
+        found = imports.hash_of(*_modules(part))
+        return None if found == imports.NO_CODE else found
+    except (LookupError, OSError, SyntaxError, ValueError):
+        return None
+
+
+def definitions_of(part: str) -> Definitions:
+    """What the hash of a part stands for."""
+    return imports.definitions_of(*_modules(part))
+
+
+def files_of(config: Any) -> list[Path]:
+    """The files that `code_version` covers: those of the run, its method with all that this wraps, and its model, with
+    what these import of this project, at their top or inside functions."""
+    return imports.files_of(module for part in versions_of(config) for module in _modules(part)[0])
+
+
+def facts_of(config: Any) -> dict[str, Any]:
+    """What the record of a run says of its code: `code`, `commit` and, where files lie in other repositories, `commits` (see
+    `bench.results.records.RunRecord`)."""
+    return {"code": code_version(config), **provenance.commits_of(files_of(config), imports.folders())}
+
+
+def versions_of(config: Any) -> dict[str, int]:
+    """Part -> its `version`, of a run config or a stored one.
+
+    The engine has none of its own: where it changes numbers, the parts whose numbers it changes get another version.
+    """
+    keys = ("algorithm", "model", "versions")
+    read = itemgetter(*keys) if isinstance(config, Mapping) else attrgetter(*keys)
+    algorithm, model, versions = read(config)
+    methods = {f"algorithm {name}": versions.get(path, 1) for path, name in _methods(algorithm)}
+    others = {f"model {key.removeprefix('model.')}": of for key, of in versions.items() if key.startswith("model.")}
+    return {ENGINE: 1} | methods | others | {f"model {model}": versions.get("model", 1)}
+
+
+def _modules(part: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The modules of a part, and those whose code is another part; raises KeyError if there is no such part."""
+    if part == ENGINE:
+        return _ENGINE, ()
+    kind, _, name = part.partition(" ")
+    registry = {"algorithm": algorithms.REGISTRY, "model": models.REGISTRY}[kind]
+    return (registry[name].module,), _ENGINE
+
+
+def _methods(method: Mapping[str, Any], path: str = "algorithm") -> Iterator[tuple[str, str]]:
+    """The path of a method in `versions` and its name, and those of the methods inside it."""
+    yield path, method["name"]
+    for key, value in method.items():
+        if isinstance(value, Mapping) and "name" in value:
+            yield from _methods(value, f"{path}.{key}")

@@ -1,0 +1,125 @@
+"""Which finished runs are stale: code on which their numbers depend has changed since, so that they may be others now.
+
+A part of the code is as it was if its hash is (see `bench.config.code_version`). It gives the same numbers, too, if
+`known_code.txt` lists both hashes under the version that the part had in the run. `python -m tests.support.known_code` adds
+the hashes of today, after it has seen that short runs of everything still give the stored numbers.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.config.code_version import definitions_of, hash_now, versions_of
+from bench.imports import Definitions
+from bench.results.store import Store
+
+KNOWN = Path(__file__).parents[1] / "known_code.txt"
+_MOST_NAMED = 6  # definitions in one sentence
+
+Known = dict[tuple[str, int], list[str]]
+Changes = tuple[tuple[str, str], ...]
+"""Parts of the code that have changed since a run, and the hashes that they had then."""
+
+
+@functools.cache
+def known() -> Known:
+    """Part and version -> the hashes that give the numbers of this version."""
+    return read_known(KNOWN.read_text(encoding="utf-8"))
+
+
+def read_known(text: str) -> Known:
+    """The content of `known_code.txt`: lines such as "algorithm fedavg 1: <hash> <hash>"."""
+    found: Known = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, _, hashes = line.partition(":")
+            part, _, version = name.rpartition(" ")
+            found[part, int(version)] = hashes.split()
+    return found
+
+
+def changes(record: Mapping[str, Any], config: Any) -> Changes:
+    """What has changed since a run, and since the one from whose end it started; empty if the run is current.
+
+    Args:
+        record: of the run; one of an earlier version does not say what code it had, and is current.
+        config: of the run, as it is stored or resolved.
+    """
+    hashes = dict.fromkeys(pair for key in ("code", "base_code") for pair in record.get(key, {}).items())
+    if not hashes:
+        return ()
+    versions = versions_of(config)
+    return tuple((part, then) for part, then in hashes if _has_changed(part, then, versions.get(part, 1)))
+
+
+def _has_changed(part: str, then: str, version: int) -> bool:
+    now = hash_now(part)
+    if now in (then, None):  # where a method is not there, nothing is known about it
+        return False
+    if {then, now} <= {*known().get((part, version), ())}:
+        return False
+    # The code of another version gives other numbers to other runs: that is no change of this one.
+    listed = {other for (name, other), hashes in known().items() if name == part and now in hashes}
+    return version in listed or not listed
+
+
+def stale_runs(runs: Mapping[str, Changes], store: Store) -> dict[str, list[str]]:
+    """What has changed, for people -> the ids of the runs since which it has; of stale runs.
+
+    Args:
+        runs: run id -> `changes`.
+    """
+    found: dict[str, list[str]] = {}
+    for run, changed in runs.items():
+        if changed:
+            found.setdefault(what_changed(changed, store), []).append(run)
+    return found
+
+
+def why_repeated(changed: Changes, store: Store) -> str:
+    """Why runs are repeated since which something has changed; a part of a sentence."""
+    return (
+        f"the code has changed ({what_changed(changed, store)}); the earlier results will be in superseded/, and --keep-stale "
+        "uses them as they are"
+    )
+
+
+def what_changed(changed: Changes, store: Store) -> str:
+    """The definitions that have changed: "algorithms/fedmine.py: FedMine.aggregate, FedMine.server_step".
+
+    A part is named itself ("algorithm fedmine") where the store does not know what it was.
+    """
+    parts: list[str] = []
+    files: dict[str, list[str]] = {}
+    for part, then in changed:
+        before = store.code(then)
+        if before is None:
+            parts.append(part)
+            continue
+        for file, names in _differences(before, definitions_of(part)):
+            files.setdefault(file, []).extend(names)
+    return _listed([*dict.fromkeys(parts)], {file: [*dict.fromkeys(names)] for file, names in files.items()})
+
+
+def _differences(before: Definitions, now: Definitions) -> Iterator[tuple[str, list[str]]]:
+    """The files that differ, and the definitions; none of a file that is new or gone."""
+    for file in sorted(before.keys() | now.keys()):
+        one, other = before.get(file), now.get(file)
+        if one is None or other is None:
+            yield file, []
+        elif one != other:
+            yield file, sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+
+
+def _listed(parts: Iterable[str], files: Mapping[str, list[str]]) -> str:
+    """A list that fits into a sentence."""
+    words, left = [*parts], _MOST_NAMED
+    more = 0
+    for file, names in files.items():
+        shown = names[:left]
+        more += len(names) - len(shown) if left else max(1, len(names))
+        if left:
+            words.append(file + (f": {', '.join(shown)}" if shown else ""))
+            left -= max(1, len(shown))
+    return "; ".join(words) + (f" and {more} more" if more else "")

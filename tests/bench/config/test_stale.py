@@ -1,0 +1,114 @@
+"""Which finished runs are stale, and what has changed since."""
+
+import copy
+
+import pytest
+
+import algorithms
+from bench.config import stale
+from bench.config.code_version import code_version, definitions_of
+from bench.config.resolve import resolve
+from bench.results.ids import hash_of
+from bench.results.store import Store
+from tests.support.earlier_code import earlier
+
+CONFIG = resolve({"algorithm": "ccvr", "base": "moon", "dataset": "digits", "partition": "iid", "clients": 4})
+NOW = code_version(CONFIG)
+MOON = "algorithm moon"
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path).locked() as store:
+        yield store
+
+
+@pytest.fixture
+def known(monkeypatch) -> dict:
+    """What `known_code.txt` lists; nothing before a test adds something."""
+    known = {}
+    monkeypatch.setattr(stale, "known", lambda: known)
+    return known
+
+
+def test_a_run_is_current_if_the_hash_of_each_part_is_that_of_today(known):
+    assert stale.changes({"code": NOW}, CONFIG) == ()
+    assert stale.changes({"code": NOW | {MOON: "0" * 16}}, CONFIG) == ((MOON, "0" * 16),)
+    assert stale.changes({"code": NOW, "base_code": NOW | {MOON: "0" * 16}}, CONFIG) == ((MOON, "0" * 16),), (
+        "it started from the end of a run of other code"
+    )
+    assert stale.changes({"code": NOW | {MOON: "0" * 16}}, CONFIG.canonical()) == ((MOON, "0" * 16),)
+
+
+def test_a_run_of_a_version_of_the_harness_that_recorded_no_code_is_current(known):
+    assert stale.changes({}, CONFIG) == ()
+
+
+def test_code_that_is_known_to_give_the_numbers_of_the_version_is_no_change(known):
+    before = {"code": NOW | {MOON: "0" * 16, "engine": "1" * 16}}
+    known[MOON, 1] = ["0" * 16, NOW[MOON]]
+    assert stale.changes(before, CONFIG) == (("engine", "1" * 16),)
+    known["engine", 1] = [NOW["engine"], "1" * 16]
+    assert stale.changes(before, CONFIG) == ()
+    known[MOON, 1] = [NOW[MOON]]
+    assert stale.changes(before, CONFIG) == ((MOON, "0" * 16),), "of the earlier code nobody knows the numbers"
+    known[MOON, 1] = ["0" * 16]
+    assert stale.changes(before, CONFIG) == ((MOON, "0" * 16),), "of the code of today nobody knows the numbers"
+    known[MOON, 2] = ["0" * 16, "2" * 16]
+    assert stale.changes(before, CONFIG) == ((MOON, "0" * 16),), "of another version"
+
+
+def test_the_code_of_another_version_is_no_change_of_this_one(known):
+    known[MOON, 2] = [NOW[MOON]]
+    assert stale.changes({"code": NOW | {MOON: "0" * 16}}, CONFIG) == ()
+
+
+def test_where_the_code_of_a_part_is_not_there_nothing_is_stale(known, monkeypatch):
+    before = {"code": NOW | {MOON: "0" * 16}}
+    assert stale.changes(before, CONFIG)
+    monkeypatch.delitem(algorithms.REGISTRY, "moon")
+    assert stale.changes(before, CONFIG.canonical()) == ()
+
+
+def test_known_code_is_read_by_part_and_version():
+    text = "# Words: of a comment\nalgorithm a-b 2: 01 23\nengine 1: 45\n\n"
+    assert stale.read_known(text) == {("algorithm a-b", 2): ["01", "23"], ("engine", 1): ["45"]}
+
+
+def test_what_has_changed_is_named_by_file_and_definition(store):
+    digest = earlier(store, MOON, "algorithms/moon.py", "Moon.local_loss", "Moon")
+    assert stale.what_changed([(MOON, digest)], store) == "algorithms/moon.py: Moon, Moon.local_loss"
+    engine = earlier(store, "engine", "bench/seeding.py", "seed_for")
+    assert stale.what_changed([("engine", engine), (MOON, digest)], store) == (
+        "bench/seeding.py: seed_for; algorithms/moon.py: Moon, Moon.local_loss"
+    )
+    assert stale.what_changed([(MOON, "0" * 16)], store) == MOON, "the store does not know what it was"
+
+
+def test_a_file_that_is_new_or_gone_and_definitions_that_are(store):
+    content = copy.deepcopy(definitions_of(MOON))
+    content["algorithms/gone.py"] = {"f": "0" * 12, "g": "0" * 12}
+    del content["algorithms/checks.py"]
+    del content["algorithms/moon.py"]["Moon.local_loss"]
+    content["algorithms/moon.py"]["Moon.removed"] = "0" * 12
+    store.write_code(hash_of(content), content)
+    assert stale.what_changed([(MOON, hash_of(content))], store) == (
+        "algorithms/checks.py; algorithms/gone.py; algorithms/moon.py: Moon.local_loss, Moon.removed"
+    )
+
+
+def test_a_long_list_is_cut(store):
+    names = [name for name in definitions_of("engine")["bench/simulation/task.py"]]
+    assert len(names) > 10
+    digest = earlier(store, "engine", "bench/simulation/task.py", *names)
+    text = stale.what_changed([("engine", digest)], store)
+    assert text.count(",") == 5 and text.endswith(f" and {len(names) - 6} more")
+
+
+def test_runs_since_which_the_same_has_changed_are_one_group(store):
+    one = ((MOON, earlier(store, MOON, "algorithms/moon.py", "Moon")),)
+    other = ((MOON, earlier(store, MOON, "algorithms/moon.py", "Moon.local_loss")),)
+    assert stale.stale_runs({"a": one, "b": other, "c": (), "d": one}, store) == {
+        "algorithms/moon.py: Moon": ["a", "d"],
+        "algorithms/moon.py: Moon.local_loss": ["b"],
+    }

@@ -1,0 +1,69 @@
+"""`python -m tests.support.known_code`: after a change of the code that moves no number, finished runs stay current.
+
+It checks that short runs of everything give the stored numbers (see `tests.support.fingerprints`), and then adds the hashes of
+today's code to `bench/known_code.txt`. Without that, runs of the code before count as stale and are repeated.
+"""
+
+import sys
+from collections.abc import Mapping
+
+import algorithms
+from bench import models
+from bench.config.code_version import ENGINE, hash_now
+from bench.config.stale import KNOWN, Known, read_known
+from tests.support import fingerprints
+from tests.support.toy import toy_method
+
+COMMAND = "python -m tests.support.known_code"
+_HEAD = """\
+# Hashes of the code of each part that are known to give the numbers of its version: "PART VERSION: HASH HASH". A finished run
+# of one of them is not repeated when the code has become another one of the same line. This file is written by
+# `python -m tests.support.known_code`, which checks the numbers first.
+"""
+
+
+def today() -> dict[tuple[str, int], str]:
+    """Part and version -> the hash of today's code, of everything that comes with the harness."""
+    keys = {(ENGINE, 1)}
+    for name, entry in algorithms.REGISTRY.items():
+        if entry.lab:
+            continue
+        method = toy_method(name)
+        keys |= {(f"algorithm {name}", method.version_with(buffers)) for buffers in (False, True)}
+    keys |= {(f"model {name}", models.load(name).version) for name, entry in models.REGISTRY.items() if not entry.lab}
+    return {(part, version): str(hash_now(part)) for part, version in sorted(keys)}
+
+
+def unlisted(known: Known) -> list[str]:
+    """The parts whose hash of today is not listed under their version."""
+    return [
+        f"{part} {version}" for (part, version), found in today().items() if found not in known.get((part, version), ())
+    ]
+
+
+def added(known: Known) -> str:
+    """The content of the file with the hashes of today."""
+    hashes = {key: [*found] for key, found in known.items()}
+    for key, found in today().items():
+        hashes[key] = [*dict.fromkeys([*hashes.get(key, ()), found])]
+    return _HEAD + "".join(
+        f"{part} {version}: {' '.join(found)}\n" for (part, version), found in sorted(hashes.items())
+    )
+
+
+def refusal(computed: Mapping[str, Mapping[str, dict]]) -> str:
+    """Why today's code cannot be listed: its numbers are others; "" if it can."""
+    complaints = fingerprints.complaints(computed)
+    head = ["Nothing was listed: finished runs would pass for those of today's code."]
+    return " ".join(head + complaints) if complaints else ""
+
+
+def main() -> None:
+    if reason := refusal(fingerprints.compute()):
+        sys.exit(reason)
+    known = read_known(KNOWN.read_text(encoding="utf-8")) if KNOWN.exists() else {}
+    KNOWN.write_text(added(known), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
