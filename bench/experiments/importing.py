@@ -22,6 +22,7 @@ from bench.results.records import RunRecord, StoredCell, StoredGrid
 from bench.results.store import Store, require_files
 
 _FINISHED = ("done", "diverged")
+_BATCH = 500  # runs that are copied between two waits for the disk; an interruption repeats no more
 
 
 @dataclass
@@ -50,7 +51,8 @@ class Merged:
 def merge_results(there: Store, here: Store, dry_run: bool = False) -> Merged:
     """Takes what is finished there, while no driver is at work on either side.
 
-    Each run is copied completely or not at all; after an interruption the next call copies the others.
+    Each run is copied completely or not at all; after an interruption the next call copies the others. Runs are copied in
+    batches, and those of a batch become runs together.
 
     Raises:
         StoreError: if both are one directory, a driver is at work, or a file cannot be read.
@@ -88,8 +90,8 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
                 merged.disagreeing[run_id] = difference
         elif _can_be_copied(there, run_id):
             merged.taken.append(run_id)
-            if not dry_run:
-                here.adopt(run_id, there.run_folder(run_id))
+    for first in range(0, 0 if dry_run else len(merged.taken), _BATCH):
+        here.adopt({run_id: there.run_folder(run_id) for run_id in merged.taken[first : first + _BATCH]})
 
 
 def _can_be_copied(there: Store, run_id: str) -> bool:
