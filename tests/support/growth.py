@@ -1,8 +1,8 @@
-"""What commands cost as a results directory grows: `python -m tests.support.growth 100 1000 5000`.
+"""What commands cost as a results directory grows: `python -m tests.support.growth 100 1000 5000 20000`.
 
 Prints a table with one line per number of runs N: CPU seconds (user and system, of the process and its children) of a `run`
-with nothing to do, of `report`, `export` and `import`, and the size of the page. `--beside` compares a grid of 100 runs alone
-with the same one in a directory that holds N others. `import` also has its wall time, which waits for the disk.
+with nothing to do, of `report`, `export` and `import`, and the size of the page. A second table compares a grid of 100 runs
+alone with the same one beside as many others as the largest N. `import` also has its wall time, which waits for the disk.
 
 Runs are not trained. `write_runs` writes what a finished run leaves on disk, without waiting for the disk. The module needs
 nothing that an earlier version of the code lacks: copy it to a checkout to measure that one.
@@ -205,7 +205,6 @@ def table(lines: Sequence[dict[str, str]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("counts", nargs="*", type=int, default=[100, 1000, 5000], help="numbers of runs")
-    parser.add_argument("--beside", type=int, default=0, metavar="N", help="a grid of 100 runs beside N others")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="growth-") as name:
         folder = Path(name)
@@ -214,10 +213,8 @@ def main() -> None:
         for count in arguments.counts:
             lines.append(measure(folder, count))
             print(lines[-1], file=sys.stderr, flush=True)
-        if lines:
-            print(table(lines))
-        if arguments.beside:
-            print(table(measure_beside(folder, arguments.beside)))
+        print(table(lines))
+        print(table(measure_beside(folder, max(arguments.counts))))
 
 
 if __name__ == "__main__":
