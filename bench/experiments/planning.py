@@ -142,7 +142,8 @@ def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> None:
     planned = (earlier.get("planned_examples", {}) if earlier else {}) | _planned_examples(plan.selected)
     runs = [cell["run"] for cell in merged["cells"]]
     merged["planned_examples"] = {run: planned[run] for run in runs if run and run in planned}
-    store.write_grid(spec.label, merged)
+    if merged != earlier:
+        store.write_grid(spec.label, merged)
 
 
 def _planned_examples(cells: Iterable[Cell]) -> dict[str, int]:
