@@ -1,5 +1,6 @@
 """YAML, names of files, atomic replacement of files, and opening of files that somebody else may have made."""
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -93,6 +94,25 @@ def write_file(path: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def sync_disk(folder: Path) -> None:
+    """Waits until all that was written to the file system of a folder is on disk: one wait for any number of files.
+
+    Raises:
+        OSError: if the disk has not taken all of it.
+    """
+    sync = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if sync is None:  # not Linux
+        os.sync()
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if sync(descriptor):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

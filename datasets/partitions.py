@@ -10,6 +10,7 @@ https://arxiv.org/abs/2102.02079
 """
 
 import difflib
+import functools
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -642,6 +643,7 @@ def usual_clients(name: str, num_writers: int | None) -> int | None:
     return num_writers if name == Natural.pattern else Shift.usual_clients
 
 
+@functools.lru_cache(1024)  # a grid names each partition in many cells
 def parse(name: str) -> Partition:
     """The partition of a name such as "label-2", "dir-0.1" or "iid".
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bench.results.store import Store
+    from bench.results.written import Written
     from reports.tables.report import Report
 
 FORMATS = ("md", "tex", "csv", "html")
@@ -37,7 +38,7 @@ def write(
     style: str = "check",
     notes: str = "inside",
 ) -> dict[str, Path]:
-    """Saves the tables of a grid and returns format -> path.
+    """Saves the tables of a grid and returns format -> path. Files that still follow from the same inputs stay as they are.
 
     The files are `<grid>@<budget>.md` and so on. A value other than the grid's own is part of the name
     (`<grid>@<budget>-best.md`). With a CSV, standings are written to `<grid>@<budget>-standings.csv`. STANDALONE is
@@ -63,13 +64,20 @@ def write(
 
     if style == "paper":
         formats = tuple(format for format in formats if format != "csv")
-    report, *sources = _build(results, grid, budget, value, formats, style, notes)
-    folder = writable_folder(sources[-1].folder, to)
+    _check(formats, style, notes)
+    store, expanded = _open(results, grid, budget)
+    folder = writable_folder(store.folder, to)
+    written = _written(store, grid, budget, folder, "tables", value, *formats, style, notes)
+    if unchanged := written.unchanged():
+        found, names = unchanged
+        return dict(zip(names, found, strict=True))
+    report, *sources = _build(store, expanded, value, style)
     if "csv" in formats and report.standings:
         formats = (*formats, _STANDINGS)
     paths = {format: below(folder, report.name + _ENDINGS.get(format, f".{format}")) for format in formats}
     for format, path in paths.items():
         write_file(path, _text(format, notes, report, *sources))
+    written.note(paths.values(), [*paths])
     return paths
 
 
@@ -84,14 +92,15 @@ def render(
     notes: str = "inside",
 ) -> str:
     """The tables of a grid as text; arguments and errors as in `write`. Writes no file."""
-    return _text(format, notes, *_build(results, grid, budget, value, (format,), style, notes))
+    _check((format,), style, notes)
+    return _text(format, notes, *_build(*_open(results, grid, budget), value, style))
 
 
 def cells(results: "Store | Path", grid: str, budget: str, *, value: str | None = None) -> "pd.DataFrame":
     """The cells of a grid's tables as `reports.exports.frames.cells_frame` has them; arguments and errors as in `write`."""
     from reports.exports.frames import cells_frame
 
-    report, *_ = _build(results, grid, budget, value, ())
+    report, *_ = _build(*_open(results, grid, budget), value)
     return cells_frame(report)
 
 
@@ -104,7 +113,7 @@ def write_figures(
     value: str | None = None,
     to: Path | None = None,
 ) -> tuple[list[Path], list[str]]:
-    """Saves the figures that a grid lists, and further curves.
+    """Saves the figures that a grid lists, and further curves. Files that still follow from the same inputs stay as they are.
 
     The files are `<grid>@<budget>-<figure>.png`, `.pdf` and `.svg`. A metric other than the grid's own is part of the
     name.
@@ -126,6 +135,10 @@ def write_figures(
     figures = [*expanded["report"].get("figures", ()), *({"kind": "curves", "x": x} for x in curves)]
     if not figures:  # then matplotlib is not imported
         return [], []
+    folder = writable_folder(store.folder, to)
+    written = _written(store, grid, budget, folder, "figures", value, *curves)
+    if unchanged := written.unchanged():
+        return unchanged
 
     from bench.results.store import below
     from reports.figures import dispatch, lines
@@ -136,7 +149,6 @@ def write_figures(
     records, metric = with_changes(expanded, store.records_of(expanded), store), expanded["report"]["metric"]
     records = with_reached(expanded, records, store)
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
-    folder = writable_folder(store.folder, to)
     paths, sentences = [], []
     for title, figure in {figure_name(figure): figure for figure in figures}.items():
         by_metric = dispatch.draw(figure, expanded, records, store, value)
@@ -147,6 +159,7 @@ def write_figures(
             for format in lines.FORMATS:
                 paths.append(below(folder, f"{stem}.{format}"))
                 lines.save(drawn, paths[-1])
+    written.note(paths, sentences)
     return paths, sentences
 
 
@@ -191,25 +204,27 @@ _ENDINGS = {STANDALONE: "-standalone.tex", _STANDINGS: "-standings.csv"}
 # Imports are inside functions, so that commands which only import this module do not load pandas.
 
 
-def _build(
-    results: "Store | Path",
-    grid: str,
-    budget: str,
-    value: str | None,
-    formats: tuple[str, ...],
-    style: str = "check",
-    notes: str = "inside",
-) -> tuple:
-    """The report of a grid for known formats, and its sources: expanded grid, records, store."""
+def _check(formats: tuple[str, ...], style: str, notes: str) -> None:
+    """Raises ValueError for an unknown format, style or place of footnotes."""
     require_known("report format", formats, [*FORMATS, STANDALONE])
     require_known("style", [style], STYLES)
     require_known("place of footnotes", [notes], NOTES)
     if style == "paper" and "csv" in formats:
         raise ValueError("A CSV has ids and numbers, whatever the style of the tables; leave the style paper out.")
 
+
+def _written(store: "Store", grid: str, budget: str, folder: Path, *options: str | None) -> "Written":
+    """What is noted of the files that these options make of a grid."""
+    from bench.results.written import Written
+
+    place = [str(folder.absolute()), str(store.folder), grid, budget, *map(str, options)]
+    return Written(place, [store.digest(f"{grid}@{budget}")])
+
+
+def _build(store: "Store", expanded: dict, value: str | None, style: str = "check") -> tuple:
+    """The report of an expanded grid, and its sources: expanded grid, records, store."""
     from reports.tables import paper_style
 
-    store, expanded = _open(results, grid, budget)
     report, records = build(store, expanded, value)
     if style == "paper":
         report = paper_style.as_printed(report, expanded)
@@ -223,7 +238,7 @@ def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict
     store = results if isinstance(results, Store) else Store(results)
     expanded = store.grid(f"{grid}@{budget}")
     if expanded is None:
-        held = store.grids()
+        held = store.grids()  # only to say what there is
         budgets = [name.removeprefix(f"{grid}@") for name in held if name.startswith(f"{grid}@")]
         hint = suggestion(budget, budgets) or f" Run it first: python -m bench run --grid {grid} --budget {budget}"
         raise StoreError(f"{store.folder} holds no {grid}@{budget}, only: {', '.join(held) or 'nothing yet'}.{hint}")

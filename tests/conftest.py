@@ -18,6 +18,14 @@ from datasets import cache
 ARCHIVES = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def notes_of_reports(tmp_path_factory) -> Iterator[None]:
+    """What reports note in the cache of the user who runs the tests would stay there for ever."""
+    folder = tmp_path_factory.mktemp("notes")
+    with mock.patch("bench.results.written.default_dir", lambda: folder):
+        yield
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """A data directory with real images: all of CIFAR-10 (as image folders) and MNIST, part of Tiny-ImageNet.

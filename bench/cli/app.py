@@ -232,9 +232,10 @@ def report(
         file = grid
         grid, budget = given.stored_name(grid, budget)
         store = Store(results_dir)
-        name_damaged(store)
-        stored = [tuple(name.split("@", 1)) for name in store.grids()]
-        chosen = [(name, of) for name, of in stored if is_meant(grid, name) and budget in (None, of)]
+        stored = {label: label.partition("@")[::2] for label in store.grid_names()}
+        meant = [label for label, (name, of) in stored.items() if is_meant(grid, name) and budget in (None, of)]
+        name_damaged(store, grids=meant if grid or budget else None)
+        chosen = [stored[label] for label in filter(store.grid, meant)]
         if not chosen:
             raise ValueError(no_results(store, grid, budget))
         if not print_:

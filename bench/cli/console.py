@@ -66,18 +66,21 @@ def use_plugins(named: Sequence[Path]) -> None:
         warn(f"Uses {folder}: {', '.join(held) if held else 'nothing yet'}.")
 
 
-def name_damaged(store: "Store", looked: bool = False, named: Collection[Path] = ()) -> set[Path]:
+def name_damaged(
+    store: "Store", looked: bool = False, named: Collection[Path] = (), grids: Collection[str] | None = None
+) -> set[Path]:
     """Names every file of a results directory that cannot be used, all in one message.
 
     Args:
         looked: whether the directory has just been looked through.
         named: files that have been named before.
+        grids: names of the stored grids that are looked through; None for the whole directory.
 
     Returns:
         The files that have been named now or before.
     """
     if not looked:
-        store.look_through()
+        store.look_through(grids)
     damaged = {path: what for path, what in sorted(store.damaged.items()) if path not in named}
     if damaged:
         lines = [f"{path.relative_to(store.folder)} {what}" for path, what in damaged.items()]

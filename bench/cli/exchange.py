@@ -29,7 +29,6 @@ def export(
         if (to is None) == (tensorboard is None):
             raise ValueError("Name either a table by --to FILE.csv or FILE.parquet, or a folder by --tensorboard.")
         store = Store(results_dir)
-        name_damaged(store)
         expanded = store.grid(_stored_name(store, grid, budget))
         ids = {cell["run"] for cell in expanded["cells"] if cell["run"]}
         records = store.records_of(expanded)
@@ -92,10 +91,12 @@ def compare(
 
     with explained():
         stores = [Store(one), Store(other)]
+        held = []
         for store in stores:
             store.check_exists()
-            name_damaged(store)
-        held = [[name for name in store.grids() if is_meant(grid, name.split("@", 1)[0])] for store in stores]
+            meant = [name for name in store.grid_names() if is_meant(grid, name.partition("@")[0])]
+            name_damaged(store, grids=meant if grid else None)
+            held.append([*filter(store.grid, meant)])
         names = [name for name in held[0] if name in held[1]]
         if not names:
             what = f"results of {grid}" if grid else "a grid"
@@ -113,12 +114,15 @@ def compare(
 
 
 def _stored_name(store, grid: str, budget: str | None) -> str:
-    """The `<grid>@<budget>` that is meant; raises ValueError if there is none, or more than one."""
+    """The `<grid>@<budget>` that is meant, and names what is damaged of it; raises ValueError if there is none, or more than
+    one."""
     grid, budget = given.stored_name(grid, budget)
     from bench.results.ids import is_meant
 
-    held = {name: name.split("@", 1) for name in store.grids()}
-    names = [name for name, (of, at) in held.items() if is_meant(grid, of) and budget in (None, at)]
+    held = {name: name.partition("@")[::2] for name in store.grid_names()}
+    meant = [name for name, (of, at) in held.items() if is_meant(grid, of) and budget in (None, at)]
+    name_damaged(store, grids=meant)
+    names = [*filter(store.grid, meant)]
     if not names:
         raise ValueError(no_results(store, grid, budget))
     if len(names) > 1:

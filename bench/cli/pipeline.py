@@ -44,7 +44,7 @@ def run_experiment(
 
     store = Store(results_dir)
     with contextlib.nullcontext() if dry_run else store.locked(warn), contextlib.ExitStack() as session, _stopping():
-        store.look_through()
+        store.look_through([spec.label])  # what is damaged of other runs of this experiment, its plan finds
         named = name_damaged(store, looked=True)
         check_name(spec, store)
         selection = select_cells(spec)

@@ -24,6 +24,7 @@ from datasets import references
 from datasets.partition_files import FOLDER, keep, parse
 
 _FINISHED = ("done", "diverged")
+_BATCH = 500  # runs that are copied between two waits for the disk; an interruption repeats no more
 
 
 @dataclass
@@ -54,7 +55,8 @@ def merge_results(
 ) -> Merged:
     """Takes what is finished there, while no driver is at work on either side.
 
-    Each run is copied completely or not at all; after an interruption the next call copies the others.
+    Each run is copied completely or not at all; after an interruption the next call copies the others. Runs are copied in
+    batches, and those of a batch become runs together.
 
     Args:
         on_message: as of `Store.locked`.
@@ -106,11 +108,13 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
                 merged.disagreeing[run_id] = difference
         elif _can_be_copied(there, run_id):
             merged.taken.append(run_id)
-            if not dry_run:
-                here.adopt(run_id, there.run_folder(run_id))
-                for digest in {*record.get("code", {}).values(), *record.get("base_code", {}).values()}:
-                    if definitions := there.code(digest):
-                        here.write_code(digest, definitions)
+    for first in range(0, 0 if dry_run else len(merged.taken), _BATCH):
+        here.adopt({run_id: there.run_folder(run_id) for run_id in merged.taken[first : first + _BATCH]})
+    for run_id in () if dry_run else merged.taken:
+        copied = there.record(run_id)
+        for digest in {*copied.get("code", {}).values(), *copied.get("base_code", {}).values()} if copied else ():
+            if definitions := there.code(digest):
+                here.write_code(digest, definitions)
 
 
 def _can_be_copied(there: Store, run_id: str) -> bool:

@@ -146,7 +146,8 @@ def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> None:
     merged["planned_examples"] = {run: planned[run] for run in runs if run and run in planned}
     if titles := titles_of_labs(merged["cells"]):
         merged["titles"] = titles
-    store.write_grid(spec.label, merged)
+    if merged != earlier:
+        store.write_grid(spec.label, merged)
 
 
 def _planned_examples(cells: Iterable[Cell]) -> dict[str, int]:

@@ -47,7 +47,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from bench.errors import StoreError
-from bench.files import write_file
+from bench.files import sync_disk, write_file
 from bench.results import schema
 from bench.results.ids import is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
@@ -140,8 +140,10 @@ class Store:
                 ) from error
             self._make_id()
             self._finish_repeats()
-            for checkpoint in (self.folder / "runs").glob("*/checkpoint"):
-                _forget_checkpoint(checkpoint.parent, self.record(checkpoint.parent.name))
+            runs = self.folder / "runs"
+            for name in os.listdir(runs):
+                if os.path.lexists(f"{runs}/{name}/checkpoint"):
+                    _forget_checkpoint(runs / name, self.record(name))
             with self._at_work(on_message):
                 yield self
 
@@ -310,21 +312,32 @@ class Store:
             self.set_aside(self.run_folder(run_id))
             os.replace(folder, self.run_folder(run_id))
 
-    def adopt(self, run_id: str, folder: Path) -> None:
-        """Copies a finished run from another directory. What its folder held, a run that failed, has not ended or is damaged,
-        goes to `superseded`.
+    def adopt(self, folders: Mapping[str, Path]) -> None:
+        """Copies finished runs from another directory. What their folders held, runs that failed, have not ended or are
+        damaged, goes to `superseded`.
+
+        All copies are on disk before the first of them becomes a run, so that an interruption leaves each run whole or not
+        there at all. The disk is awaited once for all of them: for each file, most of the time would go there.
+
+        Args:
+            folders: run id -> its folder in the other directory.
 
         Raises:
-            Damaged: if there is a link or a special file among its files; nothing has changed then.
+            Damaged: if there is a link or a special file among the files; nothing has changed then.
+            OSError: if a file cannot be copied, or the disk does not take it; no run has changed then.
         """
-        files = require_files(folder)
-        copy = self.folder / "importing" / run_id
-        shutil.rmtree(copy, ignore_errors=True)
-        copy.mkdir(parents=True)
-        for path in files:
-            _copy_synced(path, copy / path.name)
-        self.set_aside(self.run_folder(run_id))
-        os.replace(copy, self.run_folder(run_id))
+        files = {run_id: require_files(folder) for run_id, folder in folders.items()}
+        importing = self.folder / "importing"
+        for run_id, paths in files.items():
+            shutil.rmtree(importing / run_id, ignore_errors=True)
+            (importing / run_id).mkdir(parents=True)
+            for path in paths:
+                _copy(path, importing / run_id / path.name)
+        if files:
+            sync_disk(importing)
+        for run_id in files:
+            self.set_aside(self.run_folder(run_id))
+            os.replace(importing / run_id, self.run_folder(run_id))
 
     def adopt_as(self, run_id: str, config: Config, earlier: str) -> None:
         """Copies a finished run of this directory under the id of a config that says the same in another way. What the folder
@@ -339,7 +352,8 @@ class Store:
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir(parents=True)
         for path in files:
-            _copy_synced(path, copy / path.name)
+            _copy(path, copy / path.name)
+        sync_disk(copy)
         rounds = (copy / "rounds.jsonl").read_bytes()
         write_file(copy / "config.json", _json(config))
         write_file(copy / "record.json", seal(_json(record | {"id": run_id}), rounds))
@@ -370,8 +384,12 @@ class Store:
         return self._content(self._grid_file(name), schema.check_grid) if is_name(name) else None
 
     def grids(self) -> list[str]:
-        """The `<grid>@<budget>` of every stored grid."""
-        return [path.stem for path in self._entries("grids") if path.suffix == ".json" and self.grid(path.stem)]
+        """The `<grid>@<budget>` of every stored grid; reads them all."""
+        return [name for name in self.grid_names() if self.grid(name)]
+
+    def grid_names(self) -> list[str]:
+        """The names that `grid` takes, also of damaged grids: reads none."""
+        return [path.stem for path in self._entries("grids") if path.suffix == ".json"]
 
     def write_grid(self, name: str, grid: StoredGrid) -> None:
         """Stores an expanded grid."""
@@ -401,13 +419,20 @@ class Store:
             (self.folder / "code").mkdir(exist_ok=True)
             self._write(self._code_file(digest), _json(definitions))
 
-    def look_through(self) -> None:
+    def look_through(self, grids: Iterable[str] | None = None) -> None:
         """Reads everything, so that `damaged` lists all files that cannot be used.
+
+        Args:
+            grids: names of grids; only these and their runs are then read, whatever else the directory holds.
 
         Raises:
             StoreError: if a part of the directory is a link, or no folder.
         """
         self._check_parts(("grids", "runs", "searches", "code"))
+        if grids is not None:
+            for run_id in dict.fromkeys(run_id for name in grids for run_id in self._runs_of(name)):
+                self._look_into(run_id)
+            return
         for path in self._entries("grids"):
             if path.suffix != ".json" or not is_name(path.stem):
                 self.damaged[path] = "is no stored grid"
@@ -416,10 +441,8 @@ class Store:
         for path in self._entries("runs"):
             if not is_run_id(path.name):
                 self.damaged[path] = "is no run: its name is not that of one"
-            elif self.record(path.name):
-                for name in os.listdir(path):
-                    if name.startswith("probe-") and name.endswith(".json"):
-                        self._content(path / name, schema.check_probe)
+            else:
+                self._look_into(path.name)
         for path in self._entries("code"):
             if path.suffix == ".json" and is_run_id(path.stem):
                 self.code(path.stem)
@@ -430,6 +453,22 @@ class Store:
                 self.search(path.stem)
             elif not path.name.endswith((".journal", ".journal.lock")):
                 self.damaged[path] = "is no search"
+
+    def digest(self, name: str) -> str:
+        """A digest of all that reports read of a stored grid: its file, and the names and contents of the files of its runs,
+        but for states, of whose content they read nothing."""
+        found = hashlib.sha256()
+        for path in (
+            self._grid_file(name),
+            *(path for run_id in self._runs_of(name) for path in self._files_of(run_id)),
+        ):
+            try:
+                content = read_bytes(path) if path.suffix in (".json", ".jsonl") else b""
+            except Damaged as error:
+                content = str(error).encode()
+            for part in (str(path.relative_to(self.folder)).encode(), b"" if content is None else content):
+                found.update(b"%d:" % len(part) + part)
+        return found.hexdigest()
 
     def log(self, text: str) -> None:
         """Adds what Ray says of its processes, for people; no program reads it."""
@@ -500,6 +539,19 @@ class Store:
                 self.remove_mark()
                 self._mark = None
 
+    def _runs_of(self, name: str) -> Iterable[str]:
+        """Ids of the runs of a stored grid; none if there is no such grid."""
+        grid = self.grid(name)
+        return dict.fromkeys(cell["run"] for cell in grid["cells"] if cell["run"]) if grid else ()
+
+    def _look_into(self, run_id: str) -> None:
+        """Reads the record of a run and its measurements."""
+        if self.record(run_id):
+            folder = self.run_folder(run_id)
+            for name in os.listdir(folder):
+                if name.startswith("probe-") and name.endswith(".json"):
+                    self._content(folder / name, schema.check_probe)
+
     def _has_ended(self, run_id: str) -> bool:
         return (self.record(run_id) or {"status": "failed"})["status"] not in UNFINISHED
 
@@ -552,6 +604,14 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def _files_of(self, run_id: str) -> list[Path]:
+        """What lies in the folder of a run, by name; the folder itself where that cannot be listed."""
+        folder = self.run_folder(run_id)
+        try:
+            return [folder / name for name in sorted(os.listdir(folder))] if not folder.is_symlink() else [folder]
+        except OSError:
+            return [folder]
+
     def _grid_file(self, name: str) -> Path:
         return below(self.folder / "grids", f"{name}.json")
 
@@ -603,11 +663,9 @@ def _forget_checkpoint(folder: Path, record: RunRecord | None) -> None:
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
 
-def _copy_synced(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path) -> None:
     with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file, open(target, "xb") as copy:
         shutil.copyfileobj(file, copy)
-        copy.flush()
-        os.fsync(copy.fileno())
 
 
 def require_files(folder: Path) -> list[Path]:

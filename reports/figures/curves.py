@@ -1,9 +1,11 @@
 """Curves of accuracy over rounds, communication, time or examples. Nothing here draws."""
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from bench.results.store import Store
@@ -12,14 +14,13 @@ from reports.tables.aggregate import DDOF
 from reports.tables.layout import Table
 from reports.tables.report import Report
 
-_X = {
-    "rounds": ("Communication round", lambda rows: rows["round"]),
-    "communication": ("Communication (MB per client)", lambda rows: (rows["bytes_down"] + rows["bytes_up"]) / 1e6),
-    "time": ("Time (s)", lambda rows: rows["seconds"]),
-    "examples": ("Training examples (millions)", lambda rows: rows["examples"] / 1e6),
+X_LABELS = {
+    "rounds": "Communication round",
+    "communication": "Communication (MB per client)",
+    "time": "Time (s)",
+    "examples": "Training examples (millions)",
 }
 _COSTS = ("round", "bytes_down", "bytes_up", "seconds", "examples")
-X_LABELS = {x: label for x, (label, _) in _X.items()}
 
 
 class Curve(NamedTuple):
@@ -28,24 +29,24 @@ class Curve(NamedTuple):
     Attributes:
         panel, line: titles of its panel and line.
         cell: the cell, a line of `Report.cells`.
-        points: in the order of rounds. Columns: rounds, communication, time, examples (cumulative cost, mean over seeds;
-            NaN where it was not recorded), mean, std (percent; std NaN below two seeds).
+        points: name -> [points] in the order of rounds: rounds, communication, time, examples (cumulative cost, mean over
+            seeds; NaN where it was not recorded), mean, std (percent; std NaN below two seeds).
     """
 
     panel: str
     line: str
     cell: tuple
-    points: pd.DataFrame
+    points: dict[str, np.ndarray]
 
 
 def collect(x: str, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
     """Accuracy over rounds, communication, time or examples."""
     frames = []
     for curve in curves_of(report, table, grid, records, store):
-        points = _constant(curve) if is_constant(curve, x) else curve.points.rename(columns={x: "x"}).dropna(subset="x")
+        points = _constant(curve) if is_constant(curve, x) else _over(curve, x)
         frames.append(points.assign(panel=curve.panel, line=curve.line))
-    over, (x_label, _) = _partial_axis(report, table), _X[x]
-    series = series_of_table("curves", x_label, Y_LABELS[table.metric], report, table, concat_points(frames), over)
+    over = _partial_axis(report, table)
+    series = series_of_table("curves", X_LABELS[x], Y_LABELS[table.metric], report, table, concat_points(frames), over)
     return series if over is None else replace(series, lines=tuple(dict.fromkeys(series.points["line"])))
 
 
@@ -73,6 +74,12 @@ def _constant(curve: Curve) -> pd.DataFrame:
     return pd.DataFrame({"x": [None], "mean": [curve.cell.mean], "std": [curve.cell.std]})
 
 
+def _over(curve: Curve, x: str) -> pd.DataFrame:
+    """The points of a curve of which the cost is known."""
+    points = pd.DataFrame({"x": curve.points[x], "mean": curve.points["mean"], "std": curve.points["std"]})
+    return points.dropna(subset="x")
+
+
 def _partial_axis(report: Report, table: Table) -> str | None:
     """The row axis that only some methods have, if there is one."""
     cells = report.cells[report.cells["metric"] == table.metric]
@@ -80,18 +87,36 @@ def _partial_axis(report: Report, table: Table) -> str | None:
     return next(found, None)
 
 
-def _curve(runs: list[list[dict]], metric: str, std: str) -> pd.DataFrame:
+def _curve(runs: list[list[dict]], metric: str, std: str) -> dict[str, np.ndarray]:
     """Mean accuracy and mean cumulative costs over seeds, at every round that all seeds evaluated.
 
     Args:
-        runs: the round rows of each seed. They become one frame, because one frame per seed dominates a report's time.
+        runs: the round rows of each seed.
+
+    Returns:
+        As `Curve.points`.
     """
     columns = [*_COSTS, metric]
-    rows = pd.DataFrame([[row.get(name) for name in columns] for run in runs for row in run], columns=columns)
-    rows = rows.astype(float).dropna(subset=metric)
-    costs = {x: measure(rows) for x, (_, measure) in _X.items()}
-    by_round = rows.assign(mean=100 * rows[metric], **costs).groupby("round")
-    counts = by_round.size()
-    curve = by_round[[*_X, "mean"]].mean()
-    curve["std"] = by_round["mean"].std(ddof=DDOF[std]).where(counts > 1)
-    return curve[counts == len(runs)]
+    seeds = [np.array([[row.get(name) for name in columns] for row in rows], float) for rows in runs]
+    seeds = [rows.reshape(-1, len(columns)) for rows in seeds]
+    seeds = [rows[~np.isnan(rows[:, -1])] for rows in seeds]
+    common = functools.reduce(np.intersect1d, [rows[:, 0] for rows in seeds])
+    values = np.stack([rows[np.isin(rows[:, 0], common)] for rows in seeds])  # [seeds, points, columns]
+    rounds, down, up, seconds, examples, accuracy = np.moveaxis(values, -1, 0)
+    accuracy = 100 * accuracy
+    unknown = np.full(len(common), np.nan)
+    return {
+        "rounds": _mean(rounds),
+        "communication": _mean((down + up) / 1e6),
+        "time": _mean(seconds),
+        "examples": _mean(examples / 1e6),
+        "mean": _mean(accuracy),
+        "std": accuracy.std(axis=0, ddof=DDOF[std]) if len(runs) > 1 else unknown,
+    }
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """The mean over the seeds that have a number; [seeds, points] -> [points], NaN where none has."""
+    known = ~np.isnan(values)
+    counts = known.sum(axis=0)
+    return np.where(known, values, 0).sum(axis=0) / np.where(counts, counts, np.nan)

@@ -1,13 +1,14 @@
 """Curves of the page: accuracy over rounds, communication, time or examples, one panel per row of the table.
 
-The numbers are those of `reports.figures.curves`, thinned and rounded. There is one Vega-Lite chart per accuracy and x axis;
+The numbers are those of `reports.figures.curves`, rounded, and thinned to what a screen shows: see `_shown`. Exports and the
+figures of a paper have all of them. There is one Vega-Lite chart per accuracy and x axis;
 `charts.js` passes it the points of the selected panel and methods. A point is {line, x, mean, low, high, std, alone}. A
 horizontal line has one point without x; `alone` marks the only point of a line.
 """
 
 import math
 
-import pandas as pd
+import numpy as np
 
 from bench.experiments.figure_names import CURVES
 from bench.results.metrics import ACCURACIES
@@ -21,8 +22,11 @@ from reports.tables.report import Report
 AXES = {"rounds": "rounds", "communication": "bytes", "time": "seconds", "examples": "examples"}
 """x axis -> text of its button."""
 _MOST_POINTS = 100  # of a line; more cannot be distinguished on a screen
+_LEAST_POINTS = 20  # of a line
+_MOST_OF_PAGE = 20_000  # points of all lines together, as far as each may have `_LEAST_POINTS`; about 1 MB
 _DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 2, 1, 2], (0, (1, 1)): [1, 2]}  # of `reports.figures.style`, in pixels
 _HEIGHT = 360  # pixels
+_THINNED = "long lines have fewer points than rounds: first, last, and the highest and lowest between"
 _LIGHT = {"text": "#1c2024", "muted": "#5b6570", "grid": "#e4e7ea"}
 _DARK = {"text": "#e8eaed", "muted": "#a4adb6", "grid": "#30363d"}
 _LEAST_LUMINANCE = 0.13  # contrast of 3:1 to the dark background, as the guidelines require of graphics
@@ -36,7 +40,7 @@ def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dic
         [points]}, in percent, None for a missing number. If a line is horizontal over an x axis, its entry for that axis is
         None, and "level" is its mean and std.
     """
-    found = {}
+    found, wanted = {}, []
     tables = [table for table in report.tables if table.metric in ACCURACIES]
     for table in tables:
         lines = dict(zip(table.columns, table.lines, strict=True))
@@ -45,9 +49,15 @@ def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dic
             title = curve.panel if len(tables) == 1 else f"{curve.panel} ({table.heading})"
             new = {"title": title, "metric": table.metric, "caveats": [], "lines": {}}
             panel = found.setdefault((table.metric, curve.panel), new)
-            panel["lines"][line] = _numbers(curve)
+            wanted.append((panel, line, curve))
             if caveats := _caveats(curve.cell, table.names):
                 panel["caveats"].append(f"{name_of_line(line, _names(report))}: {caveats}")
+    most = min(_MOST_POINTS, max(_LEAST_POINTS, _MOST_OF_PAGE // max(1, len(wanted))))
+    for panel, line, curve in wanted:
+        shown = _shown(curve.points["mean"], most)
+        panel["lines"][line] = _numbers(curve, shown)
+        if len(shown) < len(curve.points["mean"]) and _THINNED not in panel["caveats"]:
+            panel["caveats"].append(_THINNED)
     return list(found.values())
 
 
@@ -92,19 +102,38 @@ def _names(report: Report) -> dict[str, str]:
     return {line: name for table in report.tables for line, name in names_of_lines(table).items()}
 
 
-def _numbers(curve: Curve) -> dict[str, list | None]:
-    """The numbers of a curve, evenly thinned; the last point is kept."""
-    points = curve.points
-    step = max(1, math.ceil(len(points) / _MOST_POINTS))
-    kept = points.iloc[(len(points) - 1) % step :: step]
-    numbers = {name: [_rounded(value) for value in kept[name]] for name in (*CURVES, "mean", "std")}
+def _numbers(curve: Curve, shown: np.ndarray) -> dict[str, list | None]:
+    """The numbers of a curve at some of its points."""
+    numbers = {
+        name: [_rounded(value) for value in curve.points[name][shown].tolist()] for name in (*CURVES, "mean", "std")
+    }
     levels = {x: None for x in CURVES if is_constant(curve, x)}
     return numbers | levels | ({"level": [_rounded(curve.cell.mean), _rounded(curve.cell.std)]} if levels else {})
 
 
+def _shown(means: np.ndarray, most: int) -> np.ndarray:
+    """Which points of a line are drawn: all, if these are no more than `most`.
+
+    Else the first and the last, and of equal parts between them the lowest and the highest each, so that thinning hides no
+    peak and no dip.
+
+    Args:
+        means: [points], without NaN.
+        most: at least 4.
+
+    Returns:
+        Indices in rising order, at most `most` of them.
+    """
+    if len(means) <= most:
+        return np.arange(len(means))
+    parts = np.array_split(np.arange(1, len(means) - 1), (most - 2) // 2)
+    extremes = [part[index] for part in parts for index in (means[part].argmin(), means[part].argmax())]
+    return np.unique([0, *extremes, len(means) - 1])
+
+
 def _rounded(value: float) -> float | int | None:
     """Five digits; None for NaN, which is not JSON."""
-    if pd.isna(value):
+    if math.isnan(value):
         return None
     short = float(f"{value:.5g}")
     return int(short) if short.is_integer() else short

@@ -1,15 +1,20 @@
 """Results of two directories become one, and nothing here is lost on the way."""
 
+import itertools
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from bench.config.code_version import code_version, definitions_of
 from bench.errors import StoreError
 from bench.experiments.importing import merge_results
+from bench.results import store as store_module
 from bench.results.equality import differences
 from bench.results.store import Store
 from reports import api
@@ -22,6 +27,25 @@ def files(store: Store) -> dict[str, bytes]:
     """Every file of a results directory without those of drivers."""
     paths = (path for path in store.folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     return {str(path.relative_to(store.folder)): path.read_bytes() for path in paths}
+
+
+def watch_steps(monkeypatch, on_step) -> None:
+    """Calls `on_step` before each step of an import: "copy 1" before the first file, "sync 1" before the first wait for the
+    disk, "replace 1" before the first copy becomes a run."""
+    counts = Counter()
+
+    def watched(name: str, step):
+        def reached(first, *others):
+            if name != "replace" or Path(first).parent.name == "importing":
+                counts[name] += 1
+                on_step(f"{name} {counts[name]}")
+            return step(first, *others)
+
+        return reached
+
+    for name, path in (("copy", "_copy"), ("sync", "sync_disk"), ("replace", "os.replace")):
+        step = os.replace if name == "replace" else getattr(store_module, path)
+        monkeypatch.setattr(f"bench.results.store.{path}", watched(name, step))
 
 
 def scores(cells_: tuple, *values: float | None) -> dict:
@@ -113,13 +137,46 @@ def test_an_import_that_is_interrupted_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         copy(source, target)
 
-    monkeypatch.setattr("bench.results.store._copy_synced", stop)
+    monkeypatch.setattr("bench.results.store._copy", stop)
     with pytest.raises(KeyboardInterrupt):
         merge_results(there, here)
-    assert len(here.records()) == 1 and len(list((here.folder / "runs").iterdir())) == 1
+    assert here.records() == {} and list((here.folder / "runs").iterdir()) == []
     monkeypatch.undo()
-    assert len(merge_results(there, here).taken) == 2
+    assert len(merge_results(there, here).taken) == 3
     assert files(here) == files(there)
+
+
+@pytest.mark.parametrize(
+    ("step", "whole"), [("copy 6", 0), ("sync 1", 0), ("replace 1", 0), ("replace 2", 1), ("replace 3", 2)]
+)
+def test_an_import_that_is_killed_in_the_middle_of_a_batch_leaves_whole_runs_or_none(
+    tmp_path, monkeypatch, step, whole
+):
+    there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.5, 0.6, 0.7))
+    here = Store(tmp_path / "here")
+    if (child := os.fork()) == 0:
+        try:
+            watch_steps(monkeypatch, lambda reached: os._exit(9) if reached == step else None)
+            merge_results(there, here)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    runs = {path: content for path, content in files(here).items() if path.startswith("runs/")}
+    assert runs.items() <= files(there).items()
+    assert len(here.records()) == whole and len({path.split("/")[1] for path in runs}) == whole
+    assert len(merge_results(there, here).taken) == 3 - whole
+    assert files(here) == files(there)
+
+
+def test_an_import_awaits_the_disk_once_for_a_batch_before_its_first_run_counts(tmp_path, monkeypatch):
+    there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.5, 0.6, 0.7))
+    events = []
+    watch_steps(monkeypatch, lambda reached: events.append(reached.split()[0]))
+    monkeypatch.setattr("bench.experiments.importing._BATCH", 2)
+    merge_results(there, Store(tmp_path / "here"))
+    kinds = [kind for kind, _ in itertools.groupby(events)]
+    assert kinds == ["copy", "sync", "replace"] * 2
+    assert (events.count("sync"), events.count("replace")) == (2, 3)
 
 
 def test_a_run_whose_folder_is_not_its_own_is_not_taken(tmp_path):

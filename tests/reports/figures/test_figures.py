@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -19,6 +20,7 @@ from bench.experiments.figure_names import figure_name
 from bench.experiments.grid_loading import load_grid
 from bench.results.store import Store
 from reports import api
+from reports.figures import curves as figure_curves
 from reports.figures import lines as figures
 from reports.figures import series
 
@@ -478,3 +480,45 @@ def test_figures_9_and_16_of_fedconcat_are_curves_over_communication_with_a_line
     found = numbers(store, curves("communication"))
     assert [found.name_of(line) for line in found.lines] == ["FedAvg", "K = 1", "K = 5", "elbow"]
     assert line(found, "CIFAR-10, #C = 2", "num_clusters=5")[-1][:2] == (6.0, 60.0)
+
+
+def test_a_curve_is_the_mean_over_seeds_at_the_rounds_that_all_have_evaluated():
+    """As pandas has it, also where seeds differ in their rounds, and numbers are unknown."""
+    rng = np.random.default_rng(0)
+    runs = []
+    for seed in range(3):
+        rows = [
+            {
+                "round": number,
+                "bytes_down": rng.random() * 1e6,
+                "bytes_up": 3.0,
+                "examples": 7 * number,
+                "accuracy": rng.random(),
+            }
+            for number in range(1, 12)
+            if (number + seed) % 5
+        ]
+        rows[3]["accuracy"] = None
+        rows[5] = {key: value for key, value in rows[5].items() if key != "examples"}
+        rows[6]["bytes_down"] = float("nan")
+        runs.append(rows)
+    found = pd.DataFrame(figure_curves._curve(runs, "accuracy", "sample"))
+    frame = pd.DataFrame([row for rows in runs for row in rows]).dropna(subset="accuracy")
+    frame = frame.assign(
+        communication=(frame["bytes_down"] + frame["bytes_up"]) / 1e6, accuracy=100 * frame["accuracy"]
+    )
+    by_round = frame.groupby("round")
+    expected = by_round[["communication", "examples", "accuracy"]].mean()
+    expected["std"] = by_round["accuracy"].std()
+    expected = expected[by_round.size() == 3]
+    assert 0 < len(expected) < 11 and found["rounds"].tolist() == expected.index.tolist()
+    assert np.allclose(found["communication"], expected["communication"], equal_nan=True, rtol=1e-12)
+    assert np.allclose(1e6 * found["examples"], expected["examples"], equal_nan=True, rtol=1e-12)
+    assert np.allclose(found[["mean", "std"]], expected[["accuracy", "std"]], rtol=1e-12)
+    assert found["time"].isna().all()
+
+
+def test_a_curve_of_seeds_without_a_common_round_has_no_point():
+    rows = [[{"round": number, "accuracy": 0.5}] for number in (1, 2)]
+    assert len(figure_curves._curve(rows, "accuracy", "sample")["mean"]) == 0
+    assert len(figure_curves._curve([[{"round": 1}]], "accuracy", "sample")["mean"]) == 0

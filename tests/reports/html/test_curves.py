@@ -1,0 +1,41 @@
+"""Curves of the page: which of their points it shows."""
+
+import numpy as np
+import pytest
+
+from reports import api
+from reports.html import curves
+
+
+@pytest.mark.parametrize("count", [1, 2, 20, 21, 99, 100, 101, 5000])
+def test_a_thinned_line_keeps_its_ends_and_its_extremes(count):
+    means = np.random.default_rng(count).random(count)
+    for most in (20, 100):
+        shown = curves._shown(means, most)
+        assert len(shown) <= most and [*shown] == sorted({*shown.tolist()})
+        assert {0, count - 1, means.argmin(), means.argmax()} <= {*shown.tolist()}
+        if count <= most:
+            assert len(shown) == count
+
+
+def test_a_page_says_that_its_lines_are_thinned(store, monkeypatch):
+    store.add("cifar10 label-2", "fedavg", [0.1, 0.2, 0.3])
+    folder = store.save()
+
+    def page() -> str:
+        return api.render(folder, "small_table", store.budget, format="html")
+
+    assert curves._THINNED not in page()
+    monkeypatch.setattr(curves, "_shown", lambda means, most: np.array([0, len(means) - 1]))
+    assert page().count(curves._THINNED) == 1
+
+
+def test_the_more_lines_a_page_has_the_fewer_points_each_shows(store, monkeypatch):
+    for number in range(3):
+        store.add(f"cifar10 label-{number + 1}", "fedavg", [0.1, 0.2, 0.3])
+    folder, asked = store.save(), []
+    monkeypatch.setattr(curves, "_shown", lambda means, most: asked.append(most) or np.arange(len(means)))
+    for most_of_page in (20_000, 90, 3):
+        monkeypatch.setattr(curves, "_MOST_OF_PAGE", most_of_page)
+        api.render(folder, "small_table", store.budget, format="html")
+    assert asked == [100] * 3 + [30] * 3 + [20] * 3
