@@ -49,6 +49,8 @@ def canonical(dataset: str) -> str:
         source = find(dataset)
     except MissingData:
         return dataset
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from error
     digest = digests.digest_of(dataset, source, f"{kind}{_option(share)}", names=kind == "imagefolder")
     named = Path(os.path.abspath(path))  # "." and ".." are no names
     name = named.name if kind == "imagefolder" else named.stem
@@ -152,7 +154,7 @@ def _state(path: Path) -> tuple[int, ...]:
         for folder in sorted(entry.path for entry in os.scandir(path) if entry.is_dir()):
             times += [os.stat(folder).st_mtime_ns]
             times += sorted(entry.stat().st_mtime_ns for entry in os.scandir(folder) if entry.is_dir())
-    except OSError:  # not there, which is said elsewhere
+    except (OSError, ValueError):  # not there, or no path, which is said elsewhere
         return ()
     return tuple(times)
 

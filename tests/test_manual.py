@@ -39,7 +39,7 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 EXTENDING, METHODS, ARCHITECTURE = (DOCS / f"{name}.md" for name in ("extending", "methods", "architecture"))
 NOTEBOOKS = DOCS / "notebooks.md"
-EXAMPLE, LEAVES = (block.text for block in manual.blocks("python") if block.page == EXTENDING)
+EXAMPLE, LEAVES = (block.text for block in manual.blocks("python") if block.page not in (NOTEBOOKS, DOCS / "data.md"))
 
 
 @pytest.fixture

@@ -347,7 +347,7 @@ class Store:
             Damaged: as `adopt`.
         """
         files = require_files(self.run_folder(earlier))
-        record = dict[str, Any](self.record(earlier) or {})
+        record: Any = self.record(earlier)
         copy = self.folder / "importing" / run_id
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir(parents=True)
@@ -356,7 +356,7 @@ class Store:
         sync_disk(copy)
         rounds = (copy / "rounds.jsonl").read_bytes()
         write_file(copy / "config.json", _json(config))
-        write_file(copy / "record.json", seal(_json(record | {"id": run_id}), rounds))
+        write_file(copy / "record.json", seal(_json({**record, "id": run_id}), rounds))
         self.set_aside(self.run_folder(run_id))
         os.replace(copy, self.run_folder(run_id))
 

@@ -13,13 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import algorithms
+from bench import plugins
 from bench.files import MIB, UnusableFile, read_foreign, write_file
 from bench.results.shapes import mismatch
 from datasets.cache import default_dir
 
-_CODE = (".py", ".csv", ".jinja", ".js", ".css", ".yaml")
-_PACKAGES = ("reports", "bench", "datasets", "search_spaces")  # and `algorithms`, which may lie in several folders
+_CODE = (".py", ".txt", ".csv", ".jinja", ".js", ".css", ".yaml")
+_PACKAGES = ("algorithms", "reports", "bench", "datasets", "search_spaces")
 _LIBRARIES = ("numpy", "pandas", "scipy", "matplotlib", "jinja2", "vl-convert-python")
 _NOTE = {"inputs": str, "files": {str: str}, "sentences": [str]}
 _LARGEST = 256 * MIB  # of a file that a report writes
@@ -64,11 +64,12 @@ class Written:
 
 
 def code_digest() -> str:
-    """A digest of the code of this project, with its templates and published values, and of the libraries that reports use."""
+    """A digest of the code of this project and of labs, with templates and published values, and of the libraries that reports
+    use."""
     found = (
         folder for name in _PACKAGES if (spec := find_spec(name)) for folder in spec.submodule_search_locations or ()
     )
-    folders = [*map(Path, found), *map(Path, algorithms.__path__)]
+    folders = [*map(Path, found), *(lab / part for lab in plugins.folders() for part in plugins.PARTS)]
     paths = sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in _CODE)
     return _digest(
         [*(f"{path}:{hashlib.sha256(path.read_bytes()).hexdigest()}" for path in paths), *map(_version, _LIBRARIES)]
