@@ -6,8 +6,9 @@ This module imports neither torch nor an image library; functions that decode im
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import references
 from bench.errors import unknown
-from datasets import cache, own_data, references
+from datasets import cache, own_data
 from datasets.base import DataError, Dataset, MissingData, Source, Split
 from datasets.download import prepare
 from datasets.image_size import ImageSize

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from bench import references
 from bench.errors import unknown
-from datasets import femnist, references
+from datasets import femnist
 from datasets.base import DataError
 from datasets.info import INFO, OF_USERS, expected, remedy
 

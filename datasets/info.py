@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets import references
+from bench import references
 
 
 @dataclass(frozen=True)

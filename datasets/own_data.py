@@ -1,4 +1,4 @@
-"""Datasets of users: image folders and arrays, by the path of their files or by a reference (see `datasets.references`).
+"""Datasets of users: image folders and arrays, by the path of their files or by a reference (see `bench.references`).
 
 A reference does not say where the files are. The process that turns a path into a reference, the driver, remembers the path; a
 job takes it to other processes and machines (`DataOfUser`). Partition files are in `datasets.partition_files`.
@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets import digests, partition_files, references
+from bench import references
+from datasets import digests, partition_files
 from datasets.base import DataError, MissingData, Source
 from datasets.info import expected
 from datasets.loaders import folders, npz, own_split

@@ -20,11 +20,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from bench import references
 from bench.errors import unknown
 from bench.files import MIB, UnusableFile, open_foreign, write_file
-from datasets import references
 from datasets.npz_files import read_arrays, write_arrays
-from datasets.partitions import Drawn, Partition
+from datasets.partitions import READERS, Drawn, Partition
 
 LARGEST = 128 * MIB  # bytes of a file; 60,000 indices as JSON are 0.4 MiB
 SUFFIXES = (".json", ".npz")
@@ -56,7 +56,7 @@ class Content(NamedTuple):
 
 
 _CONTENTS: dict[str, Content] = {}  # digest -> what this process has read or been sent
-_READ: dict[tuple[str, int, int], "FilePartition"] = {}  # absolute path, size, time of change -> partition
+_READ: dict[tuple[str | int, ...], "FilePartition"] = {}  # absolute path, and what tells that the file has changed
 
 
 @dataclass(frozen=True)
@@ -207,13 +207,16 @@ def parse(text: str) -> FilePartition:
         raise ValueError(
             f"There is no partition file {path}; name a .json or .npz file, as in docs/data.md."
         ) from error
-    key = (str(path), status.st_size, status.st_mtime_ns)
+    key = (str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     if key not in _READ:
         content = read(path)
         label = path.stem.removesuffix(f"@{content.digest}")  # of a file that `keep` has written
         found = FilePartition(references.make(references.PARTITION, label, content.digest).name, content.digest)
         _CONTENTS[content.digest], _READ[key] = content, found
     return _READ[key]
+
+
+READERS[references.PARTITION] = parse
 
 
 def remember(partition: FilePartition) -> None:

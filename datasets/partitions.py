@@ -13,14 +13,15 @@ import difflib
 import functools
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from bench import references
 from bench.errors import unknown
-from datasets import references, shifts
+from datasets import shifts
 
 MIN_EXAMPLES = 10  # smallest client that a Dirichlet draw may produce
 MAX_DRAWS = 10_000  # the published partitions need up to 1,166
@@ -643,17 +644,22 @@ def usual_clients(name: str, num_writers: int | None) -> int | None:
     return num_writers if name == Natural.pattern else Shift.usual_clients
 
 
-@functools.lru_cache(1024)  # a grid names each partition in many cells
+READERS: dict[str, Callable[[str], Partition]] = {}
+"""What stands before a colon in a name -> what makes a partition of it; modules with further classes add theirs."""
+
+
 def parse(name: str) -> Partition:
     """The partition of a name such as "label-2", "dir-0.1" or "iid".
 
     Raises:
         ValueError: no such kind, a parameter out of its range, or a file that cannot be read.
     """
-    if references.is_partition(name):
-        from datasets import partition_files  # whose class is a partition
+    read = READERS.get(name.partition(":")[0]) if ":" in name else None
+    return read(name) if read else _parse(name)
 
-        return partition_files.parse(name)
+
+@functools.lru_cache(1024)  # a grid names each partition in many cells
+def _parse(name: str) -> Partition:
     if name in _CLASSES and not fields(_CLASSES[name]):
         return _CLASSES[name]()
     near = difflib.get_close_matches(name, [own for own, cls in _CLASSES.items() if not fields(cls)], n=1, cutoff=0.8)

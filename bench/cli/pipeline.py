@@ -78,8 +78,9 @@ def _prepare_data_of_users(
 ) -> None:
     """Keeps partition files in the results directory, says what they leave out, and finds runs that were stored by paths."""
     import datasets
+    from bench import references
     from bench.experiments import runs_of_paths
-    from datasets import partition_files, references, resized
+    from datasets import partition_files, resized
 
     cells = [cell for cell in cells if not cell.missing]
     dealt = dict.fromkeys((c.dataset, c.partition, c.transform, c.image_size) for c in (cell.config for cell in cells))

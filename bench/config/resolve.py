@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 import algorithms
 import datasets
-from bench import models
+from bench import models, references
 from bench.config.compatibility import validate_config
 from bench.config.methods import build, describe_method, is_method, options_of, versions_of
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig, unknown_setting
 from bench.errors import ConfigError, sentences, unknown
 from bench.results.left_out import spell_out
-from datasets import DatasetInfo, own_data, partitions, references, transforms
+from datasets import DatasetInfo, own_data, partitions, transforms
 from datasets.info import OF_USERS
 
 DEFAULT_LOCAL_EPOCHS = 10

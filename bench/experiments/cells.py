@@ -7,13 +7,13 @@ from typing import Any, Protocol, cast
 
 from pydantic import ValidationError
 
+from bench import references
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, suggestion, unknown
 from bench.experiments.grid_schema import GridSpec, Layout
 from bench.experiments.labels import UNWRAPPED, value_of
 from bench.files import file_name
 from bench.results.records import ChosenParams, GridDescription, StoredCell, StoredGrid, StoredLayout, StoredMirrors
-from datasets import references
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from bench import references
 from bench.errors import ConfigError, sentences, unknown
 from bench.experiments import figure_schema, grid_files
 from bench.experiments.axis_values import validate_values
@@ -13,7 +14,6 @@ from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, M
 from bench.experiments.labels import ABSENT
 from bench.experiments.names_schema import Printed
 from bench.files import file_name
-from datasets import references
 from datasets.own_data import canonical_setting
 
 

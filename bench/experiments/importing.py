@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench import references
 from bench.errors import StoreError
 from bench.experiments.cells import cell_key
 from bench.experiments.expansion import expand
@@ -20,7 +21,6 @@ from bench.results.ids import unversioned
 from bench.results.json_files import Damaged
 from bench.results.records import RunRecord, StoredCell, StoredGrid
 from bench.results.store import Store, require_files
-from datasets import references
 from datasets.partition_files import FOLDER, keep, parse
 
 _FINISHED = ("done", "diverged")

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from bench import references
 from bench.config.schema import RunConfig, run_id
 from bench.experiments.cells import Cell, ordered
 from bench.experiments.planning import training_of
 from bench.results.records import StoredCell
 from bench.results.store import UNFINISHED, Store
-from datasets import references, resized
+from datasets import resized
 
 
 def find(cells: Iterable[Cell], data_dir: Path | None, store: Store) -> dict[str, RunConfig]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from datasets import references
+from bench import references
 
 _OF_USERS = ("dataset", "partition")  # settings that may be data of users
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
@@ -14,7 +14,7 @@ _RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 def hash_of(config: Mapping[str, Any]) -> str:
     """The id of the run of a canonical config: 16 hex digits, whatever the order of the keys, and whatever users call their
-    data (see `datasets.references`)."""
+    data (see `bench.references`)."""
     counted = {key: references.hashed(value) if key in _OF_USERS else value for key, value in config.items()}
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from bench import references
 from bench.results.metrics import METRICS
-from datasets import references
 from reports.tables.aggregate import cell_keys, compared_keys, contest_keys
 from reports.tables.layout import Table
 from reports.tables.names import Names

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 import pandas as pd
 
 import algorithms
+from bench import references
 from bench.experiments.labels import UNWRAPPED, number
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS
-from datasets import references
 from datasets.info import folder_of
 from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes

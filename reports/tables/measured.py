@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from datasets import references
+from bench import references
 from reports.tables import versions
 from reports.tables.aggregate import cell_keys, collect_runs, current_cells, row_keys, summarise
 from reports.tables.footnotes import about_runs, published_beside, without_paths

@@ -6,7 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from datasets import DataError, MissingData, check, digests, load, own_data, references
+from bench import references
+from datasets import DataError, MissingData, check, digests, load, own_data
 from datasets.info import title_of
 from datasets.own_data import canonical
 from tests.datasets.test_loaders import random_images, write_folders, write_png
