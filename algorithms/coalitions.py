@@ -57,7 +57,8 @@ class Bound(NamedTuple):
 
     @property
     def excess(self) -> Tensor:
-        """[N], the sum: with probability 1 - 2 delta, eps_i(h_alpha_i) - eps_i(h_i*) is not larger."""
+        """[N], the sum. The theorem: for a client whose coalition is given, and the minimiser h_alpha_i of its empirical risk,
+        eps_i(h_alpha_i) - eps_i(h_i*) is not larger with probability 1 - 2 delta."""
         return self.quantity + self.divergence
 
 
@@ -70,7 +71,8 @@ def bound(coalitions: Tensor, divergences: Tensor, num_examples: Tensor, delta: 
     objective's part of a client, twice, at C = sqrt(2 d log(2 m + 2) + log(4 / delta)).
 
     Differs from the paper: D is the largest difference of risks that a hypothesis can make; here it is its estimate by
-    discriminators, so that this is an estimate of the bound, too.
+    discriminators, by which coalitions are chosen, too, so that this is an estimate of the bound. The authors' poster has no
+    alpha_ij before D; their page has it.
 
     Args:
         coalitions: [N], of each client.
@@ -85,7 +87,7 @@ def bound(coalitions: Tensor, divergences: Tensor, num_examples: Tensor, delta: 
     alpha = torch.where(together, shares, 0)
     alpha = alpha / alpha.sum(1, keepdim=True)
     spread = (alpha.square() / shares).sum(1)
-    phi = (spread * (2 * dimension * torch.log(2 * total + 2) + math.log(4 / delta)) / total).sqrt()
+    phi = (spread * (2.0 * dimension * torch.log(2 * total + 2) + math.log(4) - math.log(delta)) / total).sqrt()
     return Bound(2 * phi, 2 * (alpha * divergences.clamp(min=0)).sum(1))
 
 

@@ -64,7 +64,7 @@ class FedCollab(Wrapper):
         discriminator_rounds: rounds of the discriminator of a pair, at most, >= 1.
         features: what discriminators see of an image: its "pixels", or what a frozen ResNet-18 makes of them, with the ImageNet
             weights of a file (see `bench.models.pretrained.load`), as the code has for CIFAR.
-        delta: of the bound in the record, which holds with probability 1 - 2 delta, in (0, 0.5). The paper has no value.
+        delta: of the bound in the record, see `algorithms.coalitions.bound`, in (0, 0.5). The sources name no value.
         dimension: d of the bound in the record, VC dimension of the models, >= 1. The authors' poster prints the bound with 1;
             that of a network is not known, and so large that the bound says nothing.
     """
@@ -101,6 +101,8 @@ class FedCollab(Wrapper):
         if not 0 < self.delta < 0.5:
             raise ValueError(f"delta must be greater than 0 and less than 0.5, but got {self.delta}.")
         at_least("dimension", self.dimension, 1)
+        if self.dimension > 10**15:
+            raise ValueError(f"dimension must be at most 10^15, but got {self.dimension}.")
 
     def validate(self, config):
         mistakes = super().validate(config)

@@ -66,12 +66,14 @@ def put_row(stacked: Tree, index: int, row: Tree) -> None:
     """Replaces one row of stacked, leaves [k, ...], in place: a stack that is filled so needs no second copy of its rows.
 
     Raises:
-        ValueError: if a leaf of the row has another shape than the stack is for.
+        ValueError: if a leaf of the row has another shape or type than the stack is for.
     """
 
     def put(leaf: Tensor, new: Tensor) -> None:
         if leaf.shape[1:] != new.shape:  # copy_ would repeat a smaller one
             raise ValueError(f"A row of a stack must have the shape {[*leaf.shape[1:]]}, but got {[*new.shape]}.")
+        if leaf.dtype != new.dtype:  # copy_ would round
+            raise ValueError(f"A row of a stack must have the type {leaf.dtype}, but got {new.dtype}.")
         leaf[index].copy_(new)
 
     map(put, stacked, row)

@@ -30,6 +30,7 @@ _LEFT_OUT = {
         "bench.imports",
         "bench.plugins",
         "bench.profiling",
+        "bench.references",
         "bench.registry",
         "bench.results",
         "bench.results.metrics",

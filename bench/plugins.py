@@ -1,12 +1,11 @@
-"""The folders of labs, whose methods, models, data, partitions, search spaces and grids are used beside those of this project.
+"""The folders of labs, whose methods, models, search spaces and grids are used beside those of this project.
 
 A folder is used because somebody has named it: by `--plugins`, by the variable `SKEWBENCH_PLUGINS` (several are separated as in
 PATH), by `plugins = ["."]` under `[tool.skewbench]` in a `pyproject.toml` of the working directory or above, or as an
 installed package with the entry point `skewbench.plugins`. A stored result never names one.
 
     mylab/
-      algorithms/fedmine.py   models/vit.py   datasets/pollen.py   partitions/hospital.py   transforms/blurred.py
-      search_spaces/fedmine.yaml   grids/table2.yaml
+      algorithms/fedmine.py   models/vit.py   search_spaces/fedmine.yaml   grids/table2.yaml
 """
 
 import functools
@@ -21,7 +20,7 @@ from pathlib import Path
 from bench.errors import ConfigError
 
 VARIABLE = "SKEWBENCH_PLUGINS"
-PARTS = ("algorithms", "models", "datasets", "partitions", "transforms", "search_spaces", "grids")
+PARTS = ("algorithms", "models", "search_spaces", "grids")
 SENT = "skewbench_plugins"  # the package in which the workers of a cluster get the folders
 _GROUP = "skewbench.plugins"
 

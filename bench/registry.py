@@ -1,4 +1,4 @@
-"""What there is by name: methods, models, datasets, partitions, transforms, search spaces and grids, each in a file of its own.
+"""What there is by name: methods, models, search spaces and grids, each in a file of its own.
 
 They lie in this project and in the folders of labs (see `bench.plugins`), and are the same in both. A decorator says what a
 Python file holds, and is read without importing the file, so that lists and tables do not wait for torch:
@@ -126,7 +126,7 @@ class Registry(Mapping[str, Entry]):
         Raises:
             ValueError: if there is none.
         """
-        if found := self._entries.get(self.aliases.get(name, name)):
+        if found := self._entries.get(name) or self._entries.get(self.aliases.get(name, "")):
             return found
         raise ValueError(unknown(self.kind, name, [*self, *self.aliases]))
 
@@ -197,6 +197,11 @@ def _entries(kind: str, labs: tuple[Path, ...]) -> dict[str, Entry]:
                         )
             except ValueError as error:
                 mistakes.append(str(error))
+    names = dict(found)
+    for entry in found.values():
+        for alias in entry.given.get("aliases", ()):
+            if (other := names.setdefault(alias, entry)) is not entry:
+                mistakes.append(f"{alias!r}, an alias in {entry.place}, is a name in {other.place}; rename one.")
     if mistakes:
         raise ConfigError(mistakes)
     if spec.decorator:

@@ -8,7 +8,7 @@ import io
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,11 +17,12 @@ import numpy as np
 from bench.files import replacing
 
 
-def read_arrays(file: BinaryIO, largest: int) -> dict[str, np.ndarray]:
-    """Name -> array of all arrays of an .npz file.
+def read_arrays(file: BinaryIO, largest: int, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """Name -> array of the arrays of an .npz file.
 
     Args:
-        largest: bytes of all arrays together.
+        wanted: names of the arrays to read, of those that are there; None for all.
+        largest: bytes of these arrays together.
 
     Raises:
         ValueError: if it is no .npz file, holds Python objects, is damaged, or unpacks to more; continues a sentence that
@@ -30,7 +31,9 @@ def read_arrays(file: BinaryIO, largest: int) -> dict[str, np.ndarray]:
     """
     try:
         with zipfile.ZipFile(file) as packed:
-            parts = packed.infolist()
+            parts = [
+                part for part in packed.infolist() if wanted is None or part.filename.removesuffix(".npy") in wanted
+            ]
             names = [part.filename.removesuffix(".npy") for part in parts]
             if len({*names}) < len(names):
                 raise ValueError("has two arrays of one name")

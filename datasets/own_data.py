@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from bench import references
 from datasets import digests, partition_files
 from datasets.base import DataError, MissingData, Source
@@ -161,4 +163,4 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def _option(share: float | None) -> str:
-    return "" if share is None else f"?test={share:g}"
+    return "" if share is None else f"?test={np.format_float_positional(share, trim='-')}"

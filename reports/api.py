@@ -65,12 +65,13 @@ def write(
     if style == "paper":
         formats = tuple(format for format in formats if format != "csv")
     _check(formats, style, notes)
-    store, expanded = _open(results, grid, budget)
+    store, _ = _open(results, grid, budget)
     folder = writable_folder(store.folder, to)
     written = _written(store, grid, budget, folder, "tables", value, *formats, style, notes)
     if unchanged := written.unchanged():
         found, names = unchanged
         return dict(zip(names, found, strict=True))
+    _, expanded = _open(store, grid, budget)  # after the digest: what has changed in between is noted as a change
     report, *sources = _build(store, expanded, value, style)
     if "csv" in formats and report.standings:
         formats = (*formats, _STANDINGS)
@@ -139,6 +140,7 @@ def write_figures(
     written = _written(store, grid, budget, folder, "figures", value, *curves)
     if unchanged := written.unchanged():
         return unchanged
+    _, expanded = _open(store, grid, budget)  # after the digest, as in `write`
 
     from bench.results.store import below
     from reports.figures import dispatch, lines

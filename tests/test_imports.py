@@ -7,16 +7,8 @@ import grimp
 
 ROOTS = ("algorithms", "bench", "datasets", "reports", "search_spaces")
 LEAVES = {
-    "errors",
-    "files",
-    "imports",
-    "participation",
-    "plugins",
-    "profiling",
-    "provenance",
-    "references",
-    "registry",
-    "seeding",
+    *("errors", "files", "imports", "participation", "plugins", "profiling"),
+    *("provenance", "references", "registry", "seeding"),
 }
 
 

@@ -17,6 +17,8 @@ from algorithms.local import descend
 from bench import models
 from bench.config.methods import defaults_of
 from bench.config.resolve import resolve
+from bench.contract.cases import Case
+from bench.contract.checks import CHECKS
 from bench.experiments.expansion import expand
 from bench.experiments.figure_schema import KINDS
 from bench.experiments.grid_loading import load_grid
@@ -28,7 +30,6 @@ from datasets import transforms
 from datasets.info import DatasetInfo
 from reports import api
 from reports.published.lookup import papers
-from tests.algorithms import test_contract
 from tests.datasets.test_loaders import random_images, write_folders
 from tests.support import architecture, manual, method_files
 from tests.support.alone import train_alone
@@ -237,12 +238,9 @@ def test_the_example_method_agrees_on_both_engines(example):
         torch.testing.assert_close(looped[name], vectorised[name], rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("check", [c for c in vars(test_contract) if c.startswith("test_")])
-def test_the_example_method_passes_the_contract(example, check, tmp_path):
-    function = getattr(test_contract, check)
-    fixtures = {"name": "fedams", "method": example(), "tmp_path": tmp_path, "participation": 0.6}
-    fixtures |= {"model": "simple-cnn", "shape": (3, 16, 16), "dataset": "cifar10"}
-    function(**{key: fixtures[key] for key in inspect.signature(function).parameters})
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.rule)
+def test_the_example_method_passes_the_contract(example, check):
+    check(Case("fedams", example()))
 
 
 def test_first_step_of_the_example_by_hand(example):

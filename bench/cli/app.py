@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from bench.cli import options as given
+from bench.cli.check import check
 from bench.cli.console import console, explained, name_damaged, no_results, say, use_plugins, warn_if_changed
 from bench.cli.data import app as data_commands
 from bench.cli.exchange import compare, export, import_
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 app.add_typer(data_commands, name="data")
 app.command()(tune)
+app.command()(check)
 app.command()(export)
 app.command(name="import")(import_)
 app.command()(compare)
@@ -54,7 +56,7 @@ def main(
     plugins: Annotated[
         list[Path] | None,
         typer.Option(
-            help="A folder with methods, models, data, partitions, search spaces and grids of your own; may be repeated, and "
+            help="A folder with methods, models, search spaces and grids of your own; may be repeated, and "
             "may stand behind the command."
         ),
     ] = None,

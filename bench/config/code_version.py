@@ -16,6 +16,9 @@ from bench import imports, models, provenance
 from bench.imports import Definitions
 
 ENGINE = "engine"
+ENGINE_VERSION = (
+    1  # raised when a change of the engine moves numbers, so that runs of methods of labs are repeated, too
+)
 _ENGINE = ("bench.simulation.run",)
 
 
@@ -57,14 +60,15 @@ def facts_of(config: Any) -> dict[str, Any]:
 def versions_of(config: Any) -> dict[str, int]:
     """Part -> its `version`, of a run config or a stored one.
 
-    The engine has none of its own: where it changes numbers, the parts whose numbers it changes get another version.
+    Where the engine changes numbers, the parts whose numbers it changes get another version; those of labs follow that of the
+    engine, which is no part of the id of a run.
     """
     keys = ("algorithm", "model", "versions")
     read = itemgetter(*keys) if isinstance(config, Mapping) else attrgetter(*keys)
     algorithm, model, versions = read(config)
     methods = {f"algorithm {name}": versions.get(path, 1) for path, name in _methods(algorithm)}
     others = {f"model {key.removeprefix('model.')}": of for key, of in versions.items() if key.startswith("model.")}
-    return {ENGINE: 1} | methods | others | {f"model {model}": versions.get("model", 1)}
+    return {ENGINE: ENGINE_VERSION} | methods | others | {f"model {model}": versions.get("model", 1)}
 
 
 def _modules(part: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -108,13 +108,17 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
                 merged.disagreeing[run_id] = difference
         elif _can_be_copied(there, run_id):
             merged.taken.append(run_id)
-    for first in range(0, 0 if dry_run else len(merged.taken), _BATCH):
+    if dry_run:
+        return
+    copied = filter(None, map(there.record, merged.taken))
+    parts = (record.get(key, {}).values() for record in copied for key in ("code", "base_code"))
+    for digest in sorted(
+        {digest for found in parts for digest in found}
+    ):  # before the runs: these are copied only once
+        if definitions := there.code(digest):
+            here.write_code(digest, definitions)
+    for first in range(0, len(merged.taken), _BATCH):
         here.adopt({run_id: there.run_folder(run_id) for run_id in merged.taken[first : first + _BATCH]})
-    for run_id in () if dry_run else merged.taken:
-        copied = there.record(run_id)
-        for digest in {*copied.get("code", {}).values(), *copied.get("base_code", {}).values()} if copied else ():
-            if definitions := there.code(digest):
-                here.write_code(digest, definitions)
 
 
 def _can_be_copied(there: Store, run_id: str) -> bool:

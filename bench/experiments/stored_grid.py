@@ -10,6 +10,8 @@ from bench.config.schema import run_id
 from bench.experiments.cells import cell_key, ordered
 from bench.results.records import StoredCell, StoredGrid
 
+Titles = dict[str, dict[str, str]]  # see `bench.results.records.GridDescription`
+
 
 def merge_cells(
     now: StoredGrid, earlier: StoredGrid | None, order: Sequence[StoredCell], ended: Callable[[str], bool]
@@ -32,7 +34,15 @@ def merge_cells(
         cells[key] = _merged(cells.get(key, []), before, ended)
     rank = {key: number for number, key in enumerate(_by_key(order, layout))}
     in_order = sorted(cells, key=lambda key: rank.get(key, len(rank)))
-    return ordered(now, [cell for key in in_order for cell in sorted(cells[key], key=lambda cell: cell["seed"])])
+    merged = ordered(now, [cell for key in in_order for cell in sorted(cells[key], key=lambda cell: cell["seed"])])
+    if titles := merge_titles((earlier or {}).get("titles", {}), now.get("titles", {})):
+        merged["titles"] = titles
+    return merged
+
+
+def merge_titles(before: Titles, now: Titles) -> Titles:
+    """The titles of two stored grids; where both have one, that of now."""
+    return {kind: {**before.get(kind, {}), **now.get(kind, {})} for kind in sorted({*before, *now})}
 
 
 def _merged(present: list[StoredCell], before: list[StoredCell], ended: Callable[[str], bool]) -> list[StoredCell]:
@@ -62,10 +72,10 @@ def _with_images(cell: StoredCell) -> StoredCell:
     return {**cell, "missing": None, "run": run_id(cell["config"])}
 
 
-def titles_of_labs(cells: Sequence[StoredCell]) -> dict[str, dict[str, str]]:
+def titles_of_labs(cells: Sequence[StoredCell]) -> Titles:
     """What tables call the methods and models of cells that come from folders of labs, so that others can report them without
     these folders: "algorithm" or "model" -> id -> title."""
-    found: dict[str, dict[str, str]] = {}
+    found: Titles = {}
     for cell in cells:
         for name in methods_in(cell["config"]["algorithm"]):
             if name in algorithms.REGISTRY and algorithms.REGISTRY[name].lab:

@@ -30,6 +30,10 @@ class SideBySide(Model):
     def loop_only(self):
         return next((encoder.loop_only for encoder in self.encoders if encoder.loop_only), "")
 
+    @property
+    def smallest_batch(self):
+        return max(encoder.smallest_batch for encoder in self.encoders)
+
     def layers(self):
         layers = {}
         for k, encoder in enumerate(self.encoders):

@@ -26,7 +26,7 @@ def find(dataset: str, path: Path) -> Source | None:
     def decode(image_size: ImageSize | None) -> Decoded:
         try:
             with opened(path, path.parent, dataset) as file:
-                arrays = read_arrays(file, LARGEST)
+                arrays = read_arrays(file, LARGEST, NAMES)
         except (OSError, ValueError) as error:
             raise DataError(f"{path} {error}; write it by numpy.savez.") from error
         train_images, train_labels, test_images, test_labels = _checked(path, arrays)

@@ -113,9 +113,10 @@ def test_a_page_is_made_again_by_other_code_and_with_other_options(store, made, 
 
 def test_the_digest_of_the_code_depends_on_templates_published_values_and_libraries(tmp_path, monkeypatch):
     digests = {written.code_digest()}
-    monkeypatch.setattr(written.algorithms, "__path__", [*written.algorithms.__path__, str(tmp_path)])
+    lab = tmp_path / "algorithms"
+    method_files.use(tmp_path, monkeypatch, {"algorithms/README.md": ""})
     for name in ("method.py", "page.html.jinja", "values.csv"):
-        (tmp_path / name).write_text("")
+        (lab / name).write_text("")
         digests.add(written.code_digest())
     monkeypatch.setattr(written, "version", lambda library: "99")
     digests.add(written.code_digest())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import algorithms
 from bench import models
-from bench.config.code_version import ENGINE, hash_now
+from bench.config.code_version import ENGINE, ENGINE_VERSION, hash_now
 from bench.config.stale import KNOWN, Known, read_known
 from tests.support import fingerprints
 from tests.support.toy import toy_method
@@ -24,7 +24,7 @@ _HEAD = """\
 
 def today() -> dict[tuple[str, int], str]:
     """Part and version -> the hash of today's code, of everything that comes with the harness."""
-    keys = {(ENGINE, 1)}
+    keys = {(ENGINE, ENGINE_VERSION)}
     for name, entry in algorithms.REGISTRY.items():
         if entry.lab:
             continue

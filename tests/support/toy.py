@@ -1,83 +1,35 @@
-"""A federation small enough to reason about: 5 clients of unequal size, one smaller than a batch, one missing a label."""
+"""What tests of all methods do otherwise for some of them, beside the toy tasks of the contract."""
 
-import functools
-import typing
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-
 import algorithms
-from algorithms.fedprox import FedProx
-from bench import models
-from bench.models.base import BatchNormalised
-from bench.participation import cohort_size
-from bench.simulation.client import Settings
-from bench.simulation.task import Task
-from datasets import transforms
-from datasets.federation import federate
-
-SIZES = (13, 4, 20, 8, 11)
-NUM_CLASSES = 3
-SETTINGS = Settings(
-    rounds=3,
-    local_epochs=2,
-    local_steps=None,
-    batch_size=6,
-    lr=0.05,
-    momentum=0.9,
-    weight_decay=1e-3,
-    participation=1.0,
-    last_batch="keep",
+from bench.contract.cases import Special
+from bench.contract.toy import (
+    NUM_CLASSES,
+    SETTINGS,
+    SIZES,
+    Normalised,
+    assert_equal,
+    history,
+    normalised_task,
+    other_value,
+    toy_task,
+    train,
 )
 
-
-def toy_task(
-    *,
-    sizes: tuple[int, ...] = SIZES,
-    model: str = "mlp",
-    shape: tuple[int, int, int] = (1, 6, 6),
-    dataset: str = "digits",
-    transform: str = "none",
-    noise: float = 0.0,
-    engine: str = "loop",
-    dtype: torch.dtype = torch.float64,
-    seed: int = 0,
-    **settings,
-) -> Task:
-    """A task on random images; the second client has no example of label 0."""
-    rng = np.random.default_rng(7)
-    num_examples = sum(sizes)
-    images = rng.integers(0, 256, (num_examples, *shape), dtype=np.uint8)
-    labels = rng.integers(0, NUM_CLASSES, num_examples)
-    labels[sizes[0] : sum(sizes[:2])] = 1  # nothing, where there is one client
-    test_images = rng.integers(0, 256, (30, *shape), dtype=np.uint8)
-    test_labels = np.arange(30) % NUM_CLASSES
-    clients = np.split(np.arange(num_examples), np.cumsum(sizes)[:-1])
-    prepared = transforms.build(transform, dataset, shape)
-    federation = federate(images, labels, test_images, test_labels, clients, NUM_CLASSES, prepared, noise)
-    network = models.load(model)(shape, NUM_CLASSES)
-    return Task(network, replace(SETTINGS, **settings), federation, seed, engine, dtype)
-
-
-@dataclass(frozen=True)
-class Normalised(BatchNormalised):
-    """The smallest model with batch normalisation: one convolution."""
-
-    def layers(self):
-        return {"stem": (4, self.input_shape[0], 3, 3), "classifier": (self.num_classes, 4)}
-
-    def features(self, params, x, bound):
-        return F.relu(self.conv(params, bound, x, "stem")).mean((2, 3))
-
-
-def normalised_task(**settings) -> Task:
-    """A toy task in single precision, with a model whose running statistics move."""
-    task = toy_task(dtype=torch.float32, **settings)
-    return replace(task, model=Normalised(task.model.input_shape, NUM_CLASSES))
-
+__all__ = [
+    "NUM_CLASSES",
+    "SETTINGS",
+    "SIZES",
+    "Normalised",
+    "assert_equal",
+    "history",
+    "normalised_task",
+    "other_value",
+    "toy_task",
+    "train",
+]
 
 # What a new method needs to be tested as all others are: nothing, or a line in one of these tables.
 
@@ -153,34 +105,22 @@ TESTED_ELSEWHERE = {
 
 
 @dataclass(frozen=True)
-class Toy:
-    """What tests of all methods do otherwise for one.
+class Toy(Special):
+    """What tests of all methods do otherwise for one, beside what the contract does.
 
     Attributes:
-        alone: it is defined for one client that holds everything.
-        in_cycles: it has cycles of as many rounds as a cohort has clients, and no new model within them.
-        everyone_begins: all clients train in the first round, whatever the participation.
         counters: numbers of batches that two clients with 1 and 2 steps in a round may have counted after two rounds. After the
             first, they go on from the mean 5/3, truncated, unless the method says otherwise.
         search: settings that a small search of its options needs.
-        smallest_client: examples that every client needs.
-        outlines_are_bounds: a state may be smaller than its outline, by what is known only when the run has begun.
         options: small ones, which are no defaults, but make a test one of the method and not of rounding.
         deep: options for a model with many normalised layers after few steps, when running statistics are far from those
             of its batches.
-        exchanges_less: what a run is known to exchange is a bound, which toy tasks do not reach.
     """
 
-    alone: bool = False
-    in_cycles: bool = False
-    everyone_begins: bool = False
     counters: tuple[list[int], ...] = ([2, 3],)
     search: dict[str, int] = field(default_factory=dict)
-    smallest_client: int = 1
-    outlines_are_bounds: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     deep: dict[str, Any] = field(default_factory=dict)
-    exchanges_less: bool = False
 
 
 # From the counters of their cluster, in which they may be alone.
@@ -219,11 +159,7 @@ def toy(name: str) -> Toy:
 
 def settings_for(name: str, participation: float | None = None) -> dict:
     """Settings of a toy task on which a method can be trained; a run with cycles has two of them."""
-    share = {} if participation is None else {"participation": participation}
-    if toy(name).in_cycles:
-        share = share or {"participation": 0.4}
-        return share | {"rounds": 2 * cohort_size(len(SIZES), **share)}
-    return share | ({"sizes": (sum(SIZES),)} if toy(name).alone else {})
+    return toy(name).settings(participation)
 
 
 def toy_method(name: str, **options):
@@ -231,66 +167,3 @@ def toy_method(name: str, **options):
     cls = algorithms.load(name)
     small = {option.name: SMALL[option.name] for option in fields(cls) if option.name in SMALL}
     return algorithms.make(name, **small | toy(name).options | options)
-
-
-def other_value(kind, value):
-    """A valid value of an option beside the one that it has: another method, a number nearby, or another choice of its type."""
-    if isinstance(value, bool):
-        return not value
-    if is_dataclass(value):
-        return FedProx(mu=1.0)
-    if isinstance(value, int):
-        return value + 1
-    if isinstance(value, float):
-        return 0.5 * value + (0.1 if value != 0.2 else 0.2)  # 0.2 would stay what it is
-    return next(choice for choice in _choices(kind) if choice != value)
-
-
-def _choices(kind) -> list:
-    """Values of a type: all of a Literal, one of a plain type, all of the parts of a union."""
-    if kind in (plain := {bool: [True], int: [1], float: [0.5]}):
-        return plain[kind]
-    if typing.get_origin(kind) is typing.Literal:
-        return list(typing.get_args(kind))
-    return [choice for part in typing.get_args(kind) for choice in _choices(part)]
-
-
-def train(algorithm, task, rounds: int | None = None):
-    """The state after some rounds (default: all of the task's)."""
-    state = algorithm.init(task)
-    for _ in range(algorithm.num_rounds(task.settings) if rounds is None else rounds):
-        state = algorithm.step(task, state)
-    return state
-
-
-@functools.lru_cache(maxsize=16)
-def history(algorithm, **settings) -> tuple[Task, tuple]:
-    """A toy task, and the states before the first round and after each: trained once, for all tests that ask for the same.
-
-    Nobody may change them.
-    """
-    task = toy_task(**settings)
-    states = [algorithm.init(task)]
-    for _ in range(algorithm.num_rounds(task.settings)):
-        states.append(algorithm.step(task, states[-1]))
-    return task, tuple(states)
-
-
-_LEAST = 1e-3  # smaller numbers are differences of such, with their rounding
-
-
-def assert_equal(a, b, tolerance: float = 0.0):
-    """Trees of one structure with equal leaves; plain numbers are compared too.
-
-    Args:
-        tolerance: largest difference in a leaf, relative to the largest number in it, or to `_LEAST` if all are smaller.
-    """
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert_equal(a[key], b[key], tolerance)
-    elif isinstance(a, torch.Tensor):
-        largest = float(b.double().abs().max()) if tolerance and b.numel() else 0.0
-        torch.testing.assert_close(a, b, rtol=0, atol=tolerance * max(largest, _LEAST))
-    else:
-        assert a == b

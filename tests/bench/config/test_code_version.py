@@ -12,10 +12,12 @@ from bench.config.code_version import code_version, definitions_of, files_of, ha
 from bench.config.resolve import resolve
 from bench.execution.ray_environment import PACKAGES, ROOT
 from bench.results.ids import is_run_id
+from tests.support import method_files
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 4, "local_epochs": 1}
 OF_EVERY_RUN = {
-    "algorithms/streaming.py",
+    *("algorithms/streaming.py", "algorithms/row_files.py"),
+    *("datasets/npz_files.py", "datasets/partition_files.py"),
     *(f"bench/simulation/{name}.py" for name in ("build", "data", "derived", "retention")),
     *(
         "bench/simulation/run.py",
@@ -44,6 +46,7 @@ OF_EVERY_RUN = {
 SHARED = {"algorithms/checks.py"}
 STAGES = {
     *("algorithms/concatenation.py", "algorithms/clustering.py", "algorithms/label_clusters.py"),
+    "algorithms/models_per_cluster.py",
     *("algorithms/label_inference.py", "algorithms/fedavg.py", "algorithms/centralized.py"),
     "algorithms/wrapper.py",
 }
@@ -101,12 +104,10 @@ def test_a_part_that_is_not_there_has_no_hash(part):
 
 
 def test_a_part_whose_file_is_gone_or_cannot_be_parsed_has_no_hash(tmp_path, monkeypatch):
-    monkeypatch.setitem(algorithms.REGISTRY, "mine", "mine_of_a_lab:Mine")
-    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
+    method_files.register(tmp_path, monkeypatch, {"mine_of_a_lab": '@registered("mine")\nclass Mine:\n'})
     assert hash_now("algorithm mine") is None
-    (tmp_path / "mine_of_a_lab.py").write_text("class Mine:\n")
-    monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path / "other")])
-    assert hash_now("algorithm mine") is None
+    (tmp_path / "algorithms" / "mine_of_a_lab.py").unlink()
+    assert "mine" in algorithms.REGISTRY and hash_now("algorithm mine") is None
 
 
 def test_another_model_is_other_code():

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-import algorithms
+from bench import plugins
 from bench.config import stale
 from bench.config.code_version import code_version, definitions_of
 from bench.config.resolve import resolve
@@ -63,11 +63,13 @@ def test_the_code_of_another_version_is_no_change_of_this_one(known):
     assert stale.changes({"code": NOW | {MOON: "0" * 16}}, CONFIG) == ()
 
 
-def test_where_the_code_of_a_part_is_not_there_nothing_is_stale(known, monkeypatch):
-    before = {"code": NOW | {MOON: "0" * 16}}
-    assert stale.changes(before, CONFIG)
-    monkeypatch.delitem(algorithms.REGISTRY, "moon")
-    assert stale.changes(before, CONFIG.canonical()) == ()
+def test_where_the_code_of_a_part_is_not_there_nothing_is_stale(known, tmp_path, monkeypatch):
+    method_files.register(tmp_path, monkeypatch, {"mine_of_a_lab": '@registered("mine")\nclass Mine:\n    pass\n'})
+    config = CONFIG.canonical() | {"algorithm": {"name": "mine"}}
+    before = {"code": {"algorithm mine": "0" * 16}}
+    assert stale.changes(before, config) == (("algorithm mine", "0" * 16),)
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    assert stale.changes(before, config) == ()
 
 
 def test_known_code_is_read_by_part_and_version():

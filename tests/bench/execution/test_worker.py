@@ -226,7 +226,7 @@ worker = bench.execution.worker.Worker(job, None, "cpu")
 ended = None
 while not ended:
     ended = worker.step().result
-print(ended["status"], bench.execution.worker.code_version(config), bench.execution.worker.__file__)
+print(json.dumps([ended["status"], bench.execution.worker.code_version(config), bench.execution.worker.__file__]))
 """
 
 
@@ -239,7 +239,7 @@ def test_packages_need_not_lie_side_by_side(tmp_path):
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "run")]
     told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
-    status, version, where = told.stdout.split()
+    status, version, where = json.loads(told.stdout)
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 1})
     assert (status, version) == ("done", workers.code_version(config))
     assert where.startswith(str(places["bench"])), "this was the copy"

@@ -410,7 +410,9 @@ def test_a_population_leaves_states_of_those_that_took_part_only(tmp_path, monke
 def test_memory_is_that_of_rounds_with_results_in_a_stack_and_with_all_client_states(setting, monkeypatch):
     monkeypatch.setattr(memory, "apart", lambda count, fn, *given: [fn(*given)])
     threads = torch.get_num_threads()
-    stack = {**memory.STACK, "model": "simple-cnn", "clients": 4, "train_examples": 40}
+    few = {"test_examples": None}
+    stack = {**memory.STACK, "model": "simple-cnn", "clients": 4, "train_examples": 40} | few
+    monkeypatch.setattr(memory, "STATES", memory.STATES | few)
     rows = {row.case: row for row in memory.memory(setting, stack, 10)}
     torch.set_num_threads(threads)
     for case in ("fedavg, simple-cnn, 4 clients", "scaffold, 10 clients"):

@@ -321,14 +321,15 @@ def test_a_report_imports_neither_torch_nor_ray_and_the_package_alone_not_even_p
     heavy = "print(sorted({'torch', 'ray', 'pydantic', 'pandas', 'jinja2', 'vl_convert'} & sys.modules.keys()))"
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
     assert run_python(f"import sys, reports.api; {heavy}") == "[]\n"
-    for formats, needed in (
-        (("md", "tex", "csv"), ["pandas"]),
-        (("html",), ["jinja2", "pandas", "vl_convert"]),
-        (("html",), ["jinja2", "pandas"]),  # the script is kept
+    elsewhere = str(tmp_path / "elsewhere")
+    for formats, to, needed in (
+        (("md", "tex", "csv"), None, ["pandas"]),
+        (("html",), None, ["jinja2", "pandas", "vl_convert"]),
+        (("html",), None, []),  # nothing has changed
+        (("html",), elsewhere, ["jinja2", "pandas"]),  # the script is kept
     ):
-        call = (
-            f"import sys; from reports import api; api.write({folder!r}, 'small_table', 'paper', formats={formats!r})"
-        )
+        arguments = f"{folder!r}, 'small_table', 'paper', formats={formats!r}, to={to!r} and Path({to!r})"
+        call = f"import sys; from pathlib import Path; from reports import api; api.write({arguments})"
         assert run_python(f"{call}; {heavy}") == f"{needed}\n"
 
 

@@ -1,0 +1,450 @@
+"""What every method must do, on every engine: one function for each rule.
+
+A method that breaks a rule gets a `Violation`, whose message is one sentence: what it did, what is expected, what to do.
+Every check costs CPU-seconds for every method: checks share what is trained (see `toy.history`), and train no longer than
+what they say needs.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import tempfile
+import typing
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+
+import algorithms
+from algorithms import tree
+from algorithms.rows import without_clients
+from bench.contract.cases import Case
+from bench.contract.places import hooks_in_words
+from bench.contract.toy import difference, history, normalised_task, other_value, toy_task, train
+from bench.results.artifacts import Folder, on_host
+from bench.simulation.evaluation import evaluate
+
+_TOLERANCE = 1e-8  # of the engines, which sum in different orders
+
+
+class Violation(AssertionError):
+    """A method does not do what every method must do; the message is one sentence."""
+
+
+class Check(NamedTuple):
+    """A rule, and one of the circumstances in which it must hold.
+
+    Attributes:
+        function: takes a `Case` and the circumstances; raises `Violation`; may return what a reader should know.
+        given: the circumstances, name -> value.
+    """
+
+    function: Callable[..., str | None]
+    given: dict[str, Any]
+
+    @property
+    def rule(self) -> str:
+        """What the method must do, in one sentence."""
+        text = " ".join((self.function.__doc__ or "").split("\n\n")[0].split()).removesuffix(".")
+        shown = ", ".join(f"{key} {value}" for key, value in self.given.items() if isinstance(value, str | float))
+        return text + (f" ({shown})" if shown else "")
+
+    def __call__(self, case: Case) -> str | None:
+        return self.function(case, **self.given)
+
+
+CHECKS: list[Check] = []
+
+
+def _every_method(*given: dict[str, Any]) -> Callable:
+    """Makes a function a check, for each of these circumstances."""
+
+    def add(function: Callable) -> Callable:
+        CHECKS.extend(Check(function, one) for one in given or ({},))
+        return function
+
+    return add
+
+
+def _require(holds: bool, sentence: str) -> None:
+    if not holds:
+        raise Violation(sentence)
+
+
+@_every_method()
+def is_trained(case: Case) -> None:
+    """A toy federation is trained round by round, and a model is deployed."""
+    try:
+        task, states = history(case.method, **case.settings())
+    except Exception:  # wrong shapes of one round end the next one, in a hook that is not to blame
+        _require_shapes(case)
+        raise
+    _require(
+        case.method.deploy(task, states[-1], _everyone(task)) is not None,
+        "deploy returned None after the last round, where a model is expected; return a Deployed.",
+    )
+
+
+def _require_shapes(case: Case) -> None:
+    task = toy_task(**case.settings())
+    start = case.method.init(task)
+    before, after = (state.get("params", {}) for state in (start, case.method.step(task, start)))
+    for key in before.keys() & after.keys():
+        if isinstance(before[key], torch.Tensor) and isinstance(after[key], torch.Tensor):
+            _require(
+                before[key].shape == after[key].shape,
+                f"params {key} had shape {list(before[key].shape)} before the first round and {list(after[key].shape)} after "
+                f"it, where the same is expected; look at {hooks_in_words(case, 'server_step', 'aggregate', 'local_update')}.",
+            )
+
+
+@_every_method()
+def inputs_are_left_as_they_are(case: Case) -> None:
+    """Hooks return new objects and leave their arguments as they are."""
+    task = toy_task(**case.settings())
+    state = case.method.init(task)  # no `history`: whoever changes what it was given has changed that before
+    for _ in range(case.method.num_rounds(task.settings)):
+        before, copy = state, _clone(state)
+        state = case.method.step(task, before)
+        case.method.deploy(task, state, _everyone(task))
+        found = difference(before, copy)
+        _require(
+            not found,
+            f"a hook changed its input in place ({found} from what it was before the round), but a hook returns new objects; "
+            f"replace +=, add_() or item assignment by new tensors in {hooks_in_words(case)}.",
+        )
+
+
+@_every_method({"participation": 1.0}, {"participation": 0.6})
+def both_engines_agree(case: Case, participation: float) -> None:
+    """Both engines give the same numbers."""
+    task, (*_, looped) = history(case.method, **case.settings(participation))
+    other = replace(task, engine="vectorised")
+    vectorised = train(case.method, other)
+    _require_agreement(case, looped, vectorised)
+    scores = [
+        evaluate(of, case.method.deploy(of, state, _everyone(of)))
+        for of, state in ((task, looped), (other, vectorised))
+    ]
+    _require(
+        scores[0].keys() == scores[1].keys()
+        and all(math.isclose(scores[0][key], scores[1][key], rel_tol=0, abs_tol=_TOLERANCE) for key in scores[0]),
+        f"what is deployed scores {scores[0]} after the loop and {scores[1]} after the vectorised engine, where equal scores "
+        f"are expected; look at {hooks_in_words(case, 'deploy', 'personal_model', 'changed')}.",
+    )
+
+
+def _require_agreement(case: Case, looped: Any, vectorised: Any) -> None:
+    found = difference(looped, vectorised, _TOLERANCE)
+    _require(
+        not found,
+        f"{found} between the engines loop and vectorised, which must agree up to rounding; look at "
+        f"{hooks_in_words(case)}: means over examples are batch.mean(...), since padding rows do not count, and what is drawn "
+        "is a function of batch.key.",
+    )
+
+
+@_every_method()
+def a_cohort_too_large_to_stack_gives_the_same(case: Case) -> None:
+    """A cohort whose results are too large to be held at once gives the same numbers."""
+    task = toy_task(**case.settings(0.6))
+    found = difference(train(case.method, task), train(case.method, replace(task, largest_stack=0)), _TOLERANCE)
+    _require(
+        not found,
+        f"{found} where clients are streamed one after another, but the same is expected as from the whole cohort; values and "
+        f"weights of averaged may depend on one client alone, so look at {hooks_in_words(case, 'averaged', 'server_step')}.",
+    )
+
+
+@_every_method(
+    {"model": "simple-cnn", "shape": (3, 16, 16), "dataset": "cifar10"},
+    {"model": "moon-cnn", "shape": (1, 16, 16), "dataset": "mnist"},
+)
+def both_engines_agree_on_images(case: Case, model: str, shape: tuple[int, int, int], dataset: str) -> None:
+    """Both engines give the same numbers on augmented images and convolutions."""
+    short = case.settings(rounds=2, local_epochs=1)
+    task = toy_task(model=model, shape=shape, dataset=dataset, transform="fedconcat", **short)
+    _require_agreement(case, *(train(case.method, replace(task, engine=engine)) for engine in ("loop", "vectorised")))
+
+
+@_every_method()
+def what_is_deployed_reads_no_client_states_unless_it_says_so(case: Case) -> None:
+    """What is deployed is the same without the states of clients, unless deploy_reads_clients says that it reads them."""
+    method = case.method
+    task, states = history(method, **case.settings(0.6))
+    for state in (states[1], states[-1]):  # after one round some methods have not yet anything to deploy
+        left = state if method.deploy_reads_clients else without_clients(state)
+        whole, less = (method.deploy(task, one, _everyone(task)) for one in (state, left))
+        compared = {
+            "watched": (method.watched(state), method.watched(left)),
+            "diagnostics": (method.diagnostics(state), method.diagnostics(left)),
+        }
+        if whole is not None:
+            compared["deploy"] = ({**whole.params, **whole.buffers}, {**less.params, **less.buffers})
+        for hook, pair in compared.items():
+            found = difference(*pair, path="result")
+            _require(
+                not found,
+                f"{hook} reads the states of clients ({found} without them), which runs do not keep; set deploy_reads_clients "
+                f"to True, or look at {hooks_in_words(case, hook)}.",
+            )
+
+
+@_every_method()
+def outlines_are_as_large_as_states(case: Case) -> None:
+    """Outlines are as large as the states of each stage of a run."""
+    short = case.settings(local_epochs=1)
+    task, states = history(case.method, model="moon-cnn", shape=(1, 16, 16), dataset="mnist", **short)
+    where = hooks_in_words(case, "outlines", "init_client", "init_server")
+    ends = []
+    for outline in case.method.outlines(task):
+        state = states[outline["round"]]
+        expected, said = _count(without_clients(state)), _count(without_clients(outline))
+        fits = said >= expected if case.special.outlines_are_bounds else math.isclose(said, expected, rel_tol=0.05)
+        _require(
+            fits,
+            f"outlines says {said:,} numbers after round {outline['round']}, where the state has {expected:,}; it must be as "
+            f"large, so look at {where}.",
+        )
+        ends.append(outline["round"])
+        _require(
+            outline["round"] == state["round"], f"the state after round {ends[-1]} says {state['round']}; count it up."
+        )
+    rounds = case.method.num_rounds(task.settings)
+    _require(ends[-1:] == [rounds], f"outlines ends in the rounds {ends}, but the run has {rounds}; look at {where}.")
+
+
+@_every_method()
+def a_resumed_run_goes_on_as_if_uninterrupted(case: Case) -> None:
+    """A run that is saved and resumed goes on as if it was not interrupted."""
+    task, states = history(case.method, **case.settings(0.6))
+    with tempfile.TemporaryDirectory() as folder:
+        for before, after in itertools.pairwise(states[1:]):
+            Folder(folder).save("state.pt", on_host(before))
+            loaded = torch.load(f"{folder}/state.pt", weights_only=True)
+            found = difference(case.method.step(task, loaded), after)
+            _require(
+                not found,
+                f"{found} between a round after the stored state and one after the state in memory; keep all that "
+                f"a round needs in the state, nothing on self or in the module, so look at {hooks_in_words(case)}.",
+            )
+
+
+@_every_method()
+def every_round_changes_what_is_deployed(case: Case) -> None:
+    """Every round changes what is deployed."""
+    task, states = history(case.method, **case.settings())
+    deployed = [case.method.deploy(task, state, _everyone(task)) for state in states[1:]]
+    seen = [_numbers_of(one) for one in deployed if one]
+    where = hooks_in_words(case, "server_step", "aggregate", "local_update", "deploy")
+    _require(
+        len(seen) >= 2,
+        f"deploy gave {len(seen)} models in {len(deployed)} rounds, where 2 are needed; set more rounds.",
+    )
+    same = [number for number, (a, b) in enumerate(itertools.pairwise(seen), 2) if torch.equal(a, b)]
+    _require(
+        not same,
+        f"the model after round {same[:1]} is that of the round before, but each must change it; look at {where}.",
+    )
+
+
+@_every_method()
+def when_there_is_a_model_is_known_before(case: Case) -> None:
+    """After which rounds there is a model is known before the run."""
+    task, states = history(case.method, **case.settings())
+    config = SimpleNamespace(cohort_size=len(task.sample_cohort(0).ids))
+    said = [case.method.has_model(config, state["round"]) for state in states[1:]]
+    there = [case.method.deploy(task, state, _everyone(task)) is not None for state in states[1:]]
+    _require(
+        said == there and said[-1],
+        f"has_model says {said} for the rounds of a run, but deploy gives a model {there}; both must be the same, and the last "
+        f"round must have one, so look at {hooks_in_words(case, 'has_model', 'deploy')}.",
+    )
+
+
+@_every_method()
+def clients_deploy_own_models_exactly_if_personal(case: Case) -> None:
+    """Clients deploy one model each exactly if the method is personal."""
+    method = case.method
+    task, states = history(method, **case.settings())
+    deployed = method.deploy(task, states[-1], _everyone(task))
+    where = hooks_in_words(case, "deploy", "personal_model", "changed", "deployed_model")
+    _require(
+        deployed.per_client == method.personal,
+        f"deploy says per_client={deployed.per_client}, but the method says personal={method.personal}; set the attribute "
+        f"personal, or look at {where}.",
+    )
+    lead = (task.population,) if method.personal else ()
+    shapes = {key: leaf.shape for key, leaf in deployed.model.init(torch.Generator()).items()}
+    for key, leaf in deployed.params.items():
+        wanted = (*lead, *shapes.get(key, ()))
+        _require(
+            key in shapes and leaf.shape == wanted,
+            f"deployed params {key} have shape {list(leaf.shape)}, but the model takes {list(wanted)}; look at {where}.",
+        )
+
+
+@_every_method({"participation": 1.0}, {"participation": 0.7})
+def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
+    """What a run costs is known before it is trained."""
+    method, special = case.method, case.special
+    # Equal clients, so that every cohort costs the same; 0.7 of 5 are 3.
+    task = toy_task(**case.settings(participation, sizes=(20,) * 5))
+    state = train(method, task)
+    spent = state["spent"]
+    deploying = method.deployment(task, method.deploy(task, state, _everyone(task)).model)
+    exchanged = sum(of[key] for of in (spent, deploying) for key in ("bytes_down", "bytes_up")) / task.population
+    said = method.traffic(task)
+    if special.exchanges_less or method.named_models:  # not all clients train the largest of the models
+        fits = method.traffic_is_bound and said >= exchanged - 1
+    else:
+        fits = abs(said - exchanged) <= 1
+    _require(
+        fits,
+        f"traffic says {said:,} bytes per client, but a client exchanged {exchanged:,.0f}; what differs between rounds must be "
+        f"in traffic too, so look at {hooks_in_words(case, 'traffic', 'downloads', 'uploads', 'init_client', 'init_server')}.",
+    )
+    cohort = len(task.sample_cohort(0).ids)
+    whole = task.population * method.workload(task.settings, len(task.federation.clients[0]))
+    first = task.settings.local_epochs * 20 * (task.population - cohort) if special.everyone_begins else 0
+    expected = round(cohort / task.population * whole) + first
+    _require(
+        spent["examples"] == expected,
+        f"workload says that a run visits {expected:,} examples, but it visited {spent['examples']:,}; say how often local "
+        f"training computes a gradient of an example in {hooks_in_words(case, 'passes_per_example', 'workload')}.",
+    )
+
+
+@_every_method()
+def another_seed_gives_another_model(case: Case) -> None:
+    """Another seed gives another model."""
+    a, b = (_trained_numbers(case, case.method, local_epochs=1, seed=seed) for seed in (0, 1))
+    _require(
+        not torch.equal(a, b),
+        f"the seeds 0 and 1 gave the same model; draw by task.generator_for or batch.key in {hooks_in_words(case)}.",
+    )
+
+
+@_every_method()
+def every_option_has_an_effect(case: Case) -> str | None:
+    """Every option, changed alone, changes what is deployed."""
+    kinds = typing.get_type_hints(type(case.method))
+    default = _trained_numbers(case, case.method, local_epochs=1)
+    idle, untried = [], {}
+    for name in (option.name for option in dataclasses.fields(case.method) if option.name not in case.no_effect):
+        try:
+            changed = replace(case.method, **{name: other_value(kinds[name], getattr(case.method, name))})
+        except (StopIteration, ValueError) as error:  # a type that has no other value, or one that the method refuses
+            untried[name] = str(error) or f"its type is {kinds[name]}"
+            continue
+        if torch.equal(_trained_numbers(case, changed, local_epochs=1), default):
+            idle.append(name)
+    if case.reports_idle:
+        return f"not seen on a toy task: {', '.join([*idle, *untried])}" if idle or untried else None
+    _require(
+        not untried,
+        f"the contract finds no second value of {' and '.join(f'{name} ({why})' for name, why in untried.items())} to try; "
+        f"name it by --no-effect {','.join(untried)} and test it yourself.",
+    )
+    _require(
+        not idle,
+        f"changing {', '.join(idle)} changes nothing that is deployed, but an option must have an effect; read "
+        f"{' and '.join(f'self.{name}' for name in idle)} in {hooks_in_words(case)}, or remove the option.",
+    )
+    return None
+
+
+@_every_method()
+def a_client_with_one_example_breaks_nothing(case: Case) -> None:
+    """A client with one example is trained without breaking anything."""
+    task = toy_task(**case.settings(sizes=(case.special.smallest_client, 4, 20, 8, 11)))
+    _require(
+        tree.all_finite(case.method.deploy(task, train(case.method, task), _everyone(task)).params),
+        "params that are deployed are not finite where a client has one example; a variance or a division by a count may be of "
+        f"one example, so look at {hooks_in_words(case)}.",
+    )
+
+
+@_every_method()
+def batch_norm_is_trained_and_its_statistics_move(case: Case) -> None:
+    """A model with batch normalisation is trained on the engine loop, and its statistics move.
+
+    Its buffers change in place, which not every way to a gradient allows.
+    """
+    method = case.method
+    task = normalised_task(**case.settings(rounds=2, local_epochs=1))
+    state = train(method, task)
+    deployed, start = method.deploy(task, state, _everyone(task)), method.deployed_model(task).init_buffers()
+    where = hooks_in_words(case, "local_update", "aggregate_buffers", "deploy")
+    _require(
+        tree.all_finite([method.watched(state), deployed.params, deployed.buffers])
+        and all(map(math.isfinite, evaluate(task, deployed).values())),
+        f"numbers of a model with batch normalisation are not finite after 2 rounds; look at {where}.",
+    )
+    still = [key for key, leaf in deployed.buffers.items() if not bool((leaf != start.get(key, 0)).any())]
+    _require(
+        deployed.buffers.keys() >= start.keys() and any("running_mean" in key for key in deployed.buffers),
+        f"the deployed model lacks running statistics; deploy those that the state has under buffers, so look at {where}.",
+    )
+    _require(not still, f"the running statistics {', '.join(still)} do not move in training; look at {where}.")
+
+
+@_every_method()
+def divergence_ends_in_numbers_and_no_error(case: Case) -> None:
+    """Training that diverges ends in numbers that are not finite, and not in an error."""
+    method = case.method
+    task = toy_task(**case.settings(lr=1e30))
+    state, left = method.init(task), method.num_rounds(task.settings)
+    while tree.all_finite(method.watched(state)) and left:
+        state, left = method.step(task, state), left - 1
+    _require(
+        not tree.all_finite(method.watched(state)),
+        "watched is finite after training with a learning rate of 1e30, so that a run that diverged goes unnoticed; look at "
+        f"{hooks_in_words(case, 'watched', 'server_step', 'aggregate', 'local_update')}.",
+    )
+    try:
+        json.dumps(method.diagnostics(state), allow_nan=False)  # of its record
+    except (TypeError, ValueError) as error:
+        where = hooks_in_words(case, "diagnostics")
+        raise Violation(f"diagnostics are no JSON after training that diverged ({error}); look at {where}.") from error
+
+
+@_every_method()
+def description_is_one_sentence(case: Case) -> None:
+    """The first line of its file describes it in one sentence of fewer than 120 letters."""
+    text = algorithms.describe(case.name)
+    _require(
+        text.endswith(".") and len(text) < 120,
+        f"the description is {text!r}, but it must be a sentence of fewer than 120 letters with a full stop; write it into the "
+        f"first line of the docstring of {algorithms.REGISTRY[case.name].place}.",
+    )
+
+
+def _everyone(task) -> torch.Tensor:
+    return torch.arange(task.population)
+
+
+def _clone(state):
+    if isinstance(state, dict):
+        return {key: _clone(value) for key, value in state.items()}
+    return state.clone() if isinstance(state, torch.Tensor) else state
+
+
+def _count(state) -> int:
+    """How many numbers a state has."""
+    if isinstance(state, dict):
+        return sum(map(_count, state.values()))
+    return state.numel() if isinstance(state, torch.Tensor) else 0
+
+
+def _trained_numbers(case: Case, method, **own) -> torch.Tensor:
+    task, states = history(method, **case.settings(**own))
+    return _numbers_of(method.deploy(task, states[-1], _everyone(task)))
+
+
+def _numbers_of(deployed) -> torch.Tensor:
+    """All params of what is deployed, [n]; in some methods the classifier alone changes, in others everything else."""
+    return torch.cat([leaf.flatten() for leaf in deployed.params.values()])

@@ -1,0 +1,150 @@
+"""The contract of a lab's method: what is right passes, and what is wrong is told in one sentence."""
+
+import re
+
+import pytest
+
+import algorithms
+from bench.contract.cases import Case, said_by
+from bench.contract.checks import (
+    CHECKS,
+    both_engines_agree,
+    every_option_has_an_effect,
+    is_trained,
+)
+from bench.contract.report import outcome_of, outcomes
+from tests.support import method_files
+from tests.support.processes import in_this_process
+
+RIGHT = '''"""FedMine: clients dig near the global model."""
+
+from dataclasses import dataclass
+
+from algorithms import registered, tree
+from algorithms.base import RoundBased
+from algorithms.local import task_loss
+
+
+@registered("fedmine")
+@dataclass(frozen=True)
+class FedMine(RoundBased):
+    strength: float = 1.0
+
+    def local_loss(self, params, batch, view):
+        drift = tree.squared_distance(params, view.params)
+        return task_loss(params, batch, view) + self.strength * drift
+'''
+STEP = """
+    def server_step(self, task, params, server, update, cohort):
+        for name in params:
+            params[name] += self.strength * update["delta"][name]
+        return params, server
+"""
+PLACE = "mylab/algorithms/fedmine.py"
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """Writes the file of the method into a lab's folder, and uses that."""
+
+    def make(text: str = RIGHT) -> Case:
+        method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text})
+        method = algorithms.make("fedmine")
+        return Case("fedmine", method, special=said_by(method))
+
+    return make
+
+
+def found(case: Case, function) -> str:
+    """What the first check of a function says."""
+    return str(outcome_of(next(check for check in CHECKS if check.function is function), case))
+
+
+def test_a_method_that_is_right_passes_every_check(lab):
+    lab()
+    code, text = in_this_process("fedmine", command="check")
+    _, *lines, last = text.splitlines()  # which folder is used
+    assert [line for line in lines if not line.startswith("ok: ")] == [] and len(lines) == len(CHECKS)
+    assert last.startswith(f"fedmine: {len(CHECKS)} checks ok, 0 failed, in ") and code == 0
+
+
+def test_an_option_without_an_effect_is_named_with_what_to_do(lab):
+    case = lab(RIGHT.replace("    strength: float = 1.0\n", "    strength: float = 1.0\n    depth: int = 3\n"))
+    assert found(case, every_option_has_an_effect) == (
+        "FAILED: Every option, changed alone, changes what is deployed: changing depth changes nothing that is deployed, but "
+        f"an option must have an effect; read self.depth in local_loss in {PLACE}, or remove the option."
+    )
+    named = Case("fedmine", case.method, no_effect=["depth"])
+    assert found(named, every_option_has_an_effect) == "ok: Every option, changed alone, changes what is deployed."
+    reported = Case("fedmine", case.method, reports_idle=True)
+    assert found(reported, every_option_has_an_effect).endswith("; not seen on a toy task: depth.")
+
+
+def test_an_option_without_a_second_value_is_named(lab):
+    case = lab(RIGHT.replace("    strength: float = 1.0\n", '    strength: float = 1.0\n    tool: str = "spade"\n'))
+    sentence = found(case, every_option_has_an_effect)
+    assert "finds no second value of tool (its type is <class 'str'>)" in sentence and "--no-effect tool" in sentence
+
+
+def test_a_number_read_from_a_tensor_is_told_with_its_line_and_the_rule(lab):
+    case = lab(RIGHT.replace("self.strength * drift", "drift / view.num_steps.item()"))
+    assert found(case, is_trained).startswith("ok: ")  # on the engine loop
+    sentence = found(case, both_engines_agree)
+    line = RIGHT.splitlines().index("        drift = tree.squared_distance(params, view.params)") + 2
+    assert f"{PLACE}, line {line}, in local_loss (return task_loss(" in sentence
+    assert "the vectorised engine refuses this line (RuntimeError: vmap: " in sentence
+    assert (
+        "numbers of a client are tensors: write formulas" in sentence and "--engine loop trains the method" in sentence
+    )
+
+
+def test_a_hook_that_changes_its_input_is_told_and_what_rests_on_it_is_left_out(lab):
+    lab(RIGHT + STEP)
+    code, text = in_this_process("fedmine", command="check")
+    _, first, second, last = text.splitlines()
+    assert first.startswith("ok: ")
+    assert second.startswith(
+        "FAILED: Hooks return new objects and leave their arguments as they are: a hook changed its input"
+    )
+    assert "(params." in second and f"local_loss and server_step in {PLACE}." in second
+    assert f"1 checks ok, 1 failed, {len(CHECKS) - 2} not tried, which rest on it, in " in last and code == 1
+
+
+def test_an_error_in_a_hook_is_told_with_its_line_and_ends_the_checks(lab):
+    (outcome,) = outcomes(lab(RIGHT.replace("view.params)", "view.parms)")))
+    assert f"{PLACE}, line 16, in local_loss (drift = " in outcome.sentence
+    assert outcome.sentence.endswith("AttributeError: 'ClientView' object has no attribute 'parms'; correct this line.")
+
+
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        (
+            "{name: leaf[..., None] for name, leaf in params.items()}, server",
+            r"params \S+ had shape \[[\d, ]+\] before the first round and \[[\d, ]+, 1\] after it, .* look at server_step in",
+        ),
+        ("None", "raised by what the method's hooks returned; compare local_loss and server_step in"),
+    ],
+)
+def test_what_a_hook_returned_wrong_is_told_with_the_hooks_to_look_at(lab, returned, sentence):
+    (outcome,) = outcomes(lab(RIGHT + STEP[: STEP.index("        for")] + f"        return {returned}\n"))
+    assert outcome.failed and re.search(f"{sentence} {PLACE}", outcome.sentence)
+
+
+def test_a_method_with_cycles_says_so_by_has_model():
+    assert said_by(algorithms.make("fedcat")).in_cycles and not said_by(algorithms.make("fedavg")).in_cycles
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["fedmin"], "Unknown algorithm 'fedmin'. Did you mean 'fedmine'?"),
+        (["fedmine", "--set", "strenth=2"], "Unknown setting or option of fedmine 'strenth'. Did you mean 'strength'?"),
+        (["fedmine", "--no-effect", "strenth"], "Unknown option of fedmine 'strenth'. Did you mean 'strength'?"),
+        (["fedmine", "--set", "strength=much"], "fedmine: strength must be a valid number, but got 'much'."),
+    ],
+)
+def test_what_does_not_exist_is_refused_before_anything_is_trained(lab, arguments, sentence):
+    lab()
+    code, text = in_this_process(*arguments, command="check")
+    assert sentence in text and code == 2
