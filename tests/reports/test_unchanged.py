@@ -9,6 +9,7 @@ from bench.results.store import Store
 from reports import api
 from reports.figures import lines
 from reports.html import page
+from tests.support import method_files
 from tests.support.growth import grid_file, write_store
 from tests.support.processes import in_this_process
 from tests.support.stores import LABEL, cells, finish, results

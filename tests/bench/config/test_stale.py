@@ -10,6 +10,7 @@ from bench.config.code_version import code_version, definitions_of
 from bench.config.resolve import resolve
 from bench.results.ids import hash_of
 from bench.results.store import Store
+from tests.support import method_files
 from tests.support.earlier_code import earlier
 
 CONFIG = resolve({"algorithm": "ccvr", "base": "moon", "dataset": "digits", "partition": "iid", "clients": 4})

@@ -1,6 +1,7 @@
 """A worker without a scheduler: what it says while it trains, goes on, or cannot."""
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -214,6 +215,7 @@ def test_a_calibration_whose_base_has_failed_says_so(job, tmp_path):
 
 
 SCRIPT = """
+import json
 import sys
 import bench.execution.job
 import bench.execution.worker
