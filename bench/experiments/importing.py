@@ -110,11 +110,9 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
             merged.taken.append(run_id)
     if dry_run:
         return
-    copied = filter(None, map(there.record, merged.taken))
-    parts = (record.get(key, {}).values() for record in copied for key in ("code", "base_code"))
-    for digest in sorted(
-        {digest for found in parts for digest in found}
-    ):  # before the runs: these are copied only once
+    copied = [record for run_id in merged.taken if (record := there.record(run_id))]
+    parts = [found for record in copied for found in (record.get("code", {}), record.get("base_code", {}))]
+    for digest in sorted({digest for found in parts for digest in found.values()}):  # before the runs, copied only once
         if definitions := there.code(digest):
             here.write_code(digest, definitions)
     for first in range(0, len(merged.taken), _BATCH):

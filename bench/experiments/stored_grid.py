@@ -35,7 +35,7 @@ def merge_cells(
     rank = {key: number for number, key in enumerate(_by_key(order, layout))}
     in_order = sorted(cells, key=lambda key: rank.get(key, len(rank)))
     merged = ordered(now, [cell for key in in_order for cell in sorted(cells[key], key=lambda cell: cell["seed"])])
-    if titles := merge_titles((earlier or {}).get("titles", {}), now.get("titles", {})):
+    if titles := merge_titles(earlier.get("titles", {}) if earlier else {}, now.get("titles", {})):
         merged["titles"] = titles
     return merged
 

@@ -110,9 +110,10 @@ def check(words: list[str]) -> None:
 
 def check_bench(arguments: list[str]) -> dict:
     """Raises if `python -m bench` would refuse these arguments; returns the options. Names in capitals stand for anything."""
-    command, rest = _BENCH, given.plugins_first(arguments)
-    while rest[:1] == ["--plugins"]:  # a folder of somebody's own
-        rest = rest[2:]
+    arguments = given.plugins_first(arguments)
+    while arguments[0] == "--plugins":
+        arguments = arguments[2:]
+    command, rest = _BENCH, arguments
     while hasattr(command, "commands"):
         assert rest and rest[0] in command.commands, f"{rest[:1]} is none of {', '.join(command.commands)}"
         command, rest = command.commands[rest[0]], rest[1:]
