@@ -110,8 +110,8 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
             merged.taken.append(run_id)
     if dry_run:
         return
-    copied = [record for run_id in merged.taken if (record := there.record(run_id))]
-    parts = [found for record in copied for found in (record.get("code", {}), record.get("base_code", {}))]
+    copied = filter(None, [there.record(run_id) for run_id in merged.taken])
+    parts = [found for of_run in copied for found in (of_run.get("code", {}), of_run.get("base_code", {}))]
     for digest in sorted({digest for found in parts for digest in found.values()}):  # before the runs, copied only once
         if definitions := there.code(digest):
             here.write_code(digest, definitions)
