@@ -5,6 +5,7 @@ import difflib
 import functools
 import inspect
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ __all__ = [
     "describe",
     "load",
     "make",
+    "methods_in",
     "name_of",
     "presets",
     "registered",
@@ -81,6 +83,14 @@ def make(name: str, **options: Any) -> "Algorithm":
 def presets(name: str) -> dict[str, Any]:
     """The options that the name of a method sets."""
     return REGISTRY.find(name).options
+
+
+def methods_in(spec: Mapping[str, Any], path: str = "algorithm") -> Iterator[tuple[str, str]]:
+    """The path of a method of a config in its `versions`, and its name; then those of the methods inside it."""
+    yield path, spec["name"]
+    for key, value in spec.items():
+        if isinstance(value, Mapping) and "name" in value:
+            yield from methods_in(value, f"{path}.{key}")
 
 
 def name_of(method: "Algorithm") -> str:

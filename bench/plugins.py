@@ -66,12 +66,13 @@ def _folders(variable: str, working_dir: str) -> tuple[Path, ...]:
 
 
 def _of_project(working_dir: Path) -> Iterator[tuple[Path, str]]:
-    """The folders that the nearest `pyproject.toml` names that has something to say about this project."""
+    """The folders that the nearest `pyproject.toml` names that has something to say about this project, and is this user's or
+    root's."""
     for above in (working_dir, *working_dir.parents):
         path = above / "pyproject.toml"
-        if not path.is_file():
-            continue
         try:
+            if path.stat().st_uid not in (0, os.getuid()):
+                continue  # in a folder that several share, somebody else's would choose what runs here
             own = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("skewbench")
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
             continue  # other programs read it, too, and say what is wrong with it

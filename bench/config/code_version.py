@@ -6,7 +6,7 @@ for the model and for each that the method names. A file of the engine is in no 
 change.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ def versions_of(config: Any) -> dict[str, int]:
     keys = ("algorithm", "model", "versions")
     read = itemgetter(*keys) if isinstance(config, Mapping) else attrgetter(*keys)
     algorithm, model, versions = read(config)
-    methods = {f"algorithm {name}": versions.get(path, 1) for path, name in _methods(algorithm)}
+    methods = {f"algorithm {name}": versions.get(path, 1) for path, name in algorithms.methods_in(algorithm)}
     others = {f"model {key.removeprefix('model.')}": of for key, of in versions.items() if key.startswith("model.")}
     return {ENGINE: ENGINE_VERSION} | methods | others | {f"model {model}": versions.get("model", 1)}
 
@@ -78,11 +78,3 @@ def _modules(part: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     kind, _, name = part.partition(" ")
     registry = {"algorithm": algorithms.REGISTRY, "model": models.REGISTRY}[kind]
     return (registry[name].module,), _ENGINE
-
-
-def _methods(method: Mapping[str, Any], path: str = "algorithm") -> Iterator[tuple[str, str]]:
-    """The path of a method in `versions` and its name, and those of the methods inside it."""
-    yield path, method["name"]
-    for key, value in method.items():
-        if isinstance(value, Mapping) and "name" in value:
-            yield from _methods(value, f"{path}.{key}")

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeGuard, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -70,14 +70,6 @@ def describe_method(method: Any) -> dict[str, Any]:
     return {"name": algorithms.name_of(method)} | {
         key: describe_method(value) if dataclasses.is_dataclass(value) else value for key, value in values.items()
     }
-
-
-def methods_in(spec: Mapping[str, Any]) -> Iterator[str]:
-    """The names of a method of a config and of those inside it."""
-    yield spec["name"]
-    for value in spec.values():
-        if isinstance(value, Mapping) and "name" in value:
-            yield from methods_in(value)
 
 
 def named_models(config: Any) -> list[str]:

@@ -5,7 +5,6 @@ from typing import Any
 
 import algorithms
 from bench import models
-from bench.config.methods import methods_in
 from bench.config.schema import run_id
 from bench.experiments.cells import cell_key, ordered
 from bench.results.records import StoredCell, StoredGrid
@@ -77,7 +76,7 @@ def titles_of_labs(cells: Sequence[StoredCell]) -> Titles:
     these folders: "algorithm" or "model" -> id -> title."""
     found: Titles = {}
     for cell in cells:
-        for name in methods_in(cell["config"]["algorithm"]):
+        for _, name in algorithms.methods_in(cell["config"]["algorithm"]):
             if name in algorithms.REGISTRY and algorithms.REGISTRY[name].lab:
                 found.setdefault("algorithm", {})[name] = algorithms.title_of(name)
         model = cell["config"]["model"]

@@ -468,6 +468,7 @@ class Store:
                 content = str(error).encode()
             for part in (str(path.relative_to(self.folder)).encode(), b"" if content is None else content):
                 found.update(b"%d:" % len(part) + part)
+        found.update(" ".join(path.name for path in self._entries("code")).encode())  # names are digests of contents
         return found.hexdigest()
 
     def log(self, text: str) -> None:

@@ -1,5 +1,6 @@
 """Folders of labs: who names them, what they hold, and what is refused."""
 
+import os
 import re
 import subprocess
 import sys
@@ -103,6 +104,24 @@ def test_a_project_names_its_folders_for_all_that_is_below_it(tmp_path, monkeypa
     monkeypatch.delenv(plugins.VARIABLE, raising=False)
     monkeypatch.chdir(tmp_path / "below")
     assert plugins.folders() == tuple(tmp_path / folder for folder in found)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_project_of_somebody_else_names_no_folders(tmp_path, monkeypatch):
+    (tmp_path / "algorithms").mkdir()
+    (tmp_path / "pyproject.toml").write_text('[tool.skewbench]\nplugins = ["."]\n')
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    os.chown(tmp_path / "pyproject.toml", 12345, -1)
+    assert plugins.folders() == ()
+
+
+def test_an_alias_that_is_the_name_of_another_model_is_refused(lab):
+    lab({"models/tiny.py": MODEL.replace("little", "mlp")})
+    with pytest.raises(
+        ConfigError, match="'mlp', an alias in mylab/models/tiny.py, is a name in models/mlp.py; rename one."
+    ):
+        models.canonical("mlp")
 
 
 def test_a_project_that_names_its_folders_wrongly_is_told(tmp_path, monkeypatch):
