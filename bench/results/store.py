@@ -94,10 +94,10 @@ class Store:
         self._known: dict[Path, tuple[tuple[tuple[int, ...] | None, ...], Any]] = {}
         self._mark: BinaryIO | None = None  # `.driver`, while this process is the driver
 
-    @property
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_mark": None}  # Ray pickles what holds a store; an open file stays where it is
 
+    @property
     def key(self) -> str:
         """A name for this directory where things of several ones lie: the same on every machine that sees it, another one
         for its copies. Known once it has been locked."""
