@@ -58,7 +58,7 @@ def test_runs_of_an_edited_method_are_repeated_and_no_others(tmp_path):
     numbers = metrics(bench.results)
 
     text = bench.method.read_text()
-    bench.method.write_text(text.replace('"""', '"""More words. ', 1).replace("\n\n\n", "\n\n\n\n# A comment.\n", 1))
+    bench.method.write_text(text.replace(".\n", ". More words.\n", 1).replace("\n\n\n", "\n\n\n\n# A comment.\n", 1))
     assert "4 finished, 0 to run" in bench.run("--dry-run"), "comments and docstrings change no number"
     assert "stale" not in bench("status")
 
