@@ -19,7 +19,7 @@ OTHER = 54321  # a second user: the kernel needs no account of that number, and 
 
 def family(pid: int) -> dict[int, str]:
     """A process and all that descend from it: id -> command."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     processes = [line.split(maxsplit=2) for line in listed.splitlines()[1:]]
     found = {pid}
     while more := {int(child) for child, parent, _ in processes if int(parent) in found} - found:

@@ -79,7 +79,7 @@ def test_runs_of_an_edited_method_are_repeated_and_no_others(tmp_path):
     assert "FedProx: 2 runs of earlier code (algorithms/fedprox.py: FedProx.local_loss changed since)" in text
     assert "FedAvg: 2 runs" not in text and text.count("earlier code") == 2, "once in the cell, once below the table"
 
-    assert "2 done." in bench.run()
+    assert "2 done, 0 diverged" in bench.run()
     now, after = records(bench.results), metrics(bench.results)
     repeated = {run for run in first if now[run] != first[run]}
     assert len(repeated) == 2 and all(after[run] != numbers[run] for run in repeated)
