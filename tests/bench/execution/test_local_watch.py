@@ -68,7 +68,7 @@ def test_a_command_whose_ray_is_killed_ends_with_a_sentence_and_the_same_command
         "--checkpoint-seconds",
         0,
     )
-    driver = Driver(*command, "--set", "rounds=1000")
+    driver = Driver(*command, "--set", "rounds=300")
     wait_for_rounds(tmp_path / "results", 5, driver)
     [raylet] = [pid for pid, words in family(driver.pid).items() if "raylet/raylet" in words.split(" ")[0]]
     os.kill(raylet, signal.SIGKILL)
@@ -77,6 +77,6 @@ def test_a_command_whose_ray_is_killed_ends_with_a_sentence_and_the_same_command
     assert driver.returncode == 1 and time.monotonic() < killed + 10, driver.printed()
     assert last.startswith("error: A process of Ray on this machine (raylet) has died: it was killed"), driver.printed()
     assert "Nothing is lost" in last and "Continue by: python -m bench run --grid" in last
-    code, output = in_this_process(*command, "--set", "rounds=1000")
+    code, output = in_this_process(*command, "--set", "rounds=300")
     assert code == 0 and "continues after round" in output, output
     assert "did not end by itself" not in output, "it has said itself why it ended"
