@@ -14,7 +14,7 @@ from tests.support.processes import Driver
 pytestmark = pytest.mark.slow
 GRID = {
     "axes": {"dataset": ["digits"], "partition": ["iid"], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]},
-    "settings": {"model": "mlp", "clients": 4, "rounds": 2, "local_epochs": 1, "train_examples": 200},
+    "settings": {"model": "mlp", "clients": 4, "rounds": 2, "local_epochs": 1, "batch_size": 16, "train_examples": 200},
 }
 WITHOUT_RAY = """
 from bench.execution import scheduler
