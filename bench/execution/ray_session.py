@@ -21,7 +21,6 @@ from bench.results.store import Store
 
 import ray  # isort: skip
 from ray import tune  # isort: skip
-from ray._private import ray_constants  # isort: skip
 
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
 _STARTS = 2  # Ray gives its own processes 30 seconds to start, which is little on a busy machine
@@ -154,23 +153,17 @@ def _describe(fleet: Fleet, resources: Resources, on_message: Callable[[str], No
 
 
 def _start_local(threads: int, folder: Path) -> None:
-    """Starts Ray on this machine, its files in a folder; once more if it times out. Raises ValueError if it does not start.
-
-    Its servers listen at 127.0.0.1 alone. A call that lacks the token cannot join, but one of them (RaySyncer.StartSync, in Ray
-    2.60) ends the server; and a network that comes or goes changes no address. Ray does the same by itself where it expects no
-    cluster, on other systems than Linux. It has no other setting for that: of `_node_ip_address` it makes another address.
-    """
+    """Starts Ray on this machine, its files in a folder; once more if it times out. Raises ValueError if it does not start."""
     ray_environment.prepare_local(threads)
     for attempt in range(_STARTS):
         try:
-            with mock.patch.object(ray_constants, "ENABLE_RAY_CLUSTER", False):
-                ray.init(
-                    address="local",
-                    include_dashboard=False,
-                    object_store_memory=_OBJECT_STORE_BYTES,
-                    _temp_dir=str(folder),
-                    **_SILENT,
-                )
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                _temp_dir=str(folder),
+                **_SILENT,
+            )
             return
         except Exception as error:  # Ray has no error of its own for it
             ray.shutdown()

@@ -14,11 +14,6 @@ from tests.support.processes import ROOT, Driver, as_other, wait_until
 
 pytestmark = pytest.mark.slow
 SETTING = ("--algorithm", "fedprox", "--dataset", "digits", "--partition", "label-2", "--seeds", "0")
-LOOPBACK = {
-    "0100007F",
-    "0000000000000000FFFF00000100007F",
-    "00000000000000000000000001000000",
-}  # 127.0.0.1, as IPv6, and ::1
 LONG = ("--set", "clients=10,rounds=5000,local_epochs=1", "--max-concurrent", 1)
 
 
@@ -40,9 +35,7 @@ def test_strangers_are_refused_while_a_command_runs(command, users_mode, tmp_pat
     commands = [told(pid, "cmdline") for pid in family]
     inherited = "".join(told(pid, "environ") for pid in family if pid != driver.pid)
     (token,) = set(re.findall(r"\0RAY_AUTH_TOKEN=([^\0]*)", inherited))
-    listens = listening(family)
-    assert {address for address, _ in listens} <= LOOPBACK, "other machines do not reach it at all"
-    ports = sorted(port for _, port in listens)
+    ports = listening(family)
 
     strangers = {
         "no token": stranger(tmp_path, ports),
@@ -102,17 +95,16 @@ def told(pid: int, part: str) -> str:
         return ""
 
 
-def listening(pids: set[int]) -> set[tuple[str, int]]:
-    """Addresses, as /proc has them, and TCP ports at which one of these processes waits for others."""
+def listening(pids: set[int]) -> list[int]:
+    """TCP ports at which one of these processes waits for others."""
     waiting = {}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *rest = line.split()
             if state == "0A":
-                address, _, port = local.rpartition(":")
-                waiting[f"socket:[{rest[5]}]"] = address, int(port, 16)
+                waiting[f"socket:[{rest[5]}]"] = int(local.rpartition(":")[2], 16)
     opened = set()
     for file in (file for pid in pids for file in Path(f"/proc/{pid}/fd").glob("*")):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
             opened.add(os.readlink(file))
-    return {waiting[one] for one in opened & waiting.keys()}
+    return sorted(waiting[one] for one in opened & waiting.keys())
