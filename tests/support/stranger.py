@@ -10,7 +10,7 @@ import sys
 
 import ray
 
-here = "127.0.0.1"
+here = ray.util.get_node_ip_address()
 for port in sys.argv[1:]:
     try:
         connection = http.client.HTTPConnection(here, int(port), timeout=5)
