@@ -162,11 +162,7 @@ def parse_yaml(text: str) -> Any:
         return yaml.load(text, _yaml_loader())
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
-    except (
-        ValueError,
-        LookupError,
-        AttributeError,
-    ) as error:  # of Python, for a date such as 2001-99-99, or "!!bool x"
+    except (ValueError, LookupError, AttributeError) as error:  # for a date such as 2001-99-99, or "!!bool x"
         raise yaml.YAMLError(f"it has a value that cannot be read ({error})") from error
 
 

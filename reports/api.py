@@ -65,13 +65,12 @@ def write(
     if style == "paper":
         formats = tuple(format for format in formats if format != "csv")
     _check(formats, style, notes)
-    store, _ = _open(results, grid, budget)
+    store, expanded, inputs = _open_noted(results, grid, budget)
     folder = writable_folder(store.folder, to)
-    written = _written(store, grid, budget, folder, "tables", value, *formats, style, notes)
+    written = _written(store, grid, budget, inputs, folder, "tables", value, *formats, style, notes)
     if unchanged := written.unchanged():
         found, names = unchanged
         return dict(zip(names, found, strict=True))
-    _, expanded = _open(store, grid, budget)  # after the digest: what has changed in between is noted as a change
     report, *sources = _build(store, expanded, value, style)
     if "csv" in formats and report.standings:
         formats = (*formats, _STANDINGS)
@@ -132,15 +131,14 @@ def write_figures(
     for x in curves:
         if x not in CURVES:
             raise ValueError(unknown("figure", x, CURVES))
-    store, expanded = _open(results, grid, budget)
+    store, expanded, inputs = _open_noted(results, grid, budget)
     figures = [*expanded["report"].get("figures", ()), *({"kind": "curves", "x": x} for x in curves)]
     if not figures:  # then matplotlib is not imported
         return [], []
     folder = writable_folder(store.folder, to)
-    written = _written(store, grid, budget, folder, "figures", value, *curves)
+    written = _written(store, grid, budget, inputs, folder, "figures", value, *curves)
     if unchanged := written.unchanged():
         return unchanged
-    _, expanded = _open(store, grid, budget)  # after the digest, as in `write`
 
     from bench.results.store import below
     from reports.figures import dispatch, lines
@@ -215,12 +213,19 @@ def _check(formats: tuple[str, ...], style: str, notes: str) -> None:
         raise ValueError("A CSV has ids and numbers, whatever the style of the tables; leave the style paper out.")
 
 
-def _written(store: "Store", grid: str, budget: str, folder: Path, *options: str | None) -> "Written":
+def _written(store: "Store", grid: str, budget: str, inputs: str, folder: Path, *options: str | None) -> "Written":
     """What is noted of the files that these options make of a grid."""
     from bench.results.written import Written
 
     place = [str(folder.absolute()), str(store.folder), grid, budget, *map(str, options)]
-    return Written(place, [store.digest(f"{grid}@{budget}")])
+    return Written(place, [inputs])
+
+
+def _open_noted(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict, str]":
+    """As `_open`, and the digest of what reports read, from before it was read: what a driver writes meanwhile is a change."""
+    store = _store(results)
+    inputs = store.digest(f"{grid}@{budget}")
+    return *_open(store, grid, budget), inputs
 
 
 def _build(store: "Store", expanded: dict, value: str | None, style: str = "check") -> tuple:
@@ -233,11 +238,15 @@ def _build(store: "Store", expanded: dict, value: str | None, style: str = "chec
     return report, expanded, records, store
 
 
-def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict]":
-    """The store and an expanded grid of it."""
+def _store(results: "Store | Path") -> "Store":
     from bench.results.store import Store
 
-    store = results if isinstance(results, Store) else Store(results)
+    return results if isinstance(results, Store) else Store(results)
+
+
+def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict]":
+    """The store and an expanded grid of it."""
+    store = _store(results)
     expanded = store.grid(f"{grid}@{budget}")
     if expanded is None:
         held = store.grids()  # only to say what there is

@@ -330,17 +330,11 @@ class Store:
             OSError: if a file cannot be copied, or the disk does not take it; no run has changed then.
         """
         files = {run_id: require_files(folder) for run_id, folder in folders.items()}
-        importing = self.folder / "importing"
-        for run_id, paths in files.items():
-            shutil.rmtree(importing / run_id, ignore_errors=True)
-            (importing / run_id).mkdir(parents=True)
-            for path in paths:
-                _copy(path, importing / run_id / path.name)
-        if files:
-            sync_disk(importing)
-        for run_id in files:
-            self.set_aside(self.run_folder(run_id))
-            os.replace(importing / run_id, self.run_folder(run_id))
+        copies = {run_id: self._copy(run_id, paths) for run_id, paths in files.items()}
+        if copies:
+            sync_disk(self.folder / "importing")
+        for run_id, copy in copies.items():
+            self._put(run_id, copy)
 
     def adopt_as(self, run_id: str, config: Config, earlier: str) -> None:
         """Copies a finished run of this directory under the id of a config that says the same in another way. What the folder
@@ -349,17 +343,25 @@ class Store:
         Raises:
             Damaged: as `adopt`.
         """
-        files = require_files(self.run_folder(earlier))
         record: Any = self.record(earlier)
+        copy = self._copy(run_id, require_files(self.run_folder(earlier)))
+        sync_disk(copy)
+        rounds = (copy / "rounds.jsonl").read_bytes()
+        write_file(copy / "config.json", _json(config))
+        write_file(copy / "record.json", seal(_json({**record, "id": run_id}), rounds))
+        self._put(run_id, copy)
+
+    def _copy(self, run_id: str, files: Iterable[Path]) -> Path:
+        """A copy of the files of a run that is no run yet; not synced."""
         copy = self.folder / "importing" / run_id
         shutil.rmtree(copy, ignore_errors=True)
         copy.mkdir(parents=True)
         for path in files:
             _copy(path, copy / path.name)
-        sync_disk(copy)
-        rounds = (copy / "rounds.jsonl").read_bytes()
-        write_file(copy / "config.json", _json(config))
-        write_file(copy / "record.json", seal(_json({**record, "id": run_id}), rounds))
+        return copy
+
+    def _put(self, run_id: str, copy: Path) -> None:
+        """Makes a copy the run of an id."""
         self.set_aside(self.run_folder(run_id))
         os.replace(copy, self.run_folder(run_id))
 

@@ -4,6 +4,7 @@ A note says of a set of files the digest of their inputs and of each file. It li
 who hands on a results directory could else vouch for a page of his own. Without a note, a report is made anew.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
@@ -63,6 +64,7 @@ class Written:
             write_file(self._note, json.dumps({"inputs": self.inputs, "files": files, "sentences": [*sentences]}))
 
 
+@functools.cache  # this process has read its code
 def code_digest() -> str:
     """A digest of the code of this project and of labs, with templates and published values, and of the libraries that reports
     use."""

@@ -113,14 +113,15 @@ def test_a_page_is_made_again_by_other_code_and_with_other_options(store, made, 
 
 
 def test_the_digest_of_the_code_depends_on_templates_published_values_and_libraries(tmp_path, monkeypatch):
-    digests = {written.code_digest()}
+    digest = written.code_digest.__wrapped__
+    digests = {digest()}
     lab = tmp_path / "algorithms"
     method_files.use(tmp_path, monkeypatch, {"algorithms/README.md": ""})
     for name in ("method.py", "page.html.jinja", "values.csv"):
         (lab / name).write_text("")
-        digests.add(written.code_digest())
+        digests.add(digest())
     monkeypatch.setattr(written, "version", lambda library: "99")
-    digests.add(written.code_digest())
+    digests.add(digest())
     assert len(digests) == 5
 
 
