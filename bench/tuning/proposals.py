@@ -37,7 +37,8 @@ class Proposals(Searcher):
             self._next, known = None, self._studies[name].close_if_known(proposal)
             if known is None:
                 self._running[trial_id] = proposed
-                return {"search": name, "params": dict(proposal.params)}
+                params = dict(proposal.params)
+                return {"search": name, "params": params, "repeated": self._studies[name].repeated(params)}
             self._on_known(name, dict(proposal.params), known)
         return Searcher.FINISHED
 

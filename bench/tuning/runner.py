@@ -182,7 +182,7 @@ class ConfigurationRecorder(TrialRecorder):
         run, report, left = seed.run, seed.worker, self._open[trial.trial_id]
         if run in search.ended:  # a worker has died, and another one trains the configuration again: the record stays
             if report.result:
-                (Folder(search.job.folder_of(run)) / "checkpoint").remove()
+                (Folder(search.job.folder_of(run, trial.config["repeated"])) / "checkpoint").remove()
             return
         name = f"{search.name_of(trial.config['params'])}, seed {seed.config.seed}"
         self.runs.update(run, report.start, report.rows)
@@ -220,7 +220,7 @@ class ConfigurationRecorder(TrialRecorder):
 
     def _folder_of(self, search: OpenSearch, run: str) -> str:
         """Where the worker of a run has written, if that is not the store."""
-        return search.job.folder_of(run) if search.job.options.storage else ""
+        return f"{search.job.folder}/{run}" if search.job.options.storage else ""
 
 
 def run_searches(
@@ -286,7 +286,7 @@ def run_searches(
 
 def _first_job(search: OpenSearch) -> Job:
     """A run of a search with the method's usual hyper-parameters, for a profile."""
-    return search.job.job(run_id(search.search.template), search.search.template)
+    return search.job.job(run_id(search.search.template), search.search.template, {})
 
 
 def bases_of(search: Search) -> dict[int, RunConfig]:

@@ -193,7 +193,6 @@ def _run_searches(
                     options,
                     marker,
                     inputs,
-                    elsewhere={run: workspace.run_folder(run) for run in study.stale_runs()},
                 )
                 searches.append(runner.OpenSearch(study, job, *_label_and_title(name, studies)))
             are_tried = runner.run_searches(

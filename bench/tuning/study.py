@@ -86,6 +86,13 @@ class Study:
         runs = () if self._keep_stale else (run for params in counting for run in self.search.runs(params))
         return {run: changed for run in runs if (changed := stale(self.store, run))}
 
+    def repeated(self, params: Mapping[str, Any]) -> dict[str, str]:
+        """Run id -> where it is to be written in the store, of the runs of a configuration that have ended there before."""
+        folders = {
+            run: (self.store.unfinished_folder(run), self.store.run_folder(run)) for run in self.search.runs(params)
+        }
+        return {run: str(folder) for run, (folder, usual) in folders.items() if folder != usual}
+
     def propose(self) -> optuna.trial.Trial | None:
         """The next configuration; None if there is no other one. What is proposed is on disk before it is tried."""
         if self._waiting:

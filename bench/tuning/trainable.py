@@ -22,7 +22,6 @@ class SearchJob:
     Attributes:
         search: what is searched.
         folder: has a folder for each of its runs; an absolute path, or a URI that fsspec knows.
-        elsewhere: run id -> the folder of a run that has another one, because it is repeated.
         bases: seed -> where the last state lies from which the runs of that seed start; see `bench.tuning.runner.bases_of`.
         ended: run id -> what is known of a validation run that need not be trained.
         options: how its runs are executed; with a storage, `folder` is in it, else in the store.
@@ -36,18 +35,21 @@ class SearchJob:
     options: ExecutionOptions
     marker: str = ""
     inputs: Inputs = field(default_factory=Inputs)
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
-    def folder_of(self, run: str) -> str:
-        """Where the worker of one of its runs writes."""
-        return self.elsewhere.get(run, f"{self.folder}/{run}")
+    def folder_of(self, run: str, repeated: Mapping[str, str]) -> str:
+        """Where the worker of one of its runs writes.
 
-    def job(self, run: str, config: RunConfig) -> Job:
-        """One of its runs, which keeps no states."""
+        Args:
+            repeated: see `bench.tuning.study.Study.repeated`; in a storage these runs have the same folders as others.
+        """
+        return f"{self.folder}/{run}" if self.options.storage else repeated.get(run, f"{self.folder}/{run}")
+
+    def job(self, run: str, config: RunConfig, repeated: Mapping[str, str]) -> Job:
+        """One of its runs, which keeps no states; arguments as of `folder_of`."""
         return Job(
             run,
             config,
-            self.folder_of(run),
+            self.folder_of(run, repeated),
             StateRetention(final="none"),
             self.options.checkpoint_seconds,
             self.options.engine,
@@ -106,7 +108,8 @@ class ConfigurationReport:
 
 class Configuration(WorkerTrainable):
     """A trial that trains the runs of one configuration, a worker per seed; all of them share its part of a machine. Its
-    config has the name of a search and the hyper-parameters; jobs are by the names of their searches."""
+    config has the name of a search, the hyper-parameters, and what `Study.repeated` says; jobs are by the names of their
+    searches."""
 
     def begin(self, config: dict[str, Any]) -> None:
         job: SearchJob = self._jobs[config["search"]]
@@ -114,8 +117,8 @@ class Configuration(WorkerTrainable):
         self._configs = self._search.runs(config["params"])
         self._curves: dict[str, dict[int, float]] = {run: {} for run in self._configs}  # round -> metric
         self._workers: dict[str, Worker] = {
-            run: self.new_worker(job.job(run, config))
-            for run, config in self._configs.items()
+            run: self.new_worker(job.job(run, own, config["repeated"]))
+            for run, own in self._configs.items()
             if run not in self._ended
         }
         self._stops = stops(self._search)

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from bench.config.code_version import code_version
 from bench.results.store import Store
 from bench.tuning.proposals import Proposals
 from bench.tuning.study import Study
 from bench.tuning.trainable import ConfigurationReport
+from tests.support.earlier_code import earlier
 from tests.support.searching import finish, make
 
 
@@ -48,6 +50,21 @@ def test_a_run_that_two_searches_propose_is_trained_by_one_at_a_time(store):
     proposals.on_trial_complete("trial-0", {"report": report})
     assert proposals.suggest("trial-4") is None and known == [(second.name, {"mu": 0.001}, 0.5)]
     proposals.on_trial_complete("trial-1", {"report": replace(report, failed=True)})
-    assert proposals.suggest("trial-4") == {"search": second.name, "params": {"mu": 0.01}}, "its runs have failed"
+    proposed = {"search": second.name, "params": {"mu": 0.01}, "repeated": {}}
+    assert proposals.suggest("trial-4") == proposed, "its runs have failed"
     assert [outcome.params for outcome in studies[1].outcomes()] == [{"mu": 0.001}]
     assert not (store.folder / "superseded").exists()
+
+
+def test_runs_that_other_code_has_trained_are_written_beside_what_they_replace(store):
+    """Also those of a configuration that a search comes to later: its checkpoints would lie in the finished run."""
+    search = make(searcher="grid")
+    first, second = ({"mu": value} for value in search.space["mu"].grid[:2])
+    before = code_version(search.template) | {"engine": earlier(store, "engine", "bench/seeding.py", "seed_for")}
+    finish(search, store, second, 0.9, 0.9, code=before)
+    proposals = Proposals({search.name: Study(search, store)}, nothing_known)
+    suggested = [proposals.suggest(f"trial-{number}") for number in range(2)]
+    assert [one["params"] for one in suggested] == [first, second]
+    runs = search.runs(second)
+    assert suggested[0]["repeated"] == {}
+    assert suggested[1]["repeated"] == {run: str(store.folder / "repeating" / run) for run in runs}

@@ -47,7 +47,7 @@ def recorder_of(study: Study, store: Store, said: list[str], **words: str) -> Co
 
 def trial_of(study: Study, **more) -> SimpleNamespace:
     """What the study proposes, as a trial of Ray."""
-    config = {"search": study.search.name, "params": dict(study.propose().params)}
+    config = {"search": study.search.name, "params": dict(study.propose().params), "repeated": {}}
     return SimpleNamespace(trial_id="t", config=config, **more)
 
 
@@ -121,7 +121,7 @@ def configuration(search: Search, params: dict, folder, ended=None, **options) -
     """A trial without its scheduler, which has said where it is."""
     made = Configuration.__new__(Configuration)
     jobs = {search.name: search_job(search, folder, ended, **options)}
-    made.setup({"search": search.name, "params": params}, None, Resources(1.0), jobs)
+    made.setup({"search": search.name, "params": params, "repeated": {}}, None, Resources(1.0), jobs)
     assert made.step() == {"report": None, "node": "", "done": False, "round": 0, "value": 0.0}
     return made
 
@@ -167,9 +167,9 @@ def test_one_process_trains_configurations_of_one_search_after_another(tmp_path)
     searches = [make("fedprox"), make("fedavg", space="training")]
     jobs = {search.name: search_job(search, tmp_path) for search in searches}
     trial = Configuration.__new__(Configuration)
-    trial.setup({"search": searches[0].name, "params": {"mu": 0.1}}, None, Resources(1.0), jobs)
+    trial.setup({"search": searches[0].name, "params": {"mu": 0.1}, "repeated": {}}, None, Resources(1.0), jobs)
     trial.step()
-    assert trial.reset_config({"search": searches[1].name, "params": {"lr": 0.1}})
+    assert trial.reset_config({"search": searches[1].name, "params": {"lr": 0.1}, "repeated": {}})
     assert trial.step()["report"] is None, "it says where it is"
     assert trial.step()["report"].seed.config.algorithm["name"] == "fedavg"
 
