@@ -215,5 +215,5 @@ def test_while_a_driver_is_at_work_its_trial_has_the_round_that_is_written(tmp_p
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
     text = status(folder)
-    assert f"No driver is at work in {folder}." in text and "round " not in text
+    assert f"No driver is at work in {folder}; the last on" in text and "round " not in text
     assert counts(text, re.escape(label))["interrupted"] == "1"
