@@ -352,12 +352,14 @@ class StoredSearch(TypedDict):
         space: option -> its range, as the search was described.
         proposed: option -> value for every proposed configuration, in order.
         samples: configurations to try, at most; None for all of a space.
+        sampler: arguments of Optuna's TPE sampler; missing where another searcher proposes, and from earlier files.
     """
 
     configs: dict[str, Config]
     space: dict[str, Any]
     proposed: list[dict[str, Any]]
     samples: NotRequired[int | None]
+    sampler: NotRequired[dict[str, Any]]
 
 
 class StoredProbe(TypedDict):

@@ -15,6 +15,15 @@ from search_spaces import Space
 
 REDUCTION = 3  # one configuration of three continues after a rung, and the next rung is at three times as many rounds
 _RUNGS = 2  # before the last round
+TPE: dict[str, Any] = {
+    "n_startup_trials": 10,
+    "n_ei_candidates": 24,
+    "multivariate": True,
+    "group": False,
+    "constant_liar": True,
+}
+"""Arguments of the TPE sampler of the searcher "optuna", fixed here because defaults differ between its releases. After ten
+configurations at random it models all hyper-parameters together, and keeps away from configurations that are being trained."""
 
 
 def value_in(config: Mapping[str, Any], key: str) -> Any:
@@ -107,7 +116,8 @@ class Search:
         space = {key: parameter.model_dump() for key, parameter in self.space.items()}
         how = {key: getattr(self, key) for key in ("searcher", "scheduler", "metric", "samples", "warm_start")}
         configs = {str(seed): config.canonical() for seed, config in self.configs.items()}
-        return {"configs": configs, "space": space, **how}
+        sampler = {"sampler": TPE} if self.searcher == "optuna" else {}
+        return {"configs": configs, "space": space, **how, **sampler}
 
     def _key(self) -> dict[str, Any]:
         """What makes numbers comparable: neither the values that the search replaces, nor the sources of the space."""

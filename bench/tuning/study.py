@@ -4,7 +4,6 @@ searches/<name>.json       what is searched: settings, space, seeds, metric; and
          <name>.journal    the study; `optuna-dashboard searches/<name>.journal` shows it
 """
 
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from bench.results.records import StoredSearch
 from bench.results.store import Store
 from bench.seeding import seed_for
 from bench.tuning.outcomes import Listed, Outcome, ValidationRun, list_runs, listed_for, stale, validation_runs
-from bench.tuning.search import Search, stops, value_in
+from bench.tuning.search import TPE, Search, stops, value_in
 from search_spaces import Parameter
 
 _MOST_DRAWS = 100  # for a configuration that was not tried yet
@@ -195,8 +194,10 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         storage = JournalStorage(JournalFileBackend(str(journal)))
         study = optuna.create_study(study_name=self.search.name, storage=storage, direction="maximize")
-        for key in ("metric", "searcher", "scheduler"):
-            study.set_user_attr(key, getattr(self.search, key))
+        described = self.search.describe()
+        for key in ("metric", "searcher", "scheduler", "sampler"):
+            if key in described:
+                study.set_user_attr(key, described[key])
         study.set_user_attr("seeds", [*self.search.configs])
         return study
 
@@ -306,7 +307,4 @@ def _sampler(search: Search, proposed: int, draw: int) -> BaseSampler:
     seed = seed_for(min(search.configs), "search", search.name, proposed, draw) % 2**32
     if search.searcher != "optuna":
         return RandomSampler(seed=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        # Configurations that are tried at the same time keep away from each other.
-        return TPESampler(seed=seed, constant_liar=True)
+    return TPESampler(seed=seed, **TPE)

@@ -1,15 +1,18 @@
 """What a study proposes and remembers, and what is reported of it."""
 
+import inspect
 import math
 
 import pandas as pd
 import pytest
+from optuna.samplers import TPESampler
 
 from bench.config.code_version import code_version
 from bench.config.resolve import with_options
 from bench.config.schema import run_id
 from bench.results.metrics import summarise
 from bench.results.store import Store
+from bench.tuning.search import TPE
 from bench.tuning.study import Study, _place
 from reports.exports import search_figures, search_report
 from tests.support.earlier_code import earlier
@@ -102,6 +105,40 @@ def test_what_is_proposed_does_not_depend_on_where_a_driver_was_killed(tmp_path,
 
     whole = found("whole", ())
     assert len(whole) == 8 and found("killed", kills) == whole == found("longer", (), first=3)
+
+
+def test_what_a_seed_proposes_does_not_depend_on_the_defaults_of_optuna(store, monkeypatch):
+    """Ten configurations are drawn at random, the others by TPE from those before them; the values are those of the defaults of
+    Optuna 5.0."""
+    search = make(space="fedprox,training", searcher="optuna", samples=13)
+    others = {"n_startup_trials": 3, "n_ei_candidates": 5, "multivariate": False, "constant_liar": False}
+    sampler = inspect.unwrap(TPESampler.__init__)
+    assert others.keys() <= sampler.__kwdefaults__.keys()
+    monkeypatch.setattr(sampler, "__kwdefaults__", sampler.__kwdefaults__ | others)
+    study = Study(search, store)
+    while trial := study.propose():
+        params = dict(trial.params)
+        score = 1 / (1 + abs(math.log(params["mu"] / 0.02)) + abs(math.log(params["lr"] / 0.05)))
+        finish(search, store, params, score, score)
+        study.close(trial, score, complete=True)
+    stored = store.search(search.name)
+    assert stored["sampler"] == study.optuna.user_attrs["sampler"] == TPE
+    assert [list(stored["proposed"][number].values()) for number in (0, 1, 9, 10, 11, 12)] == [
+        pytest.approx(values, rel=1e-6)
+        for values in (
+            [0.01, 0.1, 1e-05],
+            [0.0002872015803932228, 0.023328051184746443, 1.6427652927377958e-06],
+            [1.0920820401043816, 0.07168795188283061, 6.14159918520905e-06],
+            [0.00016776399269117216, 0.06081064911067118, 0.001060273712154095],
+            [0.006617852601214736, 0.029393121769992762, 1.4703211786540948e-05],
+            [0.0036589876519657755, 0.09587437398703896, 1.2774279802507236e-05],
+        )
+    ]
+
+
+def test_a_search_without_optuna_names_no_sampler(store):
+    search = make(searcher="random", samples=2)
+    assert "sampler" not in Study(search, store).optuna.user_attrs and "sampler" not in store.search(search.name)
 
 
 def test_a_search_tries_what_the_method_has_without_it_first(store):
