@@ -1,10 +1,12 @@
-"""The version of the code that produces a result, as git knows it."""
+"""The version of the code that produces a result, as git knows it, or as it was installed."""
 
 import functools
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from bench import __version__
 
 _HERE = Path(__file__).resolve()
 
@@ -19,29 +21,43 @@ def commits_of(files: Iterable[Path], folders: Iterable[Path]) -> dict[str, Any]
         folders: in which files of any run lie; of these git is asked.
 
     Returns:
-        `commit`: of this code, with "-dirty" if one of the files in its repository is changed or not committed; None outside
-        a repository, and without git. `commits`: name of the folder of each other repository with files of the run -> its
-        commit, in the same way; missing if there is none.
+        `commit`: of this code, with "-dirty" if one of the files in its repository is changed or not committed; "version 0.1.0"
+        where it is installed or lies in no repository, and without git. `commits`: name of the folder of each other repository
+        with files of the run -> its commit, in the same way; missing if there is none.
     """
-    packages = tuple(sorted({folder.resolve() for folder in folders}))
-    by_repository: dict[Path | None, list[Path]] = {_repository_of(_HERE.parent): []}
+    packages = tuple(sorted({folder.resolve() for folder in (*folders, _HERE.parent)}))
+    home = _home(packages)
+    by_repository: dict[Path | None, list[Path]] = {home: []}
     for file in sorted({path.resolve() for path in files}):
-        by_repository.setdefault(_repository_of(file.parent), []).append(file)
+        is_installed = home is None and file.is_relative_to(_HERE.parents[1])
+        by_repository.setdefault(None if is_installed else _repository_of(file.parent), []).append(file)
     own, *others = (_commit(root, used, packages) for root, used in by_repository.items())
     named: dict[str, str] = {}
     for root, found in zip([*by_repository][1:], others, strict=True):
         if root and found:
             name = "".join(letter if letter.isprintable() else "?" for letter in root.name)
             named[f"{name} {len(named) + 1}" if name in named else name or "/"] = found
-    return {"commit": own} | ({"commits": named} if named else {})
+    return {"commit": own or f"version {__version__}"} | ({"commits": named} if named else {})
+
+
+def _home(packages: tuple[Path, ...]) -> Path | None:
+    """The repository of this code; None if there is none, or it only surrounds the environment in which this is installed."""
+    root = _repository_of(_HERE.parent)
+    found = _status_of(root, packages)
+    return root if found and not found.unknown.intersection([_HERE, *_HERE.parents]) else None
 
 
 def _commit(root: Path | None, files: list[Path], packages: tuple[Path, ...]) -> str | None:
-    found = root and _status(root, tuple(folder for folder in packages if folder.is_relative_to(root)))
+    found = _status_of(root, packages)
     if not found:
         return None
-    is_dirty = any(found.changed.intersection([file, *file.parents]) for file in files)
+    differing = found.changed | found.unknown
+    is_dirty = any(differing.intersection([file, *file.parents]) for file in files)
     return found.commit + "-dirty" * is_dirty
+
+
+def _status_of(root: Path | None, packages: tuple[Path, ...]) -> "_Status | None":
+    return _status(root, tuple(folder for folder in packages if folder.is_relative_to(root))) if root else None
 
 
 class _Status(NamedTuple):
@@ -49,11 +65,13 @@ class _Status(NamedTuple):
 
     Attributes:
         commit: that is checked out.
-        changed: files that differ from it, or are not in it; of folders that are not in it as a whole, the folder.
+        changed: files that differ from it.
+        unknown: files that are not in it; of folders that are not in it as a whole, the folder.
     """
 
     commit: str
     changed: frozenset[Path]
+    unknown: frozenset[Path]
 
 
 @functools.cache
@@ -67,8 +85,11 @@ def _status(root: Path, folders: tuple[Path, ...]) -> _Status | None:
         return None
     # "1 .M N... 100644 100644 100644 <hash> <hash> <path>", "u ..." with two fields more, "? <path>", "! <path>"
     fields = {"1": 8, "u": 10, "?": 1, "!": 1}
-    names = [line.split(" ", fields[line[0]])[-1] for line in lines if line[:1] in fields]
-    return _Status(commits[0], frozenset(root / name.rstrip("/") for name in names))
+    names = [(line[0], line.split(" ", fields[line[0]])[-1]) for line in lines if line[:1] in fields]
+    changed, unknown = (
+        frozenset(root / name.rstrip("/") for kind, name in names if kind in kinds) for kinds in ("1u", "?!")
+    )
+    return _Status(commits[0], changed, unknown)
 
 
 @functools.cache

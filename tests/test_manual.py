@@ -115,6 +115,7 @@ def test_options_in_sentences_exist_and_every_option_is_explained():
         "--gpus-per-node",
         "--python",
         "--require-hashes",
+        "--constraints",
         "--fix",
         "--dist",
     }

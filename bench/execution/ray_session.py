@@ -21,6 +21,7 @@ from bench.results.store import Store
 
 import ray  # isort: skip
 from ray import tune  # isort: skip
+from ray.job_config import JobConfig  # isort: skip
 
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
 _STARTS = 2  # Ray gives its own processes 30 seconds to start, which is little on a busy machine
@@ -162,6 +163,8 @@ def _start_local(threads: int, folder: Path) -> None:
                 include_dashboard=False,
                 object_store_memory=_OBJECT_STORE_BYTES,
                 _temp_dir=str(folder),
+                # Else workers would look for modules in the working directory first, which may have another `datasets`.
+                job_config=JobConfig(_client_job=True),
                 **_SILENT,
             )
             return

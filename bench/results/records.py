@@ -131,8 +131,8 @@ class RunRecord(TypedDict):
         block: the largest number of clients that the engine trained at once; None for no bound.
         kept: how much of the last state is on disk.
         code: part of the code that the run executed -> its hash; the definitions behind it are in `code/<hash>.json`.
-        commit: of this code, with "-dirty" if a file that the run used was changed or not committed; None where git does not
-            know that.
+        commit: of this code, with "-dirty" if a file that the run used was changed or not committed; "version 0.1.0" where
+            it is installed, or git knows no commit; None in records of earlier versions.
         commits: the same of other repositories with files that the run used, by the names of their folders; missing where
             there are none.
         base_summary, base_seconds, base_code: those of the run from whose end this one started; all are missing where there is

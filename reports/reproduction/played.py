@@ -158,7 +158,7 @@ def _command(grid: dict, settings: list[dict[str, Any]], cells: list[dict], plan
 def _commit(record: Mapping[str, Any]) -> str:
     """The commit that a record names; a text that is none would break the page."""
     named = record.get("commit") or ""
-    return named if re.fullmatch(r"[0-9a-f]+(-dirty)?", named) else "unknown"
+    return named if re.fullmatch(r"[0-9a-f]+(-dirty)?|version [\w.+]+", named) else "unknown"
 
 
 def _text(value: Any) -> str:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import provenance
+from bench import __version__, provenance
+
+VERSION = f"version {__version__}"
 
 
 def git(folder: Path, *words: str) -> str:
@@ -98,16 +100,36 @@ def test_git_is_asked_once_for_each_repository(repository, tmp_path, monkeypatch
     assert sorted(asked) == sorted([repository, lab])
 
 
-def test_without_git_and_outside_a_repository_there_is_no_commit(repository, tmp_path, monkeypatch):
+def test_without_git_and_outside_a_repository_there_is_a_version(repository, tmp_path, monkeypatch):
     outside = tmp_path / "outside.py"
     outside.write_text("")
     own = repository / "methods" / "other.py"
     assert told(own, outside) == {"commit": git(repository, "rev-parse", "HEAD")}
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert told(own) == {"commit": None}
+    assert told(own) == {"commit": VERSION}
     monkeypatch.undo()
     monkeypatch.setattr(provenance, "_HERE", tmp_path / "bench" / "provenance.py")
-    assert told(outside) == {"commit": None}
+    assert told(outside) == {"commit": VERSION}
+
+
+@pytest.mark.parametrize("ignored", ["", ".venv/"])
+def test_code_that_is_installed_inside_a_repository_of_others_is_not_of_that_repository(ignored, tmp_path, monkeypatch):
+    lab = make(tmp_path / "lab")
+    (lab / ".gitignore").write_text(ignored)
+    packages = lab / ".venv" / "lib" / "site-packages"
+    for name in ("bench/provenance.py", "algorithms/fedavg.py"):
+        (packages / name).parent.mkdir(parents=True)
+        (packages / name).write_text("")
+    monkeypatch.setattr(provenance, "_HERE", packages / "bench" / "provenance.py")
+    own, mine, commit = (
+        packages / "algorithms" / "fedavg.py",
+        lab / "methods" / "other.py",
+        git(lab, "rev-parse", "HEAD"),
+    )
+    assert told(own) == {"commit": VERSION}
+    assert told(own, mine) == {"commit": VERSION, "commits": {"lab": commit}}
+    mine.write_text("A = 2\n")
+    assert told(own, mine)["commits"] == {"lab": f"{commit}-dirty"}
 
 
 def test_a_repository_without_a_commit_has_none(repository, tmp_path):

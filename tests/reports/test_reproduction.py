@@ -247,13 +247,14 @@ def test_a_budget_is_open_if_all_tables_of_a_number_leave_it_open(store):
     assert [open_budgets(*tables) for tables in (("1", "2"), ("2", "1"), ("2", "13"))] == ["0", "0", "1"]
 
 
-def test_a_commit_that_is_none_is_unknown(store):
+@pytest.mark.parametrize(("named", "shown"), [("a|b`c\n<b>", "unknown"), ("version 0.1.0", "version 0.1.0")])
+def test_a_commit_that_is_none_is_unknown_unless_it_is_a_version(store, named, shown):
     store.add("cifar10 label-2", "fedavg", [0.53])
     found = played(store)
     path = store.folder / "runs" / found[0].runs[0] / "record.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"commit": "a|b`c\n<b>"}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"commit": named}))
     one, _ = find_played([Store(store.folder)], PLANS)
-    assert one.commits == ("unknown",)
+    assert one.commits == (shown,)
 
 
 def test_measured_numbers_count_without_a_verdict(store):

@@ -100,6 +100,8 @@ def check(words: list[str]) -> None:
             assert f"uv pip compile {' '.join(arguments)}\n" in (ROOT / "requirements.lock").read_text()[:300]
         case ["uv", "pip", "install", *arguments]:
             assert arguments[-2:] == ["-r", "requirements.lock"] and "--require-hashes" in arguments
+        case ["uv", "tool", "install", "."] | ["pipx", "install", "."]:  # tests/test_install.py does that
+            pass
         case ["ray", name, *arguments]:
             from ray.scripts.scripts import cli
 
