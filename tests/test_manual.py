@@ -15,6 +15,7 @@ import search_spaces
 from algorithms.base import Algorithm, RoundBased
 from algorithms.local import descend
 from bench import models
+from bench.config.code_version import files_of
 from bench.config.methods import defaults_of
 from bench.config.resolve import resolve
 from bench.contract.cases import Case
@@ -40,13 +41,16 @@ README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 EXTENDING, METHODS, ARCHITECTURE = (DOCS / f"{name}.md" for name in ("extending", "methods", "architecture"))
 NOTEBOOKS = DOCS / "notebooks.md"
-EXAMPLE, LEAVES = (block.text for block in manual.blocks("python") if block.page not in (NOTEBOOKS, DOCS / "data.md"))
+OWN_MODEL = DOCS / "own-model.md"
+(VIT,) = (block.text for block in manual.blocks("python") if block.page == OWN_MODEL)
+_NOT_HERE = (NOTEBOOKS, OWN_MODEL, DOCS / "data.md")
+EXAMPLE, LEAVES = (block.text for block in manual.blocks("python") if block.page not in _NOT_HERE)
 
 
 @pytest.fixture
 def example(tmp_path, monkeypatch):
-    """The README's method, installed as the README says."""
-    method_files.register(tmp_path, monkeypatch, {"fedams": EXAMPLE})
+    """The method of the README and the model of the manual, in a lab's folder."""
+    method_files.use(tmp_path, monkeypatch, {"algorithms/fedams.py": EXAMPLE, "models/vit.py": VIT})
     monkeypatch.setattr(algorithms, "describe", lambda name: EXAMPLE.splitlines()[0].strip('"'))
     return algorithms.load("fedams")
 
@@ -365,6 +369,21 @@ def test_the_dataset_of_the_manual_is_found_also_beside_another_one(tmp_path, mo
     found = datasets.load("leaves", tmp_path, cache_dir=tmp_path / "cache")
     assert found.classes == ("elm", "oak") and found.train.images.shape == (40, 3, 32, 32)
     assert resolve({"algorithm": "fedavg", "dataset": "leaves", "partition": "iid"}).model == "simple-cnn"
+
+
+# A model of one's own
+
+
+def test_the_model_of_the_manual_trains_and_its_code_is_that_of_its_runs(tmp_path, example):
+    assert (models.title_of("vit"), models.describe("vit")) == ("ViT", "A vision transformer on patches of 4x4 pixels.")
+    given = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 3, "rounds": 6, "model": "vit"}
+    config = resolve(given | {"lr": 0.05})
+    run = Run(config, datasets.load("digits", tmp_path, cache_dir=tmp_path / "cache"))
+    while not run.finished:
+        row = run.step()
+    assert row["accuracy"] > 0.3
+    used = {path.relative_to(path.parents[1]).as_posix() for path in files_of(config)}
+    assert {"models/vit.py", "models/modules.py"} <= used
 
 
 # Notebooks

@@ -76,5 +76,6 @@ def _modules(part: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if part == ENGINE:
         return _ENGINE, ()
     kind, _, name = part.partition(" ")
-    registry = {"algorithm": algorithms.REGISTRY, "model": models.REGISTRY}[kind]
-    return (registry[name].module,), _ENGINE
+    if kind == "model":
+        return models.modules_of(name), _ENGINE
+    return ({"algorithm": algorithms.REGISTRY}[kind][name].module,), _ENGINE

@@ -176,7 +176,7 @@ def check_engine(engine: str, cells: Iterable[Cell]) -> None:
     mistakes = [
         f"The vectorised engine cannot run {name}, which {why}; use the engine loop or auto, or leave the cells of {name} out."
         for name in used
-        if (why := models.load(name)((3, 32, 32), 10).loop_only)  # for any images
+        if (why := models.of_any_size(name).loop_only)
     ]
     if mistakes:
         raise ConfigError(mistakes)

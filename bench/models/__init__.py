@@ -1,18 +1,35 @@
-"""Models by name. A model has two parts: features (the encoder) and head (the classifier, its last linear layer)."""
+"""Models by name. A model has two parts: features (the encoder) and head (the classifier, its last linear layer).
+
+What `registered_model` decorates is a `bench.models.base.Model`, or a class or function that makes a `torch.nn.Module` of
+(input_shape, num_classes). "torchvision:resnet18" and "timm:vit_tiny_patch16_224" are models of these libraries.
+"""
 
 import ast
 import functools
 from typing import TYPE_CHECKING
 
-from bench.registry import Registry, registered_model
+from bench.registry import Entry, Registry, registered_model
 
 if TYPE_CHECKING:
     from bench.models.base import Model
 
-__all__ = ["REGISTRY", "canonical", "describe", "has_buffers", "load", "registered_model", "title_of"]
+__all__ = [
+    "REGISTRY",
+    "canonical",
+    "describe",
+    "has_buffers",
+    "load",
+    "modules_of",
+    "of_any_size",
+    "registered_model",
+    "title_of",
+]
 
 REGISTRY = Registry("model")
 """Name of a model -> where it is. Runs are stored under this name, not under an alias."""
+_ADAPTER = "bench.models.modules"
+_LIBRARIES = ("torchvision", "timm")
+_SIZES = ((3, 64, 64), (3, 32, 32), (1, 28, 28), (3, 224, 224), (1, 8, 8))
 
 
 def canonical(name: str) -> str:
@@ -21,7 +38,7 @@ def canonical(name: str) -> str:
     Raises:
         ValueError: if there is no model of that name.
     """
-    return REGISTRY.find(name).name
+    return name if _is_of_library(name) else REGISTRY.find(name).name
 
 
 def title_of(name: str) -> str:
@@ -35,22 +52,75 @@ def load(name: str) -> "type[Model]":
     Raises:
         ValueError: if there is no model of that name, or its file cannot be imported.
     """
-    return REGISTRY.find(name).load()
+    if not _is_of_library(name):
+        return _load(REGISTRY.find(name))
+    from bench.models import modules
+
+    return modules.of_library(name)
 
 
 @functools.cache
+def _load(entry: Entry) -> "type[Model]":
+    from bench.models import modules
+    from bench.models.base import Model
+
+    found = entry.load()
+    if not (isinstance(found, type) and issubclass(found, Model)):
+        return modules.model_of(entry.name, found, **entry.options)
+    if entry.options:
+        raise ValueError(
+            f"{entry.place}: options of registered_model, here {', '.join(entry.options)}, are for what makes a "
+            f"torch.nn.Module, but {entry.target} is a Model; write them as its fields."
+        )
+    return found
+
+
+def _is_of_library(name: str) -> bool:
+    return name.partition(":")[0] in _LIBRARIES and ":" in name
+
+
+def modules_of(name: str) -> tuple[str, ...]:
+    """The modules whose code makes a model: of this project, and of labs.
+
+    Raises:
+        KeyError: if there is no model of that name.
+    """
+    if _is_of_library(name):
+        return (_ADAPTER,)
+    entry = REGISTRY[name]
+    return (entry.module, _ADAPTER) if entry.lab else (entry.module,)
+
+
+@functools.cache
+def of_any_size(name: str) -> "Model":
+    """A model for images of some size that it takes, and 10 classes. Imports torch.
+
+    Raises:
+        ValueError: if there is no model of that name, or it takes images of none of the usual sizes.
+    """
+    kind, errors = load(name), []
+    for shape in _SIZES:
+        try:
+            return kind(shape, 10)
+        except ValueError as error:
+            errors.append(error)
+    raise errors[0]
+
+
 def has_buffers(name: str) -> bool:
     """Whether a model has buffers, such as running statistics, which is so for images of any size. Imports torch.
 
     Raises:
         ValueError: if there is no model of that name.
     """
-    return bool(load(name)((3, 64, 64), 10).init_buffers())
+    return bool(of_any_size(name).init_buffers())
 
 
 def describe(name: str) -> str:
-    """First line of the docstring of a model's class, read from the source without importing torch."""
+    """First line of the docstring of a model's class or function, read from the source without importing torch."""
     entry = REGISTRY.find(name)
     source = ast.parse(entry.path.read_text(encoding="utf-8"))
-    found = next(node for node in source.body if isinstance(node, ast.ClassDef) and node.name == entry.target)
+    found = next(
+        node for node in source.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == entry.target
+    )
     return (ast.get_docstring(found) or "").partition("\n")[0]

@@ -22,6 +22,7 @@ class Model:
         version: raised whenever the outputs of the model may change; part of the run id.
         loop_only: why the vectorised engine refuses the model, as the end of a sentence; "" if it does not.
         takes_weights: whether the model can start from ImageNet weights (see `bench.models.pretrained`).
+        library: the installed package that brings the network, whose version a record names; "" if none does.
     """
 
     input_shape: tuple[int, int, int]
@@ -30,6 +31,7 @@ class Model:
     version: ClassVar[int] = 1
     loop_only: ClassVar[str] = ""
     takes_weights: ClassVar[bool] = False
+    library: ClassVar[str] = ""
 
     def layers(self) -> dict[str, tuple[int, ...]]:
         """Weight shape of each convolution [out, in, kernel, kernel] and linear layer [out, in], in order."""

@@ -85,7 +85,5 @@ def named_models(algorithm: Algorithm, like: Model) -> list[Model]:
 def choose_engine(model, device: str) -> str:
     """The faster engine: small models are bound by the number of operations, which the vectorised engine shares among
     clients; on a CPU that only pays for models without convolutions."""
-    if model.loop_only:
-        return "loop"
     convolutional = any(len(shape) == 4 for shape in model.layers().values())
-    return "loop" if device == "cpu" and convolutional else "vectorised"
+    return "loop" if device == "cpu" and convolutional or model.loop_only else "vectorised"

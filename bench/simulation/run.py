@@ -4,6 +4,7 @@ import math
 import platform
 import time
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,7 @@ class Run:
                 "torch": torch.__version__,
                 "numpy": np.__version__,
                 "skewbench": bench.__version__,
+                **({library: version(library)} if (library := self.task.model.library) else {}),
             },
         }
 

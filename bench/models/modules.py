@@ -1,0 +1,425 @@
+"""An ordinary `torch.nn.Module` as a model: of a lab, of torchvision or of timm.
+
+The module is built once as a template, tried on random images, and then run on params and buffers from outside
+(`torch.func.functional_call`). Its last linear layer is the classifier, all else the encoder.
+"""
+
+import contextlib
+import copy
+import functools
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from bench.errors import suggestion
+from bench.models.base import BoundModel, Model, Params
+
+Build = Callable[..., nn.Module]
+_TRIED = 4  # images of the trial
+_BEFORE = "input"  # the layer to which params before the first layer belong
+
+
+@dataclass(frozen=True)
+class FromModule(Model):
+    """A model whose network is a module; `model_of` makes a subclass for each function that builds one.
+
+    Layers are the modules with a param of two or more dimensions. All other params, such as those of a normalisation, belong to
+    the layer before them: "conv1.norm.bn1_weight". Those of the classifier are "classifier.weight" and "classifier.bias".
+
+    Buffers that a forward pass in training mode changes are those of the model, such as running statistics; all others, and
+    params that require no gradient, are constants, as the module has them when it is built with the seed 0. What the
+    module draws in training mode, as dropout does, it draws from PyTorch's own generators; they are seeded by the client's.
+
+    Raises:
+        ValueError: if the module cannot be built for these images and classes, or is no classifier of them.
+    """
+
+    build: ClassVar[Build]
+    head_name: ClassVar[str | None] = None
+
+    def __post_init__(self):
+        self._template  # noqa: B018  (tries the module)
+
+    @property
+    def _template(self) -> "_Template":
+        return _template(type(self), self.input_shape, self.num_classes)
+
+    @property
+    def loop_only(self):
+        return self._template.loop_only
+
+    @property
+    def depends_on_mode(self):
+        return self._template.depends_on_mode
+
+    @property
+    def smallest_batch(self):
+        return self._template.smallest_batch
+
+    def layers(self):
+        return dict(self._template.layers)
+
+    def init(self, generator):
+        template = self._template
+        module = _built(type(self), self.input_shape, self.num_classes, _seed(generator))
+        drawn = dict(module.named_parameters())
+        weight, bias = (drawn.get(f"{template.head}.{part}") for part in ("weight", "bias"))
+        params = {ours: drawn[theirs].detach() for ours, theirs in template.params.items()}
+        params["classifier.weight"] = weight.detach()
+        return params if bias is None else {**params, "classifier.bias": bias.detach()}
+
+    def init_buffers(self):
+        template = self._template
+        return {ours: template.constants[theirs].clone() for ours, theirs in template.buffers.items()}
+
+    def features(self, params, x, bound):
+        template, module = self._template, self._template.encoder
+        if module.training != bound.training:
+            module.train(bound.training)
+        buffers = {theirs: bound.buffers[ours] for ours, theirs in template.buffers.items()}
+        given = {**template.constants_for(x), **{theirs: params[ours] for ours, theirs in template.params.items()}}
+        given |= buffers
+        with self._randomness(bound, x.device):
+            z = torch.func.functional_call(module, given, (x,))
+        for name, before in buffers.items():
+            if given[name] is not before:  # the module has put another tensor in its place
+                before.copy_(given[name])
+        return z
+
+    def head(self, params, z):
+        return F.linear(z, params["classifier.weight"], params.get("classifier.bias"))
+
+    def hidden(self, params, x, bound):
+        template, found = self._template, {}
+
+        def keep(name: str) -> Callable:
+            return lambda module, inputs, output: found.update({name: output})
+
+        modules = dict(template.encoder.named_modules())
+        with contextlib.ExitStack() as hooks:
+            for name, path in template.paths.items():
+                hooks.callback(modules[path].register_forward_hook(keep(name)).remove)
+            z = self.features(params, x, bound)
+        yield from ((name, output) for name, output in found.items() if isinstance(output, Tensor))
+        yield "features", z
+
+    def _randomness(self, bound: BoundModel, device: torch.device) -> contextlib.AbstractContextManager:
+        """PyTorch's own generators, seeded by that of the client, as far as the module draws from them."""
+        if not (bound.training and self._template.draws):
+            return contextlib.nullcontext()
+        if bound.generator is None:
+            raise ValueError(f"{type(self).__name__} draws random numbers in training mode, but there is no generator.")
+        return _seeded(_seed(bound.generator), device)
+
+
+class _Template(NamedTuple):
+    """A module, and what a trial has shown of it.
+
+    Attributes:
+        encoder: the module without its classifier, whose place has the identity.
+        head: the path of the classifier in the module.
+        params, buffers: our name of each tensor of the encoder -> the module's.
+        layers: name -> shape of the first of its tensors; the classifier is the last.
+        paths: name of each layer of the encoder -> path of its module.
+        constants: all tensors of the encoder that are no params, by the module's names: also the initial buffers.
+        draws, mixes: whether training mode draws random numbers, and whether an output depends on other images of the batch.
+        depends_on_mode, smallest_batch: see `Model`.
+        trials: what has been found out when it was asked for.
+    """
+
+    encoder: nn.Module
+    head: str
+    params: Mapping[str, str]
+    buffers: Mapping[str, str]
+    layers: Mapping[str, tuple[int, ...]]
+    paths: Mapping[str, str]
+    constants: Params
+    draws: bool
+    mixes: bool
+    depends_on_mode: bool
+    smallest_batch: int
+    images: Tensor
+    trials: dict[Any, Any]
+
+    @property
+    def loop_only(self) -> str:
+        if self.draws:
+            return "draws random numbers that the vectorised engine would draw once for all clients"
+        if self.mixes or self.buffers:
+            return "normalises by batch statistics, which padding rows would enter"
+        if "loop_only" not in self.trials:
+            self.trials["loop_only"] = self._vmap_refuses()
+        return self.trials["loop_only"]
+
+    def constants_for(self, x: Tensor) -> Params:
+        """The constants on the device and in the precision of images."""
+        key = (x.device, x.dtype)
+        if key not in self.trials:
+            self.trials[key] = {
+                name: leaf.to(x.device, x.dtype if leaf.is_floating_point() else None)
+                for name, leaf in self.constants.items()
+            }
+        return self.trials[key]
+
+    def _vmap_refuses(self) -> str:
+        """Why the gradients of several clients cannot be traced at once, as the end of a sentence; "" if they can."""
+        tensors = dict(self.encoder.named_parameters())
+        params = {name: torch.stack([tensors[name].detach()] * 2) for name in self.params.values()}
+
+        def loss(own: Params, x: Tensor) -> Tensor:
+            return torch.func.functional_call(self.encoder, {**self.constants, **own}, (x,)).square().sum()
+
+        self.encoder.train()
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                torch.func.vmap(torch.func.grad(loss))(params, torch.stack([self.images] * 2))
+        except Exception as error:  # whatever the code of a module raises
+            return f"torch.func.vmap cannot trace: {_in_words(error)}"
+        return ""
+
+
+def model_of(name: str, build: Build, head: str | None = None, version: int = 1, **options: Any) -> type[FromModule]:
+    """The model of a function or class that makes a module of `(input_shape, num_classes, **options)`.
+
+    Args:
+        name: of the model.
+        build: input_shape is (channels, height, width); the module takes images [B, C, H, W] and returns logits
+            [B, num_classes].
+        head: path of the classifier in the module, as "fc"; by default the last `torch.nn.Linear`.
+        version: see `Model`.
+    """
+    own = {"build": staticmethod(functools.partial(build, **options)), "head_name": head, "version": version}
+    return type(name, (FromModule,), {**own, "__doc__": inspect.getdoc(build), "__module__": __name__})
+
+
+@functools.cache
+def of_library(name: str) -> type[FromModule]:
+    """A model of torchvision ("torchvision:mobilenet_v3_small") or timm, without trained weights.
+
+    Raises:
+        ValueError: if the library is not installed, or has no model of that name.
+    """
+    library, _, which = name.partition(":")
+    try:
+        models = importlib.import_module("torchvision.models" if library == "torchvision" else "timm")
+    except ImportError as error:
+        raise ValueError(
+            f"The model {name} is one of {library}, which is not installed; install it, or name another model."
+        ) from error
+    known = models.list_models(module=models) if library == "torchvision" else models.list_models()
+    if which not in known:
+        where = f"{models.__name__}.list_models()"
+        raise ValueError(
+            f"{library} has no model {which!r}.{suggestion(which, known)} {where} names those that it has."
+        )
+
+    def build(input_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+        channels, height, width = input_shape
+        if library == "timm":
+            return models.create_model(which, pretrained=False, num_classes=num_classes, in_chans=channels)
+        if channels != 3:
+            raise ValueError(f"{name} takes images of 3 channels, but these have {channels}; use another model.")
+        sized = {"image_size": height} if which.startswith("vit_") else {}
+        return models.get_model(which, weights=None, num_classes=num_classes, **sized)
+
+    kind = model_of(name, build)
+    kind.library = library
+    return kind
+
+
+# The trial
+
+
+@functools.lru_cache(maxsize=64)
+def _template(kind: type[FromModule], shape: tuple[int, int, int], num_classes: int) -> _Template:
+    module = _built(kind, shape, num_classes, seed=0)
+    images = torch.rand(_TRIED, *shape, generator=torch.Generator().manual_seed(0))
+    head = _head_of(kind, module)
+    _check_logits(kind, module, head, images, num_classes)
+    encoder = copy.deepcopy(module)
+    parent, _, last = head.rpartition(".")
+    setattr(encoder.get_submodule(parent), last, nn.Identity())
+
+    tried = copy.deepcopy(encoder)
+    others = torch.cat([images[:1], 1 - images[1:]])
+    evaluated = _output(kind, tried.eval(), images)
+    tried.train()
+    with _seeded(0):
+        state = torch.get_rng_state()
+        trained = _output(kind, tried, images)
+        draws = not torch.equal(state, torch.get_rng_state())
+    if not isinstance(trained, Tensor) or trained.shape != evaluated.shape:
+        raise ValueError(
+            f"The model {kind.__name__} returns something else in training mode than in evaluation mode, as networks with "
+            "auxiliary outputs do; make it return the logits alone."
+        )
+    initial = dict(encoder.named_buffers())
+    moved = {name for name, leaf in tried.named_buffers() if not torch.equal(leaf, initial[name])}
+    with _seeded(0):
+        mixes = not torch.allclose(_output(kind, tried, others)[0], trained[0], atol=1e-5)
+    try:
+        _output(kind, tried, images[:1])
+        smallest = 1
+    except ValueError:
+        smallest = 2
+    params, buffers, layers, paths = _layout(encoder, moved)
+    kept = {
+        name: leaf.detach()
+        for name, leaf in (*encoder.named_parameters(), *encoder.named_buffers())
+        if name not in params.values()
+    }
+    weight = module.get_submodule(head).weight
+    return _Template(
+        encoder=encoder,
+        head=head,
+        params=params,
+        buffers=buffers,
+        layers={**layers, "classifier": tuple(weight.shape)},
+        paths=paths,
+        constants=kept,
+        draws=draws,
+        mixes=mixes,
+        depends_on_mode=draws or mixes or bool(moved) or not torch.equal(evaluated, trained),
+        smallest_batch=smallest,
+        images=images,
+        trials={},
+    )
+
+
+def _built(kind: type[FromModule], shape: tuple[int, int, int], num_classes: int, seed: int) -> nn.Module:
+    """The module, its initial values drawn from a seed.
+
+    Raises:
+        ValueError: if it cannot be built.
+    """
+    with _seeded(seed):
+        try:
+            module = kind.build(shape, num_classes)
+        except ValueError:
+            raise
+        except Exception as error:  # whatever the code of a module raises
+            raise ValueError(
+                f"The model {kind.__name__} cannot be built for images of {_size(shape)} and {num_classes} classes: "
+                f"{_in_words(error)}"
+            ) from error
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"The model {kind.__name__} must make a torch.nn.Module, but got {module!r:.80}.")
+        if any(is_lazy(leaf) for leaf in module.parameters()):
+            _output(kind, module.eval(), torch.zeros(2, *shape))
+    return module
+
+
+def _head_of(kind: type[FromModule], module: nn.Module) -> str:
+    """Path of the classifier.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    linear = [path for path, part in module.named_modules() if isinstance(part, nn.Linear) and path]
+    if kind.head_name is None and linear:
+        return linear[-1]
+    if kind.head_name in linear:
+        return str(kind.head_name)
+    got = f"none called {kind.head_name!r}" if kind.head_name else "none"
+    raise ValueError(
+        f"The model {kind.__name__} needs a torch.nn.Linear as its classifier, but has {got}; its linear layers: "
+        f"{', '.join(linear) or 'none'}."
+    )
+
+
+def _check_logits(kind: type[FromModule], module: nn.Module, head: str, images: Tensor, num_classes: int) -> None:
+    """Raises ValueError unless the outputs of a module are those of its classifier, one logit for each class."""
+    calls: list[tuple[Tensor, Tensor]] = []
+    hook = module.get_submodule(head).register_forward_hook(lambda _, inputs, output: calls.append((*inputs, output)))
+    logits = _output(kind, module.eval(), images)
+    hook.remove()
+    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if shape != (len(images), num_classes):
+        raise ValueError(
+            f"The model {kind.__name__} must return logits [{len(images)}, {num_classes}] of {len(images)} images and "
+            f"{num_classes} classes, but returns {shape}."
+        )
+    flat = len(calls) == 1 and calls[0][0].dim() == 2
+    if not flat or not torch.equal(calls[0][1], logits):
+        raise ValueError(
+            f"What the model {kind.__name__} returns are not the outputs of its linear layer {head}, called once on "
+            f"features [B, D]; return logits without a softmax, or name the classifier: "
+            f'@registered_model("{kind.__name__}", head="fc").'
+        )
+
+
+@torch.no_grad()
+def _output(kind: type[FromModule], module: nn.Module, images: Tensor) -> Tensor:
+    """What a module makes of images.
+
+    Raises:
+        ValueError: with the error of the module.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return module(images)
+    except Exception as error:  # whatever the code of a module raises
+        raise ValueError(
+            f"The model {kind.__name__} cannot take images of {_size(images.shape[1:])}: {_in_words(error)}"
+        ) from error
+
+
+def _layout(
+    encoder: nn.Module, moved: set[str]
+) -> tuple[dict[str, str], dict[str, str], dict[str, tuple[int, ...]], dict[str, str]]:
+    """Our names of params and moving buffers, layers and the paths of their modules."""
+    params: dict[str, str] = {}
+    buffers: dict[str, str] = {}
+    layers: dict[str, tuple[int, ...]] = {}
+    paths: dict[str, str] = {}
+    seen: set[int] = set()
+    layer = _BEFORE
+    for path, part in encoder.named_modules():
+        own = {name: leaf for name, leaf in part.named_parameters(recurse=False) if leaf.requires_grad}
+        is_layer = path and not path.endswith("norm") and any(leaf.dim() > 1 for leaf in own.values())
+        if is_layer:
+            layer = f"pre_{path}" if path.split(".")[0] == "classifier" else path  # the classifier's names are its own
+            paths[layer] = path
+        inside = f"{layer}." if is_layer else f"{layer}.norm.{path.replace('.', '_')}{'_' * bool(path)}"
+        for name, leaf in own.items():
+            if id(leaf) not in seen:  # tied params are one
+                seen.add(id(leaf))
+                layers.setdefault(layer, tuple(leaf.shape))
+                params[inside + name] = f"{path}.{name}".lstrip(".")
+        for name, _ in part.named_buffers(recurse=False):
+            if (theirs := f"{path}.{name}".lstrip(".")) in moved:
+                buffers[inside + name] = theirs
+    return params, buffers, layers, paths
+
+
+# Random numbers
+
+
+@contextlib.contextmanager
+def _seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """PyTorch's own generators start from a seed within the context, and are as before after it."""
+    with torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _seed(generator: torch.Generator) -> int:
+    return int(torch.randint(2**62, (), generator=generator))
+
+
+def _size(shape: Any) -> str:
+    return "x".join(map(str, shape))
+
+
+def _in_words(error: Exception) -> str:
+    """Type and first line of an error, as a sentence."""
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first.rstrip('.')}."

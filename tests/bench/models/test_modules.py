@@ -1,0 +1,273 @@
+"""Ordinary modules as models: they equal the same networks of this project, and what does not fit gets a sentence."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from bench import models
+from bench.models.base import BoundModel
+from bench.models.modules import model_of
+from bench.models.resnet import torchvision_name
+from bench.simulation.engines import refuse_loop_only
+from bench.speed.reference_loop import SimpleCnn as SimpleCnnModule
+from tests.support.toy import NUM_CLASSES, assert_equal, toy_method, toy_task, train
+
+COLOUR = (3, 32, 32)
+
+
+class VisionTransformer(nn.Module):
+    """Patches of 8x8 pixels, a class token, two encoder layers, pre-normalised."""
+
+    def __init__(self, input_shape, num_classes, width=16, dropout=0.0):
+        super().__init__()
+        channels, height, _ = input_shape
+        self.patches = nn.Conv2d(channels, width, 8, stride=8)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.position = nn.Parameter(torch.randn(1, (height // 8) ** 2 + 1, width) * 0.02)
+        layer = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.norm = nn.LayerNorm(width)
+        self.fc = nn.Linear(width, num_classes)
+
+    def forward(self, x):
+        patches = self.patches(x).flatten(2).mT
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), patches], 1) + self.position
+        return self.fc(self.norm(self.encoder(tokens))[:, 0])
+
+
+def simple_cnn(input_shape, num_classes):
+    """The yardstick's network, its last layer for other numbers of classes."""
+    module = SimpleCnnModule()
+    module.classifier = nn.Linear(84, num_classes)
+    return module
+
+
+class Perceptron(nn.Module):
+    """One hidden layer; what a test changes of it is an option."""
+
+    def __init__(self, input_shape, num_classes, body=nn.Identity, tail=nn.Identity, bias=True):
+        super().__init__()
+        size = input_shape[0] * input_shape[1] * input_shape[2]
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(size, 8), body(), nn.ReLU())
+        self.classifier = nn.Linear(8, num_classes, bias=bias)
+        self.tail = tail()
+
+    def forward(self, x):
+        return self.tail(self.classifier(self.body(x)))
+
+
+def trained_twice(adapted, own, names, method, **settings):
+    """States after two rounds of a model and of an adapted one, from the same initial params, the latter under the names of the
+    former; the adapted run continues from its state after the first round."""
+    algorithm = toy_method(method)
+    task = toy_task(shape=COLOUR, dtype=torch.float32, engine="loop", **settings)
+    expected = train(algorithm, replace(task, model=own), 2)
+
+    class Started(type(adapted)):
+        """With the initial params of the other one."""
+
+        def init(self, generator):
+            theirs = own.init(generator)
+            return {ours: theirs[names(ours)] for ours in super().init(torch.Generator())}
+
+    started = replace(task, model=Started(COLOUR, NUM_CLASSES))
+    state = algorithm.init(started)
+    first = algorithm.step(started, state)
+    again = replace(task, model=Started(COLOUR, NUM_CLASSES))
+    return expected, algorithm.step(again, first)
+
+
+def renamed(leaves, names):
+    return {names(name): leaf for name, leaf in leaves.items()}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_torchvisions_resnet18_equals_ours_bit_for_bit_also_when_it_is_resumed(method):
+    own, adapted = (models.load(name)(COLOUR, NUM_CLASSES) for name in ("resnet18", "torchvision:resnet18"))
+    theirs = {torchvision_name(name): name for name in own.init(torch.Generator()) | own.init_buffers()}
+    template = adapted._template
+    own_names = {**template.params, **template.buffers}
+
+    def names(name):
+        return name if name.startswith("classifier.") else theirs[own_names[name]]
+
+    expected, found = trained_twice(adapted, own, names, method, sizes=(13, 8, 6), last_batch="drop-if-full")
+    for part in ("params", "buffers"):
+        assert_equal(renamed(found[part], names), dict(expected[part]))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "moon"])
+def test_a_handwritten_network_equals_ours_bit_for_bit(method):
+    own, adapted = models.load("simple-cnn")(COLOUR, NUM_CLASSES), model_of("mine", simple_cnn)(COLOUR, NUM_CLASSES)
+    assert adapted.layers() == own.layers() and adapted.feature_dim == own.feature_dim
+    expected, found = trained_twice(adapted, own, str, method)
+    assert_equal(found["params"], expected["params"])
+
+
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.3}])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedconcat", "fedper"])
+def test_a_vision_transformer_learns(method, options):
+    model = model_of("vit", VisionTransformer, **options)(COLOUR, NUM_CLASSES)
+    task = replace(toy_task(shape=COLOUR, dtype=torch.float32), model=model)
+    one, same = (train(toy_method(method), task, 2) for _ in range(2))
+    assert_equal(one, same)
+    names = [*model.init(torch.Generator())]
+    assert names[0] == "input.norm.token" and names[-2:] == ["classifier.weight", "classifier.bias"]
+    assert model.feature_dim == 16 and bool(model.loop_only) == bool(options)
+
+
+def test_both_engines_agree_on_a_module():
+    model = model_of("mine", Perceptron, body=lambda: nn.LayerNorm(8))((1, 6, 6), NUM_CLASSES)
+    loop, vectorised = (
+        train(toy_method("fedavg"), replace(toy_task(engine=engine), model=model), 2)
+        for engine in ("loop", "vectorised")
+    )
+    assert_equal(loop["params"], vectorised["params"], 1e-10)
+
+
+def test_the_generator_of_the_run_draws_dropout_masks_and_no_other_is_touched():
+    model = model_of("mine", Perceptron, body=lambda: nn.Dropout(0.5))((1, 6, 6), NUM_CLASSES)
+    params, x = model.init(torch.Generator().manual_seed(0)), torch.rand(5, 1, 6, 6)
+
+    def features(seed, training=True):
+        return BoundModel(model, {}, training, torch.Generator().manual_seed(seed)).features(params, x)
+
+    before = torch.get_rng_state()
+    one, same, other = features(0), features(0), features(1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(one, same) and not torch.equal(one, other)
+    assert torch.equal(features(0, training=False), features(1, training=False))
+    bound = BoundModel(model, {}, True, torch.Generator().manual_seed(0))
+    assert torch.equal(bound.twin().features(params, x), bound.features(params, x))
+    with pytest.raises(ValueError, match=r"mine, which draws random numbers .* use the engine loop"):
+        refuse_loop_only(model)
+    with pytest.raises(ValueError, match="there is no generator"):
+        BoundModel(model, {}, True).features(params, x)
+
+
+class Counting(nn.Module):
+    """Counts its passes in a buffer that it replaces, beside a constant and a frozen param."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+        self.register_buffer("constant", torch.full((8,), 0.1), persistent=False)
+        self.frozen = nn.Parameter(torch.randn(8, 8), requires_grad=False)
+
+    def forward(self, x):
+        if self.training:
+            self.passes = self.passes + 1
+        return x @ self.frozen + self.constant
+
+
+def test_buffers_that_move_are_those_of_the_model_and_all_others_are_constants():
+    model = model_of("mine", Perceptron, body=Counting)((1, 6, 6), NUM_CLASSES)
+    (name,) = model.init_buffers()
+    assert name.endswith("passes") and not any("frozen" in key for key in model.init(torch.Generator()))
+    bound = BoundModel(model, model.init_buffers(), True)
+    params = model.init(torch.Generator().manual_seed(0))
+    for passes in (1, 2):
+        bound.features(params, torch.rand(2, 1, 6, 6))
+        assert bound.buffers[name] == passes
+    assert model.init_buffers()[name] == 0
+    one, other = (BoundModel(model, model.init_buffers()).features(params, torch.ones(1, 1, 6, 6)) for _ in range(2))
+    assert torch.equal(one, other)
+    assert (
+        BoundModel(model, {name: bound.buffers[name].double()})
+        .features({key: leaf.double() for key, leaf in params.items()}, torch.ones(1, 1, 6, 6).double())
+        .dtype
+        == torch.float64
+    )
+
+
+@pytest.mark.parametrize("track", [False, True])
+def test_batch_statistics_run_on_the_loop_engine_only(track):
+    norm = lambda: nn.BatchNorm1d(8, affine=False, track_running_stats=track)  # noqa: E731
+    model = model_of("mine", Perceptron, body=norm)((1, 6, 6), NUM_CLASSES)
+    assert model.loop_only.startswith("normalises by batch statistics")
+    assert model.smallest_batch == 2 and model.depends_on_mode
+    assert [*model.init_buffers()] == [
+        f"body.1.norm.body_2_{name}" for name in ("running_mean", "running_var", "num_batches_tracked") if track
+    ]
+
+
+def test_lazy_layers_get_their_sizes_and_the_seed_decides_alone():
+    build = lambda shape, classes: nn.Sequential(nn.Flatten(), nn.LazyLinear(5), nn.ReLU(), nn.Linear(5, classes))  # noqa: E731
+    model = model_of("mine", build)((1, 6, 6), NUM_CLASSES)
+    one, same, other = (model.init(torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    assert_equal(one, same)
+    assert one["1.weight"].shape == (5, 36) and not torch.equal(one["1.weight"], other["1.weight"])
+
+
+def test_figures_get_the_outputs_of_layers():
+    model = model_of("vit", VisionTransformer)(COLOUR, NUM_CLASSES)
+    outputs = BoundModel(model, {}).outputs(model.init(torch.Generator().manual_seed(0)), torch.rand(3, *COLOUR))
+    assert outputs["patches"].shape == (3, 16, 4, 4) and outputs["features"].shape == (3, 16)
+    assert [*outputs][-2:] == ["features", "classifier"]
+    assert not any(module._forward_hooks for module in model._template.encoder.modules())
+
+
+class Twice(Perceptron):
+    """With auxiliary logits in training mode."""
+
+    def forward(self, x):
+        logits = super().forward(x)
+        return (logits, logits) if self.training else logits
+
+
+@pytest.mark.parametrize(
+    "build, options, sentence",
+    [
+        (lambda shape, classes: 3, {}, "must make a torch.nn.Module, but got 3"),
+        (
+            lambda shape, classes: [][1],
+            {},
+            "cannot be built for images of 1x6x6 and 3 classes: IndexError: list index out",
+        ),
+        (lambda shape, classes: nn.Flatten(), {}, "needs a torch.nn.Linear as its classifier, but has none"),
+        (Perceptron, {"head": "fc"}, "has none called 'fc'; its linear layers: body.1, classifier"),
+        (Perceptron, {"tail": lambda: nn.Softmax(1)}, "return logits without a softmax"),
+        (Perceptron, {"head": "body.1"}, "are not the outputs of its linear layer body.1"),
+        (
+            Perceptron,
+            {"tail": lambda: nn.Unflatten(1, (3, 1))},
+            r"must return logits \[4, 3\] .* but returns \(4, 3, 1\)",
+        ),
+        (Perceptron, {"body": lambda: nn.Linear(9, 8)}, "cannot take images of 1x6x6: RuntimeError: .*mat1 and mat2"),
+        (Twice, {}, "returns something else in training mode"),
+    ],
+)
+def test_what_is_no_classifier_gets_a_sentence(build, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        model_of("mine", build, **options)((1, 6, 6), NUM_CLASSES)
+
+
+@pytest.mark.parametrize(
+    "name, sentence",
+    [
+        ("torchvision:resnet81", "torchvision has no model 'resnet81'. Did you mean 'resnet18'?"),
+        ("timm:vit_tiny", "one of timm, which is not installed"),
+        ("keras:vit", "Unknown model 'keras:vit'"),
+    ],
+)
+def test_unknown_models_of_libraries(name, sentence):
+    if name.startswith("timm"):
+        try:
+            import timm  # noqa: F401
+        except ImportError:
+            pass
+        else:
+            pytest.skip("timm is installed")
+    with pytest.raises(ValueError, match=sentence):
+        models.load(name)
+
+
+def test_torchvisions_networks_read_colours():
+    with pytest.raises(ValueError, match="takes images of 3 channels, but these have 1"):
+        models.load("torchvision:resnet18")((1, 28, 28), 10)
+    assert (
+        models.has_buffers("torchvision:resnet18")
+        and models.canonical("torchvision:resnet18") == "torchvision:resnet18"
+    )
