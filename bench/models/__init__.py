@@ -6,9 +6,10 @@ What `registered_model` decorates is a `bench.models.base.Model`, or a class or 
 
 import ast
 import functools
+import importlib
 from typing import TYPE_CHECKING
 
-from bench.registry import Entry, Registry, registered_model
+from bench.registry import Registry, registered_model
 
 if TYPE_CHECKING:
     from bench.models.base import Model
@@ -52,27 +53,8 @@ def load(name: str) -> "type[Model]":
     Raises:
         ValueError: if there is no model of that name, or its file cannot be imported.
     """
-    if not _is_of_library(name):
-        return _load(REGISTRY.find(name))
-    from bench.models import modules
-
-    return modules.of_library(name)
-
-
-@functools.cache
-def _load(entry: Entry) -> "type[Model]":
-    from bench.models import modules
-    from bench.models.base import Model
-
-    found = entry.load()
-    if not (isinstance(found, type) and issubclass(found, Model)):
-        return modules.model_of(entry.name, found, **entry.options)
-    if entry.options:
-        raise ValueError(
-            f"{entry.place}: options of registered_model, here {', '.join(entry.options)}, are for what makes a "
-            f"torch.nn.Module, but {entry.target} is a Model; write them as its fields."
-        )
-    return found
+    makers = importlib.import_module(_ADAPTER)
+    return makers.of_library(name) if _is_of_library(name) else makers.of_entry(REGISTRY.find(name))
 
 
 def _is_of_library(name: str) -> bool:

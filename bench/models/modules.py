@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 
 from bench.errors import suggestion
 from bench.models.base import BoundModel, Model, Params
+from bench.registry import Entry
 
 Build = Callable[..., nn.Module]
 _TRIED = 4  # images of the trial
@@ -198,6 +199,24 @@ def model_of(name: str, build: Build, head: str | None = None, version: int = 1,
     """
     own = {"build": staticmethod(functools.partial(build, **options)), "head_name": head, "version": version}
     return type(name, (FromModule,), {**own, "__doc__": inspect.getdoc(build), "__module__": __name__})
+
+
+@functools.cache
+def of_entry(entry: Entry) -> type[Model]:
+    """The model that is registered: a `Model`, or what makes a module.
+
+    Raises:
+        ValueError: if its file cannot be imported, or a `Model` has options, which are its fields.
+    """
+    found = entry.load()
+    if not (isinstance(found, type) and issubclass(found, Model)):
+        return model_of(entry.name, found, **entry.options)
+    if entry.options:
+        raise ValueError(
+            f"{entry.place}: options of registered_model, here {', '.join(entry.options)}, are for what makes a "
+            f"torch.nn.Module, but {entry.target} is a Model; write them as its fields."
+        )
+    return found
 
 
 @functools.cache

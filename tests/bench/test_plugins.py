@@ -116,6 +116,15 @@ def test_a_project_of_somebody_else_names_no_folders(tmp_path, monkeypatch):
     assert plugins.folders() == ()
 
 
+def test_a_model_of_the_harness_takes_no_options_from_its_decorator(lab):
+    own = "from bench.models import registered_model\nfrom bench.models.mlp import Mlp\n\n\n"
+    lab({"models/wide.py": own + '@registered_model("wide", width=3)\nclass Wide(Mlp):\n    pass\n'})
+    with pytest.raises(
+        ValueError, match=r"mylab/models/wide.py: options of registered_model, here width, .* Wide is a Model"
+    ):
+        models.load("wide")
+
+
 def test_an_alias_that_is_the_name_of_another_model_is_refused(lab):
     lab({"models/tiny.py": MODEL.replace("little", "mlp")})
     with pytest.raises(
