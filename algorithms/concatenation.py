@@ -107,6 +107,8 @@ class Concatenation(Algorithm):
                     f"{algorithms.name_of(self)} needs a model with an encoder and a classifier, but "
                     f"{type(model).__name__} has no classifier."
                 )
+        if self.classifier_rounds and self._moving(task):  # its passes are others than those of the first stage
+            replace(task, settings=_one_pass(task.settings)).require_batches(self._models(task))
         first = self.first_stage().init(self._encoding(task))
         return {"round": 0, "first": first, "spent": first["spent"]}
 

@@ -15,7 +15,6 @@ import bench
 from algorithms import tree
 from algorithms.base import Deployed, RoundBased
 from algorithms.rows import without_clients
-from bench.models.base import Model
 from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
 from bench.results.artifacts import Folder, on_device, on_host
 from bench.results.checkpoints import UnusableCheckpoint
@@ -69,7 +68,7 @@ class Run:
             )
         self.task = build_task(config, dataset, device=device, engine=engine, data_dir=data_dir)
         self.task = replace(self.task, block=block)
-        _check_batches(self.task, [self.task.model, *named_models(self.algorithm, self.task.model)])
+        self.task.require_batches([self.task.model, *named_models(self.algorithm, self.task.model)])
         warm_up(self.task.engine)
         self.state = self.algorithm.init(self.task)
         self.num_rounds = self.algorithm.num_rounds(self.task.settings)
@@ -257,15 +256,3 @@ class Run:
             kept = self.state if everything else without_clients(self.state)
             self._folder.save(FINAL, on_host(kept))
             self._kept = "all" if kept is self.state else "deployed"
-
-
-def _check_batches(task, models: list[Model]) -> None:
-    """Raises ValueError if a client has a batch that is too small for one of the models."""
-    least = max(model.smallest_batch for model in models)
-    sizes = task.sizes(torch.arange(task.population)) if least > 1 else []
-    for client, size in enumerate(sizes):
-        if size and min(map(min, task.settings.passes(size))) < least:
-            raise ValueError(
-                f"The model takes batch statistics of at least {least} examples, but client {client} with {size} has a smaller "
-                "batch; use another batch_size, last_batch drop-if-full, larger images, or more examples."
-            )

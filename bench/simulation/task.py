@@ -1,6 +1,6 @@
 """What an algorithm gets: the clients, the model, the settings, and a way to run a function on every client of a cohort."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -177,6 +177,17 @@ class Task:
     def sizes(self, ids: Tensor) -> list[int]:
         """Number of examples of clients of this task."""
         return [len(self.federation.clients[client]) for client in self.global_ids(ids).tolist()]
+
+    def require_batches(self, models: Sequence[Model]) -> None:
+        """Raises ValueError if a client has a batch that is too small for one of the models in training mode."""
+        least = max(model.smallest_batch for model in models)
+        sizes = self.sizes(torch.arange(self.population)) if least > 1 else []
+        for client, size in enumerate(sizes):
+            if size and min(map(min, self.settings.passes(size))) < least:
+                raise ValueError(
+                    f"The model takes batch statistics of at least {least} examples, but client {client} with {size} has a "
+                    "smaller batch; use another batch_size, last_batch drop-if-full, larger images, or more examples."
+                )
 
     def num_trained(self, cohort: Cohort, smallest_batch: int = 1) -> int:
         """Examples that a cohort visits in one round, repetitions included; without batches of fewer than smallest_batch."""

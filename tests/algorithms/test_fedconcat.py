@@ -33,7 +33,7 @@ from bench.simulation.build import build_task
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task
 from datasets import load, resized
-from tests.support.toy import assert_equal, normalised_task, toy_method, toy_task, train
+from tests.support.toy import NUM_CLASSES, Normalised, assert_equal, normalised_task, toy_method, toy_task, train
 
 SHORT = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2}
 
@@ -691,3 +691,21 @@ def test_every_variant_records_its_clusters():
 def test_local_training_is_no_base():
     with pytest.raises(ValueError, match="one model per client"):
         FedConcat(base=LocalTraining())
+
+
+class Pairwise(Normalised):
+    """Takes batch statistics of at least two examples."""
+
+    smallest_batch = 2
+
+
+def test_a_pass_of_the_classifier_stage_needs_batches_that_the_model_can_take():
+    task = normalised_task(
+        local_epochs=None, local_steps=1
+    )  # one batch of 6; a whole pass over 13 ends with a batch of 1
+    task = replace(task, model=Pairwise(task.model.input_shape, NUM_CLASSES))
+    task.require_batches([task.model])
+    sentence = "at least 2 examples, but client 0 with 13 has a smaller batch"
+    with pytest.raises(ValueError, match=sentence):
+        toy_method("fedconcat", stage3_encoder_mode="train").init(task)
+    toy_method("fedconcat", stage3_encoder_mode="eval").init(task)
