@@ -146,7 +146,7 @@ def _content(name: str) -> dict:
     try:
         content = parse_yaml(read_foreign(path, _LARGEST, within=Path("/")).decode())
     except UnusableFile as error:
-        raise ConfigError([f"{path} {error.what}; name a YAML file, as in docs/extending.md."]) from error
+        raise ConfigError([f"{path} {error.what}; name a YAML file, as in docs/own-grid.md."]) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path} is not valid YAML: {' '.join(str(error).split())}."]) from error
     if not (isinstance(content, dict) and content):

@@ -39,7 +39,9 @@ from tests.support.toy import toy_task, train
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-EXTENDING, METHODS, ARCHITECTURE = (DOCS / f"{name}.md" for name in ("extending", "methods", "architecture"))
+HOOKS, OWN_METHOD, OWN_GRID, METHODS, ARCHITECTURE = (
+    DOCS / f"{name}.md" for name in ("hooks", "own-method", "own-grid", "methods", "architecture")
+)
 NOTEBOOKS = DOCS / "notebooks.md"
 OWN_MODEL = DOCS / "own-model.md"
 (VIT,) = (block.text for block in manual.blocks("python") if block.page == OWN_MODEL)
@@ -282,24 +284,24 @@ def arguments(function) -> list[str]:
 
 def test_the_tables_of_hooks_have_every_hook_with_its_arguments():
     hooks = [codes(row[0])[0] for row in hook_rows()]
-    attributes = [codes(row[0])[0] for row in manual.table(EXTENDING, "attribute")]
+    attributes = [codes(row[0])[0] for row in manual.table(HOOKS, "attribute")]
     defined = members(Algorithm) | members(RoundBased)
     assert sorted(hooks + attributes) == sorted(defined.values())
-    for row in manual.table(EXTENDING, "attribute"):
+    for row in manual.table(HOOKS, "attribute"):
         (name,), (default,) = codes(row[0]), [row[1].strip("`")]
         assert default == str(getattr(RoundBased, name))
 
 
 def hook_rows() -> list[list[str]]:
-    """Both tables of hooks."""
-    text = EXTENDING.read_text()
+    """The tables of hooks: those that most methods need, and all others."""
+    text = OWN_METHOD.read_text() + HOOKS.read_text()
     rows = re.findall(r"^\| hook \|.*\n\|[-| ]+\n((?:\|.*\n)+)", text, re.MULTILINE)
-    assert len(rows) == 2
+    assert len(rows) == 3
     return [[cell.strip() for cell in row.split("|")[1:-1]] for part in rows for row in part.splitlines()]
 
 
 def test_the_table_of_local_training_has_every_argument():
-    named = [name for row in manual.table(EXTENDING, "argument") for name in codes(row[0])]
+    named = [name for row in manual.table(HOOKS, "argument") for name in codes(row[0])]
     assert named == list(inspect.signature(descend).parameters)
 
 
@@ -313,7 +315,7 @@ def test_the_table_of_local_training_has_every_argument():
     ],
 )
 def test_the_tables_of_what_hooks_get_are_complete(heading, names):
-    rows = manual.table(EXTENDING, heading)
+    rows = manual.table(HOOKS, heading)
     assert sorted(code.partition("(")[0] for row in rows for code in codes(row[0])) == sorted(names)
     if "task" in heading:
         signatures = {code for row in rows for code in codes(row[0]) if "(" in code}
@@ -344,12 +346,12 @@ def test_the_grid_of_the_manual_is_played_and_its_report_has_all_it_asks_for(fil
 
 
 def test_the_tables_of_the_parts_of_a_grid_have_every_key():
-    rows = {key: row[1] for row in manual.table(EXTENDING, "key of a grid") for key in codes(row[0])}
+    rows = {key: row[1] for row in manual.table(OWN_GRID, "key of a grid") for key in codes(row[0])}
     assert rows.keys() == GridSpec.model_fields.keys() - {"name", "source"} | {"extends"}
     parts = {"mirrors": Mirrors, "conditions": Condition, "tuning": Tuning, "budgets": Budget, "report": Layout}
     for key, part in parts.items():
         assert set(codes(rows[key])) >= part.model_fields.keys(), key
-    rows = [row for kind in ("figure", "measured table") for row in manual.table(EXTENDING, f"kind of {kind}")]
+    rows = [row for kind in ("figure", "measured table") for row in manual.table(OWN_GRID, f"kind of {kind}")]
     shown = {codes(row[0])[0]: set(codes(row[1])) for row in rows}
     assert shown == {kind: set(part.model_fields) - {"kind"} for kind, part in KINDS.items()}
 

@@ -46,7 +46,7 @@ def error_in_words(case: Case, error: Exception) -> str:
         last = frames[-1]
         return (
             f"{said} ({Path(last.filename).name}, line {last.lineno}), raised by what the method's hooks returned; compare "
-            f"{hooks_in_words(case)} with the tables of hooks in docs/extending.md."
+            f"{hooks_in_words(case)} with the tables of hooks in docs/own-method.md and docs/hooks.md."
         )
     last = own[-1]
     place = Path(last.filename).relative_to(entry.lab.parent) if entry.lab else entry.place

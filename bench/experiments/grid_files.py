@@ -43,7 +43,7 @@ def read(name: str) -> object:
     try:
         return parse_yaml(read_foreign(path, _LARGEST, within=Path("/")).decode())
     except UnusableFile as error:
-        raise ValueError(f"{path} {error.what}; name a YAML file, as in docs/extending.md.") from error
+        raise ValueError(f"{path} {error.what}; name a YAML file, as in docs/own-grid.md.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
 
