@@ -124,7 +124,8 @@ def elbow(
         typer.echo("K   sum of squared distances")
         for number, loss in enumerate(curve, start=1):
             typer.echo(f"{number:<3} {loss:.4f}{'  <- elbow' * (number == best)}")
-        typer.echo(f"K = {best}: the largest distance below the line between both ends, each axis from 0 to 1.")
+        why = "the largest distance below the line between both ends, each axis from 0 to 1"
+        typer.echo(f"K = {best}: {why if best > 1 else 'the curve has no elbow'}; K from 1 to {len(curve)}.")
 
 
 def _not_in_a_file(partition) -> str:

@@ -31,7 +31,7 @@ def listing(what: str) -> list[tuple[str, str]]:
 
     match what:
         case "grids":
-            return [(name, grid_files.read(name).get("title", "")) for name in grid_files.names()]
+            return [(name, _titled(grid_files.read(name))) for name in grid_files.names()]
         case "algorithms":
             return [(name, algorithms.describe(name)) for name in sorted(algorithms.REGISTRY)]
         case "datasets":
@@ -45,6 +45,12 @@ def listing(what: str) -> list[tuple[str, str]]:
         case "spaces":
             return [(name, search_spaces.describe(name)) for name in search_spaces.names()]
     raise KeyError(what)
+
+
+def _titled(grid: Any) -> str:
+    """The title of a grid, with its version from 2 on."""
+    version = grid.get("version", 1)
+    return grid.get("title", "") + (f" (version {version})" if version != 1 else "")
 
 
 def listing_table(what: str) -> Table:

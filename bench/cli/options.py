@@ -108,7 +108,9 @@ def read_pairs(option: str, texts: Iterable[str] | None) -> list[tuple[str, str]
     for part in (part for text in texts or () for part in text.split(",")):
         key, equals, value = part.partition("=")
         if not (key and equals and value):
-            raise ValueError(f"{option} needs KEY=VALUE, but got {part!r}.")
+            raise ValueError(
+                f"{option} needs KEY=VALUE, but got {part!r}; values of a list are joined by '+', as models=mlp+vgg9."
+            )
         pairs.append((key.strip(), value.strip()))
     return pairs
 

@@ -338,7 +338,14 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["run", "--grid", "quickstrat"], "Unknown grid 'quickstrat'. Did you mean 'quickstart'?"),
         (["run", "--grid", "quickstart", "--budget", "smal"], "Did you mean 'small'?"),
         (["run", "--grid", "quickstart", "--set", "mue=1"], "Did you mean 'mu'?"),
-        (["run", "--grid", "quickstart", "--set", "rounds"], "--set needs KEY=VALUE, but got 'rounds'."),
+        (
+            ["run", "--grid", "quickstart", "--set", "rounds"],
+            "--set needs KEY=VALUE, but got 'rounds'; values of a list are joined by '+'",
+        ),
+        (
+            ["run", "--grid", "leaderboard_mnist v2"],
+            "names stored results; the grid that is run or described is 'leaderboard_mnist'",
+        ),
         (["run", "--grid", "quickstart", "--only", "algorithm=fedporx"], "Did you mean 'fedprox'?"),
         (["run", "--grid", "quickstart", "--seeds", "a"], "--seeds needs whole numbers such as 0,1,2, but got 'a'."),
         (
