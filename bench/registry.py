@@ -1,4 +1,4 @@
-"""What there is by name: methods, models, search spaces and grids, each in a file of its own.
+"""What there is by name: methods, models, datasets, partitions, search spaces and grids, each in a file of its own.
 
 They lie in this project and in the folders of labs (see `bench.plugins`), and are the same in both. A decorator says what a
 Python file holds, and is read without importing the file, so that lists and tables do not wait for torch:
@@ -48,6 +48,7 @@ class Kind(NamedTuple):
 KINDS = {
     "algorithm": Kind("algorithms", "algorithms", "registered"),
     "model": Kind("models", "bench.models", "registered_model"),
+    "dataset": Kind("datasets", "datasets", "registered_dataset"),
     "space": Kind("search_spaces", "search_spaces"),
     "grid": Kind("grids", "bench.grids"),
 }
@@ -81,6 +82,17 @@ class Entry:
     def place(self) -> str:
         """Its file, for people: "algorithms/fedavg.py", "mylab/algorithms/fedmine.py"."""
         return _place(self.path, self.kind, self.lab)
+
+    @property
+    def description(self) -> str:
+        """First line of the docstring of its class or function, read without importing its file."""
+        source = ast.parse(self.path.read_text(encoding="utf-8"))
+        found = next(
+            node
+            for node in source.body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == self.target
+        )
+        return (ast.get_docstring(found) or "").partition("\n")[0]
 
     def load(self) -> Any:
         """Its class or function.
@@ -154,7 +166,7 @@ def registered(name: str, **given: Any) -> Callable[[_Thing], _Thing]:
     return lambda thing: thing
 
 
-registered_model = registered
+registered_model = registered_dataset = registered
 
 
 def held_by(lab: Path) -> list[str]:

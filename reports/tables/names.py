@@ -104,7 +104,7 @@ class Names:
         if found := self.own.get(key, {}).get(value):
             return found
         if key == "dataset":
-            return Name.of(title_of(value))
+            return Name.of(self.titles.get(key, {}).get(value) or title_of(value))
         if key == "model":
             return Name.of(self.titles.get(key, {}).get(value) or models.title_of(value))
         if key == "partition":
