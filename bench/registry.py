@@ -49,6 +49,7 @@ KINDS = {
     "algorithm": Kind("algorithms", "algorithms", "registered"),
     "model": Kind("models", "bench.models", "registered_model"),
     "dataset": Kind("datasets", "datasets", "registered_dataset"),
+    "partition": Kind("partitions", "datasets.partitions", "registered_partition"),
     "space": Kind("search_spaces", "search_spaces"),
     "grid": Kind("grids", "bench.grids"),
 }
@@ -111,10 +112,19 @@ class Entry:
         try:
             return importlib.import_module(self.module)
         except Exception as error:  # whatever the code of a file raises
-            lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(self.path)]
-            line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+            line = error.lineno if isinstance(error, SyntaxError) else self._line_of(error)
             where = self.place + (f", line {line}" if line else "")
             raise ValueError(f"{where}: cannot be imported: {type(error).__name__}: {error}.") from error
+
+    def failure(self, error: Exception) -> str:
+        """What its function has raised, as a sentence: "load in mylab/datasets/pollen.py failed in line 9: ..."."""
+        line = self._line_of(error)
+        where = f" in line {line}" if line else ""
+        return f"{self.target} in {self.place} failed{where}: {type(error).__name__}: {error}."
+
+    def _line_of(self, error: Exception) -> int | None:
+        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(self.path)]
+        return lines[-1] if lines else None
 
 
 class Registry(Mapping[str, Entry]):
@@ -166,7 +176,7 @@ def registered(name: str, **given: Any) -> Callable[[_Thing], _Thing]:
     return lambda thing: thing
 
 
-registered_model = registered_dataset = registered
+registered_model = registered_dataset = registered_partition = registered
 
 
 def held_by(lab: Path) -> list[str]:

@@ -10,7 +10,6 @@ whatever code makes them. Every process finds the function by the name, and the 
 import hashlib
 import inspect
 import os
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -156,9 +155,7 @@ def _call(entry: Entry, data_dir: Path | None) -> list[np.ndarray]:
     except FileNotFoundError as error:
         raise MissingData(f"{place} found no images: {error}.") from error
     except Exception as error:  # whatever the code of a lab raises
-        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(entry.path)]
-        where = f" in line {lines[-1]}" if lines else ""
-        raise DataError(f"{place} failed{where}: {type(error).__name__}: {error}.") from error
+        raise DataError(entry.failure(error)) from error
     if not (isinstance(returned, tuple | list) and len(returned) == len(npz.NAMES)):
         what = f"{len(returned)} values" if isinstance(returned, tuple | list) else f"a {type(returned).__name__}"
         raise DataError(f"{place} must return ({', '.join(npz.NAMES)}), but returned {what}.")

@@ -42,7 +42,7 @@ def listing(what: str) -> list[tuple[str, str]]:
             aliases = [(alias, f"Another name of {name}.") for alias, name in models.REGISTRY.aliases.items()]
             return [*((name, models.describe(name)) for name in sorted(models.REGISTRY)), *aliases]
         case "partitions":
-            return list(partitions.KINDS.items())
+            return list(partitions.known_kinds().items())
         case "spaces":
             return [(name, search_spaces.describe(name)) for name in search_spaces.names()]
     raise KeyError(what)

@@ -108,7 +108,8 @@ class Names:
         if key == "model":
             return Name.of(self.titles.get(key, {}).get(value) or models.title_of(value))
         if key == "partition":
-            return _partition(value)
+            title = self.titles.get(key, {}).get(value)
+            return Name.of(title) if title else _partition(value)
         if key == "wrapper":
             return Name.of(_AS_IT_IS if value == UNWRAPPED else f"+ {self._method(value).plain}")
         return self._method(value) if key in ("algorithm", "base") else Name.of(value)

@@ -119,7 +119,7 @@ def test_a_grid_names_it_as_any_dataset(lab):
 def test_its_title_is_stored_so_that_others_report_without_the_folder(lab, monkeypatch):
     lab()
     name = own_data.canonical("pollen")
-    cell = {"dataset": name, "substitute": None, "config": {"algorithm": {"name": "fedavg"}, "model": "mlp"}}
+    cell = {"dataset": name, "substitute": None, "config": resolve(SETTINGS).canonical()}
     titles = titles_of_labs([cell])
     assert titles == {"dataset": {name: "Pollen"}}
     monkeypatch.setenv(plugins.VARIABLE, "")
