@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _ROOTS = ("algorithms", "bench", "datasets")
-_EXTENDED = ("algorithms", "bench.models", "datasets")  # packages that get folders of others while a process runs
+# Packages that get folders of others while a process runs.
+_EXTENDED = ("algorithms", "bench.models", "datasets", "datasets.partitions")
 _LEFT_OUT = {
     *("algorithms", "bench", "bench.models", "datasets"),  # they name what there is; the one that is used counts
     # Files of results; checkpoints have a format of their own.

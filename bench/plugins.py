@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.errors import ConfigError
 
 VARIABLE = "SKEWBENCH_PLUGINS"
-PARTS = ("algorithms", "models", "search_spaces", "grids")
+PARTS = ("algorithms", "models", "datasets", "partitions", "search_spaces", "grids")
 SENT = "skewbench_plugins"  # the package in which the workers of a cluster get the folders
 _GROUP = "skewbench.plugins"
 
@@ -114,6 +114,11 @@ def copy_to(target: Path) -> Path | None:
     for number, folder in enumerate(folders()):
         for part in PARTS:
             if (folder / part).is_dir():
-                ignored = shutil.ignore_patterns("__pycache__", ".*")
+                ignored = _all_but_code if part == "datasets" else shutil.ignore_patterns("__pycache__", ".*")
                 shutil.copytree(folder / part, package / f"{number:02d}" / folder.name / part, ignore=ignored)
     return package if package.is_dir() else None
+
+
+def _all_but_code(folder: str, names: list[str]) -> list[str]:
+    """What is not sent of a folder of datasets, in which images may lie, too."""
+    return [name for name in names if not name.endswith(".py")]

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from bench.files import file_name
 
-DATASETS = ("imagefolder", "npz")
+LAB = "lab"  # a function of a lab, see `datasets.of_labs`; people write its name alone
+DATASETS = ("imagefolder", "npz", LAB)
 PARTITION = "file"
 _REFERENCE = re.compile(rf"({'|'.join((*DATASETS, PARTITION))}):([^/\\]+)@([0-9a-f]{{16}})")
 _LONGEST = 40  # characters of a name for people
@@ -47,7 +48,8 @@ def read(text: object) -> Reference | None:
 
 
 def is_dataset(text: object) -> bool:
-    """Whether a text names a dataset of a user, by its path or by a reference."""
+    """Whether a text names a dataset of a user, by its path or by a reference; the name of a function of a lab is not among
+    these."""
     return isinstance(text, str) and text.startswith(tuple(f"{kind}:" for kind in DATASETS))
 
 

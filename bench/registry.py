@@ -1,4 +1,4 @@
-"""What there is by name: methods, models, search spaces and grids, each in a file of its own.
+"""What there is by name: methods, models, datasets, partitions, search spaces and grids, each in a file of its own.
 
 They lie in this project and in the folders of labs (see `bench.plugins`), and are the same in both. A decorator says what a
 Python file holds, and is read without importing the file, so that lists and tables do not wait for torch:
@@ -48,6 +48,8 @@ class Kind(NamedTuple):
 KINDS = {
     "algorithm": Kind("algorithms", "algorithms", "registered"),
     "model": Kind("models", "bench.models", "registered_model"),
+    "dataset": Kind("datasets", "datasets", "registered_dataset"),
+    "partition": Kind("partitions", "datasets.partitions", "registered_partition"),
     "space": Kind("search_spaces", "search_spaces"),
     "grid": Kind("grids", "bench.grids"),
 }
@@ -82,6 +84,17 @@ class Entry:
         """Its file, for people: "algorithms/fedavg.py", "mylab/algorithms/fedmine.py"."""
         return _place(self.path, self.kind, self.lab)
 
+    @property
+    def description(self) -> str:
+        """First line of the docstring of its class or function, read without importing its file."""
+        source = ast.parse(self.path.read_text(encoding="utf-8"))
+        found = next(
+            node
+            for node in source.body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == self.target
+        )
+        return (ast.get_docstring(found) or "").partition("\n")[0]
+
     def load(self) -> Any:
         """Its class or function.
 
@@ -99,10 +112,19 @@ class Entry:
         try:
             return importlib.import_module(self.module)
         except Exception as error:  # whatever the code of a file raises
-            lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(self.path)]
-            line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+            line = error.lineno if isinstance(error, SyntaxError) else self._line_of(error)
             where = self.place + (f", line {line}" if line else "")
             raise ValueError(f"{where}: cannot be imported: {type(error).__name__}: {error}.") from error
+
+    def failure(self, error: Exception) -> str:
+        """What its function has raised, as a sentence: "load in mylab/datasets/pollen.py failed in line 9: ..."."""
+        line = self._line_of(error)
+        where = f" in line {line}" if line else ""
+        return f"{self.target} in {self.place} failed{where}: {type(error).__name__}: {error}."
+
+    def _line_of(self, error: Exception) -> int | None:
+        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(self.path)]
+        return lines[-1] if lines else None
 
 
 class Registry(Mapping[str, Entry]):
@@ -154,7 +176,7 @@ def registered(name: str, **given: Any) -> Callable[[_Thing], _Thing]:
     return lambda thing: thing
 
 
-registered_model = registered
+registered_model = registered_dataset = registered_partition = registered
 
 
 def held_by(lab: Path) -> list[str]:

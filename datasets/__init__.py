@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 from bench import references
 from bench.errors import unknown
-from datasets import cache, own_data
+from bench.registry import registered_dataset
+from datasets import cache, of_labs, own_data
 from datasets.base import DataError, Dataset, MissingData, Source, Split
 from datasets.download import prepare
 from datasets.image_size import ImageSize
 from datasets.info import INFO, OF_USERS, DatasetInfo, expected, remedy
 from datasets.loaders import cifar, digits, folders, idx, leaf, svhn, tinyimagenet
+from datasets.partitions import of_labs as partitions_of_labs  # noqa: F401 -- adds its reader
 from datasets.transforms import recipe
 
 __all__ = [
@@ -26,7 +28,9 @@ __all__ = [
     "Split",
     "check",
     "load",
+    "names",
     "prepare",
+    "registered_dataset",
 ]
 
 
@@ -37,7 +41,7 @@ def load(
 
     Args:
         name: an id of `INFO`, or a dataset of a user (see `datasets.own_data.find`).
-        data_dir: the folder of all datasets; may be None for digits and datasets of users.
+        data_dir: the folder of all datasets; may be None for digits, and datasets of users that do not need it.
         cache_dir: folder of decoded images; None is `cache.default_dir()`.
         image_size: size of the decoded images (see `datasets.image_size`); None keeps that of the files.
 
@@ -46,6 +50,8 @@ def load(
         MissingData: it has no files.
         DataError: its files are incomplete or damaged, or the cache cannot be written.
     """
+    if entry := None if name in INFO or references.is_dataset(name) else of_labs.entry_of(name):
+        name = of_labs.canonical(entry, data_dir)
     source = _find(name, data_dir)
     decoded = cache.load(name, source, image_size, cache_dir)
     return Dataset(
@@ -91,7 +97,7 @@ def check(
         return Finding(name, "missing", str(error))
     except DataError as error:
         return Finding(name, "incomplete", str(error))
-    if references.is_dataset(name):
+    if name not in INFO:
         return Finding(name, "found", ": ".join(filter(None, (dataset.source, dataset.note))))
     if dataset.note:
         detail = f"{dataset.source}: {dataset.note}; usable as it is; for the complete dataset {remedy(name)}."
@@ -99,12 +105,25 @@ def check(
     return Finding(name, "found", dataset.source)
 
 
+def names() -> list[str]:
+    """The datasets that have a name of their own: those of the harness, then those of labs."""
+    return [*INFO, *of_labs.entries()]
+
+
+def usual_model(dataset: str) -> str | None:
+    """The model of a dataset where a config names none; None where it must name one."""
+    if dataset in INFO:
+        return INFO[dataset].model
+    entry = of_labs.entry_of(dataset)
+    return entry.options.get("model") if entry else None
+
+
 def _find(name: str, data_dir: Path | None) -> Source:
     """Original files first, then image folders."""
     if references.is_dataset(name):
-        return own_data.find(name)
+        return own_data.find(name, data_dir)
     if name not in INFO:
-        raise ValueError(unknown("dataset", name, [*INFO, *OF_USERS]))
+        raise ValueError(unknown("dataset", name, [*names(), *OF_USERS]))
     if name == "digits":
         return digits.find()
     if data_dir is None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import references
+from bench.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,9 @@ INFO: dict[str, DatasetInfo] = {
 }  # fmt: skip
 """Dataset id -> facts; datasets of users are not in it."""
 
+OF_LABS = Registry("dataset")
+"""Name -> function of a lab, see `datasets.of_labs`, which checks them."""
+
 OF_USERS = {
     "imagefolder:PATH": "Your own images: PATH/{train,test}/<class>/*, or PATH/<class>/* and ?test=0.2; image_size resizes",
     "npz:PATH": "Your own arrays: x_train, y_train, x_test and y_test of an .npz file",
@@ -100,10 +104,13 @@ _ORIGINS = {  # of datasets that torchvision does not download
 
 
 def title_of(dataset: str) -> str:
-    """What tables and figures call a dataset; one of a user has the name of its folder or file, never its path."""
+    """What tables and figures call a dataset; one of a user has the name of its folder or file, never its path, and one of a
+    lab the title in its decorator."""
     if dataset in INFO:
         return INFO[dataset].title or dataset
-    return references.name_of(dataset) if references.is_dataset(dataset) else dataset
+    name = references.name_of(dataset) if references.is_dataset(dataset) else dataset
+    of_lab = name in OF_LABS and (name == dataset or dataset.startswith(f"{references.LAB}:"))
+    return OF_LABS[name].given.get("title", name) if of_lab else name
 
 
 def folder_of(dataset: str) -> Path | None:

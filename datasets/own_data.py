@@ -1,4 +1,5 @@
-"""Datasets of users: image folders and arrays, by the path of their files or by a reference (see `bench.references`).
+"""Datasets of users: image folders and arrays, by the path of their files or by a reference (see `bench.references`), and
+functions of labs by their names (see `datasets.of_labs`).
 
 A reference does not say where the files are. The process that turns a path into a reference, the driver, remembers the path; a
 job takes it to other processes and machines (`DataOfUser`). Partition files are in `datasets.partition_files`.
@@ -12,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from bench import references
-from datasets import digests, partition_files
+from datasets import digests, of_labs, partition_files
 from datasets.base import DataError, MissingData, Source
 from datasets.info import expected
 from datasets.loaders import folders, npz, own_split
@@ -34,15 +35,27 @@ class DataOfUser:
     partition: partition_files.FilePartition | None = None
 
 
+def is_dataset(text: object) -> bool:
+    """Whether a text names a dataset of a user, by a path, a reference, or the name of a function of a lab."""
+    return references.is_dataset(text) or of_labs.entry_of(text) is not None
+
+
 def canonical(dataset: str) -> str:
-    """The reference to a dataset of a user that is named by its path. What is not there keeps its path: nobody knows its
-    content. All else stays as it is.
+    """The reference to a dataset of a user that is named by its path or, if a function of a lab makes it, by the name. What is
+    not there keeps its path or name: nobody knows its content. All else stays as it is.
 
     Raises:
         DataError: if the files are there and cannot be used, as far as that shows without decoding them.
         ValueError: if the text behind the path is no option.
     """
-    if not references.is_dataset(dataset) or references.read(dataset):
+    if references.read(dataset):
+        return dataset
+    if entry := of_labs.entry_of(dataset):
+        try:
+            return of_labs.canonical(entry)
+        except MissingData:
+            return dataset
+    if not references.is_dataset(dataset):
         return dataset
     kind, path, share = _parts(dataset)
     key = (f"{kind}:{path}{_option(share)}", _state(path))
@@ -66,7 +79,7 @@ def canonical_setting(key: str, value: object) -> object:
     """The value of a setting with a reference in place of the path of a dataset or partition of a user; all others, and what
     cannot be used, as they are: that is said where the config is checked."""
     try:
-        if key == "dataset" and references.is_dataset(value):
+        if key == "dataset" and is_dataset(value):
             return canonical(str(value))
         if key == "partition" and references.is_partition(value):
             return partition_files.parse(str(value)).name
@@ -75,17 +88,21 @@ def canonical_setting(key: str, value: object) -> object:
     return value
 
 
-def find(dataset: str) -> Source:
+def find(dataset: str, data_dir: Path | None = None) -> Source:
     """The files of a dataset of a user, not yet read.
 
     Args:
-        dataset: "imagefolder:PATH", "imagefolder:PATH?test=SHARE", "npz:PATH", or a reference that this process knows.
+        dataset: "imagefolder:PATH", "imagefolder:PATH?test=SHARE", "npz:PATH", or a reference: of paths those
+            that this process knows.
+        data_dir: what a function of a lab gets.
 
     Raises:
         MissingData: it has no files, or the reference is not known here.
         DataError: they are incomplete.
         ValueError: the text behind the path is no option.
     """
+    if dataset.startswith(f"{references.LAB}:"):
+        return of_labs.find(dataset, data_dir)
     kind, path, share = _parts(_path_of(dataset))
     if kind == "npz":
         source = npz.find(dataset, path)

@@ -216,7 +216,7 @@ def parse(text: str) -> FilePartition:
     return _READ[key]
 
 
-READERS[references.PARTITION] = parse
+READERS.append(lambda name: parse(name) if references.is_partition(name) else None)
 
 
 def remember(partition: FilePartition) -> None:
@@ -247,7 +247,7 @@ def read(path: Path) -> Content:
         what = str(error) if path.suffix == ".npz" or isinstance(error, _Twice) else f"is not valid JSON ({error})"
         raise ValueError(f"{path} {what}; a partition file is described in docs/data.md.") from error
     try:
-        return _checked(found)
+        return checked(found)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
@@ -328,7 +328,8 @@ def _of_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return found
 
 
-def _checked(found: object) -> Content:
+def checked(found: object) -> Content:
+    """The partition that an object of a JSON file is, or one of arrays; raises ValueError if it is none."""
     if not isinstance(found, dict):
         raise ValueError(f"a partition is an object with the keys train, test and pooled, but got {_short(found)}.")
     for key in found:

@@ -24,7 +24,7 @@ def check(names: Names = None, image_size: SizeOption = None, data_dir: given.Da
 
     with explained():
         size = _size(image_size)
-        for name in names or datasets.INFO:
+        for name in names or datasets.names():
             finding = datasets.check(name, data_dir, image_size=size)
             say(f"{name}: {finding.status}. {finding.detail}")
 

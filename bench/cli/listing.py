@@ -26,7 +26,7 @@ def listing(what: str) -> list[tuple[str, str]]:
     import search_spaces
     from bench import models
     from bench.experiments import grid_files
-    from datasets import partitions
+    from datasets import of_labs, partitions
     from datasets.info import OF_USERS
 
     match what:
@@ -36,12 +36,13 @@ def listing(what: str) -> list[tuple[str, str]]:
             return [(name, algorithms.describe(name)) for name in sorted(algorithms.REGISTRY)]
         case "datasets":
             known = [(name, info.description) for name, info in datasets.INFO.items()]
-            return [*known, *OF_USERS.items()]
+            of_lab = [(name, entry.description) for name, entry in of_labs.entries().items()]
+            return [*known, *of_lab, *OF_USERS.items()]
         case "models":
             aliases = [(alias, f"Another name of {name}.") for alias, name in models.REGISTRY.aliases.items()]
             return [*((name, models.describe(name)) for name in sorted(models.REGISTRY)), *aliases]
         case "partitions":
-            return list(partitions.KINDS.items())
+            return list(partitions.known_kinds().items())
         case "spaces":
             return [(name, search_spaces.describe(name)) for name in search_spaces.names()]
     raise KeyError(what)

@@ -30,8 +30,20 @@ SubstituteOption = Annotated[
     list[str] | None,
     typer.Option("--substitute", help="MISSING=OTHER: try the mechanics of cells without images on another dataset."),
 ]
+
+
+def _look_in(data_dir: Path | None) -> Path | None:
+    from datasets import of_labs
+
+    of_labs.look_in(data_dir)
+    return data_dir
+
+
 DataOption = Annotated[
-    Path | None, typer.Option("--data-dir", envvar="SKEWBENCH_DATA", help="Where the images are (see `data check`).")
+    Path | None,
+    typer.Option(
+        "--data-dir", envvar="SKEWBENCH_DATA", callback=_look_in, help="Where the images are (see `data check`)."
+    ),
 ]
 ResultsOption = Annotated[Path, typer.Option("--results-dir", help="Where results are kept.")]
 AlgorithmOption = Annotated[str | None, typer.Option("--algorithm", help="One setting instead of a grid: method.")]

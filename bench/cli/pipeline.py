@@ -15,6 +15,7 @@ import typer
 from bench.cli.console import INTERRUPTED, console, errors, name_damaged, say, warn
 
 if TYPE_CHECKING:
+    from bench.config.schema import RunConfig
     from bench.execution.resources import Machines
     from bench.experiments.cells import Cell
     from bench.experiments.images import Images
@@ -76,7 +77,8 @@ def run_experiment(
 def _prepare_data_of_users(
     cells: Iterable[Cell], spec: ExperimentSpec, options: ExecutionOptions, store: Store, dry_run: bool
 ) -> None:
-    """Keeps partition files in the results directory, says what they leave out, and finds runs that were stored by paths."""
+    """Keeps partition files in the results directory, says what they leave out, deals partitions of labs to check them, finds
+    runs that were stored by paths."""
     import datasets
     from bench import references
     from bench.experiments import runs_of_paths
@@ -92,12 +94,35 @@ def _prepare_data_of_users(
                 say(unused)
             if not dry_run:
                 partition_files.keep(found, store.folder / partition_files.FOLDER)
+    _check_partitions_of_labs(cells, options)
     if earlier := runs_of_paths.find(cells, options.data_dir, store):
         say(
             f"{len(earlier)} of the runs are stored under the path of their images, which have the same digest: found again."
         )
         if not dry_run:
             runs_of_paths.adopt(earlier, spec.label, store)
+
+
+def _check_partitions_of_labs(cells: Iterable[Cell], options: ExecutionOptions) -> None:
+    """Raises ConfigError with everything that is wrong in what functions of labs deal."""
+    from bench.errors import ConfigError
+    from bench.simulation.data import divide
+    from datasets import resized
+    from datasets.partitions import of_labs
+
+    dealt: dict[tuple, RunConfig] = {}
+    mistakes: dict[str, None] = {}
+    for config in (cell.config for cell in cells if of_labs.entry_of(cell.config.partition)):
+        key = (config.dataset, config.partition, config.clients, config.seed, config.train_examples)
+        dealt.setdefault(key, config)
+    for config in dealt.values():
+        images = resized.load(config.dataset, config.transform, options.data_dir, config.image_size)
+        try:
+            divide(config, images)
+        except ValueError as error:
+            mistakes[str(error)] = None
+    if mistakes:
+        raise ConfigError([*mistakes])
 
 
 def _check_models(cells: Iterable[Cell]) -> None:

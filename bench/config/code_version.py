@@ -1,9 +1,9 @@
 """Which code a run executes, by parts: no run continues from a checkpoint that other code has written, and what other code has
 trained is repeated (see `bench.config.stale`).
 
-The parts are "engine", the code of all runs; "algorithm fedavg" for the method and for each that it wraps; and "model mlp"
-for the model and for each that the method names. A file of the engine is in no other part, so that a change of it is one
-change.
+The parts are "engine", the code of all runs; "algorithm fedavg" for the method and for each that it wraps; "model mlp" for the
+model and for each that the method names; and "partition hospital" for a partition of a lab: all others are in the engine. A
+file of the engine is in no other part, so that a change of it is one change.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from typing import Any
 import algorithms
 from bench import imports, models, provenance
 from bench.imports import Definitions
+from datasets.partitions import of_labs
 
 ENGINE = "engine"
 ENGINE_VERSION = (
@@ -46,8 +47,8 @@ def definitions_of(part: str) -> Definitions:
 
 
 def files_of(config: Any) -> list[Path]:
-    """The files that `code_version` covers: those of the run, its method with all that this wraps, and its model, with
-    what these import of this project, at their top or inside functions."""
+    """The files that `code_version` covers: those of the run, its method with all that this wraps, its model and a
+    partition of a lab, with what these import of this project, at their top or inside functions."""
     return imports.files_of(module for part in versions_of(config) for module in _modules(part)[0])
 
 
@@ -63,12 +64,14 @@ def versions_of(config: Any) -> dict[str, int]:
     Where the engine changes numbers, the parts whose numbers it changes get another version; those of labs follow that of the
     engine, which is no part of the id of a run.
     """
-    keys = ("algorithm", "model", "versions")
+    keys = ("algorithm", "model", "versions", "partition")
     read = itemgetter(*keys) if isinstance(config, Mapping) else attrgetter(*keys)
-    algorithm, model, versions = read(config)
+    algorithm, model, versions, partition = read(config)
     methods = {f"algorithm {name}": versions.get(path, 1) for path, name in algorithms.methods_in(algorithm)}
     others = {f"model {key.removeprefix('model.')}": of for key, of in versions.items() if key.startswith("model.")}
-    return {ENGINE: ENGINE_VERSION} | methods | others | {f"model {model}": versions.get("model", 1)}
+    of_lab = of_labs.entry_of(partition)
+    dealt = {f"partition {of_lab.name}": versions.get("partition", 1)} if of_lab else {}
+    return {ENGINE: ENGINE_VERSION} | methods | others | {f"model {model}": versions.get("model", 1)} | dealt
 
 
 def _modules(part: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -78,4 +81,6 @@ def _modules(part: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     kind, _, name = part.partition(" ")
     if kind == "model":
         return models.modules_of(name), _ENGINE
+    if kind == "partition":
+        return of_labs.modules_of(name), _ENGINE
     return ({"algorithm": algorithms.REGISTRY}[kind][name].module,), _ENGINE

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 import algorithms
 import datasets
-from bench import models, references
+from bench import models
 from bench.config.compatibility import validate_config
 from bench.config.methods import build, describe_method, is_method, options_of, versions_of
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig, unknown_setting
@@ -192,16 +192,16 @@ def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int
     versions = {"transform": transforms.VERSION}
     named = {key: value for key, value in settings.items() if isinstance(value, str)}  # `RunConfig` tells of the others
     dataset, partition, model = (named.get(key) for key in ("dataset", "partition", "model"))
-    if references.is_dataset(dataset):
+    if usual := datasets.usual_model(str(dataset)):
+        model = settings.setdefault("model", usual)
+    if own_data.is_dataset(dataset):
         try:
             settings["dataset"] = own_data.canonical(str(dataset))
         except (datasets.DataError, ValueError) as error:
             mistakes.append(str(error))
-    elif dataset in datasets.INFO:
-        model = settings.setdefault("model", datasets.INFO[dataset].model)
-    elif "dataset" in settings:
+    elif dataset not in datasets.INFO and "dataset" in settings:
         if dataset is not None:
-            mistakes.append(unknown("dataset", dataset, [*datasets.INFO, *OF_USERS]))
+            mistakes.append(unknown("dataset", dataset, [*datasets.names(), *OF_USERS]))
         settings.setdefault("model", "mlp")  # not a second mistake
     if partition is not None:
         try:

@@ -155,8 +155,8 @@ def _points(
         dataset = base.get("dataset")
         if not isinstance(dataset, str):
             dataset = ""  # `resolve` refuses it
-        if dataset in datasets.INFO:
-            base.setdefault("model", datasets.INFO[dataset].model)
+        if usual := datasets.usual_model(dataset):
+            base.setdefault("model", usual)
         for choice in _choices(grid, budget, base | given):
             settings = base | choice | given
             fixed, cell = {*axes, *choice, *given}, _with_conditions(grid, settings)

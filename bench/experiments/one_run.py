@@ -11,7 +11,7 @@ from bench.experiments.axis_values import validate_values
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import single
 from bench.experiments.images import Images
-from datasets import Dataset, DatasetInfo, resized
+from datasets import Dataset, DatasetInfo, of_labs, resized
 
 _NAMED = ("dataset", "partition", "algorithm")  # what a setting must name; all else has a default
 
@@ -30,6 +30,7 @@ def prepare(
         ConfigError: with all mistakes; those that are none of the images before these are opened.
         datasets.DataError: if there are no images, or damaged ones.
     """
+    of_labs.look_in(data_dir)
     try:
         first = _resolve(config, None)
     except ConfigError as error:

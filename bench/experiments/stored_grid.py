@@ -8,6 +8,9 @@ from bench import models
 from bench.config.schema import run_id
 from bench.experiments.cells import cell_key, ordered
 from bench.results.records import StoredCell, StoredGrid
+from datasets import of_labs, partitions
+from datasets.info import title_of
+from datasets.partitions import of_labs as dealt_by_labs
 
 Titles = dict[str, dict[str, str]]  # see `bench.results.records.GridDescription`
 
@@ -72,8 +75,8 @@ def _with_images(cell: StoredCell) -> StoredCell:
 
 
 def titles_of_labs(cells: Sequence[StoredCell]) -> Titles:
-    """What tables call the methods and models of cells that come from folders of labs, so that others can report them without
-    these folders: "algorithm" or "model" -> id -> title."""
+    """What tables call the methods, models, datasets and partitions of cells that come from folders of labs, so that others can
+    report them without these folders: "algorithm", "model", "dataset" or "partition" -> id -> title."""
     found: Titles = {}
     for cell in cells:
         for _, name in algorithms.methods_in(cell["config"]["algorithm"]):
@@ -82,4 +85,10 @@ def titles_of_labs(cells: Sequence[StoredCell]) -> Titles:
         model = cell["config"]["model"]
         if model in models.REGISTRY and models.REGISTRY[model].lab:
             found.setdefault("model", {})[model] = models.title_of(model)
+        partition = cell["config"]["partition"]
+        if dealt_by_labs.entry_of(partition):
+            found.setdefault("partition", {})[partition] = partitions.parse(partition).for_people[0]
+        for dataset in (cell["dataset"], cell["substitute"]):
+            if dataset and of_labs.entry_of(dataset):
+                found.setdefault("dataset", {})[dataset] = title_of(dataset)
     return found

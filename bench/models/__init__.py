@@ -4,7 +4,6 @@ What `registered_model` decorates is a `bench.models.base.Model`, or a class or 
 (input_shape, num_classes). "torchvision:resnet18" and "timm:vit_tiny_patch16_224" are models of these libraries.
 """
 
-import ast
 import functools
 import importlib
 from typing import TYPE_CHECKING
@@ -100,9 +99,4 @@ def has_buffers(name: str) -> bool:
 
 def describe(name: str) -> str:
     """First line of the docstring of a model's class or function, read from the source without importing torch."""
-    entry = REGISTRY.find(name)
-    source = ast.parse(entry.path.read_text(encoding="utf-8"))
-    found = next(
-        node for node in source.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == entry.target
-    )
-    return (ast.get_docstring(found) or "").partition("\n")[0]
+    return REGISTRY.find(name).description

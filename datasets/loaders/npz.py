@@ -29,15 +29,18 @@ def find(dataset: str, path: Path) -> Source | None:
                 arrays = read_arrays(file, LARGEST, NAMES)
         except (OSError, ValueError) as error:
             raise DataError(f"{path} {error}; write it by numpy.savez.") from error
-        train_images, train_labels, test_images, test_labels = _checked(path, arrays)
+        train_images, train_labels, test_images, test_labels = checked(str(path), arrays)
         classes = tuple(map(str, range(int(train_labels.max()) + 1)))
         return resize_splits(Decoded(train_images, train_labels, test_images, test_labels, classes), image_size)
 
     return Source("arrays", path.parent, (str(path),), decode)
 
 
-def _checked(path: Path, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Images uint8 [n, C, H, W] and labels int64 [n] of both splits.
+def checked(path: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Images uint8 [n, C, H, W] and labels int64 [n] of both splits, as they may come from users (see `find`).
+
+    Args:
+        path: of what they come from, for messages.
 
     Raises:
         DataError: with the first array that is not as it must be.
@@ -74,7 +77,7 @@ def _checked(path: Path, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     return found
 
 
-def _images(path: Path, name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def _images(path: str, name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """[n, C, H, W]."""
     images = arrays[name]
     expected = (
@@ -100,7 +103,7 @@ def _images(path: Path, name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
     return np.ascontiguousarray(images)
 
 
-def _labels(path: Path, name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
+def _labels(path: str, name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
     """int64 [n]."""
     labels = arrays[name]
     if labels.dtype.kind not in "iu" or not (labels.ndim == 1 or labels.shape[1:] == (1,)):

@@ -104,11 +104,12 @@ class Names:
         if found := self.own.get(key, {}).get(value):
             return found
         if key == "dataset":
-            return Name.of(title_of(value))
+            return Name.of(self.titles.get(key, {}).get(value) or title_of(value))
         if key == "model":
             return Name.of(self.titles.get(key, {}).get(value) or models.title_of(value))
         if key == "partition":
-            return _partition(value)
+            title = self.titles.get(key, {}).get(value)
+            return Name.of(title) if title else _partition(value)
         if key == "wrapper":
             return Name.of(_AS_IT_IS if value == UNWRAPPED else f"+ {self._method(value).plain}")
         return self._method(value) if key in ("algorithm", "base") else Name.of(value)

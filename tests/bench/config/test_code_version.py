@@ -36,7 +36,7 @@ OF_EVERY_RUN = {
     *("bench/models/pretrained.py", "bench/models/resnet.py"),  # any method may ask its task for such a network
     *(
         "datasets/federation.py",
-        "datasets/partitions.py",
+        "datasets/partitions/__init__.py",
         "datasets/shifts.py",
         "datasets/transforms.py",
         "datasets/skew.py",

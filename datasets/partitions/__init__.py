@@ -21,6 +21,8 @@ import numpy as np
 
 from bench import references
 from bench.errors import unknown
+from bench.registry import Registry
+from bench.registry import registered_partition as registered_partition
 from datasets import shifts
 
 MIN_EXAMPLES = 10  # smallest client that a Dirichlet draw may produce
@@ -619,8 +621,11 @@ _CLASSES = {
 KINDS: dict[str, str] = {pattern: cls.__doc__.splitlines()[0] for pattern, cls in _CLASSES.items()} | {
     "file:PATH": "Who has which examples, read from a .json or .npz file."
 }
-"""Pattern of the name -> one-line description."""
+"""Pattern of the name -> one-line description, of those that come with the harness."""
 
+
+NAMES = [cls.kind() for cls in _CLASSES.values()]
+"""Names without parameters, "dir" of "dir-b"."""
 
 _WITH_CLIENTS = ("natural", "label-shift", "feature-shift", "concept-shift")
 
@@ -644,8 +649,17 @@ def usual_clients(name: str, num_writers: int | None) -> int | None:
     return num_writers if name == Natural.pattern else Shift.usual_clients
 
 
-READERS: dict[str, Callable[[str], Partition]] = {}
-"""What stands before a colon in a name -> what makes a partition of it; modules with further classes add theirs."""
+OF_LABS = Registry("partition")
+"""Name -> function of a lab, see `datasets.partitions.of_labs`, which checks them."""
+
+
+def known_kinds() -> dict[str, str]:
+    """`KINDS`, and those of labs."""
+    return KINDS | {"-".join([name, *entry.options]): entry.description for name, entry in OF_LABS.items()}
+
+
+READERS: list[Callable[[str], Partition | None]] = []
+"""What makes partitions of further names, or None of others; modules with further classes add theirs."""
 
 
 def parse(name: str) -> Partition:
@@ -654,8 +668,7 @@ def parse(name: str) -> Partition:
     Raises:
         ValueError: no such kind, a parameter out of its range, or a file that cannot be read.
     """
-    read = READERS.get(name.partition(":")[0]) if ":" in name else None
-    return read(name) if read else _parse(name)
+    return next(filter(None, (read(name) for read in READERS)), None) or _parse(name)
 
 
 @functools.lru_cache(1024)  # a grid names each partition in many cells
@@ -664,14 +677,14 @@ def _parse(name: str) -> Partition:
         return _CLASSES[name]()
     near = difflib.get_close_matches(name, [own for own, cls in _CLASSES.items() if not fields(cls)], n=1, cutoff=0.8)
     if near:
-        raise ValueError(unknown("partition", name, KINDS))
+        raise ValueError(unknown("partition", name, known_kinds()))
     for pattern, cls in _CLASSES.items():
         if (count := len(fields(cls))) and name.startswith(f"{cls.kind()}-"):
-            values = [_number(part) for part in name.removeprefix(f"{cls.kind()}-").split("-", count - 1)]
+            values = [number(part) for part in name.removeprefix(f"{cls.kind()}-").split("-", count - 1)]
             if len(values) != count or not cls.accepts(*values):
                 raise ValueError(f"{pattern} needs {cls.parameter}, but got {name!r}.")
             return cls(*values)
-    raise ValueError(unknown("partition", name, KINDS))
+    raise ValueError(unknown("partition", name, known_kinds()))
 
 
 def _draw_counts(size: int, shares: np.ndarray, left: np.ndarray, rng) -> np.ndarray:
@@ -692,7 +705,8 @@ def _draw_counts(size: int, shares: np.ndarray, left: np.ndarray, rng) -> np.nda
     return counts
 
 
-def _number(text: str) -> float:
+def number(text: str) -> float:
+    """A number in the name of a partition; NaN for another text."""
     if re.fullmatch(r"\d+", text):
         return int(text)
     return float(text) if re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)?", text) else float("nan")

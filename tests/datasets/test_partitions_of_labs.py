@@ -1,0 +1,166 @@
+"""Partitions that are functions of labs."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import imports, plugins
+from bench.config import stale
+from bench.config.code_version import code_version, files_of
+from bench.config.resolve import resolve
+from bench.config.schema import run_id
+from bench.errors import ConfigError
+from bench.experiments.stored_grid import titles_of_labs
+from bench.results.store import Store
+from datasets import partitions
+from reports.tables.names import Names
+from tests.support import method_files
+
+HOSPITAL = '''import numpy as np
+
+from datasets.partitions import registered_partition
+
+
+@registered_partition("hospital", title="Hospitals({}, {})", share=0.5, wards=2)
+def hospital(labels, num_classes, num_clients, rng, share, wards):
+    """The first clients have a share of all examples."""
+    rows = rng.permutation(len(labels))
+    first = round(share * len(rows))
+    return [*np.array_split(rows[:first], wards), *np.array_split(rows[first:], num_clients - wards)]
+'''
+LABELS = np.arange(40) % 4
+SETTINGS = {"algorithm": "fedavg", "dataset": "digits", "partition": "hospital", "clients": 4, "rounds": 1}
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """Writes and uses a folder with one partition."""
+
+    def make(content=HOSPITAL):
+        sys.modules.pop("datasets.partitions.hospital", None)
+        imports._read.cache_clear()
+        imports._hash.cache_clear()
+        imports._definitions.cache_clear()
+        method_files.use(tmp_path / "mylab", monkeypatch, {"partitions/hospital.py": content})
+
+    return make
+
+
+def deal(name="hospital", seed=0):
+    return partitions.parse(name).split(LABELS, 4, 4, seed)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("hospital", "hospital-0.5-2"),
+        ("hospital-0.70", "hospital-0.7-2"),
+        ("hospital-0.7-3", "hospital-0.7-3"),
+        ("hospital-1-1", "hospital-1-1"),
+    ],
+)
+def test_its_name_says_all_numbers(lab, text, name):
+    lab()
+    assert partitions.parse(text).name == name == partitions.parse(name).name
+    assert resolve(SETTINGS | {"partition": text}).partition == name
+
+
+def test_it_is_known_before_its_file_is_imported(lab):
+    lab()
+    assert partitions.known_kinds()["hospital-share-wards"] == "The first clients have a share of all examples."
+    assert partitions.parse("hospital").for_people == ("Hospitals(0.5, 2)", "")
+    assert "datasets.partitions.hospital" not in sys.modules
+    with pytest.raises(ValueError, match="Unknown partition 'hospitl'. Did you mean"):
+        partitions.parse("hospitl")
+
+
+def test_it_deals_by_its_numbers_and_the_seed_of_the_run(lab):
+    lab()
+    assert [len(rows) for rows in deal("hospital-0.25-1")] == [10, 10, 10, 10]
+    assert [len(rows) for rows in deal("hospital")] == [10, 10, 10, 10]
+    assert [len(rows) for rows in deal("hospital-0.6-3")] == [8, 8, 8, 16]
+    assert np.array_equal(deal(seed=1)[0], deal(seed=1)[0]) and not np.array_equal(deal(seed=1)[0], deal(seed=2)[0])
+    assert all(rows.dtype == np.int64 for rows in deal())
+
+
+@pytest.mark.parametrize("text", ["hospital-x", "hospital-0.5-2-3", "hospital-0.5-1.5", "hospital-"])
+def test_other_numbers_are_refused(lab, text):
+    lab()
+    if text == "hospital-":
+        assert partitions.parse(text) == partitions.parse("hospital")
+        return
+    with pytest.raises(ValueError, match=f"hospital takes numbers of the kinds share=0.5, wards=2, but got '{text}'"):
+        partitions.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        ("[rows] * 4", "the index 0 is in train of clients 0 and 1"),
+        ("[rows]", "must return a list of 4 arrays, one for each client, but returned 1 parts"),
+        ("rows", "but returned a ndarray"),
+        ("[rows[:0], rows[:9], rows[9:12], rows[12:]]", "client 0 has no examples in train"),
+        ("[rows[:9], rows[9:12], rows[12:], rows[:0]]", "client 3 has no examples in train"),
+        ("np.array_split(rows + 1, 4)", r"gives client \d the index 40, but there are 40 training examples"),
+        ("np.array_split(rows - 1, 4)", "indices count from 0, but train of client . has -1"),
+        ("np.array_split(rows / 1, 4)", r"gives client 0 float64 of shape \(10,\); indices are integers"),
+        ("np.array_split(rows, clients)", "failed in line 11: NameError: name 'clients' is not defined"),
+    ],
+)
+def test_what_is_no_partition_gets_a_sentence(lab, returned, sentence):
+    content = HOSPITAL.split("    return")[0] + f"    return {returned}\n"
+    lab(content)
+    with pytest.raises(ValueError, match=f"^hospital in mylab/partitions/hospital.py.*{sentence}"):
+        deal()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ('"hospital"', '"dir-mine"', "mylab/partitions/hospital.py: dir-mine is read as a partition of the harness"),
+        ('"hospital"', '"iid"', "iid is read as a partition of the harness"),
+        ("share=0.5", "share=None", "share must be a number of at least 0, but got None"),
+        ("({}, {})", "({}, {}, {})", "title must have at most one {} for each of the 2 options"),
+    ],
+)
+def test_a_decorator_that_says_something_else_is_refused(lab, before, after, sentence):
+    lab(HOSPITAL.replace(before, after, 1))
+    with pytest.raises(ConfigError, match=sentence):
+        partitions.parse("hospital")
+
+
+def test_the_function_cannot_change_the_labels(lab):
+    lab(HOSPITAL.replace("    rows", "    labels[:] = 0\n    rows"))
+    deal()
+    assert LABELS.max() == 3
+
+
+def test_an_edited_partition_makes_its_runs_stale_and_is_named(lab, tmp_path):
+    lab()
+    config = resolve(SETTINGS)
+    record = {"code": code_version(config)}
+    assert "partition hospital" in record["code"] and stale.changes(record, config) == ()
+    assert Path(partitions.OF_LABS["hospital"].path) in files_of(config)
+    assert "partition hospital" not in code_version(resolve(SETTINGS | {"partition": "iid"}))
+    lab(HOSPITAL.replace("round(", "int("))
+    edited = resolve(SETTINGS)
+    assert run_id(edited) == run_id(config)
+    changed = stale.changes(record, edited)
+    assert [part for part, _ in changed] == ["partition hospital"]
+    assert "(partition hospital)" in stale.why_repeated(changed, Store(tmp_path / "store"))
+
+
+def test_without_the_folder_nothing_is_known_about_its_code_and_its_title_is_stored(lab, monkeypatch):
+    lab()
+    config = resolve(SETTINGS)
+    record = {"code": code_version(config)}
+    cell = {"dataset": "digits", "substitute": None, "config": config.canonical()}
+    titles = titles_of_labs([cell])
+    assert titles == {"partition": {"hospital-0.5-2": "Hospitals(0.5, 2)"}}
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    assert stale.changes(record, config) == ()
+    assert Names(titles=titles).value("partition", "hospital-0.5-2").plain == "Hospitals(0.5, 2)"
+    with pytest.raises(ConfigError, match="Unknown partition 'hospital'"):
+        resolve(SETTINGS)
