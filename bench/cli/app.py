@@ -30,7 +30,16 @@ class _Program(TyperGroup):
     """The commands; what is about all of them may also stand behind one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, given.plugins_first(args))
+        rest = super().parse_args(ctx, given.plugins_first(args))
+        named = next((word for word in args if word in self.commands), "")
+        if (
+            options := [option for parameter in self.commands[named].params for option in parameter.opts]
+            if named
+            else []
+        ):
+            with explained():
+                given.require_no_settings(args, options)
+        return rest
 
 
 app = typer.Typer(
@@ -371,4 +380,5 @@ def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None, 
     absent = [f"--{key}" for key, value in settings.items() if not value]
     if absent:
         raise ValueError(f"Name a --grid, or one setting: {', '.join(absent)} missing.")
+    given.require_one(settings)
     return single(settings, given.read_seeds(seeds) or [0], given.read_set(set_))

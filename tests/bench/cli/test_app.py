@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -403,6 +404,55 @@ def test_a_mistake_gets_one_sentence_and_exit_code_2(bench, arguments, said, mon
     assert "Traceback" not in text
 
 
+def one_setting(algorithm="fedavg", dataset="digits", partition="iid"):
+    return ["run", "--algorithm", algorithm, "--dataset", dataset, "--partition", partition, "--dry-run"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (one_setting(dataset="MNIST"), "Unknown dataset 'MNIST'. Did you mean 'mnist'?"),
+        (one_setting(dataset="CIFAR-10"), "Did you mean 'cifar10'?"),
+        (one_setting(algorithm="FedAvg"), "Did you mean 'fedavg'?"),
+        (one_setting(partition="dirichlet-0.5"), "Unknown partition 'dirichlet-0.5'. Did you mean 'dir-0.5'? Known: "),
+        (one_setting(partition="Dir(0.5)"), "Did you mean 'dir-0.5'?"),
+        (one_setting(partition="noniid-#label2"), "Did you mean 'label-2'?"),
+        ([*one_setting(), "--set", "learning_rate=0.1"], "Unknown setting 'learning_rate'. Did you mean 'lr'?"),
+        ([*one_setting(), "--set", "num-clients=3"], "Did you mean 'clients'?"),
+        ([*one_setting(), "--set", "mu=0.1"], "'mu': options of fedavg: none; mu is of clsprox, fedprox, moon."),
+        ([*one_setting(), "--rounds", "5"], "There is no option --rounds; set it by --set rounds=5."),
+        ([*one_setting(), "--learning-rate=0.1"], "There is no option --learning-rate; set it by --set lr=0.1."),
+        ([*one_setting("fedprox"), "--mu", "1"], "There is no option --mu; set it by --set mu=1."),
+        (["describe", *one_setting()[1:-1], "--seed", "1"], "There is no option --seed; name seeds by --seeds 1."),
+        ([*one_setting(), "--seeds", "0-2"], "but got '0-2'. Did you mean 0,1,2?"),
+        (
+            one_setting("fedavg,fedprox"),
+            "--algorithm names one algorithm, but got 'fedavg,fedprox'; repeat the command",
+        ),
+        (["tune", *one_setting("fedavg,fedprox")[1:]], "axes: {algorithm: [fedavg, fedprox]}"),
+        (["run", "--grid", "quickstart", "--only", "validation_share=0.1"], "No cell has a validation_share, which"),
+    ],
+)
+def test_names_of_other_frameworks_are_answered_with_the_right_spelling(bench, arguments, said):
+    code, text = bench(*arguments)
+    assert code == 2 and said in text and "Traceback" not in text
+    assert len(text.strip().splitlines()) == 1
+
+
+def test_what_stands_behind_two_hyphens_is_no_option(bench):
+    assert "There is no option" not in bench("describe", "--grid", "quickstart", "--", "--rounds")[1]
+
+
+def test_a_missing_model_is_answered_with_those_that_fit(bench, tmp_path):
+    arrays = {f"{kind}_{split}": [0] * 4 for kind in "y" for split in ("train", "test")}
+    images = np.zeros((4, 8, 8), np.uint8)
+    np.savez(tmp_path / "own.npz", x_train=images, x_test=images, **arrays)
+    code, text = bench(*one_setting(dataset=f"npz:{tmp_path}/own.npz"))
+    assert code == 2 and "model is missing" in text
+    fitting = text.partition("Images of 1x8x8 fit: ")[2]
+    assert "mlp" in fitting and "simple-cnn" not in fitting
+
+
 @pytest.mark.parametrize(
     ("options", "said", "unsaid"),
     [
@@ -416,12 +466,19 @@ def test_wrong_values_and_wrong_names_of_settings_are_told_together(bench, optio
     assert code == 2 and all(sentence in text for sentence in said) and unsaid not in text.partition("Known:")[0]
 
 
-@pytest.mark.parametrize("symbol", ["epsilon", "lambda"])
-def test_a_symbol_of_the_paper_is_answered_with_the_options_of_the_method(bench, symbol):
+OF_FEDCAT = "concatenation, count_rule, greedy_share, grouping, regroup_every"
+
+
+@pytest.mark.parametrize(
+    ("symbol", "said"),
+    [
+        ("epsilon", f"Unknown setting 'epsilon': options of fedcat: {OF_FEDCAT}; epsilon is of dp-fedconcat."),
+        ("lambda", f"Known: method options {OF_FEDCAT}; settings algorithm, batch_size,"),
+    ],
+)
+def test_a_symbol_of_the_paper_is_answered_with_the_options_of_the_method(bench, symbol, said):
     code, text = bench("run", "--algorithm", "fedcat", *ALGORITHM[2:], "--set", f"participation=0.1,{symbol}=1")
-    assert code == 2 and f"Unknown setting '{symbol}'." in text
-    options = "concatenation, count_rule, greedy_share, grouping, regroup_every"
-    assert f"Known: method options {options}; settings algorithm, batch_size," in text
+    assert code == 2 and f"Unknown setting '{symbol}'" in text and said in text
 
 
 def test_options_of_an_unknown_method_are_no_mistake_of_their_own(bench):
