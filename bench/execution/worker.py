@@ -15,7 +15,7 @@ import torch
 from bench.config.code_version import code_version
 from bench.config.schema import RunConfig
 from bench.errors import StoreError
-from bench.execution.job import BASE_PREFIX, Inputs, Job
+from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
 from bench.models import pretrained
 from bench.profiling import device_name
 from bench.results.artifacts import GO_ON, DamagedState, Folder
@@ -180,7 +180,7 @@ class Worker:
             checkpoint = self._checkpoints.load(run.task.device)
             if checkpoint:
                 run.restore(checkpoint)
-                self._notes.append(f"continues after round {run.round}")
+                self._notes.append(f"{CONTINUES} {run.round}")
         except UnusableCheckpoint as error:
             self._notes.append(f"starts over: {error}")
 

@@ -114,3 +114,16 @@ def _methods(algorithm: Any) -> list[str]:
         names.append(algorithm["name"])
         algorithm = algorithm.get("base")
     return names
+
+
+def duration_in_words(seconds: float) -> str:
+    """ "40 s", "12 min", "2 h 10 min" or "3 d 4 h"."""
+    if round(seconds) < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"
