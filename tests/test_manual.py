@@ -5,6 +5,7 @@ import inspect
 import re
 
 import matplotlib
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -15,6 +16,7 @@ import search_spaces
 from algorithms.base import Algorithm, RoundBased
 from algorithms.local import descend
 from bench import models
+from bench.api import play
 from bench.config.code_version import files_of
 from bench.config.methods import defaults_of
 from bench.config.resolve import resolve
@@ -45,14 +47,18 @@ HOOKS, OWN_METHOD, OWN_GRID, METHODS, ARCHITECTURE = (
 NOTEBOOKS = DOCS / "notebooks.md"
 OWN_MODEL = DOCS / "own-model.md"
 (VIT,) = (block.text for block in manual.blocks("python") if block.page == OWN_MODEL)
-_NOT_HERE = (NOTEBOOKS, OWN_MODEL, DOCS / "data.md")
-EXAMPLE, LEAVES = (block.text for block in manual.blocks("python") if block.page not in _NOT_HERE)
+OWN_DATA = DOCS / "own-data.md"
+POLLEN, HOSPITAL, LEAVES = (block.text for block in manual.blocks("python") if block.page == OWN_DATA)
+_NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, DOCS / "data.md")
+(EXAMPLE,) = (block.text for block in manual.blocks("python") if block.page not in _NOT_HERE)
 
 
 @pytest.fixture
 def example(tmp_path, monkeypatch):
-    """The method of the README and the model of the manual, in a lab's folder."""
-    method_files.use(tmp_path, monkeypatch, {"algorithms/fedams.py": EXAMPLE, "models/vit.py": VIT})
+    """The method of the README, and the model, dataset and partition of the manual, in a lab's folder."""
+    files = {"algorithms/fedams.py": EXAMPLE, "models/vit.py": VIT}
+    data = {"datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL}
+    method_files.use(tmp_path, monkeypatch, files | data)
     monkeypatch.setattr(algorithms, "describe", lambda name: EXAMPLE.splitlines()[0].strip('"'))
     return algorithms.load("fedams")
 
@@ -151,7 +157,13 @@ def test_every_link_leads_somewhere():
 def test_every_path_of_the_repository_that_is_named_exists():
     folders = ("algorithms/", "bench/", "datasets/", "docs/", "reports/", "search_spaces/", "tests/")
     named = [code for page in PAGES for code in manual.inline_code(page) if code.startswith(folders)]
-    mine = ("algorithms/fedams.py", "algorithms/<name>.py", "search_spaces/<name>.yaml", "reports/examples")
+    mine = (
+        "algorithms/fedams.py",
+        "datasets/pollen.py",
+        "algorithms/<name>.py",
+        "search_spaces/<name>.yaml",
+        "reports/examples",
+    )
     assert len(named) > 20 and [path for path in named if path not in mine and not (ROOT / path).exists()] == []
 
 
@@ -371,6 +383,18 @@ def test_the_dataset_of_the_manual_is_found_also_beside_another_one(tmp_path, mo
     found = datasets.load("leaves", tmp_path, cache_dir=tmp_path / "cache")
     assert found.classes == ("elm", "oak") and found.train.images.shape == (40, 3, 32, 32)
     assert resolve({"algorithm": "fedavg", "dataset": "leaves", "partition": "iid"}).model == "simple-cnn"
+
+
+def test_the_dataset_and_the_partition_of_the_manual_train_a_run(tmp_path, monkeypatch, example):
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "pollen").mkdir()
+    np.save(tmp_path / "pollen" / "images.npy", random_images(40, 3, 32).transpose(0, 2, 3, 1))
+    np.save(tmp_path / "pollen" / "labels.npy", np.arange(40) % 3)
+    given = {"algorithm": "fedavg", "dataset": "pollen", "partition": "hospital-0.7", "clients": 3, "rounds": 1}
+    played = play(given, data_dir=tmp_path)
+    assert played.config.dataset.startswith("lab:pollen@") and played.config.model == "simple-cnn"
+    assert [len(client) for client in played.run.task.federation.clients] == [22, 5, 5]
+    assert "partition hospital" in played.record["code"]
 
 
 # A model of one's own

@@ -90,7 +90,11 @@ KeepStaleOption = Annotated[
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")]
 SpaceOption = Annotated[
-    str, typer.Option(help="Where to search: NAME,... (see `list spaces`) or YAML files; own: the method's own space.")
+    str,
+    typer.Option(
+        help="Where to search: NAME,... (see `list spaces`) or YAML files; own: the method's own space, in the place of which "
+        "METHOD=FILE puts another one."
+    ),
 ]
 ShareOption = Annotated[float, typer.Option(help="Validation data: of each class of each client, set aside.")]
 

@@ -56,6 +56,7 @@ def run_experiment(
         selection = fit_to_images(selection, spec, images)
         _prepare_data_of_users(selection.selected, spec, options, store, dry_run)
         if spec.tuning and (searches := _searches(selection, spec)):
+            _warn_unsearched(selection, searches, spec)
             _check_models(without_searches(selection, spec, searches))
             if dry_run:
                 _print_searches(searches)
@@ -158,6 +159,17 @@ def _print_searches(searches: dict[str, Search]) -> None:
 
     for search in {search.name: search for search in searches.values()}.values():  # table cells may share one
         say(select.title_of(search))
+
+
+def _warn_unsearched(selection: Selection, searches: dict[str, Search], spec: ExperimentSpec) -> None:
+    """Says of which methods no option is searched, before the search has cost anything."""
+    from bench.tuning.build import unsearched
+
+    if spec.tuning:
+        cells = [cell for cell in selection.selected if not cell.missing]
+        fixed = {*spec.grid.axes, *spec.overrides}
+        for sentence in unsearched(cells, searches, spec.grid.report.model_dump(), spec.tuning, fixed):
+            warn(sentence)
 
 
 def _searches(selection: Selection, spec: ExperimentSpec) -> dict[str, Search]:

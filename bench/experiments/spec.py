@@ -1,10 +1,12 @@
 """What an experiment is (a grid with its changes, and how hyper-parameters are chosen), and how its runs are executed."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import algorithms
 from bench.config.schema import DEFAULT_VALIDATION_SHARE
 from bench.errors import ConfigError, unknown
 from bench.experiments import cells as grid_cells
@@ -18,6 +20,7 @@ SCHEDULERS = ("none", "asha")
 ALL = "own,training"  # the spaces of methods that are compared: every method has one, also without options of its own
 OWN = "own"  # the name that means the space of the method itself
 SETS = "sets"  # the name that means the tuning sets of the grid
+_OF_METHOD = re.compile(r"([\w-]+)=(.+\.ya?ml)")
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class TuningOptions:
     Attributes:
         searcher, scheduler: of SEARCHERS and SCHEDULERS.
         samples: largest number of configurations; None for all of a grid.
-        space: names of spaces or files, with commas; OWN and SETS are such names, too.
+        space: names of spaces or files, with commas; OWN and SETS are such names, too. METHOD=FILE.yaml puts a space in place
+            of the own one of a method.
         metric: one of ACCURACIES after "validation_"; None for the metric by which the method is usually judged.
         validation_share: share of each class of each client that is set aside.
         search_seeds: seeds on which configurations are compared; None for those of the experiment.
@@ -46,7 +50,18 @@ class TuningOptions:
 
     @property
     def spaces(self) -> list[str]:
-        """The names in `space`."""
+        """The names in `space`; where these are only spaces of methods, the usual ones."""
+        names = [part for part in self._parts if not _OF_METHOD.fullmatch(part)]
+        return names or (ALL if self.compares else OWN).split(",")
+
+    @property
+    def spaces_of_methods(self) -> dict[str, str]:
+        """Method -> the file that is searched in place of its own space."""
+        found = (_OF_METHOD.fullmatch(part) for part in self._parts)
+        return {match[1]: match[2] for match in found if match}
+
+    @property
+    def _parts(self) -> list[str]:
         return [part.strip() for part in self.space.split(",")]
 
     @property
@@ -58,7 +73,8 @@ class TuningOptions:
         others = {key: getattr(self, key) for key in ("space", "metric", "validation_share")}
         own = {key: value for key, value in others.items() if value != getattr(usual, key)}
         if "space" in own:  # files by their names, never by their paths
-            own["space"] = ",".join(Path(part).name for part in self.spaces)
+            of_methods = [f"{method}={Path(file).name}" for method, file in self.spaces_of_methods.items()]
+            own["space"] = ",".join([*(Path(part).name for part in self.spaces), *of_methods])
         seeds = {} if self.search_seeds is None else {"search_seeds": ",".join(map(str, sorted(self.search_seeds)))}
         return {"tuned": VALIDATION, "searcher": searcher} | own | seeds
 
@@ -73,6 +89,15 @@ class TuningOptions:
             mistakes.append(f"--validation-share must lie between 0 and 1, but got {self.validation_share:g}.")
         if not all(self.spaces):
             mistakes.append(f"--space needs names of spaces with commas between them, but got {self.space!r}.")
+        mistakes += [
+            unknown("method of --space", method, algorithms.REGISTRY)
+            for method in self.spaces_of_methods
+            if method not in algorithms.REGISTRY
+        ]
+        if self.spaces_of_methods and OWN not in self.spaces:
+            mistakes.append(
+                f"--space METHOD=FILE takes the place of the method's own space, which {self.space} does not search; add {OWN}."
+            )
         if self.samples is not None and self.samples < 1:
             mistakes.append(f"--samples must be at least 1, but got {self.samples}.")
         if self.searcher in SEARCHERS and self.searcher != "grid" and self.samples is None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import search_spaces
 from algorithms.base import Algorithm
+from bench.config.methods import options_of
 from bench.config.resolve import base_of, resolve, with_options
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
@@ -49,6 +50,10 @@ def make_searches(
     """
     tuning.validate()
     by_key: dict[str, list[Cell]] = {}
+    cells = [*cells]
+    there = {method for cell in cells for method in _methods_of(cell)}
+    if absent := [method for method in tuning.spaces_of_methods if cells and method not in there]:
+        raise ConfigError([f"--space names a space of {absent[0]}, but only {', '.join(sorted(there))} are searched."])
     for cell in cells:
         by_key.setdefault(grid_cells.cell_key(layout, cell.to_json()), []).append(cell)
     found, mistakes = {}, []
@@ -98,10 +103,14 @@ def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str], sets: S
             "algorithm=NAME|NAME)."
         )
         raise ConfigError([mistake])
-    own = [method["base"]["name"], name] if cell.is_wrapped else [name]
-    own = [method for method in own if method in search_spaces.names()]
+    own = _own_spaces(cell, tuning)
     if tuning.spaces == [OWN] and not own:
-        raise ConfigError([f"{name} has no search space: write search_spaces/{name}.yaml, or give --space training."])
+        raise ConfigError(
+            [
+                f"{name} has no search space: write search_spaces/{name}.yaml, or give --space {name}=FILE.yaml, or --space "
+                "training."
+            ]
+        )
     parts = {OWN: search_spaces.merged(own), SETS: _points_of(cell, sets)}
     known = ((part, parts[part] if part in parts else search_spaces.load(part)) for part in tuning.spaces)
     space = search_spaces.combined(known)
@@ -110,6 +119,47 @@ def _space_of(cell: Cell, tuning: TuningOptions, fixed: Collection[str], sets: S
     options = [key for key in {**method, **inside} if key not in ("name", "base", *_STAGES)]
     search_spaces.check(space, [*_TRAINING, *options], name)
     return {key: parameter for key, parameter in space.items() if key not in fixed}
+
+
+def _own_spaces(cell: Cell, tuning: TuningOptions) -> list[str]:
+    """The spaces, or files, of the methods whose options a cell searches; none of methods without one."""
+    spaces = {name: name for name in search_spaces.names()} | tuning.spaces_of_methods
+    return [spaces[method] for method in _methods_of(cell) if method in spaces]
+
+
+def _methods_of(cell: Cell) -> list[str]:
+    """The method of a cell, behind the one that it wraps where the table shows it as a wrapper."""
+    method = cell.config.algorithm
+    return [method["base"]["name"], method["name"]] if cell.is_wrapped else [method["name"]]
+
+
+def unsearched(
+    cells: Iterable[Cell],
+    searches: Mapping[str, Search],
+    layout: Mapping[str, Any],
+    tuning: TuningOptions,
+    fixed: Collection[str] = (),
+) -> list[str]:
+    """A sentence for each method that has options and no space of its own, so that none of them is searched.
+
+    Args:
+        cells, layout, fixed: as in `make_searches`.
+        searches: what that returned.
+    """
+    if OWN not in tuning.spaces:
+        return []
+    found, spaces = {}, {*search_spaces.names(), *tuning.spaces_of_methods}
+    for cell in cells:
+        search = searches.get(grid_cells.cell_key(layout, cell.to_json()))
+        for method in _methods_of(cell) if search else ():
+            options = [key for key in options_of(method) if key not in ("base", *_STAGES, *fixed)]
+            if search and options and method not in spaces and not {*options} & search.space.keys():
+                verb = "are" if len(search.space) > 1 else "is"
+                found[method] = (
+                    f"Only {' and '.join(search.space)} of {method} {verb} searched, which has no search space for "
+                    f"{', '.join(options)}: write search_spaces/{method}.yaml, or give --space {method}=FILE.yaml."
+                )
+    return [*found.values()]
 
 
 def _points_of(cell: Cell, sets: Iterable[Tuning]) -> Space:

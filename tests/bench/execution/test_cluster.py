@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from bench.execution.ray_environment import PACKAGES
+from tests.datasets.test_of_labs import POLLEN
+from tests.datasets.test_partitions_of_labs import HOSPITAL
 from tests.support.alone import train_alone
 from tests.support.grid_runs import GRID, LONG, metrics, records, wait_for_records, wait_for_rounds, write_grid
 from tests.support.method_files import RUNNABLE
@@ -82,15 +84,20 @@ def test_workers_train_with_the_code_that_is_sent_not_with_a_checkout_that_lies_
 
 
 def test_workers_get_the_folder_of_a_lab_which_is_not_named_to_them(cluster, tmp_path, monkeypatch):
+    """Its dataset is made by the sent function there: what the driver has decoded lies elsewhere."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
     lab = tmp_path / "mylab"
-    (lab / "algorithms").mkdir(parents=True)
-    (lab / "algorithms" / "fedmine.py").write_text(RUNNABLE)
-    grid = write_grid(tmp_path, axes=GRID["axes"] | {"algorithm": ["fedmine"]}, settings=GRID["settings"] | SHORT)
+    files = {"algorithms/fedmine.py": RUNNABLE, "datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL}
+    for name, content in files.items():
+        (lab / name).parent.mkdir(parents=True)
+        (lab / name).write_text(content)
+    own = {"algorithm": ["fedmine"], "dataset": ["pollen"], "partition": ["hospital"]}
+    grid = write_grid(tmp_path, axes=GRID["axes"] | own, settings=GRID["settings"] | SHORT)
     where = ("--results-dir", tmp_path / "results", "--address", cluster.address, "--storage", tmp_path / "shared")
     driver = Driver("--grid", grid, *where, "--plugins", lab)
     output = driver.ended()
-    assert driver.returncode == 0 and f"Uses {lab}: 1 algorithm." in output, output
+    assert driver.returncode == 0 and f"Uses {lab}: 1 algorithm, 1 dataset, 1 partition." in output, output
     assert {(one["status"], one["reason"]) for one in records(tmp_path / "results").values()} == {("done", "")}
 
 

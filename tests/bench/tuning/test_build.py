@@ -9,9 +9,12 @@ import search_spaces
 from bench.config.methods import options_of
 from bench.config.resolve import resolve, with_options
 from bench.errors import ConfigError
-from bench.tuning.build import on_validation
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import single
+from bench.experiments.spec import TuningOptions
+from bench.tuning.build import make_searches, on_validation, unsearched
 from bench.tuning.search import stops
-from tests.support import searched
+from tests.support import method_files, searched
 from tests.support.searching import SETTING, SMALL, STAGES, make
 from tests.support.toy import toy
 
@@ -32,6 +35,53 @@ def test_a_method_without_a_space_is_searched_by_the_settings_of_training(monkey
     assert make("fedprox", space="own,training").space == search_spaces.load("training")
     with pytest.raises(ConfigError, match="^fedprox has no search space: write search_spaces/fedprox.yaml, or give"):
         make("fedprox", space="own")
+
+
+def test_a_file_is_the_space_of_one_method_in_place_of_its_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("mu: {grid: [0.5]}")
+    assert [*make("fedprox", space=f"fedprox={path}").space] == ["mu"]
+    assert make("fedprox", space=f"fedprox={path}").space["mu"].grid == [0.5]
+    both = make("fedprox", space=f"training,own,fedprox={path}").space
+    assert both["mu"].grid == [0.5] and "lr" in both
+    assert TuningOptions(space=f"fedprox={path}").words["space"] == "own,fedprox=mine.yaml"
+    assert TuningOptions("random", samples=2, space=f"fedprox={path}", compares=True).spaces == ["own", "training"]
+
+
+@pytest.mark.parametrize(
+    ("space", "sentence"),
+    [
+        ("fedprx=mine.yaml", "Unknown method of --space 'fedprx'. Did you mean 'fedprox'"),
+        ("moon=mine.yaml", "--space names a space of moon, but only fedprox are searched"),
+        (
+            "training,fedprox=mine.yaml",
+            "takes the place of the method's own space, which training,fedprox=mine.yaml does not",
+        ),
+        ("fedprox=absent.yaml", "There is no file absent.yaml"),
+    ],
+)
+def test_a_space_of_a_method_that_nothing_would_read_is_refused(space, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        make("fedprox", space=space)
+
+
+def test_a_method_whose_options_no_space_has_is_named_before_the_search(tmp_path, monkeypatch):
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": method_files.RUNNABLE})
+
+    def sentences(algorithm, fixed=(), **how):
+        grid = single(SETTING | {"algorithm": algorithm}, [0])
+        cells, layout, tuning = expand(grid, "paper", overrides=SMALL), grid.report.model_dump(), TuningOptions(**how)
+        return unsearched(cells, make_searches(cells, layout, tuning), layout, tuning, fixed)
+
+    said = (
+        "Only lr and weight_decay of fedmine are searched, which has no search space for strength: write "
+        "search_spaces/fedmine.yaml, or give --space fedmine=FILE.yaml."
+    )
+    assert sentences("fedmine", space="own,training") == [said]
+    assert sentences("fedmine", space="training") == sentences("fedprox", space="own,training") == []
+    assert sentences("fedmine", fixed=["strength"], space="own,training") == []
+    (tmp_path / "mine.yaml").write_text("strength: {grid: [1, 2]}")
+    assert sentences("fedmine", space=f"own,training,fedmine={tmp_path / 'mine.yaml'}") == []
 
 
 @pytest.mark.parametrize("name", search_spaces.names())
