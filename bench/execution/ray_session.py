@@ -176,7 +176,7 @@ def _start_local(threads: int, folder: Path) -> None:
             return
         except Exception as error:  # Ray has no error of its own for it
             ray.shutdown()
-            if attempt == _STARTS - 1 or isinstance(error, OSError):
+            if attempt == _STARTS - 1 or (isinstance(error, OSError) and "timed out" not in str(error)):
                 raise ValueError(
                     f"Ray did not start ({_first_line(error)}); the machine may be too busy. Nothing is lost: try the same "
                     "command again."

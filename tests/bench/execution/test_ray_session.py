@@ -29,8 +29,9 @@ def test_the_handler_of_sigterm_is_restored_afterwards(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before != during[0]
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, TimeoutError])  # the second is an OSError
 @pytest.mark.parametrize("failures", [1, 2])
-def test_ray_that_does_not_start_is_started_once_more_and_then_with_all_of_its_processes(failures, monkeypatch):
+def test_ray_that_does_not_start_is_started_once_more_and_then_with_all_of_its_processes(failures, kind, monkeypatch):
     tried, shut_down, is_whole = [], [], []
     own = {name: getattr(node.Node, name) for name in ray_session._UNUSED}
 
@@ -38,7 +39,7 @@ def test_ray_that_does_not_start_is_started_once_more_and_then_with_all_of_its_p
         tried.append(options["address"])
         is_whole.append([getattr(node.Node, name) is method for name, method in own.items()])
         if len(tried) <= failures:
-            raise RuntimeError("The current node timed out during startup.\nMore of it.")
+            raise kind("The current node timed out during startup.\nMore of it.")
 
     monkeypatch.setattr(ray_session.ray_environment, "prepare_local", lambda threads: None)
     monkeypatch.setattr(ray, "init", init)
