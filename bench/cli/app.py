@@ -11,7 +11,16 @@ from typer.core import TyperGroup
 
 from bench.cli import options as given
 from bench.cli.check import check
-from bench.cli.console import console, explained, name_damaged, no_results, say, use_plugins, warn_if_changed
+from bench.cli.console import (
+    console,
+    explained,
+    name_damaged,
+    no_results,
+    say,
+    stopped_by_sigterm,
+    use_plugins,
+    warn_if_changed,
+)
 from bench.cli.data import app as data_commands
 from bench.cli.exchange import compare, export, import_
 from bench.cli.listing import KINDS, listing_table
@@ -28,6 +37,10 @@ if TYPE_CHECKING:
 
 class _Program(TyperGroup):
     """The commands; what is about all of them may also stand behind one."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        with stopped_by_sigterm():
+            return super().main(*arguments, **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, given.plugins_first(args))

@@ -4,6 +4,7 @@ import errno
 import io
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -622,3 +623,15 @@ def test_models_are_listed_with_their_other_names():
     listed = dict(listing("models"))
     assert listed["fedmr-mnist-cnn"].startswith("FedMR's CNN for MNIST")
     assert listed["lenet-cifar"] == "Another name of simple-cnn."
+
+
+@pytest.mark.parametrize("command", [["report"], ["list"], ["status"]])
+def test_sigterm_ends_every_command_as_ctrl_c_does(bench, monkeypatch, command):
+    def hear(*arguments, **options):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("bench.cli.app.listing_table", hear)
+    monkeypatch.setattr(Store, "__init__", hear)
+    before = signal.getsignal(signal.SIGTERM)
+    assert bench(*command) == (130, "Stopped.\n")
+    assert signal.getsignal(signal.SIGTERM) == before
