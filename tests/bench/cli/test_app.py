@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import algorithms
@@ -655,3 +656,16 @@ def test_describe_counts_what_is_in_the_data_directory(bench, tmp_path):
     write_femnist(tmp_path)
     code, text = bench("describe", *setting, "--data-dir", str(tmp_path), "--set", "clients=179")
     assert code == 2 and "clients" in text and "179" in text, "there are not so many writers"
+
+
+def test_prepare_ends_where_check_has_nothing_to_say(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "prepare", lambda *_: pytest.fail("it is there"))
+    for split in ("train", "test"):
+        for name in "ab":
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / split / name / "0.png")
+    code, text = bench("data", "prepare", f"imagefolder:{tmp_path}", "digits")
+    assert code == 0 and text.splitlines() == [
+        f"imagefolder:{tmp_path}: found. image folders in {tmp_path}; there is nothing to prepare.",
+        "digits: found. images that come with scikit-learn; there is nothing to prepare.",
+    ]
