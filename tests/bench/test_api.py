@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -224,12 +225,23 @@ def test_published_numbers_stand_beside_measured_ones():
     assert (fedavg["published_mean"], fedavg["published_std"]) == (53.6, 0.8)
     assert fedavg["difference"] == pytest.approx(fedavg["mean"] - 53.6)
     assert api.table("paper_table1@small", EXAMPLES / "paper_table1").equals(cells)
+    assert api.table("paper_table1", EXAMPLES / "paper_table1").equals(cells), "it is the only one of that name"
 
 
 def test_axes_that_are_numbers_are_numbers():
     cells = api.table("ccvr_figure4", EXAMPLES / "ccvr", "small")
     assert cells["fraction"].dtype == float and cells["clients"].dtype == int
     assert sorted(cells["fraction"].unique())[0] == 0
+
+
+def test_of_several_stored_grids_of_a_name_one_has_to_be_named(results, tmp_path):
+    shutil.copytree(results, tmp_path / "results")
+    grids = tmp_path / "results" / "grids"
+    shutil.copy(grids / "six@paper.json", grids / "six@small.json")
+    assert api.table("six", tmp_path / "results").equals(api.table("six", results)), "paper is the usual one"
+    (grids / "six@paper.json").rename(grids / "six@smoke.json")
+    with pytest.raises(ConfigError, match="holds six@small, six@smoke; name one of them"):
+        api.table("six", tmp_path / "results")
 
 
 def test_a_grid_that_is_not_there(results):
