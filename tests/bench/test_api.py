@@ -225,7 +225,6 @@ def test_published_numbers_stand_beside_measured_ones():
     assert (fedavg["published_mean"], fedavg["published_std"]) == (53.6, 0.8)
     assert fedavg["difference"] == pytest.approx(fedavg["mean"] - 53.6)
     assert api.table("paper_table1@small", EXAMPLES / "paper_table1").equals(cells)
-    assert api.table("paper_table1", EXAMPLES / "paper_table1").equals(cells), "it is the only one of that name"
 
 
 def test_axes_that_are_numbers_are_numbers():
@@ -236,12 +235,14 @@ def test_axes_that_are_numbers_are_numbers():
 
 def test_of_several_stored_grids_of_a_name_one_has_to_be_named(results, tmp_path):
     shutil.copytree(results, tmp_path / "results")
-    grids = tmp_path / "results" / "grids"
-    shutil.copy(grids / "six@paper.json", grids / "six@small.json")
-    assert api.table("six", tmp_path / "results").equals(api.table("six", results)), "paper is the usual one"
-    (grids / "six@paper.json").rename(grids / "six@smoke.json")
+    store = Store(tmp_path / "results")
+    store.write_grid("six@small", store.grid("six@paper") | {"budget": "small"})
+    assert api.table("six", store.folder).equals(api.table("six", results)), "paper is the usual one"
+    (store.folder / "grids" / "six@paper.json").unlink()
+    assert len(api.table("six", store.folder)), "the only one that is left"
+    store.write_grid("six@smoke", store.grid("six@small") | {"budget": "smoke"})
     with pytest.raises(ConfigError, match="holds six@small, six@smoke; name one of them"):
-        api.table("six", tmp_path / "results")
+        api.table("six", store.folder)
 
 
 def test_a_grid_that_is_not_there(results):
