@@ -34,11 +34,15 @@ def prepare(
     names: Annotated[list[str], typer.Argument(help="Datasets to download or make.")],
     data_dir: given.DataOption = None,
 ) -> None:
-    """Download datasets with torchvision's own loaders; femnist is made from files that you have."""
+    """Download datasets with torchvision's own loaders; femnist is made from files that you have. What is there stays."""
     import datasets
 
     with explained():
         for name in names:
+            finding = datasets.check(name, data_dir)
+            if finding.status == "found":
+                say(f"{name}: found. {finding.detail}; there is nothing to prepare.")
+                continue
             datasets.prepare(name, data_dir)
             finding = datasets.check(name, data_dir)
             say(f"{name}: {finding.status}. {finding.detail}")

@@ -156,7 +156,7 @@ class Lines:
         task, now = self._bar.tasks[0], self._clock()
         share = task.completed / task.total if task.total else 0.0
         waited, tenths = now - self._last, int(10 * share + 1e-9)
-        if waited < _OFTEN or (waited < _SELDOM and tenths <= self._tenths) or share >= 1:
+        if waited < _OFTEN or (waited < _SELDOM and tenths <= self._tenths) or share > 1 - 1e-9:
             return
         self._last, self._tenths = now, tenths
         own = task.completed - self._left_out

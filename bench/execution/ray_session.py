@@ -69,6 +69,7 @@ def session(
             elif folder is not None:
                 _start_local(resources.threads, folder)
                 at_end.enter_context(LocalWatch(store.remove_mark))
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has set one that ends the process at once
             fleet = Fleet(address, on_message, machines.wait_seconds)
             fleet.wait_for(resources, storage)
             if address:
@@ -78,6 +79,10 @@ def session(
             _current.append(own)
             at_end.callback(_current.remove, own)
             yield own
+        except SystemExit as error:
+            if error.code == signal.SIGTERM:  # the handler that Ray has while it starts
+                raise KeyboardInterrupt from error
+            raise
         except (tune.TuneError, OSError) as error:  # Ray wraps most errors of a callback
             if trouble := storage_trouble(error, store.folder):
                 raise StoreError(trouble) from error

@@ -3,6 +3,7 @@
 The checks follow from the types (see `bench.results.shapes.shape_of`). `Annotated` adds what a type cannot say.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 from bench.results.ids import is_name, is_run_id
@@ -374,3 +375,12 @@ class StoredProbe(TypedDict):
     version: int
     images: NotRequired[str]
     result: dict[str, Any]
+
+
+def methods_in(algorithm: Any) -> list[str]:
+    """Names of a method and of those inside it, from the outermost."""
+    names = []
+    while isinstance(algorithm, Mapping):
+        names.append(algorithm["name"])
+        algorithm = algorithm.get("base")
+    return names

@@ -55,7 +55,8 @@ def test_a_missing_file_is_named_with_its_counterpart(tmp_path, read, missing, o
     write_femnist(tmp_path)
     (tmp_path / "femnist" / missing).unlink()
     with pytest.raises(
-        DataError, match=rf"{missing} is missing beside .*{other}; run 'python -m bench data prepare femnist'"
+        DataError,
+        match=rf"{missing} is missing beside .*{other}; run 'python -m bench data prepare femnist --data-dir DIR'",
     ):
         read()
 

@@ -4,12 +4,14 @@ import errno
 import io
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import algorithms
@@ -43,13 +45,17 @@ def bench(tmp_path):
     return call
 
 
-def imported_by(*arguments: str) -> set[str]:
+def modules_of(*arguments: str) -> set[str]:
     code = (
         "import sys\nfrom bench.cli.app import app\n"
         f"try: app({list(arguments)!r})\nexcept SystemExit: pass\nprint('MODULES', *sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    return {name.partition(".")[0] for name in output.partition("MODULES")[2].split()}
+    return {*output.partition("MODULES")[2].split()}
+
+
+def imported_by(*arguments: str) -> set[str]:
+    return {name.partition(".")[0] for name in modules_of(*arguments)}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list"], ["list", "algorithms"]])
@@ -629,3 +635,44 @@ def test_models_are_listed_with_their_other_names():
     listed = dict(listing("models"))
     assert listed["fedmr-mnist-cnn"].startswith("FedMR's CNN for MNIST")
     assert listed["lenet-cifar"] == "Another name of simple-cnn."
+
+
+@pytest.mark.parametrize("command", [["report"], ["list"], ["status"]])
+def test_sigterm_ends_every_command_as_ctrl_c_does(bench, monkeypatch, command):
+    def hear(*arguments, **options):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("bench.cli.app.listing_table", hear)
+    monkeypatch.setattr(Store, "__init__", hear)
+    before = signal.getsignal(signal.SIGTERM)
+    assert bench(*command) == (130, "Stopped.\n")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_describe_imports_neither_a_compiler_nor_sklearn_nor_ray(tmp_path):
+    """Each takes seconds to import; what a method sends and keeps is known from shapes."""
+    modules = modules_of("describe", "--grid", "quickstart", "--results-dir", str(tmp_path))
+    assert "torch" in modules and not modules & {"torch._dynamo", "sklearn", "ray", "pandas"}
+
+
+def test_describe_counts_what_is_in_the_data_directory(bench, tmp_path):
+    setting = ["--algorithm", "fedavg", "--dataset", "femnist", "--partition", "natural"]
+    assert "There is no option" not in bench("describe", *setting, "--data-dir", str(tmp_path))[1]
+    code, text = bench("describe", *setting, "--data-dir", str(tmp_path / "nowhere"))
+    assert code == 2 and "name another with --data-dir" in text
+    write_femnist(tmp_path)
+    code, text = bench("describe", *setting, "--data-dir", str(tmp_path), "--set", "clients=179")
+    assert code == 2 and "clients" in text and "179" in text, "there are not so many writers"
+
+
+def test_prepare_ends_where_check_has_nothing_to_say(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "prepare", lambda *_: pytest.fail("it is there"))
+    for split in ("train", "test"):
+        for name in "ab":
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / split / name / "0.png")
+    code, text = bench("data", "prepare", f"imagefolder:{tmp_path}", "digits")
+    assert code == 0 and text.splitlines() == [
+        f"imagefolder:{tmp_path}: found. image folders in {tmp_path}; there is nothing to prepare.",
+        "digits: found. images that come with scikit-learn; there is nothing to prepare.",
+    ]

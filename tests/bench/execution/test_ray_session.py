@@ -1,6 +1,7 @@
 """Sessions of Ray, without starting any."""
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,17 @@ def test_the_handler_of_sigterm_is_restored_afterwards(tmp_path, monkeypatch):
             pass
     assert during == [signal.default_int_handler]
     assert signal.getsignal(signal.SIGTERM) == before != during[0]
+
+
+def test_sigterm_stops_as_ctrl_c_does_though_ray_has_a_handler_of_its_own(tmp_path, monkeypatch):
+    def start_and_hear(*arguments, **options):
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray_session, "_start_local", start_and_hear)
+    with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
+        with ray_session.session(store, Machines(Resources()), None, print):
+            pass
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, TimeoutError])  # the second is an OSError
