@@ -157,6 +157,11 @@ class Registry(Mapping[str, Entry]):
             return found
         raise ValueError(unknown(self.kind, name, [*self, *self.aliases]))
 
+    def at_start_of(self, text: object) -> Entry | None:
+        """The thing of a name with numbers behind it, "hospital-0.7"; None if there is none."""
+        found = [name for name in self if isinstance(text, str) and (text == name or text.startswith(f"{name}-"))]
+        return self[max(found, key=len)] if found else None
+
     @property
     def aliases(self) -> dict[str, str]:
         """Second names, and the name of each."""
@@ -231,7 +236,7 @@ def _entries(kind: str, labs: tuple[Path, ...]) -> dict[str, Entry]:
                 mistakes.append(f"{alias!r}, an alias in {entry.place}, is a name in {other.place}; rename one.")
     if mistakes:
         raise ConfigError(mistakes)
-    if spec.decorator:
+    if spec.decorator and (labs or spec.package in sys.modules):  # importing a package may take long
         # Modules in these folders are parts of the package, beside its own.
         importlib.import_module(spec.package).__path__ = [str(folder) for folder, _ in folders]
         importlib.invalidate_caches()

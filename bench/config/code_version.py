@@ -14,13 +14,14 @@ from typing import Any
 import algorithms
 from bench import imports, models, provenance
 from bench.imports import Definitions
-from datasets.partitions import of_labs
+from bench.registry import Registry
 
 ENGINE = "engine"
 ENGINE_VERSION = (
     1  # raised when a change of the engine moves numbers, so that runs of methods of labs are repeated, too
 )
 _ENGINE = ("bench.simulation.run",)
+_PARTITIONS = Registry("partition")  # of labs
 
 
 def code_version(config: Any) -> dict[str, str]:
@@ -69,7 +70,7 @@ def versions_of(config: Any) -> dict[str, int]:
     algorithm, model, versions, partition = read(config)
     methods = {f"algorithm {name}": versions.get(path, 1) for path, name in algorithms.methods_in(algorithm)}
     others = {f"model {key.removeprefix('model.')}": of for key, of in versions.items() if key.startswith("model.")}
-    of_lab = of_labs.entry_of(partition)
+    of_lab = _PARTITIONS.at_start_of(partition)
     dealt = {f"partition {of_lab.name}": versions.get("partition", 1)} if of_lab else {}
     return {ENGINE: ENGINE_VERSION} | methods | others | {f"model {model}": versions.get("model", 1)} | dealt
 
@@ -82,5 +83,5 @@ def _modules(part: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if kind == "model":
         return models.modules_of(name), _ENGINE
     if kind == "partition":
-        return of_labs.modules_of(name), _ENGINE
+        return (_PARTITIONS[name].module, "datasets.partitions.of_labs"), _ENGINE
     return ({"algorithm": algorithms.REGISTRY}[kind][name].module,), _ENGINE

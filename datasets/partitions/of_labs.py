@@ -67,15 +67,10 @@ def entries() -> Mapping[str, Entry]:
     return OF_LABS
 
 
-def modules_of(name: str) -> tuple[str, ...]:
-    """The modules whose code deals a partition; raises KeyError if there is none of that name."""
-    return entries()[name].module, __name__
-
-
 def entry_of(text: object) -> Entry | None:
     """The function of a partition such as "hospital-0.7"; None if it is none of a lab, or the lab's folder is not in use."""
-    found = [name for name in entries() if isinstance(text, str) and (text == name or text.startswith(f"{name}-"))]
-    return OF_LABS[max(found, key=len)] if found else None
+    entries()  # for mistakes
+    return OF_LABS.at_start_of(text)
 
 
 def parse(text: str) -> LabPartition | None:
