@@ -28,7 +28,12 @@ _Thing = TypeVar("_Thing", bound=Callable[..., Any])
 _DECORATED = re.compile(
     r"^((?:@.*\n(?:[ \t)\]}].*\n)*)+)(?:class|def) (\w+)", re.MULTILINE
 )  # 40 times as fast as parsing
-_FOR_PEOPLE = {"title": str, "symbols": dict, "aliases": tuple}  # arguments of a decorator that are no options
+_FOR_PEOPLE = {
+    "title": str,
+    "symbols": dict,
+    "aliases": tuple,
+    "style": dict,
+}  # arguments of a decorator that are no options
 
 
 class Kind(NamedTuple):
@@ -152,8 +157,8 @@ class Registry(Mapping[str, Entry]):
             return found
         raise ValueError(unknown(self.kind, name, [*self, *self.aliases]))
 
-    def named_in(self, text: object) -> Entry | None:
-        """The thing with whose name a text such as "hospital-0.7" begins, that of the longest name; None if there is none."""
+    def at_start_of(self, text: object) -> Entry | None:
+        """The thing of a name with numbers behind it, "hospital-0.7"; None if there is none."""
         found = [name for name in self if isinstance(text, str) and (text == name or text.startswith(f"{name}-"))]
         return self[max(found, key=len)] if found else None
 
@@ -175,8 +180,8 @@ def registered(name: str, **given: Any) -> Callable[[_Thing], _Thing]:
     Args:
         name: on the command line and in grids. A class may have several.
         given: `title`, what tables and figures call it; `symbols`, option -> the symbol that tables print for it, as LaTeX sets
-            it in formulas ({"num_clusters": "K"}); `aliases`, a tuple of second names; all others are options, the defaults
-            of this name.
+            it in formulas ({"num_clusters": "K"}); `aliases`, a tuple of second names; `style`, how figures draw a method
+            ({"colour": "#bd1f01", "marker": "D", "size": 5}); all others are options, the defaults of this name.
     """
     return lambda thing: thing
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
+import algorithms
 from bench.config.compatibility import subset
 from bench.config.methods import defaults_of, is_method
 from bench.config.schema import SETTINGS, RunConfig
@@ -17,7 +18,7 @@ from bench.errors import ConfigError, require_known
 from bench.experiments.figure_names import VALUES, figure_name
 from bench.experiments.figure_schema import BySetting, ClientGains, Figure, Measured, Part, Round, one_of
 from bench.experiments.labels import contender
-from bench.experiments.names_schema import OwnNames, Printed, check_axes, check_names
+from bench.experiments.names_schema import OwnNames, Printed, Style, check_axes, check_names
 from bench.models import canonical
 from bench.participation import cohort_size
 from bench.results.ids import versioned
@@ -276,6 +277,7 @@ class Layout(Part):
         gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
         notes: sentences of the grid's author beneath the table.
         names: what tables and figures call values of rows and columns, instead of their usual names.
+        styles: method -> how figures draw it, in place of the style that it has in all grids.
         printed: how the published table is arranged; not inherited from the grid that is extended, which repeats another one.
     """
 
@@ -295,6 +297,7 @@ class Layout(Part):
     gains_over: dict[str, Any] = {}
     notes: list[str] = []
     names: OwnNames = {}
+    styles: dict[str, Style] | None = None
     printed: Printed | None = None
 
     @model_validator(mode="before")
@@ -303,6 +306,12 @@ class Layout(Part):
         """The first of several metrics is the one where only one is shown."""
         metrics = given.get("metrics") if isinstance(given, dict) else None
         return {"metric": metrics[0]} | given if isinstance(metrics, list) and metrics else given
+
+    @field_validator("styles")
+    @classmethod
+    def _are_of_methods(cls, styles: dict[str, Style] | None) -> dict[str, Style] | None:
+        require_known("method in styles", styles or (), algorithms.REGISTRY)
+        return styles
 
     @field_validator("also")
     @classmethod

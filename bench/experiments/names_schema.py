@@ -4,12 +4,13 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field, field_validator
 
 from bench.config.schema import SETTINGS
 from bench.errors import require_known
-from bench.experiments.figure_schema import Part
+from bench.experiments.figure_schema import Part, one_of
 from bench.experiments.labels import ABSENT, HEADINGS, contender
+from bench.results.records import LARGEST_MARKER, MARKERS
 
 
 def _with_texts_as_keys(given: Any) -> Any:
@@ -23,6 +24,25 @@ def _with_texts_as_keys(given: Any) -> Any:
 
 OwnNames = Annotated[dict[str, dict[str, str]], BeforeValidator(_with_texts_as_keys)]
 """Axis -> id -> name. Of `axes`: axis -> its heading."""
+
+
+class Style(Part):
+    """How figures draw a method; what is left out is as usual.
+
+    Attributes:
+        colour: as #rrggbb.
+        marker: of matplotlib, one of MARKERS.
+        size: of the marker, in points.
+    """
+
+    colour: Annotated[str, Field(pattern="^#[0-9a-fA-F]{6}$")] | None = None
+    marker: Annotated[str, one_of("marker", MARKERS)] | None = None
+    size: Annotated[float, Field(gt=0, le=LARGEST_MARKER)] | None = None
+
+    @field_validator("colour")
+    @classmethod
+    def _in_small_letters(cls, colour: str | None) -> str | None:
+        return colour and colour.lower()
 
 
 class Printed(Part):

@@ -21,7 +21,7 @@ from bench.experiments.grid_schema import GridSpec, as_list
 from bench.experiments.images import Images
 from bench.experiments.selection import Selection
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
-from bench.experiments.stored_grid import merge_cells, merge_titles, titles_of_labs
+from bench.experiments.stored_grid import merge_cells, merge_titles, styles_of_labs, titles_of_labs
 from bench.measurements.specs import needed_state, probes_of, rounds_of
 from bench.results.artifacts import DamagedState, Folder
 from bench.results.store import Store
@@ -146,6 +146,8 @@ def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> None:
     merged["planned_examples"] = {run: planned[run] for run in runs if run and run in planned}
     if titles := merge_titles(merged.get("titles", {}), titles_of_labs(merged["cells"])):
         merged["titles"] = titles
+    if styles := {**merged.get("styles", {}), **styles_of_labs(merged["cells"])}:
+        merged["styles"] = styles
     if merged != earlier:
         store.write_grid(spec.label, merged)
 

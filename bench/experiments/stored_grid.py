@@ -3,10 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 import algorithms
 from bench import models
 from bench.config.schema import run_id
+from bench.errors import ConfigError, sentences
 from bench.experiments.cells import cell_key, ordered
+from bench.experiments.names_schema import Style
 from bench.results.records import StoredCell, StoredGrid
 from datasets import of_labs, partitions
 from datasets.info import title_of
@@ -39,6 +43,8 @@ def merge_cells(
     merged = ordered(now, [cell for key in in_order for cell in sorted(cells[key], key=lambda cell: cell["seed"])])
     if titles := merge_titles(earlier.get("titles", {}) if earlier else {}, now.get("titles", {})):
         merged["titles"] = titles
+    if styles := (earlier.get("styles", {}) if earlier else {}) | now.get("styles", {}):
+        merged["styles"] = styles
     return merged
 
 
@@ -91,4 +97,26 @@ def titles_of_labs(cells: Sequence[StoredCell]) -> Titles:
         for dataset in (cell["dataset"], cell["substitute"]):
             if dataset and of_labs.entry_of(dataset):
                 found.setdefault("dataset", {})[dataset] = title_of(dataset)
+    return found
+
+
+def styles_of_labs(cells: Sequence[StoredCell]) -> dict[str, dict[str, Any]]:
+    """Method -> how figures draw it, of methods of cells that come from folders of labs whose decorators say so.
+
+    Raises:
+        ConfigError: with everything that is wrong in these.
+    """
+    methods = {name for cell in cells for _, name in algorithms.methods_in(cell["config"]["algorithm"])}
+    entries = [algorithms.REGISTRY[name] for name in sorted(methods) if name in algorithms.REGISTRY]
+    found, mistakes = {}, []
+    for entry in entries:
+        if not (entry.lab and "style" in entry.given):
+            continue
+        try:
+            found[entry.name] = Style.model_validate(entry.given["style"]).model_dump(exclude_none=True)
+        except ValidationError as error:
+            lines = sentences(error, lambda _: list(Style.model_fields))
+            mistakes += [f"{entry.place}: style: {line}" for line in lines]
+    if mistakes:
+        raise ConfigError(mistakes)
     return found

@@ -3,6 +3,7 @@
 The checks follow from the types (see `bench.results.shapes.shape_of`). `Annotated` adds what a type cannot say.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
@@ -69,6 +70,22 @@ def is_figure(value: Any) -> bool:
     return known and not mismatch(value, _FIGURES.get(value["kind"], {}))
 
 
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "d", "<", ">")  # of matplotlib
+LARGEST_MARKER = 20  # points
+
+
+def is_style(value: Any) -> bool:
+    """Whether a value says how figures draw a method, see `bench.experiments.names_schema.Style`."""
+    return (
+        isinstance(value, dict)
+        and value.keys() <= {"colour", "marker", "size"}
+        and bool(re.fullmatch("#[0-9a-f]{6}", str(value.get("colour", "#000000"))))
+        and value.get("marker", "o") in MARKERS
+        and is_number(value.get("size", 1))
+        and 0 < value.get("size", 1) <= LARGEST_MARKER
+    )
+
+
 _MOST = 50  # parts of the code of a run, and repositories
 
 
@@ -96,6 +113,7 @@ Status = Literal["done", "diverged", "failed", "stopped"]
 RunId = Annotated[str, is_run_id]
 Name = Annotated[str, is_name]  # part of the name of a file
 Figure = Annotated[dict[str, Any], is_figure]
+Style = Annotated[dict[str, Any], is_style]
 Config = Annotated[dict[str, Any], is_config]  # canonical, see `bench.config.schema.RunConfig.canonical`
 Code = Annotated[dict[str, str], is_code]  # part -> hash
 Scores = dict[str, float]  # accuracy, see `bench.results.metrics.ACCURACIES` -> its value in [0, 1]
@@ -288,6 +306,7 @@ class StoredLayout(TypedDict):
     gains_over: NotRequired[dict[str, Any]]
     notes: NotRequired[list[str]]
     names: NotRequired[dict[str, dict[str, str]]]
+    styles: NotRequired[dict[str, Style]]
     printed: NotRequired[StoredPrinted]
 
 
@@ -314,7 +333,9 @@ class GridDescription(TypedDict):
         chosen_on: the split on which hyper-parameters were chosen.
         planned_examples: run id -> examples to train on, see `bench.experiments.cost`, of those for which that is known;
             missing from files of earlier versions.
-        titles: "algorithm" or "model" -> id -> what tables call it, of what labs have brought; missing where there is none.
+        titles: "algorithm", "model", "dataset" or "partition" -> id -> what tables call it, of what labs have brought; missing
+            where there is none.
+        styles: method -> how figures draw it, of methods of labs that say so; missing where there is none.
     """
 
     grid: str
@@ -330,6 +351,7 @@ class GridDescription(TypedDict):
     chosen_on: NotRequired[str]
     planned_examples: NotRequired[dict[str, int]]
     titles: NotRequired[dict[str, dict[str, str]]]
+    styles: NotRequired[dict[str, Style]]
 
 
 class StoredGrid(GridDescription):

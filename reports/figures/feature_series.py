@@ -81,7 +81,7 @@ def separability(figure: dict, report: Report, table: Table, grid: dict, records
     lines = tuple(dict.fromkeys(points["line"]))
     y_label = "Gain in test accuracy\n(percentage points)"
     names = {line: table.names.value("algorithm", line).plain for line in lines}
-    return Series("separability", x_label, y_label, lines, points, names=names)
+    return Series("separability", x_label, y_label, lines, points, names=names, styles=table.names.styles)
 
 
 def _gains(score: str, report: Report, table: Table, grid: dict, records: dict) -> Iterator[tuple]:

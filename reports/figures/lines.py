@@ -94,7 +94,7 @@ def _draw_panel(axes, panel: str, series: Series) -> dict:
     if series.kind == "client-gains":
         axes.axhline(0, color="0.3", linewidth=0.8)
     of_panel = series.points[series.points["panel"] == panel]
-    styles = line_styles(series.lines)  # a method has one style in all figures of the grid
+    styles = line_styles(series.lines, series.styles)  # a method has one style in all figures of the grid
     handles = {
         line: draw_line(axes, points, series, styles[line]._asdict())
         for line, points in of_panel.groupby("line", sort=False)

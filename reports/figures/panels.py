@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -46,6 +47,7 @@ class Series:
         caveats: panel -> limits of its lines ("fedrs: 1/3 seeds").
         columns: panels side by side, where those above each other share their y axis; 0 for as many as fit.
         names: id of a line, or the method with which it begins -> what the legend calls it.
+        styles: method -> how it is drawn, as in `reports.tables.names.Names`.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class Series:
     caveats: dict[str, list[str]] = field(default_factory=dict)
     columns: int = 0
     names: dict[str, str] = field(default_factory=dict)
+    styles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def name_of(self, line: str) -> str:
         """What the legend calls a line: "FedConcat (true)" for "fedconcat (true)"."""
@@ -170,7 +173,17 @@ def series_of_table(
     caveats = {panel: _distinct(of_lines) for panel, of_lines in by_panel.items() if any(of_lines.values())}
     seeds = int(report.cells.loc[report.cells["metric"] == table.metric, "done"].max())
     points = points.assign(line=points["line"].replace(dict(zip(table.columns, table.lines, strict=True))))
-    return Series(kind, x_label, y_label, table.lines, points, seeds, caveats, names=names_of_lines(table))
+    return Series(
+        kind,
+        x_label,
+        y_label,
+        table.lines,
+        points,
+        seeds,
+        caveats,
+        names=names_of_lines(table),
+        styles=table.names.styles,
+    )
 
 
 def _distinct(caveats: dict[str, str]) -> list[str]:

@@ -139,7 +139,9 @@ def _distributions(client: int, report: Report, table: Table, grid: dict, record
     points = concat_points(frames)
     lines = tuple(dict.fromkeys(points["line"]))
     y_label, names = f"Label share of client {client} (%)", names_of_lines(table)
-    return Series("distributions", "Class", y_label, lines, points, caveats=caveats, names=names)
+    return Series(
+        "distributions", "Class", y_label, lines, points, caveats=caveats, names=names, styles=table.names.styles
+    )
 
 
 def _label_shares(client: int, cells: dict[str, list], seeds: dict[str, int], records: dict) -> dict[int, dict]:

@@ -2,9 +2,9 @@
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import algorithms
 
@@ -17,11 +17,12 @@ _DASHES = ("-", "--", "-.", (0, (1, 1)))
 
 
 class LineStyle(NamedTuple):
-    """Colour, marker and dashes, as matplotlib's arguments."""
+    """Colour, marker, dashes and size of the marker, as matplotlib's arguments."""
 
     color: str
     marker: str
     linestyle: str | tuple
+    markersize: float | None = None  # points; None for that of all lines
 
 
 # There are more methods than colours: methods that papers compare have different colours, others differ in the marker.
@@ -93,27 +94,29 @@ METHODS = {
 }
 
 
-def line_styles(lines: Sequence[str]) -> dict[str, LineStyle]:
+def line_styles(lines: Sequence[str], own: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, LineStyle]:
     """The styles of a figure's lines. Two lines differ in colour or marker until all combinations are used.
 
     A line whose name begins with a method ("fedconcat (true)", "fedprox mu=0.1", "fedconcat, 50 encoder rounds") has the
-    style in METHODS; several lines of one method share its colour. A registered method that METHODS lacks has one of the
-    styles that METHODS does not use, in a strong colour, which follows from its name. Lines that are not methods (a client, a
+    style in METHODS; several lines of one method share its colour. A method that METHODS lacks has one of the styles that
+    METHODS does not use, in a strong colour, which follows from its name. Lines that are not methods (a client, a
     value of a setting) have, in their order, the remaining styles, first those with colours that no method of the figure has.
 
     Args:
         lines: all lines that the figure may have, drawn or not, in order.
+        own: method -> what its style has instead, as `reports.tables.names.Names.styles`; these methods need not be registered.
     """
+    own = own or {}
     spare = [style for style in _unused(METHODS.values()) if style.color not in (_GREY, _TAN, _SLATE)]
-    known = {name: spare[zlib.crc32(name.encode()) % len(spare)] for name in algorithms.REGISTRY} | METHODS
+    known = {name: spare[zlib.crc32(name.encode()) % len(spare)] for name in (*algorithms.REGISTRY, *own)} | METHODS
+    known |= {name: _changed(known[name], given) for name, given in own.items()}
     found: dict[str, LineStyle] = {}
-    for line in lines:
-        method = method_of(line)
-        if method in known:
-            own = known[method]
-            same = (LineStyle(own.color, *other) for other in zip(_MARKERS, cycle(_DASHES), strict=False))
-            free = [style for style in (own, *same) if not _is_used(style, found.values())]
-            found[line] = next(iter(free), own)
+    for line in sorted(lines, key=lambda line: not own.get(_first_word(line))):  # what a grid says comes first
+        if usual := known.get(_first_word(line)):
+            others = zip(_MARKERS, cycle(_DASHES), strict=False)
+            same = (usual._replace(marker=marker, linestyle=dash) for marker, dash in others)
+            free = [style for style in (usual, *same) if not _is_used(style, found.values())]
+            found[line] = next(iter(free), usual)
     rest = [line for line in lines if line not in found]
     unused = _unused(list(found.values()), prefer=set(COLOURS) - {style.color for style in found.values()})
     found |= zip(rest, islice(cycle(unused), len(rest)), strict=True)
@@ -130,10 +133,15 @@ def colours_of_classes(count: int) -> list[str]:
     return [to_hex(colormaps["turbo"](position / (count - 1))) for position in range(count)]
 
 
-def method_of(line: str) -> str | None:
-    """The registered method with which the name of a line begins, or None."""
-    name = re.split(r"[ ,]", line, maxsplit=1)[0]
-    return name if name in algorithms.REGISTRY else None
+def _first_word(line: str) -> str:
+    """What stands before the first space or comma of a line, where the name of a method may be."""
+    return re.split(r"[ ,]", line, maxsplit=1)[0]
+
+
+def _changed(style: LineStyle, given: Mapping[str, Any]) -> LineStyle:
+    """A style with what a grid or a lab has chosen."""
+    keys = {"colour": "color", "marker": "marker", "size": "markersize"}
+    return style._replace(**{keys[key]: value for key, value in given.items()})
 
 
 def _unused(used: Iterable[LineStyle], prefer: set[str] = frozenset()) -> list[LineStyle]:

@@ -58,15 +58,24 @@ class Names:
     Attributes:
         own: axis -> id -> name; these replace the names that are defined beside the things.
         titles: kind -> id -> name of what labs have brought, whose folders may be elsewhere.
+        styles: method -> how figures draw it (see `bench.experiments.names_schema.Style`), of methods of labs and those of
+            which the grid says so; {} for as usual.
     """
 
     own: Mapping[str, Mapping[str, Name]] = field(default_factory=dict)
     titles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    styles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of_grid(cls, grid: Mapping[str, Any]) -> "Names":
         """Those of an expanded grid, whose report may have names of its own; no two values of an axis have the same."""
-        names = cls(titles=grid.get("titles", {})).with_own(grid["report"].get("names", {}))
+        report = grid["report"]
+        titles, of_labs, own = (
+            part.get(key, {}) for part, key in ((grid, "titles"), (grid, "styles"), (report, "styles"))
+        )
+        methods = {**titles.get("algorithm", {}), **of_labs, **own}
+        styles = {name: {**of_labs.get(name, {}), **own.get(name, {})} for name in methods}
+        names = cls(titles=titles, styles=styles).with_own(report.get("names", {}))
         for key, values in _values(grid).items():
             names = names.telling_apart(key, values)
         return names

@@ -15,8 +15,10 @@ from bench.errors import ConfigError
 from bench.experiments import grid_files
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
-from bench.experiments.grid_loading import load_grid, single
-from bench.experiments.stored_grid import titles_of_labs
+from bench.experiments.grid_loading import load_grid, make_grid, single
+from bench.experiments.grid_schema import Layout
+from bench.experiments.stored_grid import styles_of_labs, titles_of_labs
+from bench.results.records import is_style
 from reports.tables.names import Names
 from tests.support import method_files
 from tests.support.processes import ROOT
@@ -197,3 +199,49 @@ def test_results_of_a_lab_are_reported_with_their_titles_where_its_folder_is_not
     assert names.value("algorithm", "fedmine").plain == "FedMine"
     assert names.value("algorithm", "fedmine strength=2").plain == "FedMine, strength=2"
     assert Names.of_grid(stored).value("algorithm", "fedmine").plain == "fedmine"
+
+
+STYLED = method_files.RUNNABLE.replace('"fedmine"', '"fedmine", style={"colour": "#BD1F01", "marker": "D", "size": 6}')
+
+
+def test_how_a_method_is_drawn_is_stored_and_a_grid_wins_over_the_method(lab, monkeypatch):
+    lab({"algorithms/fedmine.py": STYLED})
+    setting = {"dataset": "digits", "partition": "label-2", "algorithm": "fedmine"}
+    grid = make_grid("mine", {"title": "t", "axes": {key: [value] for key, value in setting.items()}})
+    stored = to_json(grid, "paper", {}, expand(grid, "paper"))
+    assert algorithms.presets("fedmine") == {} and "styles" not in stored["report"]
+    style = {"colour": "#bd1f01", "marker": "D", "size": 6.0}
+    assert styles_of_labs(stored["cells"]) == {"fedmine": style}
+    styled = grid.model_copy(update={"report": Layout(styles={"fedmine": {"size": 3}, "fedavg": {"marker": "*"}})})
+    stored = to_json(styled, "paper", {}, expand(grid, "paper"))
+    titles, styles = titles_of_labs(stored["cells"]), styles_of_labs(stored["cells"])
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    assert styles_of_labs(stored["cells"]) == {}
+    assert Names.of_grid({**stored, "titles": titles}).styles["fedavg"] == {"marker": "*"}
+    found = Names.of_grid({**stored, "titles": titles, "styles": styles}).styles
+    assert found == {"fedmine": style | {"size": 3.0}, "fedavg": {"marker": "*"}}
+
+
+@pytest.mark.parametrize(
+    ("style", "sentence"),
+    [
+        ('{"colour": "red"}', "style: colour"),
+        ('{"marker": "O"}', "style: Unknown marker 'O'. Known: o, s"),
+        ('{"size": 99}', "style: size"),
+        ('{"color": "#bd1f01"}', "'color'. Did you mean 'colour'"),
+    ],
+)
+def test_a_style_that_nobody_can_draw_is_refused(lab, style, sentence):
+    lab({"algorithms/fedmine.py": method_files.RUNNABLE.replace('"fedmine"', f'"fedmine", style={style}')})
+    with pytest.raises(ConfigError, match=r"mylab/algorithms/fedmine.py: style: .*") as caught:
+        styles_of_labs([{"config": {"algorithm": {"name": "fedmine"}}}])
+    assert sentence in str(caught.value)
+    for hostile in ({"colour": "red"}, {"marker": "O"}, {"size": 99}, {"size": "2"}, {"color": "#000000"}, []):
+        assert not is_style(hostile)
+    assert is_style({}) and is_style({"colour": "#bd1f01", "marker": "D", "size": 6})
+
+
+def test_a_style_of_a_method_that_there_is_not_is_refused():
+    content = {"title": "t", "axes": {"dataset": ["digits"], "partition": ["iid"], "algorithm": ["fedavg"]}}
+    with pytest.raises(ConfigError, match="Unknown method in styles 'fedvag'. Did you mean 'fedavg'"):
+        make_grid("mine", content | {"report": {"styles": {"fedvag": {"colour": "#bd1f01"}}}})

@@ -1,5 +1,6 @@
 """A lab's folder with a method, a dataset and a partition: run, edited, and reported without it."""
 
+import json
 import re
 
 import pytest
@@ -12,7 +13,8 @@ from tests.support.method_files import RUNNABLE
 from tests.support.processes import Driver
 
 pytestmark = pytest.mark.slow
-FILES = {"algorithms/fedmine.py": RUNNABLE, "datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL}
+METHOD = RUNNABLE.replace('"fedmine"', '"fedmine", style={"colour": "#bd1f01"}')
+FILES = {"algorithms/fedmine.py": METHOD, "datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL}
 GRID = {
     "axes": {"dataset": ["pollen"], "partition": ["hospital", "hospital-0.7", "iid"], "algorithm": ["fedmine"]},
     "settings": {"clients": 4, "rounds": 1, "local_epochs": 1},
@@ -52,5 +54,8 @@ def test_a_grid_of_a_lab_runs_notices_what_was_edited_and_is_reported_without_th
     (lab / "datasets" / "pollen.py").write_text(POLLEN.replace("50 *", "51 *"))
     assert "0 finished, 3 to run" in bench(*run, "--dry-run")
 
-    printed = bench("report")
+    (stored,) = (json.loads(path.read_text()) for path in results.glob("grids/*.json"))
+    assert stored["styles"] == {"fedmine": {"colour": "#bd1f01"}}
+    printed = bench("report", "--figure", "rounds", "--format", "md,html")
+    assert all(("#bd1f01" in path.read_text()) for path in results.glob("reports/*.html"))
     assert "FedMine" in printed and "| Pollen | Hospitals(0.7, 2) |" in printed and "lab:" not in printed

@@ -3,6 +3,7 @@
 import itertools
 
 import algorithms
+from bench import plugins
 from bench.experiments import grid_files
 from bench.experiments.grid_loading import load_grid
 from reports.figures import style
@@ -64,6 +65,23 @@ def test_a_new_method_has_one_look_in_all_figures_that_no_other_method_has(tmp_p
     alone, beside = style.line_styles(["fedams"]), style.line_styles(["client 1", "fedavg", "fedams"])
     assert alone["fedams"] == beside["fedams"]
     assert pairs(alone)[0] not in pairs(METHODS)
+
+
+def test_a_method_of_a_lab_looks_the_same_where_its_folder_is_not(tmp_path, monkeypatch):
+    method_files.register(tmp_path, monkeypatch, {"fedams": '@registered("fedams")\nclass FedAMS:\n    pass\n'})
+    there = style.line_styles(["fedavg", "fedams", "fedams mu=1"], {"fedams": {}})
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    assert style.line_styles(["fedavg", "fedams", "fedams mu=1"], {"fedams": {}}) == there
+    assert style.line_styles(["fedavg", "fedams"])["fedams"] != there["fedams"]
+
+
+def test_a_grid_says_how_a_method_is_drawn():
+    own = {"fedprox": {"colour": METHODS["fedavg"].color, "marker": METHODS["fedavg"].marker, "size": 7.0}}
+    found = style.line_styles(["fedavg", "fedprox mu=1", "fedprox mu=2"], own)
+    usual = METHODS["fedprox"]
+    assert found["fedprox mu=1"] == (METHODS["fedavg"].color, METHODS["fedavg"].marker, usual.linestyle, 7.0)
+    assert found["fedprox mu=2"].color == METHODS["fedavg"].color and found["fedprox mu=2"].markersize == 7.0
+    assert found["fedavg"].marker != METHODS["fedavg"].marker, "the grid comes first"
 
 
 def test_classes_have_colours_of_their_own():
