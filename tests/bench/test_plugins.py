@@ -226,7 +226,7 @@ def test_how_a_method_is_drawn_is_stored_and_a_grid_wins_over_the_method(lab, mo
     ("style", "sentence"),
     [
         ('{"colour": "red"}', "style: colour"),
-        ('{"marker": "O"}', "style: Unknown marker 'O'. Known: o, s"),
+        ('{"marker": "O"}', "style: Unknown marker 'O'. Did you mean 'o'? Known: o, s"),
         ('{"size": 99}', "style: size"),
         ('{"color": "#bd1f01"}', "'color'. Did you mean 'colour'"),
     ],
