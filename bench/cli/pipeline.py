@@ -186,8 +186,11 @@ def _run(
     from bench.experiments.planning import store_grid
     from bench.measurements import label_counts
     from bench.measurements import run as measurements
+    from bench.results import tensorboard
 
     store_grid(spec, plan, store)
+    names = {cell.id: driver.name_of(cell, spec.grid) for cell in plan.selected if not cell.missing}
+    tensorboard.name_runs(store.folder, spec.label, names)
     ended: dict[str, int] = {}
     if plan.todo:
         for sentence in disk.shortages(plan, options.storage, machines, store):

@@ -275,6 +275,8 @@ class Layout(Part):
         standings: whether the report shows mean ranks and wins of what competes below the table; with "seeds" mean ranks
             alone, of single seeds, of all metrics in one table.
         gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
+        against: values of rows or columns, or one of the columns; cells are tested against the one that has these instead, not
+            against the best of their row.
         notes: sentences of the grid's author beneath the table.
         names: what tables and figures call values of rows and columns, instead of their usual names.
         styles: method -> how figures draw it, in place of the style that it has in all grids.
@@ -295,6 +297,7 @@ class Layout(Part):
     figures: list[Figure] = []
     standings: bool | Literal["seeds"] = False
     gains_over: dict[str, Any] = {}
+    against: dict[str, Any] = {}
     notes: list[str] = []
     names: OwnNames = {}
     styles: dict[str, Style] | None = None
@@ -312,6 +315,11 @@ class Layout(Part):
     def _are_of_methods(cls, styles: dict[str, Style] | None) -> dict[str, Style] | None:
         require_known("method in styles", styles or (), algorithms.REGISTRY)
         return styles
+
+    @field_validator("against", mode="before")
+    @classmethod
+    def _is_of_the_columns(cls, against: Any, info: ValidationInfo) -> Any:
+        return {info.data.get("columns"): against} if isinstance(against, str | int | float) else against
 
     @field_validator("also")
     @classmethod
@@ -445,7 +453,7 @@ class GridSpec(Part):
     @model_validator(mode="after")
     def _gains_are_over_a_cell(self) -> "GridSpec":
         shown = [*self.report.rows, self.report.columns]
-        for part in ("gains_over", "reference"):
+        for part in ("gains_over", "reference", "against"):
             for key, value in getattr(self.report, part).items():
                 require_known(f"row or column of {part}", [key], shown)
                 values = [str(known) for known in self.axes.get(key, [value])]

@@ -304,6 +304,7 @@ class StoredLayout(TypedDict):
     figures: NotRequired[list[Figure]]
     standings: NotRequired[bool | str]
     gains_over: NotRequired[dict[str, Any]]
+    against: NotRequired[dict[str, Any]]
     notes: NotRequired[list[str]]
     names: NotRequired[dict[str, dict[str, str]]]
     styles: NotRequired[dict[str, Style]]

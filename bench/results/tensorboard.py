@@ -1,5 +1,6 @@
 """The rounds of a run as an event file of TensorBoard, which then reads them from the results directory."""
 
+import contextlib
 import datetime
 import json
 import os
@@ -7,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.files import file_name
+
+FOLDER = "tensorboard"
 NAME = "events.out.tfevents.0.skewbench"  # TensorBoard knows its files by the third word
 _WRITTEN = "%Y-%m-%dT%H:%M:%S%z"  # how records have the time
 
@@ -50,3 +54,22 @@ def write_events(
     writer.close()
     os.replace(partial, path)
     return path
+
+
+def name_runs(results: Path, label: str, names: Mapping[str, str]) -> None:
+    """Makes `tensorboard/<label>/<name>` in a results directory a link to the folder of each run: TensorBoard shows runs by
+    the names of folders. File systems without links do without.
+
+    Args:
+        label: of the grid, `<grid>@<budget>`.
+        names: run id -> name for people.
+    """
+    folder = results / FOLDER / label
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        for run, name in names.items():
+            link = folder / file_name(name)
+            if link.is_symlink() and link.readlink().name != run:  # other settings have that name now
+                link.unlink()
+            if not link.is_symlink():
+                link.symlink_to(Path("..", "..", "runs", run), target_is_directory=True)

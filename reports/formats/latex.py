@@ -228,8 +228,10 @@ def _measured(cell: Cell | None) -> str:
     if cell.without_data:
         return _DASH
     measured = cell.latex or escape(cell.measured)
-    if cell.best or cell.not_significant:
-        measured = rf"\text{'bf' if cell.best else 'it'}{{{measured}}}"
+    if cell.not_significant:
+        measured = rf"\textit{{{measured}}}"
+    if cell.best:
+        measured = rf"\textbf{{{measured}}}"
     return ", ".join(filter(None, [measured, *map(escape, cell.caveats)]))
 
 

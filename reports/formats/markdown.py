@@ -38,8 +38,8 @@ def _table(table: Table) -> str:
 def _cell(cell: Cell | None) -> str:
     if cell is None:
         return ""
-    mark = "**" if cell.best else "_" if cell.not_significant else ""
-    measured = f"{mark}{cell.measured}{mark}"
+    italics, bold = "_" * cell.not_significant, "**" * cell.best
+    measured = f"{bold}{italics}{cell.measured}{italics}{bold}"
     gain = f" [{cell.gain}]" if cell.gain else ""
     text = ", ".join(filter(None, [measured + gain, *map(_escape, cell.caveats)]))
     return f"{text} ({', '.join(cell.published)})" if cell.published else text

@@ -71,7 +71,8 @@ def _all(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str, 
     for metric in cells["metric"].unique():
         yield f"{METRICS[metric].title}: {METRICS[metric].about}."
     yield from _reference(grid, cells, names)
-    yield from significance.footnotes(cells, contest_name(grid))
+    against = grid["report"].get("against")
+    yield from significance.footnotes(cells, contest_name(grid), names.setting(against).plain if against else "")
     if contest_name(grid) == "contest" and cells["best"].any():
         yield f"A contest is among the cells that differ in {' and '.join(compared_keys(grid))} only."
     yield from gains.footnotes(cells, grid, names)

@@ -23,10 +23,7 @@ def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric: str) 
     baseline = grid["report"].get("gains_over") or {}
     if not baseline:
         return cells.assign(gain=float("nan"), gain_std=float("nan"))
-    labels = cells[cell_keys(grid)]
-    of_baselines = labels.assign(**{key: str(value) for key, value in baseline.items()})
-    index_of = pd.Series(cells.index, pd.MultiIndex.from_frame(labels))
-    baselines = index_of.reindex(pd.MultiIndex.from_frame(of_baselines)).to_numpy()
+    baselines = baselines_of(cells, grid, baseline).to_numpy()
     scores = METRICS[metric].sign * scores_by_seed(cells, runs)
     differences = (scores - scores.reindex(baselines).to_numpy())[cells.index != baselines]
     std = differences.std(axis=1, ddof=DDOF[grid["std"]]).where(differences.count(axis=1) > 1)
@@ -34,6 +31,14 @@ def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric: str) 
     missed = cells["missed"] > 0
     partly = missed | missed.reindex(baselines).fillna(False).to_numpy()
     return cells.assign(gain=differences.mean(axis=1).mask(partly), gain_std=std.mask(partly))
+
+
+def baselines_of(cells: pd.DataFrame, grid: dict, values: dict) -> pd.Series:
+    """For each cell the index of the one with these values on their axes and its own on all others; NaN if there is none."""
+    labels = cells[cell_keys(grid)]
+    of_baselines = labels.assign(**{key: str(value) for key, value in values.items()})
+    index_of = pd.Series(cells.index, pd.MultiIndex.from_frame(labels))
+    return pd.Series(index_of.reindex(pd.MultiIndex.from_frame(of_baselines)).to_numpy(), cells.index)
 
 
 def footnotes(cells: pd.DataFrame, grid: dict, names: Names) -> Iterator[str]:

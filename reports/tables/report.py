@@ -21,7 +21,7 @@ from reports.tables.aggregate import (
     summarise,
 )
 from reports.tables.footnotes import ROUNDS_OF, footnotes, without_paths
-from reports.tables.gains import add_gains
+from reports.tables.gains import add_gains, baselines_of
 from reports.tables.layout import Table, arrange, side_by_side
 from reports.tables.published_comparison import compare, further_values, own_value
 from reports.tables.significance import compare_with_best
@@ -153,7 +153,9 @@ def _cells_by_metric(
             cells = summarise(runs, keys, grid["std"], METRICS[metric].sign)
         cells = add_gains(cells, runs, grid, metric)
         cells = compare(cells, grid, metric, value)
-        cells = compare_with_best(cells, runs, contest_keys(grid), metric)
+        against = grid["report"].get("against")
+        others = baselines_of(cells, grid, against) if against else None
+        cells = compare_with_best(cells, runs, contest_keys(grid), metric, others)
         found[metric] = cells.assign(metric=metric, value=value, chosen_on=tuning_notes.chosen_on(cells, grid))
     return found
 

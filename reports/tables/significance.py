@@ -53,7 +53,9 @@ def mark_best(cells: pd.DataFrame, rows: list[str], metric: str, digits: int | N
     return best.reindex(cells.index, fill_value=False)
 
 
-def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str], metric: str) -> pd.DataFrame:
+def compare_with_best(
+    cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str], metric: str, against: pd.Series | None = None
+) -> pd.DataFrame:
     """Cells with four more columns: best, p_value (adjusted), pairs, not_significant.
 
     Each contender is compared with the best mean of its row by the two-sided paired t-test over runs of the same seed,
@@ -66,15 +68,20 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str], 
         runs: of `reports.tables.aggregate.collect_runs`.
         rows: names of the columns that identify a row: what its cells have in common.
         metric: of the cells.
+        against: for each cell the index of the one that it is tested against instead of the best, NaN for none; None for the
+            best.
 
     Returns:
         best: of `mark_best`. p_value: in [0, 1]; NaN for the best mean itself, with fewer than two common seeds, and where
         seeds of either cell have not reached the target, since those that have are a selection.
-        pairs: number of common seeds. not_significant: not best, and p_value above LEVEL.
+        pairs: number of common seeds. not_significant: p_value above LEVEL; and not best, where that is compared with.
     """
     candidates = contenders(cells)
     values = merits(candidates, metric, rounded=False)
     best_of = values.groupby([candidates[key] for key in rows]).transform("idxmax").astype(cells.index.dtype)
+    if against is not None:
+        best_of = against.loc[candidates.index]
+        best_of = best_of[best_of.isin(candidates.index)].astype(cells.index.dtype)
     rivals = best_of[best_of != best_of.index]
     scores = scores_by_seed(cells, runs)
     own, best = scores.loc[rivals.index].to_numpy(), scores.loc[rivals].to_numpy()
@@ -92,29 +99,39 @@ def compare_with_best(cells: pd.DataFrame, runs: pd.DataFrame, rows: list[str], 
         best=bold,
         p_value=p_values.reindex(cells.index),
         pairs=pairs.reindex(cells.index, fill_value=0),
-        not_significant=(p_values.reindex(cells.index) > LEVEL) & ~bold,
+        not_significant=(p_values.reindex(cells.index) > LEVEL) & (~bold | (against is not None)),
     )
 
 
-def footnotes(cells: pd.DataFrame, contest: str = "row") -> Iterator[str]:
+def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> Iterator[str]:
     """What bold and italics mean, and the power of the test.
 
     Args:
         contest: of what the best is marked: of a row, or of cells that differ in the axes that are compared.
+        against: with what cells are compared instead of the best; "" for the best.
     """
-    if not cells["best"].any():
+    if not (cells["best"].any() or (against and cells["p_value"].notna().any())):
         return
-    yield f"Bold: best mean of the {contest} among the complete cells, all of them where several print alike."
+    if cells["best"].any():
+        yield f"Bold: best mean of the {contest} among the complete cells, all of them where several print alike."
     pairs = cells.loc[cells["p_value"].notna(), "pairs"]
     if pairs.empty:
-        of = f"the best of their {contest}"
+        of = against or f"the best of their {contest}"
         yield f"Fewer than 2 seeds per cell say nothing about which cells differ from {of}: none is marked."
         return
     seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
     weak = " Of so few seeds its power is low: italics say unknown, not equal." if pairs.min() < FEW_SEEDS else ""
     alone = (
-        " Cells with fewer than 2 seeds in common with the best are not tested." if 1 in cells["pairs"].values else ""
+        f" Cells with fewer than 2 seeds in common with {against or 'the best'} are not tested."
+        if 1 in cells["pairs"].values
+        else ""
     )
+    if against:
+        yield (
+            f"Italics (not_significant in the CSV): not distinguishable from {against}, by the two-sided paired t-test over "
+            f"the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the cells of the {contest}.{weak}{alone}"
+        )
+        return
     yield (
         f"Italics (not_significant in the CSV): not distinguishable from the best of the {contest}, by the two-sided paired "
         f"t-test over the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the rivals of the {contest}; that "

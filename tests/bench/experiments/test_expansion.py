@@ -377,8 +377,13 @@ def test_a_tuning_set_without_a_named_point_is_refused_only_where_one_is_needed(
     ],
 )
 def test_a_gain_is_over_a_cell_of_the_table(grid_of, over, said):
-    with pytest.raises(ConfigError, match=said):
-        grid_of(report={"gains_over": over})
+    for part in ("gains_over", "against"):
+        with pytest.raises(ConfigError, match=said.replace("gains_over", part)):
+            grid_of(report={part: over})
+
+
+def test_cells_are_tested_against_a_method_by_its_name_alone(grid_of):
+    assert grid_of(report={"against": "fedavg"}).report.against == {"algorithm": "fedavg"}
 
 
 @pytest.mark.parametrize(

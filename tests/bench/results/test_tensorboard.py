@@ -6,7 +6,7 @@ import pytest
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event
 
-from bench.results.tensorboard import NAME, write_events
+from bench.results.tensorboard import NAME, name_runs, write_events
 
 ROWS = [
     {"round": 1, "bytes_up": 10.0, "loss": float("nan"), "seconds": 0.5},
@@ -47,3 +47,20 @@ def test_the_file_has_a_name_that_tensorboard_knows_and_the_same_bytes_each_time
     first = path.read_bytes()
     write_events(tmp_path, {}, ROWS, None)
     assert [path.name for path in tmp_path.iterdir()] == [NAME] and path.read_bytes() == first
+
+
+def test_runs_have_readable_names_below_their_grid(tmp_path):
+    for run in ("a" * 16, "b" * 16):
+        (tmp_path / "runs" / run).mkdir(parents=True)
+        (tmp_path / "runs" / run / NAME).write_text(run)
+    for run in ("a" * 16, "b" * 16, "b" * 16):  # the second time other settings have the name
+        name_runs(tmp_path, "mine@small", {run: "digits label-2 fedavg w/ mu=1 seed 0"})
+        (named,) = (tmp_path / "tensorboard" / "mine@small").iterdir()
+        assert named.name == "digits label-2 fedavg w_ mu=1 seed 0" and (named / NAME).read_text() == run
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    assert (moved / "tensorboard" / "mine@small" / named.name / NAME).exists(), "results may be moved"
+
+
+def test_without_links_there_are_no_names(tmp_path):
+    (tmp_path / "tensorboard").write_text("no folder")
+    name_runs(tmp_path, "mine@small", {"a" * 16: "digits"})

@@ -137,3 +137,26 @@ def test_a_footnote_names_the_test_and_how_much_it_can_find(store, seeds, said):
 def test_a_table_without_rivals_says_nothing_about_differences(store):
     text = api.render(store.add("cifar10 label-2", "fedavg", BEST).save(), "small_table", "paper")
     assert "Italics" not in text and "say nothing" not in text
+
+
+def test_cells_are_tested_against_the_one_that_the_grid_names(store, compared):
+    # fedrs is the reference: fedavg differs from it by 1, -1, 6, and moon by -9, -12, -3: mean -8, variance 21.
+    store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "moon", minus([10, 11, 9]))
+    store.add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
+    store.report |= {"against": {"algorithm": "fedrs"}}
+    found = compared(store)
+    assert found["label-2", "fedrs"] == (pytest.approx(math.nan, nan_ok=True), False, False)
+    assert found["label-2", "fedavg"] == (pytest.approx(p_of(12 / 13)), True, True)
+    assert found["label-2", "moon"] == (pytest.approx(2 * p_of(3 * 64 / 21)), False, True)
+    markdown, latex = (api.render(store.save(), "small_table", "paper", format=f) for f in ("md", "tex"))
+    assert "| **_62.0±1.6_** | _52.0±2.2_ | 60.0±2.2 |" in " ".join(markdown.split())
+    assert r"\textbf{\textit{62.0$\pm$1.6}} & \textit{52.0$\pm$2.2} & 60.0$\pm$2.2 \\" in latex
+    assert "not distinguishable from FedRS, by the two-sided paired t-test over the same 3 seeds" in markdown
+    assert "from the best" not in markdown
+
+
+def test_a_row_without_the_reference_is_not_tested(store, compared):
+    store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "moon", minus([10, 11, 9]))
+    store.add("svhn label-2", "fedrs", BEST)
+    store.report |= {"against": {"algorithm": "fedrs"}}
+    assert all(math.isnan(p_value) for p_value, *_ in compared(store).values())
