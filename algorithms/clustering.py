@@ -119,12 +119,13 @@ def inertias(points: np.ndarray, seed: int) -> list[float]:
 
 
 def elbow_of(inertias: list[float]) -> int:
-    """The elbow of a falling curve of inertias of K = 1, 2, ...; 1 if it does not fall."""
+    """The elbow of a falling curve of inertias of K = 1, 2, ...; 1 if it does not fall, or falls in a straight line."""
     curve = np.asarray(inertias, dtype=float)
     if len(curve) < 2 or curve[0] <= curve[-1]:
         return 1
     heights = (curve - curve[-1]) / (curve[0] - curve[-1])
-    return int(np.argmax(1 - np.linspace(0, 1, len(curve)) - heights)) + 1
+    below = 1 - np.linspace(0, 1, len(curve)) - heights
+    return int(np.argmax(below.round(9))) + 1  # rounded: on a straight line the differences are rounding
 
 
 def in_equal_parts(count: int, num_clusters: int, seed: int) -> np.ndarray:

@@ -60,6 +60,16 @@ class SharpnessAware(RoundBased):
         if self.swa_last_lr is not None:
             above("swa_last_lr", self.swa_last_lr, 0)
 
+    def validate(self, config):
+        rate = self.swa_last_lr
+        if rate is None or (self.swa and self.swa_every > 1 and rate <= config.lr):
+            return []
+        return [
+            f"swa_last_lr is the rate to which lr ({config.lr:g}) falls while server models are averaged: it needs swa=true, "
+            f"swa_every of at least 2 and a value up to lr, but got swa_last_lr {rate:g}, swa {self.swa}, swa_every "
+            f"{self.swa_every}."
+        ]
+
     def caveats(self, task):
         last, rounds = self._first_taken(task.settings), task.settings.rounds
         if not self.swa or last + self.swa_every <= rounds:

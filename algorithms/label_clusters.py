@@ -98,9 +98,8 @@ class LabelClusters(Algorithm):
         return self.base.workload(settings, num_examples)
 
     def outlines(self, task) -> list[State]:
-        # Clients of all kinds, so that there are as many clusters as of clients with images.
-        points = np.random.default_rng(0).random((task.population, task.federation.num_classes))
-        state = {**self._divided(task, task.settings.rounds, torch.from_numpy(points)), "spent": nothing_spent()}
+        shares = torch.empty(task.population, task.federation.num_classes, dtype=torch.float64, device="meta")
+        state = {**self._divided(task, task.settings.rounds, shares), "spent": nothing_spent()}
         if not self.inferred:
             return [state]
         # In the first round everyone takes part, and the server waits for all results.
@@ -173,7 +172,12 @@ def _with_rows(model: State, members: Tensor) -> State:
 
 
 def by_labels(task, distributions: Tensor, *, num_clusters: NumClusters, balanced: bool = False) -> Tensor:
-    """Stage 1: K-means on label distributions [N, num_classes] -> cluster of each client [N]."""
+    """Stage 1: K-means on label distributions [N, num_classes] -> cluster of each client [N]; of those without values, which
+    outlines have, as many clusters as there would be."""
+    if distributions.is_meta:
+        if isinstance(num_clusters, int):
+            return torch.arange(len(distributions)) % num_clusters
+        distributions = torch.from_numpy(np.random.default_rng(0).random(distributions.shape))  # clients of all kinds
     points, seed = distributions.double().cpu().numpy(), cluster_seed(task)
     if num_clusters == "none":
         labels = np.arange(len(points))

@@ -88,7 +88,7 @@ def load_rounds(results_dir: "Path | str" = "results") -> "pd.DataFrame":
 
 
 def table(
-    grid: str, results_dir: "Path | str" = "results", budget: str = "paper", value: str | None = None
+    grid: str, results_dir: "Path | str" = "results", budget: str | None = None, value: str | None = None
 ) -> "pd.DataFrame":
     """The table of a grid, one row per cell and metric, in the order of the table.
 
@@ -97,7 +97,8 @@ def table(
     Args:
         grid: name of a grid that was run; `NAME@BUDGET` names the budget as well.
         results_dir: as in `load_runs`.
-        budget: its budget, with what was overridden, as in the names of the files: "small", "smoke+rounds=5".
+        budget: its budget, with what was overridden, as in the names of the files: "small", "smoke+rounds=5". None for
+            "paper", or for the only one at which the directory holds the grid.
         value: `last`, `best` or `last10` rounds; None for the grid's own.
 
     Returns:
@@ -114,19 +115,25 @@ def table(
 
     Raises:
         StoreError: if there is no such directory, or it holds no such grid at this budget.
-        ConfigError: if there is no such grid at all.
+        ConfigError: if there is no such grid at all, or several are meant.
         ValueError: if the value is unknown.
     """
     from bench.experiments import grid_files
+    from bench.results.ids import is_meant
     from reports import api
 
     grid, _, named = grid.partition("@")
     budget = named or budget
     with _opened(results_dir) as store:
-        stored = {name.split("@", 1)[0] for name in store.grids()}
-        if grid not in stored and grid not in grid_files.names():
+        held = {name: name.partition("@")[::2] for name in store.grids()}
+        meant = [name for name, (of, at) in held.items() if is_meant(grid, of) and budget in (None, at)]
+        stored = {of for of, _ in held.values()}
+        if not meant and grid not in stored and grid not in grid_files.names():
             raise ConfigError([unknown("grid", grid, sorted({*stored, *grid_files.names()}))])
-        return api.cells(store, grid, budget, value=value)
+        usual = (grid, budget or "paper")
+        if len(meant) > 1 and usual not in held.values():
+            raise ConfigError([f"{store.folder} holds {', '.join(meant)}; name one of them."])
+        return api.cells(store, *(held[meant[0]] if len(meant) == 1 else usual), value=value)
 
 
 @dataclass(frozen=True)

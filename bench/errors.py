@@ -77,9 +77,19 @@ def unknown(kind: str, got: object, known: Iterable[str]) -> str:
 
 
 def suggestion(got: object, known: Iterable[str]) -> str:
-    """ " Did you mean 'fedprox'?" for the nearest of the names; "" if none is near."""
-    near = difflib.get_close_matches(str(got), list(known), n=1, cutoff=0.5)
+    """ " Did you mean 'fedprox'?" for the nearest of the names, whatever their capitals and hyphens; "" if none is near."""
+    known = list(known)
+    plain = [*map(_plain, known)]
+    near = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
+    if _plain(str(got)) in plain:
+        near = [known[plain.index(_plain(str(got)))]]
+    elif not near:
+        near = [known[plain.index(one)] for one in difflib.get_close_matches(_plain(str(got)), plain, n=1, cutoff=0.5)]
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _plain(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def require_known(kind: str, names: Iterable[object], known: Iterable[str]) -> None:

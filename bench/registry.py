@@ -157,8 +157,8 @@ class Registry(Mapping[str, Entry]):
             return found
         raise ValueError(unknown(self.kind, name, [*self, *self.aliases]))
 
-    def at_start_of(self, text: object) -> Entry | None:
-        """The thing of a name with numbers behind it, "hospital-0.7"; None if there is none."""
+    def named_in(self, text: object) -> Entry | None:
+        """The thing with whose name a text such as "hospital-0.7" begins, that of the longest name; None if there is none."""
         found = [name for name in self if isinstance(text, str) and (text == name or text.startswith(f"{name}-"))]
         return self[max(found, key=len)] if found else None
 
@@ -236,8 +236,8 @@ def _entries(kind: str, labs: tuple[Path, ...]) -> dict[str, Entry]:
                 mistakes.append(f"{alias!r}, an alias in {entry.place}, is a name in {other.place}; rename one.")
     if mistakes:
         raise ConfigError(mistakes)
-    if spec.decorator and (labs or spec.package in sys.modules):  # importing a package may take long
-        # Modules in these folders are parts of the package, beside its own.
+    if spec.decorator and (spec.package in sys.modules or any(folder.is_dir() for folder, lab in folders if lab)):
+        # Modules in these folders are parts of the package, beside its own; without any, its import can wait.
         importlib.import_module(spec.package).__path__ = [str(folder) for folder, _ in folders]
         importlib.invalidate_caches()
     return found

@@ -125,7 +125,7 @@ def remedy(dataset: str) -> str:
     """What to do about missing or damaged files of a dataset."""
     if dataset not in INFO:
         return f"restore the images of {dataset}"
-    return _ORIGINS.get(dataset, f"run 'python -m bench data prepare {dataset}'")
+    return _ORIGINS.get(dataset, f"run 'python -m bench data prepare {dataset} --data-dir DIR'")
 
 
 def expected(dataset: str) -> str:

@@ -15,8 +15,10 @@ import numpy as np
 from bench import references
 from datasets import digests, of_labs, partition_files
 from datasets.base import DataError, MissingData, Source
+from datasets.image_size import ImageSize
 from datasets.info import expected
 from datasets.loaders import folders, npz, own_split
+from datasets.loaders.images import read_images
 
 _PATHS: dict[str, str] = {}  # reference -> the dataset by its absolute path
 _KNOWN: dict[tuple[str, tuple[int, ...]], str] = {}  # the same, and its state (see `_state`) -> reference
@@ -115,6 +117,21 @@ def find(dataset: str, data_dir: Path | None = None) -> Source:
     if source is None:
         raise MissingData(f"No images in {path}: {expected(dataset)}.")
     return source
+
+
+def shape_of(dataset: str, image_size: ImageSize | None) -> tuple[int, int, int]:
+    """(channels, height, width) of the images of a user; of a folder that of its first image, which is all that is read.
+
+    Args:
+        image_size: to which they are resized; None keeps their size.
+
+    Raises:
+        DataError, ValueError: as `find`, or if that image cannot be read.
+    """
+    source = find(dataset)
+    if source.folder and source.kind == "image folders":
+        return read_images([source.files[0]], source.folder, 3, image_size, dataset).shape[1:]
+    return source.decode(image_size).train_images.shape[1:]
 
 
 def of_config(config) -> DataOfUser:

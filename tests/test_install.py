@@ -43,15 +43,49 @@ with open(__file__.replace("fedwheel.py", "published_divergences.json")) as file
     assert file.read()
 """
 )
+MODEL = """from torch import nn
+
+from bench.models import registered_model
+
+
+@registered_model("perceptron", width=8)
+def perceptron(input_shape, num_classes, width):
+    size = input_shape[0] * input_shape[1] * input_shape[2]
+    return nn.Sequential(nn.Flatten(), nn.Linear(size, width), nn.ReLU(), nn.Dropout(0.1), nn.Linear(width, num_classes))
+"""
+DATASET = """import numpy as np
+
+from datasets import registered_dataset
+
+
+@registered_dataset("spots", model="perceptron")
+def spots():
+    labels = np.arange(600) % 10
+    images = np.random.default_rng(0).integers(0, 60, (600, 8, 8), dtype=np.uint8)
+    images[np.arange(600), labels % 8, labels // 8] += 190
+    return images[:500], labels[:500], images[500:], labels[500:]
+"""
+PARTITION = """import numpy as np
+
+from datasets.partitions import registered_partition
+
+
+@registered_partition("turns")
+def turns(labels, num_classes, num_clients, rng):
+    return np.array_split(rng.permutation(len(labels)), num_clients)
+"""
 LAB = {
     "algorithms/__init__.py": "raise ImportError('a package of the working directory was imported')\n",
     "algorithms/fedmine.py": METHOD,
     "datasets/__init__.py": "raise ImportError('a package of the working directory was imported')\n",
+    "models/perceptron.py": MODEL,
+    "datasets/spots.py": DATASET,
+    "partitions/turns.py": PARTITION,
     "search_spaces/fedmine.yaml": "# FedMine\nstrength: {grid: [1, 2], source: ours}\n",
     "grids/table2.yaml": """# A small grid.
 title: Mine
-axes: {dataset: [digits], partition: [label-2], algorithm: [fedavg, fedmine, fedwheel], seed: [0]}
-settings: {model: mlp, clients: 5, rounds: 2, local_epochs: 1, batch_size: 32, lr: 0.1}
+axes: {dataset: [spots], partition: [turns], algorithm: [fedavg, fedmine, fedwheel], seed: [0]}
+settings: {clients: 5, rounds: 2, local_epochs: 1, batch_size: 32, lr: 0.1}
 report: {rows: [dataset, partition], columns: algorithm, metric: accuracy}
 """,
 }

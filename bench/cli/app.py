@@ -11,7 +11,16 @@ from typer.core import TyperGroup
 
 from bench.cli import options as given
 from bench.cli.check import check
-from bench.cli.console import console, explained, name_damaged, no_results, say, use_plugins, warn_if_changed
+from bench.cli.console import (
+    console,
+    explained,
+    name_damaged,
+    no_results,
+    say,
+    stopped_by_sigterm,
+    use_plugins,
+    warn_if_changed,
+)
 from bench.cli.data import app as data_commands
 from bench.cli.exchange import compare, export, import_
 from bench.cli.listing import KINDS, listing_table
@@ -29,8 +38,21 @@ if TYPE_CHECKING:
 class _Program(TyperGroup):
     """The commands; what is about all of them may also stand behind one."""
 
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        with stopped_by_sigterm():
+            return super().main(*arguments, **options)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, given.plugins_first(args))
+        rest = super().parse_args(ctx, given.plugins_first(args))
+        named = next((word for word in args if word in self.commands), "")
+        if (
+            options := [option for parameter in self.commands[named].params for option in parameter.opts]
+            if named
+            else []
+        ):
+            with explained():
+                given.require_no_settings(args, options)
+        return rest
 
 
 app = typer.Typer(
@@ -287,6 +309,10 @@ def describe(
     budget: given.BudgetOption = "paper",
     only: given.OnlyOption = None,
     set_: given.SetOption = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Count what is in this folder with its own sizes, decoding what is not yet decoded."),
+    ] = None,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
     """Say what a grid costs: trials, how many are done, examples to train, bytes per client, disk. Needs no data."""
@@ -297,6 +323,7 @@ def describe(
         import datasets
         from bench.cli.listing import cost_table, disk_table, heads_in_words
         from bench.execution.resources import Machines, Resources
+        from bench.experiments.images import locate
         from bench.experiments.selection import select_cells
         from bench.experiments.spec import ExperimentSpec
         from bench.results.store import Store
@@ -304,6 +331,8 @@ def describe(
         of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
         spec = ExperimentSpec(of, budget, given.read_only(only), given.read_set(set_), given.read_seeds(seeds))
         cells = select_cells(spec, datasets.INFO).selected
+        if data_dir:
+            cells = select_cells(spec, locate(spec, cells, data_dir.absolute()).facts).selected
         store = Store(results_dir)
         name_damaged(store)
         console.print(cost_table(spec.label, cells, store))
@@ -371,4 +400,5 @@ def _grid(name: str | None, settings: dict[str, str | None], seeds: str | None, 
     absent = [f"--{key}" for key, value in settings.items() if not value]
     if absent:
         raise ValueError(f"Name a --grid, or one setting: {', '.join(absent)} missing.")
+    given.require_one(settings)
     return single(settings, given.read_seeds(seeds) or [0], given.read_set(set_))

@@ -2,7 +2,9 @@
 
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,6 +134,19 @@ def _one_line(text: str) -> str:
 
 
 @contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """SIGTERM, which batch systems send, ends a command within the context as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # Python lets only that one hear signals
+        yield
+        return
+    earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if earlier is None else earlier)
+
+
+@contextmanager
 def explained() -> Iterator[None]:
     """A mistake of the user, and a file system that refuses, ends with its sentence and exit code 2, not with a traceback."""
     from bench.errors import StoreError
@@ -143,6 +158,9 @@ def explained() -> Iterator[None]:
     except BrokenPipeError:  # of `... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        warn("Stopped.")
+        raise typer.Exit(INTERRUPTED) from None
     except OSError as error:
         sentence = f"Cannot use {error.filename}: {error.strerror}." if error.filename else f"{error}."
     except Exception as error:

@@ -34,11 +34,15 @@ def prepare(
     names: Annotated[list[str], typer.Argument(help="Datasets to download or make.")],
     data_dir: given.DataOption = None,
 ) -> None:
-    """Download datasets with torchvision's own loaders; femnist is made from files that you have."""
+    """Download datasets with torchvision's own loaders; femnist is made from files that you have. What is there stays."""
     import datasets
 
     with explained():
         for name in names:
+            finding = datasets.check(name, data_dir)
+            if finding.status == "found":
+                say(f"{name}: found. {finding.detail}; there is nothing to prepare.")
+                continue
             datasets.prepare(name, data_dir)
             finding = datasets.check(name, data_dir)
             say(f"{name}: {finding.status}. {finding.detail}")
@@ -124,7 +128,8 @@ def elbow(
         typer.echo("K   sum of squared distances")
         for number, loss in enumerate(curve, start=1):
             typer.echo(f"{number:<3} {loss:.4f}{'  <- elbow' * (number == best)}")
-        typer.echo(f"K = {best}: the largest distance below the line between both ends, each axis from 0 to 1.")
+        why = "the largest distance below the line between both ends, each axis from 0 to 1"
+        typer.echo(f"K = {best}: {why if best > 1 else 'the curve has no elbow'}; K from 1 to {len(curve)}.")
 
 
 def _not_in_a_file(partition) -> str:

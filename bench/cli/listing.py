@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from rich.console import Group
 from rich.table import Column, Table
@@ -31,7 +31,7 @@ def listing(what: str) -> list[tuple[str, str]]:
 
     match what:
         case "grids":
-            return [(name, grid_files.read(name).get("title", "")) for name in grid_files.names()]
+            return [(name, _titled(grid_files.read(name))) for name in grid_files.names()]
         case "algorithms":
             return [(name, algorithms.describe(name)) for name in sorted(algorithms.REGISTRY)]
         case "datasets":
@@ -46,6 +46,12 @@ def listing(what: str) -> list[tuple[str, str]]:
         case "spaces":
             return [(name, search_spaces.describe(name)) for name in search_spaces.names()]
     raise KeyError(what)
+
+
+def _titled(grid: Any) -> str:
+    """The title of a grid, with its version from 2 on."""
+    version = grid.get("version", 1)
+    return grid.get("title", "") + (f" (version {version})" if version != 1 else "")
 
 
 def listing_table(what: str) -> Table:

@@ -1,6 +1,7 @@
 """Command-line options that several commands share, and how their values are read."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,7 +125,9 @@ def read_pairs(option: str, texts: Iterable[str] | None) -> list[tuple[str, str]
     for part in (part for text in texts or () for part in text.split(",")):
         key, equals, value = part.partition("=")
         if not (key and equals and value):
-            raise ValueError(f"{option} needs KEY=VALUE, but got {part!r}.")
+            raise ValueError(
+                f"{option} needs KEY=VALUE, but got {part!r}; values of a list are joined by '+', as models=mlp+vgg9."
+            )
         pairs.append((key.strip(), value.strip()))
     return pairs
 
@@ -166,11 +169,56 @@ def read_seeds(text: str | None, option: str = "--seeds") -> list[int] | None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise ValueError(f"{option} needs whole numbers such as 0,1,2, but got {text!r}.")
+        near = f" Did you mean {meant}?" if (meant := _range_in_full(text)) else ""
+        raise ValueError(f"{option} needs whole numbers such as 0,1,2, but got {text!r}.{near}")
     seeds = list(map(int, parts))
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"{option} needs each seed once, but got {text!r}.")
     return seeds
+
+
+def _range_in_full(text: str, longest: int = 20) -> str:
+    """ "0-2" as "0,1,2"; "" if it is no range, or a long one."""
+    ends = re.fullmatch(r"\s*(\d{1,9})\s*(?:-|\.\.|:)\s*(\d{1,9})\s*", text)
+    seeds = range(int(ends[1]), int(ends[2]) + 1) if ends else range(0)
+    return ",".join(map(str, seeds)) if len(seeds) <= longest else ""
+
+
+def require_no_settings(arguments: Iterable[str], options: Collection[str]) -> None:
+    """Raises ValueError for the first argument that is no option of a command but a setting, or an option of a method, which
+    its `--set` takes.
+
+    Args:
+        options: those of the command.
+    """
+    words = [*arguments]
+    words = words[: words.index("--")] if "--" in words else words
+    if "--set" not in options or "--partition" not in options:
+        return
+    for place, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if not option.startswith("--") or option in (*options, "--help", "--plugins"):
+            continue
+        from bench.config.schema import SETTINGS
+        from bench.config.unknown_settings import methods_with, usual_name
+
+        key = usual_name(option.removeprefix("--").replace("-", "_"))
+        value = value if equals else next((after for after in words[place + 1 : place + 2] if after[:2] != "--"), "")
+        if key == "seed":
+            raise ValueError(f"There is no option {option}; name seeds by --seeds {value or '0,1,2'}.")
+        if key in SETTINGS or methods_with(key):
+            raise ValueError(f"There is no option {option}; set it by --set {key}={value or 'VALUE'}.")
+
+
+def require_one(settings: Mapping[str, str | None]) -> None:
+    """Raises ValueError if an option that names the method, the dataset or the partition of one setting names several."""
+    for key, value in settings.items():
+        names = [part.strip() for part in (value or "").split(",")]
+        if len(names) > 1 and ":" not in names[0]:  # a path may have commas
+            raise ValueError(
+                f"--{key} names one {key}, but got {value!r}; repeat the command for each, or write a grid with "
+                f"axes: {{{key}: [{', '.join(names)}]}} and run it by --grid FILE.yaml (docs/own-grid.md)."
+            )
 
 
 def read_search_seeds(text: str | None) -> tuple[int, ...] | None:

@@ -125,18 +125,22 @@ def _column(state: RunState | None) -> str:
 
 
 def _left(seconds: float | None) -> str:
+    from bench.results.time_left import duration_in_words
+
     if seconds is None:
         return "?"
-    return f"about {_duration(seconds)}" if seconds else ""
+    return f"about {duration_in_words(seconds)}" if seconds else ""
 
 
 def _last_ended(states: Iterable[RunState]) -> str:
     """ "14:03, 3 min ago"; "" if none has ended."""
+    from bench.results.time_left import duration_in_words
+
     times = [ended for state in states if (ended := _time(state.finished))]
     if not times:
         return ""
     ago = max(0.0, time.time() - max(times))
-    return f"{_clock(max(times))}, {_duration(ago)} ago"
+    return f"{_clock(max(times))}, {duration_in_words(ago)} ago"
 
 
 def _time(text: str | None) -> float | None:
@@ -151,19 +155,6 @@ def _clock(seconds: float) -> str:
     """ "14:03" today, "2026-11-22 14:03" on other days."""
     then = datetime.fromtimestamp(seconds)
     return f"{then:%H:%M}" if then.date() == datetime.now().date() else f"{then:%Y-%m-%d %H:%M}"
-
-
-def _duration(seconds: float) -> str:
-    """ "40 s", "12 min", "2 h 10 min" or "3 d 4 h"."""
-    if round(seconds) < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours} h {minutes} min"
-    return f"{hours // 24} d {hours % 24} h"
 
 
 def _say_driver(store: Store, snapshot: Snapshot) -> None:

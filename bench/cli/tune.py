@@ -47,6 +47,7 @@ def tune(
         from bench.experiments.grid_loading import single
         from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
 
+        given.require_one({"algorithm": algorithm, "dataset": dataset, "partition": partition})
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]
         given.check_least(
             {

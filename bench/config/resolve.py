@@ -14,10 +14,12 @@ import datasets
 from bench import models
 from bench.config.compatibility import validate_config
 from bench.config.methods import build, describe_method, is_method, options_of, versions_of
-from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig, unknown_setting
+from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
+from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, sentences, unknown
 from bench.results.left_out import spell_out
 from datasets import DatasetInfo, own_data, partitions, transforms
+from datasets.image_size import read_image_size
 from datasets.info import OF_USERS
 
 DEFAULT_LOCAL_EPOCHS = 10
@@ -50,7 +52,9 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     mistakes: list[str] = []
     method, options = _method(flat, mistakes)
     settings = {key: value for key, value in flat.items() if key in SETTINGS}
-    mistakes += [unknown_setting(key, options) for key in flat if key not in {*SETTINGS, *options}]
+    mistakes += [
+        unknown_setting(key, [*filter(is_method, [_name_of(flat)])]) for key in flat if key not in {*SETTINGS, *options}
+    ]
     if settings.get("local_epochs") is None and settings.get("local_steps") is None:
         settings["local_epochs"] = DEFAULT_LOCAL_EPOCHS
     elif settings.get("local_epochs") is not None and settings.get("local_steps") is not None:
@@ -152,10 +156,9 @@ def _with_option(method: Mapping[str, Any], key: str, value: Any) -> dict[str, A
 
 def _method(flat: dict[str, Any], mistakes: list[str]) -> tuple[Any, list[str]]:
     """The method object of a flat dict (None if that failed) and the names of its options."""
-    given = flat.get("algorithm")
-    if isinstance(given, Mapping):
-        flat.update({key: value for key, value in given.items() if key != "name"})
-        given = given.get("name")
+    if isinstance(named := flat.get("algorithm"), Mapping):
+        flat.update({key: value for key, value in named.items() if key != "name"})
+    given = _name_of(flat)
     if not is_method(given):
         mistakes.append("algorithm is missing." if given is None else unknown("algorithm", given, algorithms.REGISTRY))
         return None, [key for key in flat if key not in SETTINGS]
@@ -165,6 +168,12 @@ def _method(flat: dict[str, Any], mistakes: list[str]) -> tuple[Any, list[str]]:
     except ConfigError as error:
         mistakes += error.mistakes
     return None, options
+
+
+def _name_of(flat: Mapping[str, Any]) -> Any:
+    """What a flat dict calls its method."""
+    given = flat.get("algorithm")
+    return given.get("name") if isinstance(given, Mapping) else given
 
 
 def _validate_trace(config: RunConfig, method: Any) -> list[str]:
@@ -187,6 +196,33 @@ def _validate_trace(config: RunConfig, method: Any) -> list[str]:
     return mistakes
 
 
+def _without_model(dataset: str, settings: Mapping[str, Any]) -> str:
+    """The sentence for images of a user without a model, with the models that take them."""
+    try:
+        transform = settings.get("transform", RunConfig.model_fields["transform"].default)
+        size = settings.get("image_size") or transforms.recipe(transform, dataset).image_size
+        shape = own_data.shape_of(dataset, size and read_image_size(size))
+    except (datasets.DataError, ValueError):  # said where the images are read
+        fitting, of = list(models.REGISTRY), "There are"
+    else:
+        fitting, of = (
+            [name for name in models.REGISTRY if _takes(name, shape)],
+            f"Images of {'x'.join(map(str, shape))} fit",
+        )
+    return (
+        "model is missing: images of your own have no usual one; name it by --set model=NAME, or among the settings of a "
+        f"grid. {of}: {', '.join(fitting)}."
+    )
+
+
+def _takes(model: str, shape: tuple[int, int, int]) -> bool:
+    try:
+        models.load(model)(shape, 10)
+    except ValueError:
+        return False
+    return True
+
+
 def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int]:
     """Check the names of dataset, partition, model and transform, fill in the model, and collect the versions."""
     versions = {"transform": transforms.VERSION}
@@ -197,8 +233,11 @@ def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int
     if own_data.is_dataset(dataset):
         try:
             settings["dataset"] = own_data.canonical(str(dataset))
+            if settings.get("model") is None:
+                mistakes.append(_without_model(str(dataset), settings))
         except (datasets.DataError, ValueError) as error:
             mistakes.append(str(error))
+        settings["model"] = model = settings.get("model") or "mlp"  # not a second mistake
     elif dataset not in datasets.INFO and "dataset" in settings:
         if dataset is not None:
             mistakes.append(unknown("dataset", dataset, [*datasets.names(), *OF_USERS]))

@@ -1,11 +1,10 @@
 """One run, described completely: every setting checked, and named by the hash of them all."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from bench.errors import suggestion
 from bench.participation import cohort_size
 from bench.results.ids import hash_of
 from bench.results.left_out import shorten
@@ -116,10 +115,3 @@ def run_id(config: RunConfig | Mapping[str, Any]) -> str:
     """The name of a run: 16 hex digits of the hash of its canonical config, whatever the order of the keys."""
     canonical = config.canonical() if isinstance(config, RunConfig) else dict(config)
     return hash_of(canonical)
-
-
-def unknown_setting(key: str, options: Collection[str]) -> str:
-    """One sentence as `unknown` says it, which lists the options of the methods before the settings of all runs."""
-    listed = [f"method options {', '.join(sorted(options))}"] if options else []
-    listed.append(f"settings {', '.join(sorted(SETTINGS))}")
-    return f"Unknown setting {key!r}.{suggestion(key, [*SETTINGS, *options])} Known: {'; '.join(listed)}."

@@ -4,10 +4,15 @@ import inspect
 import linecache
 import textwrap
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import algorithms
-from bench.contract.cases import Case
+from bench.registry import Entry
+
+if TYPE_CHECKING:
+    from bench.contract.cases import Case
 
 _RULE = (
     "numbers of a client are tensors: write formulas, not if, range, int() or .item(), and choose by torch.where, not by "
@@ -15,7 +20,7 @@ _RULE = (
 )
 
 
-def hooks_in_words(case: Case, *first: str) -> str:
+def hooks_in_words(case: "Case", *first: str) -> str:
     """The hooks of a method's own class and their file: "local_update and server_step in mylab/algorithms/fedmine.py".
 
     Args:
@@ -34,30 +39,67 @@ def hooks_in_words(case: Case, *first: str) -> str:
     return f"{' and '.join(named)} in {place}" if named else place
 
 
-def error_in_words(case: Case, error: Exception) -> str:
+def error_in_words(case: "Case", error: Exception) -> str:
     """One sentence about an error that a hook raised: where, what, and what to do."""
-    said = textwrap.shorten(
-        f"{type(error).__name__}: {error}", 160, placeholder=" ..."
-    )  # torch gives advice of its own
-    frames = traceback.extract_tb(error.__traceback__)
+    said = _shortened(error)
     entry = algorithms.REGISTRY[case.name]
-    own = [frame for frame in frames if frame.filename == str(entry.path) or _is_within(frame.filename, entry.lab)]
-    if not own:
-        last = frames[-1]
+    last = _last_own([entry], error)
+    if not last:
+        last = traceback.extract_tb(error.__traceback__)[-1]
         return (
             f"{said} ({Path(last.filename).name}, line {last.lineno}), raised by what the method's hooks returned; compare "
             f"{hooks_in_words(case)} with the tables of hooks in docs/own-method.md and docs/hooks.md."
         )
-    last = own[-1]
-    place = Path(last.filename).relative_to(entry.lab.parent) if entry.lab else entry.place
-    code = linecache.getline(last.filename, last.lineno or 0).strip()
-    where = f"{place}, line {last.lineno}, in {last.name} ({code})"
-    if "vmap" in str(error):
-        return (
-            f"{where}: the vectorised engine refuses this line ({said}); {_RULE}. Until then --engine loop trains the method, "
-            "one client after another."
-        )
-    return f"{where}: {said}; correct this line."
+    if is_refused_by_vmap(error):
+        return _refused(entry, last, said)
+    return f"{_where(entry, last)}: {said}; correct this line."
+
+
+def refusal_in_words(entries: Sequence[Entry], error: Exception) -> str:
+    """One sentence about a line that the vectorised engine cannot run; "" for an error of another kind, or of no such line.
+
+    Args:
+        entries: the methods and the model of the run.
+    """
+    last = _last_own(entries, error) if is_refused_by_vmap(error) else None
+    if not last:
+        return ""
+    entry = next(entry for entry in entries if _is_of(entry, last.filename))
+    return _refused(entry, last, _shortened(error))
+
+
+def is_refused_by_vmap(error: Exception) -> bool:
+    """Whether torch says that something cannot be done for many clients at once."""
+    return isinstance(error, RuntimeError) and ("vmap" in str(error) or "Batching rule not implemented" in str(error))
+
+
+def _refused(entry: Entry, last: traceback.FrameSummary, said: str) -> str:
+    return (
+        f"{_where(entry, last)}: the vectorised engine refuses this line ({said}); {_RULE}. Until then --engine loop trains "
+        "the method, one client after another."
+    )
+
+
+def _last_own(entries: Sequence[Entry], error: Exception) -> traceback.FrameSummary | None:
+    """The innermost line of the files of these things, or of the labs that bring them, that an error has passed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((at for at in reversed(frames) if any(_is_of(entry, at.filename) for entry in entries)), None)
+
+
+def _where(entry: Entry, at: traceback.FrameSummary) -> str:
+    place = Path(at.filename).relative_to(entry.lab.parent) if entry.lab else entry.place
+    code = linecache.getline(at.filename, at.lineno or 0).strip()
+    return f"{place}, line {at.lineno}, in {at.name} ({code})"
+
+
+def _shortened(error: Exception) -> str:
+    return textwrap.shorten(
+        f"{type(error).__name__}: {error}", 160, placeholder=" ..."
+    )  # torch gives advice of its own
+
+
+def _is_of(entry: Entry, filename: str) -> bool:
+    return filename == str(entry.path) or _is_within(filename, entry.lab)
 
 
 def _is_within(filename: str, lab: Path | None) -> bool:

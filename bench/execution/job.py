@@ -8,6 +8,7 @@ from bench.simulation.retention import StateRetention
 from datasets.own_data import DataOfUser
 
 BASE_PREFIX = "lent-"  # begins the names of folders of finished runs in a storage, from whose last states others start
+CONTINUES = "continues after round"  # begins the note of a run that was interrupted before
 
 
 @dataclass(frozen=True)

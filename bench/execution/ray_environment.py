@@ -34,6 +34,7 @@ def prepare_local(threads: int) -> None:
     """
     os.environ |= {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
     os.environ[plugins.VARIABLE] = os.pathsep.join(map(str, plugins.folders()))
+    os.environ["RAY_prestart_worker_first_driver"] = "0"  # one for each core, whatever the trials need
     require_own_token()
 
 

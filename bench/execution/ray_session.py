@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,12 +21,16 @@ from bench.results.store import Store
 
 import ray  # isort: skip
 from ray import tune  # isort: skip
+from ray._private import node  # isort: skip
 from ray.job_config import JobConfig  # isort: skip
 
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
 _STARTS = 2  # Ray gives its own processes 30 seconds to start, which is little on a busy machine
 _OBJECT_STORE_BYTES = 256 * 2**20  # enough: datasets are memory-mapped files, which do not go through it
 _SILENT: Any = {"log_to_driver": False, "logging_level": logging.ERROR}
+# Processes of Ray's that start Python each and that no local session uses: the server of a dashboard, which starts even without
+# one, an autoscaler, and what sends logs to the terminal.
+_UNUSED = ("start_api_server", "start_monitor", "start_log_monitor")
 Requests = Callable[[dict[str, Any]], tune.PlacementGroupFactory]
 
 
@@ -65,6 +69,7 @@ def session(
             elif folder is not None:
                 _start_local(resources.threads, folder)
                 at_end.enter_context(LocalWatch(store.remove_mark))
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has set one that ends the process at once
             fleet = Fleet(address, on_message, machines.wait_seconds)
             fleet.wait_for(resources, storage)
             if address:
@@ -74,6 +79,10 @@ def session(
             _current.append(own)
             at_end.callback(_current.remove, own)
             yield own
+        except SystemExit as error:
+            if error.code == signal.SIGTERM:  # the handler that Ray has while it starts
+                raise KeyboardInterrupt from error
+            raise
         except (tune.TuneError, OSError) as error:  # Ray wraps most errors of a callback
             if trouble := storage_trouble(error, store.folder):
                 raise StoreError(trouble) from error
@@ -154,27 +163,40 @@ def _describe(fleet: Fleet, resources: Resources, on_message: Callable[[str], No
 
 
 def _start_local(threads: int, folder: Path) -> None:
-    """Starts Ray on this machine, its files in a folder; once more if it times out. Raises ValueError if it does not start."""
+    """Starts Ray on this machine, its files in a folder; once more, with all processes, if it times out or misses one of them.
+    Raises ValueError if it does not start."""
     ray_environment.prepare_local(threads)
     for attempt in range(_STARTS):
         try:
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                _temp_dir=str(folder),
-                # Else workers would look for modules in the working directory first, which may have another `datasets`.
-                job_config=JobConfig(_client_job=True),
-                **_SILENT,
-            )
+            with _without(() if attempt else _UNUSED):
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    object_store_memory=_OBJECT_STORE_BYTES,
+                    _temp_dir=str(folder),
+                    # Else workers would look for modules in the working directory first, which may have another `datasets`.
+                    job_config=JobConfig(_client_job=True),
+                    **_SILENT,
+                )
             return
         except Exception as error:  # Ray has no error of its own for it
             ray.shutdown()
-            if attempt == _STARTS - 1 or "timed out" not in str(error):
+            if attempt == _STARTS - 1 or (isinstance(error, OSError) and "timed out" not in str(error)):
                 raise ValueError(
                     f"Ray did not start ({_first_line(error)}); the machine may be too busy. Nothing is lost: try the same "
                     "command again."
                 ) from error
+
+
+@contextlib.contextmanager
+def _without(names: Iterable[str]) -> Iterator[None]:
+    """Within the context, these methods of Ray's class of a node do nothing, as far as it has them: Ray has no settings for
+    it."""
+    with contextlib.ExitStack() as at_end:
+        for name in names:
+            if hasattr(node.Node, name):
+                at_end.enter_context(mock.patch.object(node.Node, name, lambda *_, **__: None))
+        yield
 
 
 def _first_line(error: Exception) -> str:

@@ -12,15 +12,18 @@ from typing import Any
 
 import torch
 
+import algorithms
+from bench import models
 from bench.config.code_version import code_version
 from bench.config.schema import RunConfig
+from bench.contract.places import refusal_in_words
 from bench.errors import StoreError
-from bench.execution.job import BASE_PREFIX, Inputs, Job
+from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
 from bench.models import pretrained
 from bench.profiling import device_name
 from bench.results.artifacts import GO_ON, DamagedState, Folder
 from bench.results.checkpoints import Checkpoints, UnusableCheckpoint
-from bench.results.records import RoundRow
+from bench.results.records import RoundRow, methods_in
 from bench.simulation.retention import FINAL
 from bench.simulation.run import Run
 from datasets import DataError, own_data, resized
@@ -122,7 +125,7 @@ class Worker:
             return WorkerReport(storage_error=storage_error)
         if "CUDA error" in str(error):
             raise error
-        return WorkerReport(result=failure(error))
+        return WorkerReport(result=failure(error, self._job.config))
 
     def _machine_trouble(self, error: Exception) -> str:
         """What this machine lacks, if that is why a run could not be trained: the driver has found everything; "" else."""
@@ -180,7 +183,7 @@ class Worker:
             checkpoint = self._checkpoints.load(run.task.device)
             if checkpoint:
                 run.restore(checkpoint)
-                self._notes.append(f"continues after round {run.round}")
+                self._notes.append(f"{CONTINUES} {run.round}")
         except UnusableCheckpoint as error:
             self._notes.append(f"starts over: {error}")
 
@@ -276,9 +279,18 @@ def storage_trouble(error: BaseException | None, folder: Path | str) -> str:
     return ""
 
 
-def failure(error: Exception) -> dict[str, Any]:
-    """The content of a record of a run that raised an error."""
+def failure(error: Exception, config: RunConfig | None = None) -> dict[str, Any]:
+    """The content of a record of a run that raised an error, with the whole traceback; its reason is one sentence where the
+    vectorised engine cannot run a line of the method or the model.
+
+    Args:
+        config: of the run; None if it has none yet.
+    """
     text = "".join(traceback.format_exception(error))
     first_line = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     reason = str(error) if isinstance(error, DamagedState) else first_line
+    if config:
+        named = [algorithms.REGISTRY.get(name) for name in methods_in(config.algorithm)]
+        entries = [entry for entry in (*named, models.REGISTRY.get(config.model)) if entry]
+        reason = refusal_in_words(entries, error) or reason
     return {"status": "failed", "reason": reason, "traceback": text}

@@ -5,7 +5,8 @@ from typing import Any
 
 from bench.config.methods import is_method, options_of
 from bench.config.resolve import read, wrappers
-from bench.config.schema import SETTINGS, unknown_setting
+from bench.config.schema import SETTINGS
+from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, unknown
 from bench.experiments.labels import UNWRAPPED
 
@@ -29,7 +30,7 @@ def validate_values(axes: object, settings: object) -> list[str]:
         if key in ("wrapper", *SETTINGS, *options):
             mistakes += [line for value in values for line in _validate_value(key, value, methods)]
         elif methods == named:  # else it may be an option of a method whose name is wrong
-            mistakes.append(unknown_setting(key, options))
+            mistakes.append(unknown_setting(key, methods))
     return mistakes
 
 

@@ -108,7 +108,8 @@ def select(cells: list[Cell], only: Mapping[str, Sequence[Any]], refused: Sequen
         found = list(dict.fromkeys(point.setting(key) for point in points if point.setting(key) is not None))
         if not found:
             known = {*SETTINGS, *(key for cell in cells for key in cell.choice)}
-            mistakes.append(unknown("setting", key, sorted(known)))
+            nowhere = f"No cell has a {key}, which neither the axes nor the settings of the grid name."
+            mistakes.append(nowhere if key in known else unknown("setting", key, sorted(known)))
             continue
         there = list(map(str, found))
         mistakes += [

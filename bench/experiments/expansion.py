@@ -15,7 +15,8 @@ import datasets
 from bench import models
 from bench.config.methods import is_method, options_of
 from bench.config.resolve import resolve, weights_files, wrapped
-from bench.config.schema import SETTINGS, RunConfig, run_id, unknown_setting
+from bench.config.schema import SETTINGS, RunConfig, run_id
+from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, unknown
 from bench.experiments.cells import Cell
 from bench.experiments.grid_schema import MOST_CELLS, Budget, GridSpec, matches, require_few, without
@@ -100,7 +101,7 @@ def expand(
     overrides = dict(overrides or {})
     replaced = {dataset: (substitutes or {}).get(dataset) for dataset in missing}
     cells: dict[tuple[str, str], Cell] = {}
-    wrong, used, options = [Refused({}, _unknown_whens(grid))], set[str](), set[str]()
+    wrong, used, methods = [Refused({}, _unknown_whens(grid))], set[str](), dict[str, None]()
     known = datasets.INFO if facts is None else facts
     for number, point in enumerate(_points(grid, budget, overrides, seeds, known)):
         if number == MOST_CELLS:
@@ -108,7 +109,7 @@ def expand(
                 [f"{grid.name}@{budget} has more than {MOST_CELLS:,} cells with the points of its tuning sets."]
             )
         used |= point.given - {"rounds"}
-        options |= {*_options(point.settings)}
+        methods |= dict.fromkeys(_methods(point.settings))
         settings = _with_conditions(grid, point.settings)
         fixed, info = {*grid.axes, *point.choice, *point.given}, known.get(str(settings.get("dataset")))
         grid.budgets[budget].fit_to_clients(settings, fixed, info)
@@ -122,7 +123,7 @@ def expand(
         if "rounds" in point.given and cell.config.rounds == overrides["rounds"]:
             used.add("rounds")
         cells.setdefault((cell.dataset, cell.id), cell)
-    wrong.append(Refused({}, _unused(overrides, used, options, cells.values())))
+    wrong.append(Refused({}, _unused(overrides, used, methods, cells.values())))
     wrong = [point for point in wrong if point.mistakes]
     if refused is not None:
         refused += wrong
@@ -245,7 +246,7 @@ def _has_known_methods(settings: Mapping[str, Any]) -> bool:
 
 
 def _unused(
-    overrides: Mapping[str, Any], used: Collection[str], options: Collection[str], cells: Iterable[Cell]
+    overrides: Mapping[str, Any], used: Collection[str], methods: Collection[str], cells: Iterable[Cell]
 ) -> list[str]:
     """One sentence for every override that no cell uses."""
     cells = list(cells)
@@ -262,7 +263,7 @@ def _unused(
                 f"--algorithm {base} --set wrapper={name},{key}={overrides[key]}."
             )
         else:
-            mistakes.append(unknown_setting(key, options))
+            mistakes.append(unknown_setting(key, methods))
     return mistakes
 
 
@@ -276,6 +277,11 @@ def _options(flat: Mapping[str, Any]) -> list[str]:
     """Options of a point's method, and of the wrapper around it."""
     own = options_of(flat["algorithm"]) if is_method(flat.get("algorithm")) else []
     return [*own, *_wrapper_options(flat.get("wrapper"))]
+
+
+def _methods(flat: Mapping[str, Any]) -> list[str]:
+    """A point's method, and the wrapper around it."""
+    return [name for name in (flat.get("algorithm"), flat.get("wrapper")) if is_method(name)]
 
 
 def _wrapper_options(wrapper: Any) -> list[str]:

@@ -24,7 +24,14 @@ def find(name: str) -> Path:
     Raises:
         ValueError: if there is no grid of that name.
     """
-    return Path(name) if name.endswith((".yaml", ".yml")) else REGISTRY.find(name).path
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    base, _, version = name.rpartition(" v")
+    if base in REGISTRY and version.isdecimal():
+        raise ValueError(
+            f"{name!r} names stored results; the grid that is run or described is {base!r}, in today's version."
+        )
+    return REGISTRY.find(name).path
 
 
 def is_ours(name: str) -> bool:

@@ -9,11 +9,13 @@ import copy
 import functools
 import importlib
 import inspect
+import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,6 +27,7 @@ from bench.registry import Entry
 
 Build = Callable[..., nn.Module]
 _TRIED = 4  # images of the trial
+_PASSES = 12  # of the trial in training mode, for buffers that move late
 _BEFORE = "input"  # the layer to which params before the first layer belong
 
 
@@ -37,7 +40,8 @@ class FromModule(Model):
 
     Buffers that a forward pass in training mode changes are those of the model, such as running statistics; all others, and
     params that require no gradient, are constants, as the module has them when it is built with the seed 0. What the
-    module draws in training mode, as dropout does, it draws from PyTorch's own generators; they are seeded by the client's.
+    module draws in training mode, as dropout does, it draws from PyTorch's own generators; they are seeded by the
+    client's, and so are the generators that NumPy and Python share.
 
     Raises:
         ValueError: if the module cannot be built for these images and classes, or is no classifier of them.
@@ -86,10 +90,17 @@ class FromModule(Model):
         if module.training != bound.training:
             module.train(bound.training)
         buffers = {theirs: bound.buffers[ours] for ours, theirs in template.buffers.items()}
-        given = {**template.constants_for(x), **{theirs: params[ours] for ours, theirs in template.params.items()}}
+        constants = template.constants_for(x)
+        given = {**constants, **{theirs: params[ours] for ours, theirs in template.params.items()}}
         given |= buffers
         with self._randomness(bound, x.device):
             z = torch.func.functional_call(module, given, (x,))
+        for name, leaf in constants.items():
+            if given[name] is not leaf or leaf._version:
+                raise ValueError(
+                    f"{type(self).__name__} has changed its buffer {name}, which stood still in the first passes; let it move "
+                    "from the first pass in training mode on."
+                )
         for name, before in buffers.items():
             if given[name] is not before:  # the module has put another tensor in its place
                 before.copy_(given[name])
@@ -165,8 +176,9 @@ class _Template(NamedTuple):
         key = (x.device, x.dtype)
         if key not in self.trials:
             self.trials[key] = {
-                name: leaf.to(x.device, x.dtype if leaf.is_floating_point() else None)
+                name: leaf.to(x.device, x.dtype if leaf.is_floating_point() else None, copy=True)
                 for name, leaf in self.constants.items()
+                if name not in self.buffers.values()
             }
         return self.trials[key]
 
@@ -187,7 +199,7 @@ class _Template(NamedTuple):
         return ""
 
 
-def model_of(name: str, build: Build, head: str | None = None, version: int = 1, **options: Any) -> type[FromModule]:
+def model_of(name: str, build: Build, /, head: str | None = None, version: int = 1, **options: Any) -> type[FromModule]:
     """The model of a function or class that makes a module of `(input_shape, num_classes, **options)`.
 
     Args:
@@ -262,36 +274,15 @@ def _template(kind: type[FromModule], shape: tuple[int, int, int], num_classes: 
     module = _built(kind, shape, num_classes, seed=0)
     images = torch.rand(_TRIED, *shape, generator=torch.Generator().manual_seed(0))
     head = _head_of(kind, module)
-    _check_logits(kind, module, head, images, num_classes)
+    _check_logits(kind, copy.deepcopy(module), head, images, num_classes)
     encoder = copy.deepcopy(module)
     parent, _, last = head.rpartition(".")
     setattr(encoder.get_submodule(parent), last, nn.Identity())
 
-    tried = copy.deepcopy(encoder)
-    others = torch.cat([images[:1], 1 - images[1:]])
-    evaluated = _output(kind, tried.eval(), images)
-    tried.train()
-    with _seeded(0):
-        state = torch.get_rng_state()
-        trained = _output(kind, tried, images)
-        draws = not torch.equal(state, torch.get_rng_state())
-    if not isinstance(trained, Tensor) or trained.shape != evaluated.shape:
-        raise ValueError(
-            f"The model {kind.__name__} returns something else in training mode than in evaluation mode, as networks with "
-            "auxiliary outputs do; make it return the logits alone."
-        )
-    initial = dict(encoder.named_buffers())
-    moved = {name for name, leaf in tried.named_buffers() if not torch.equal(leaf, initial[name])}
-    with _seeded(0):
-        mixes = not torch.allclose(_output(kind, tried, others)[0], trained[0], atol=1e-5)
-    try:
-        _output(kind, tried, images[:1])
-        smallest = 1
-    except ValueError:
-        smallest = 2
-    params, buffers, layers, paths = _layout(encoder, moved)
+    found = _tried(kind, module, encoder, head, images)
+    params, buffers, layers, paths = _layout(kind, encoder, found.moved)
     kept = {
-        name: leaf.detach()
+        name: leaf.detach().clone()
         for name, leaf in (*encoder.named_parameters(), *encoder.named_buffers())
         if name not in params.values()
     }
@@ -304,13 +295,117 @@ def _template(kind: type[FromModule], shape: tuple[int, int, int], num_classes: 
         layers={**layers, "classifier": tuple(weight.shape)},
         paths=paths,
         constants=kept,
-        draws=draws,
-        mixes=mixes,
-        depends_on_mode=draws or mixes or bool(moved) or not torch.equal(evaluated, trained),
-        smallest_batch=smallest,
+        draws=found.draws,
+        mixes=found.mixes,
+        depends_on_mode=found.draws or found.mixes or bool(found.moved) or found.differs,
+        smallest_batch=found.smallest_batch,
         images=images,
         trials={},
     )
+
+
+class _Findings(NamedTuple):
+    """What passes in both modes have shown: `moved` are the buffers that training changes, `differs` says whether training mode
+    gives other outputs than evaluation; see `_Template` for the others."""
+
+    moved: set[str]
+    draws: bool
+    mixes: bool
+    differs: bool
+    smallest_batch: int
+
+
+def _tried(kind: type[FromModule], module: nn.Module, encoder: nn.Module, head: str, images: Tensor) -> _Findings:
+    """Runs the encoder in both modes, its params moved a little: what is multiplied by an initial 0 shows, too.
+
+    Raises:
+        ValueError: if the module keeps to no rule that makes a run repeatable, or its logits are not those of its classifier.
+    """
+    same, other = (
+        _built(kind, tuple(images.shape[1:]), module.get_submodule(head).out_features, seed) for seed in (0, 1)
+    )
+    _check_drawn(kind, module, same, other)
+    tried = copy.deepcopy(encoder)
+    noise = torch.Generator().manual_seed(1)
+    for leaf in tried.parameters():
+        size = leaf.abs().mean() if leaf.any() else 1
+        leaf.data += 0.1 * size * torch.randn(leaf.shape, generator=noise).to(leaf.dtype)
+    initial = {name: leaf.clone() for name, leaf in tried.named_buffers()}
+
+    def moved() -> set[str]:
+        return {name for name, leaf in tried.named_buffers() if not torch.equal(leaf, initial[name])}
+
+    tried.eval()
+    with _seeded(0):
+        before = _states()
+        evaluated = _output(kind, tried, images)
+        alone = torch.cat([_output(kind, tried, image[None]) for image in images])
+        if _states() != before:
+            raise ValueError(
+                f"The model {kind.__name__} draws random numbers in evaluation mode, so that no accuracy could be repeated; "
+                "draw only where self.training is true, as F.dropout(x, training=self.training) does."
+            )
+    if moving := moved():
+        raise ValueError(
+            f"The model {kind.__name__} changes its buffer {min(moving)} in evaluation mode; change it only where "
+            "self.training is true."
+        )
+    if alone.shape != evaluated.shape or not _alike(alone, evaluated, 1e-3):
+        raise ValueError(
+            f"The model {kind.__name__} makes other features of an image alone than of one among others in evaluation mode; "
+            "keep the first axis, as in x.squeeze((2, 3)), and normalise by running statistics."
+        )
+    tried.train()
+    with _seeded(0):
+        before = _states()
+        trained = _output(kind, tried, images)
+        draws = _states() != before
+    if not isinstance(trained, Tensor) or trained.shape != evaluated.shape:
+        raise ValueError(
+            f"The model {kind.__name__} returns something else in training mode than in evaluation mode, as networks with "
+            "auxiliary outputs do; make it return the logits alone."
+        )
+    for _ in range(_PASSES):
+        _output(kind, tried, images)
+    moves = moved()
+    with _seeded(0):
+        mixed = _output(kind, tried, torch.cat([images[:1], 1 - images[1:]]))
+    with _seeded(0):
+        again = _output(kind, tried, images)
+    try:
+        smallest = 1 if _output(kind, tried, images[:1]).shape == alone[:1].shape else 2
+    except ValueError:
+        smallest = 2
+    mixes = not _alike(mixed[0], again[0], 1e-5)
+    return _Findings(moves, draws, mixes, not torch.equal(evaluated, trained), smallest)
+
+
+def _alike(one: Tensor, other: Tensor, tolerance: float) -> bool:
+    """Whether features differ by no more than rounding, a share of the largest one."""
+    return bool((one - other).abs().max() <= tolerance * other.abs().max())
+
+
+def _check_drawn(kind: type[FromModule], module: nn.Module, same: nn.Module, other: nn.Module) -> None:
+    """Raises ValueError unless the seed decides the initial values, and only those of what is trained.
+
+    Args:
+        same, other: built with the same seed, and with another one.
+    """
+    for (name, leaf), again, drawn in zip(_tensors(module), _tensors(same), _tensors(other), strict=True):
+        if not torch.equal(leaf, again[1]):
+            raise ValueError(
+                f"The model {kind.__name__} has other initial values of {name} each time that it is built; draw them by "
+                "PyTorch, numpy.random or random, without a seed of your own."
+            )
+        if not (leaf.requires_grad or torch.equal(leaf, drawn[1])):
+            raise ValueError(
+                f"The model {kind.__name__} draws {name} at random and does not train it; that would be one draw for all "
+                "seeds: let it require a gradient, or give it the same values each time."
+            )
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]
 
 
 def _built(kind: type[FromModule], shape: tuple[int, int, int], num_classes: int, seed: int) -> nn.Module:
@@ -366,13 +461,37 @@ def _check_logits(kind: type[FromModule], module: nn.Module, head: str, images: 
             f"The model {kind.__name__} must return logits [{len(images)}, {num_classes}] of {len(images)} images and "
             f"{num_classes} classes, but returns {shape}."
         )
+    trained = {name for name, leaf in module.named_parameters() if leaf.requires_grad}
+    if f"{head}.weight" not in trained or (
+        module.get_submodule(head).bias is not None and f"{head}.bias" not in trained
+    ):
+        raise ValueError(
+            f"The classifier {head} of the model {kind.__name__} must have a weight of its own that is trained, without "
+            "weight_norm or the like, and not that of another layer."
+        )
     flat = len(calls) == 1 and calls[0][0].dim() == 2
-    if not flat or not torch.equal(calls[0][1], logits):
+    if not flat or not torch.equal(calls[0][1], logits) or not _is_linear(kind, module, head, images):
         raise ValueError(
             f"What the model {kind.__name__} returns are not the outputs of its linear layer {head}, called once on "
             f"features [B, D]; return logits without a softmax, or name the classifier: "
             f'@registered_model("{kind.__name__}", head="fc").'
         )
+
+
+@torch.no_grad()
+def _is_linear(kind: type[FromModule], module: nn.Module, head: str, images: Tensor) -> bool:
+    """Whether the outputs of a module are, in both modes, those of the weight and bias of its classifier alone."""
+    for training in (False, True):
+        tried = copy.deepcopy(module).train(training)
+        part, given = tried.get_submodule(head), list[Tensor]()
+        part.register_forward_pre_hook(lambda _, inputs, given=given: given.append(inputs[0]))
+        with _seeded(0):
+            logits = _output(kind, tried, images)
+        if isinstance(logits, Tensor) and not torch.allclose(
+            F.linear(given[-1], part.weight, part.bias), logits, atol=1e-5
+        ):
+            return False
+    return True
 
 
 @torch.no_grad()
@@ -392,7 +511,7 @@ def _output(kind: type[FromModule], module: nn.Module, images: Tensor) -> Tensor
 
 
 def _layout(
-    encoder: nn.Module, moved: set[str]
+    kind: type[FromModule], encoder: nn.Module, moved: set[str]
 ) -> tuple[dict[str, str], dict[str, str], dict[str, tuple[int, ...]], dict[str, str]]:
     """Our names of params and moving buffers, layers and the paths of their modules."""
     params: dict[str, str] = {}
@@ -411,6 +530,11 @@ def _layout(
         for name, leaf in own.items():
             if id(leaf) not in seen:  # tied params are one
                 seen.add(id(leaf))
+                if inside + name in params:
+                    raise ValueError(
+                        f"The model {kind.__name__} has two params that would be called {inside + name}; rename one of their "
+                        "modules."
+                    )
                 layers.setdefault(layer, tuple(leaf.shape))
                 params[inside + name] = f"{path}.{name}".lstrip(".")
         for name, _ in part.named_buffers(recurse=False):
@@ -424,10 +548,26 @@ def _layout(
 
 @contextlib.contextmanager
 def _seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """PyTorch's own generators start from a seed within the context, and are as before after it."""
+    """The generators that PyTorch, NumPy and Python share start from a seed within the context, and are as before after it."""
+    before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.default_generator.manual_seed(seed)
+        if device is not None and device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
+def _states() -> tuple[Any, ...]:
+    """Where these generators are on the host."""
+    _, keys, *rest = np.random.get_state()
+    return random.getstate(), keys.tobytes(), *rest, torch.get_rng_state().numpy().tobytes()
 
 
 def _seed(generator: torch.Generator) -> int:

@@ -4,6 +4,7 @@ The checks follow from the types (see `bench.results.shapes.shape_of`). `Annotat
 """
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 from bench.results.ids import is_name, is_run_id
@@ -396,3 +397,12 @@ class StoredProbe(TypedDict):
     version: int
     images: NotRequired[str]
     result: dict[str, Any]
+
+
+def methods_in(algorithm: Any) -> list[str]:
+    """Names of a method and of those inside it, from the outermost."""
+    names = []
+    while isinstance(algorithm, Mapping):
+        names.append(algorithm["name"])
+        algorithm = algorithm.get("base")
+    return names

@@ -4,9 +4,8 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from bench.results.records import StoredCell, StoredGrid
+from bench.results.records import StoredCell, StoredGrid, methods_in
 from bench.results.snapshot import RunState
 
 _LEFT = ("running", "waiting", "interrupted")
@@ -103,14 +102,18 @@ def _sorts(cell: StoredCell) -> Iterator[str]:
     """Names of what a run is like, the narrowest first."""
     config = cell["config"]
     yield json.dumps({key: config[key] for key in config if key not in ("seed", "versions")}, sort_keys=True)
-    yield " ".join([config["dataset"], config["model"], *_methods(config["algorithm"])])
+    yield " ".join([config["dataset"], config["model"], *methods_in(config["algorithm"])])
     yield ""
 
 
-def _methods(algorithm: Any) -> list[str]:
-    """Names of a method and of those inside it, from the outermost."""
-    names = []
-    while isinstance(algorithm, Mapping):
-        names.append(algorithm["name"])
-        algorithm = algorithm.get("base")
-    return names
+def duration_in_words(seconds: float) -> str:
+    """ "40 s", "12 min", "2 h 10 min" or "3 d 4 h"."""
+    if round(seconds) < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} d {hours % 24} h"

@@ -21,7 +21,7 @@ from datasets.cache import default_dir
 
 _CODE = (".py", ".txt", ".csv", ".jinja", ".js", ".css", ".yaml")
 _PACKAGES = ("algorithms", "reports", "bench", "datasets", "search_spaces")
-_LIBRARIES = ("numpy", "pandas", "scipy", "matplotlib", "jinja2", "vl-convert-python")
+_LIBRARIES = ("numpy", "pandas", "scipy", "matplotlib", "tabulate", "jinja2", "vl-convert-python")
 _NOTE = {"inputs": str, "files": {str: str}, "sentences": [str]}
 _LARGEST = 256 * MIB  # of a file that a report writes
 

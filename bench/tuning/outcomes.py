@@ -42,8 +42,8 @@ class Outcome(NamedTuple):
         return sum(self.scores) / len(self.scores)
 
     def is_like(self, other: "Outcome") -> bool:
-        """Whether its mean is printed like that of another one."""
-        return self.complete and other.complete and f"{self.mean:.3f}" == f"{other.mean:.3f}"
+        """Whether both can be chosen, and their means are printed alike."""
+        return self.is_choice and other.is_choice and f"{self.mean:.3f}" == f"{other.mean:.3f}"
 
     @property
     def is_choice(self) -> bool:

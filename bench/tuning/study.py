@@ -291,7 +291,8 @@ def _holds(parameter: Parameter, value: Any) -> bool:
     """Whether a searcher could have proposed the value."""
     if parameter.low is None or parameter.high is None:
         return value in parameter.grid
-    return isinstance(value, int | float) and parameter.low <= value <= parameter.high
+    kinds = (int,) if parameter.is_whole else (int, float)  # a bool is none of them
+    return type(value) in kinds and parameter.low <= value <= parameter.high
 
 
 def _distribution(parameter: Parameter, search: Search) -> BaseDistribution:

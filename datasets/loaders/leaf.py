@@ -62,7 +62,7 @@ def read_writers(path: Path, dataset: str) -> dict[str, dict[str, list[Any]]]:
     """
     try:
         with opened(path, path.parent.parent, dataset) as file:
-            content = json.loads(file.read())
+            content = json.loads(file.read(), object_pairs_hook=_without_repetition)
         users, data = content["users"], dict(content["user_data"])
         if not (isinstance(users, list) and all(isinstance(user, str) for user in users)):
             raise ValueError("users is not a list of names")
@@ -79,6 +79,15 @@ def read_writers(path: Path, dataset: str) -> dict[str, dict[str, list[Any]]]:
                 f"{path} has images of {writer!r}, who is not among the writers that it names; {remedy(dataset)}."
             )
     return {writer: data[writer] for writer in users}
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; raises ValueError if it has a key twice, of which only the last would be seen."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise ValueError(f"it has the key {twice!r} twice")
+    return found
 
 
 def _decode(image_size: ImageSize | None, train: list[Path], test: list[Path], dataset: str) -> Decoded:
@@ -120,7 +129,12 @@ def _read_writer(path: Path, writer: str, data: dict[str, list[Any]], dataset: s
                     f"{path} has an image of the writer {writer!r} with {len(image)} pixels, but FEMNIST has "
                     f"{SIDE}x{SIDE} = {SIDE**2}; {remedy(dataset)}."
                 )
-        grey = np.asarray(data["x"], dtype=np.float64).reshape(-1, 1, SIDE, SIDE)
+        if odd := [label for label in data["y"] if type(label) is not int]:
+            raise ValueError(f"the writer {writer!r} has the label {odd[0]!r:.40}, which is no whole number")
+        grey = np.asarray(data["x"])
+        if grey.dtype.kind not in "iuf" and data["x"]:
+            raise ValueError(f"grey levels of the writer {writer!r} are no numbers")
+        grey = grey.astype(np.float64).reshape(-1, 1, SIDE, SIDE)
         labels = np.asarray(data["y"], dtype=np.int64)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise broken(path, error, dataset) from error

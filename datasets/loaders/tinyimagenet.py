@@ -7,6 +7,8 @@ from datasets.info import remedy
 from datasets.loaders import folders
 from datasets.loaders.images import list_images, natural_order
 
+_LONGEST_NAME = 255  # letters of a file name
+
 
 def find(dataset: str, data_dir: Path) -> Source | None:
     """wnids.txt, train/<wnid>/images/* and val/{val_annotations.txt,images/*}; None if there is no wnids.txt.
@@ -38,11 +40,15 @@ def _list_train(folder: Path, dataset: str) -> dict[str, list[str]]:
 def _list_validation(folder: Path, classes: list[str], dataset: str) -> dict[str, list[str]]:
     (annotations,) = require(folder / "val", ["val_annotations.txt"], dataset)
     listing: dict[str, list[str]] = {wnid: [] for wnid in classes}
+    seen: set[str] = set()
     for line in _text(Path(annotations), folder, dataset).splitlines():
         fields = line.split("\t")
         if len(fields) < 2:
             raise broken(annotations, f"line {line!r} has no class", dataset)
         _require_name(fields[0], annotations, "an image in val/images", dataset)
+        if fields[0] in seen:
+            raise broken(annotations, f"it names the image {fields[0]!r} twice", dataset)
+        seen.add(fields[0])
         if fields[1] in listing:
             listing[fields[1]].append(str(folder / "val" / "images" / fields[0]))
     for wnid, paths in listing.items():
@@ -54,8 +60,8 @@ def _list_validation(folder: Path, classes: list[str], dataset: str) -> dict[str
 
 def _require_name(text: str, path: object, of: str, dataset: str) -> None:
     """Raises DataError if a text in a file leads out of the folder in which it names something."""
-    if text != Path(text).name or "\0" in text:
-        raise DataError(f"{path} has {text!r}, which is not the name of {of}; {remedy(dataset)}.")
+    if text != Path(text).name or "\0" in text or text == ".." or len(text) > _LONGEST_NAME:
+        raise DataError(f"{path} has {text[:_LONGEST_NAME]!r}, which is not the name of {of}; {remedy(dataset)}.")
 
 
 def _text(path: Path, folder: Path, dataset: str) -> str:

@@ -684,7 +684,28 @@ def _parse(name: str) -> Partition:
             if len(values) != count or not cls.accepts(*values):
                 raise ValueError(f"{pattern} needs {cls.parameter}, but got {name!r}.")
             return cls(*values)
-    raise ValueError(unknown("partition", name, known_kinds()))
+    raise ValueError(_suggested(name) or unknown("partition", name, known_kinds()))
+
+
+_ELSEWHERE = {
+    "dir": "dir", "dirichlet": "dir", "lda": "dir", "alpha": "dir", "beta": "dir", "labeldir": "dir", "noniidlabeldir": "dir",
+    "label": "label", "labels": "label", "class": "label", "classes": "label", "pathological": "label", "pat": "label",
+    "noniidlabel": "label", "shard": "shards", "shards": "shards", "quantity": "quantity", "noise": "noise",
+}  # fmt: skip
+"""What other frameworks call a kind of partition, letters only -> what it is called here."""
+
+
+def _suggested(name: str) -> str:
+    """The sentence for a name that other frameworks might have for a partition with one parameter; "" for others."""
+    number = re.search(r"\d+(\.\d+)?|\.\d+", name)
+    kind = _ELSEWHERE.get(re.sub(r"[^a-z]", "", name.lower()))
+    if not (kind and number):
+        return ""
+    try:
+        meant = _parse(f"{kind}-{number[0]}").name
+    except ValueError:
+        return ""
+    return f"Unknown partition {name!r}. Did you mean {meant!r}? Known: {', '.join(known_kinds())}."
 
 
 def _draw_counts(size: int, shares: np.ndarray, left: np.ndarray, rng) -> np.ndarray:

@@ -27,6 +27,10 @@ _ESTIMATE = (
     "In nats. The mutual information of features Z and labels Y is at least H(Y) minus the cross-entropy, on test images, of a "
     "linear classifier of frozen features; below 0 the bound says nothing."
 )
+_EXCHANGE = (
+    "f_e1 and f_e2 are the encoders of client 0 and client 1. A row is of one client's examples: with exchange, the classifier "
+    "sees them through the encoder of the other client."
+)
 # What one run has several rows of: name of the row's published numbers -> labels.
 _HEADS = {
     "exchange": {
@@ -71,6 +75,8 @@ def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Repor
     hide, table = without_paths(grid), arrange(cells, keys, grid)
     if kind == "encoder-information":
         notes.append(_ESTIMATE)
+        if "exchange" in own:
+            notes.append(_EXCHANGE)
     if kind == "dataset-sizes":
         notes += _incomplete(runs, names)
         cells = cells.astype({"mean": "Int64", "difference": "Int64"})

@@ -54,6 +54,7 @@ def test_elbow_of_a_curve_worked_out_by_hand():
     # Scaled: 1, 0.3, 0.2, 0.1, 0 over 0, 1/4, 1/2, 3/4, 1: 0, 0.45, 0.3, 0.15, 0 below the chord.
     assert elbow_of([110, 40, 30, 20, 10]) == 2
     assert elbow_of([100, 90, 80, 10, 0]) == 4
+    assert elbow_of([9.0, 8, 7, 6, 5, 4, 3, 2 - 1e-15, 1, 0]) == 1
     assert elbow_of([5, 5, 5]) == elbow_of([3]) == 1
 
 

@@ -14,6 +14,8 @@ from algorithms.fedconcat import FedConcat
 from algorithms.fedconcat_id import FedConcatID
 from algorithms.fedsam import FedASAM, FedSAM, MoFedSAM
 from bench import models
+from bench.config.resolve import resolve
+from bench.errors import ConfigError
 from bench.models.base import Model
 from bench.models.concat import encoder_part
 from tests.support.toy import NUM_CLASSES, normalised_task, toy_task, train
@@ -397,3 +399,11 @@ def test_impossible_options_are_refused_in_one_sentence(make, sentence):
     with pytest.raises(ValueError) as error:
         make()
     assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("given", [{}, {"swa": True, "swa_every": 1}, {"swa": True, "lr": 0.02}])
+def test_a_last_rate_that_nothing_reads_or_that_is_above_the_first_is_refused(given):
+    named = {"algorithm": "fedsam", "dataset": "digits", "partition": "iid", "lr": 0.05, "swa_last_lr": 0.03}
+    assert resolve(named | {"swa": True}).algorithm["swa_last_lr"] == 0.03
+    with pytest.raises(ConfigError, match="swa_last_lr is the rate to which lr .* falls"):
+        resolve(named | given)

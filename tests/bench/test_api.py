@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -230,6 +231,18 @@ def test_axes_that_are_numbers_are_numbers():
     cells = api.table("ccvr_figure4", EXAMPLES / "ccvr", "small")
     assert cells["fraction"].dtype == float and cells["clients"].dtype == int
     assert sorted(cells["fraction"].unique())[0] == 0
+
+
+def test_of_several_stored_grids_of_a_name_one_has_to_be_named(results, tmp_path):
+    shutil.copytree(results, tmp_path / "results")
+    store = Store(tmp_path / "results")
+    store.write_grid("six@small", store.grid("six@paper") | {"budget": "small"})
+    assert api.table("six", store.folder).equals(api.table("six", results)), "paper is the usual one"
+    (store.folder / "grids" / "six@paper.json").unlink()
+    assert len(api.table("six", store.folder)), "the only one that is left"
+    store.write_grid("six@smoke", store.grid("six@small") | {"budget": "smoke"})
+    with pytest.raises(ConfigError, match="holds six@small, six@smoke; name one of them"):
+        api.table("six", store.folder)
 
 
 def test_a_grid_that_is_not_there(results):

@@ -21,7 +21,7 @@ def test_digits_are_always_found(tmp_path):
 def test_missing_data_is_reported_with_the_remedy(tmp_path):
     finding = check("svhn", tmp_path)
     assert finding.status == "missing"
-    assert finding.detail.endswith("run 'python -m bench data prepare svhn'.")
+    assert finding.detail.endswith("run 'python -m bench data prepare svhn --data-dir DIR'.")
     assert check("svhn", tmp_path / "nowhere").status == "missing"
     assert "CS231n" in check("tinyimagenet", tmp_path).detail
 

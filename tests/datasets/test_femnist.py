@@ -55,7 +55,8 @@ def test_a_missing_file_is_named_with_its_counterpart(tmp_path, read, missing, o
     write_femnist(tmp_path)
     (tmp_path / "femnist" / missing).unlink()
     with pytest.raises(
-        DataError, match=rf"{missing} is missing beside .*{other}; run 'python -m bench data prepare femnist'"
+        DataError,
+        match=rf"{missing} is missing beside .*{other}; run 'python -m bench data prepare femnist --data-dir DIR'",
     ):
         read()
 
@@ -81,6 +82,9 @@ def change(tmp_path, name, edit):
         (TRAIN[1], lambda c: c["user_data"]["f0001_1"]["y"].pop(), "21 images but 20 labels of the writer 'f0001_1'"),
         (TRAIN[1], lambda c: c["user_data"]["f0001_1"]["x"][0].__setitem__(0, 255), r"are outside \[0, 1\]"),
         (TRAIN[1], lambda c: c["user_data"]["f0001_1"]["y"].__setitem__(0, 62), r"labels 0\.\.61 only"),
+        (TRAIN[1], lambda c: c["user_data"]["f0001_1"]["y"].__setitem__(0, 3.7), "has the label 3.7, which is no whole number"),
+        (TRAIN[1], lambda c: c["user_data"]["f0001_1"]["y"].__setitem__(0, [3]), "has the label .3., which is no whole number"),
+        (TRAIN[1], lambda c: c["user_data"]["f0001_1"].update(x=[["0.5"] * 784] * 21), "'f0001_1' are no numbers"),
         (TRAIN[1], lambda c: c.pop("user_data"), "is truncated or corrupt"),
         (TRAIN[1], lambda c: c.update(users=None), "is truncated or corrupt"),
         (TRAIN[1], lambda c: c.update(user_data=[1]), "is truncated or corrupt"),
@@ -90,6 +94,14 @@ def test_files_that_do_not_fit_are_refused_in_one_sentence(tmp_path, read, name,
     write_femnist(tmp_path)
     change(tmp_path, name, edit)
     with pytest.raises(DataError, match=said):
+        read()
+
+
+def test_a_writer_who_is_there_twice_is_no_silent_choice(tmp_path, read):
+    write_femnist(tmp_path)
+    path = tmp_path / "femnist" / TRAIN[0]
+    path.write_text(path.read_text().replace('"user_data": {', '"user_data": {"f0000_0": {"x": [], "y": []}, ', 1))
+    with pytest.raises(DataError, match="it has the key 'f0000_0' twice"):
         read()
 
 

@@ -320,7 +320,7 @@ def test_a_truncated_image_is_named(tmp_path, read, suffix, keep):
 def test_a_truncated_pickle_is_named(tmp_path, read, file, keep):
     write_cifar10(tmp_path / "cifar-10-batches-py")
     truncate(tmp_path / "cifar-10-batches-py" / file, keep)
-    with pytest.raises(DataError, match=rf"{file} is truncated or corrupt \(.*data prepare cifar10'"):
+    with pytest.raises(DataError, match=rf"{file} is truncated or corrupt \(.*data prepare cifar10 --data-dir DIR'"):
         read("cifar10")
 
 
@@ -350,7 +350,9 @@ def test_a_pickle_of_something_else_is_named(tmp_path, read, content):
 def test_a_truncated_idx_file_is_named(tmp_path, read, part, zipped, keep):
     write_idx(tmp_path / "MNIST" / "raw", zipped)
     truncate(tmp_path / "MNIST" / "raw" / (f"{part}-ubyte" + ".gz" * zipped), keep)
-    with pytest.raises(DataError, match=rf"{part}-ubyte.* is truncated or corrupt .*data prepare mnist'"):
+    with pytest.raises(
+        DataError, match=rf"{part}-ubyte.* is truncated or corrupt .*data prepare mnist --data-dir DIR'"
+    ):
         read("mnist")
 
 
@@ -365,7 +367,7 @@ def test_images_and_labels_of_different_length_are_refused(tmp_path, read):
 def test_a_truncated_matlab_file_is_named(tmp_path, read, keep):
     write_svhn(tmp_path)
     truncate(tmp_path / "test_32x32.mat", keep)
-    with pytest.raises(DataError, match=r"test_32x32\.mat is truncated or corrupt .*data prepare svhn'"):
+    with pytest.raises(DataError, match=r"test_32x32\.mat is truncated or corrupt .*data prepare svhn --data-dir DIR'"):
         read("svhn")
 
 

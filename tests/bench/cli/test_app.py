@@ -4,11 +4,14 @@ import errno
 import io
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 import algorithms
@@ -42,13 +45,17 @@ def bench(tmp_path):
     return call
 
 
-def imported_by(*arguments: str) -> set[str]:
+def modules_of(*arguments: str) -> set[str]:
     code = (
         "import sys\nfrom bench.cli.app import app\n"
         f"try: app({list(arguments)!r})\nexcept SystemExit: pass\nprint('MODULES', *sys.modules)"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    return {name.partition(".")[0] for name in output.partition("MODULES")[2].split()}
+    return {*output.partition("MODULES")[2].split()}
+
+
+def imported_by(*arguments: str) -> set[str]:
+    return {name.partition(".")[0] for name in modules_of(*arguments)}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list"], ["list", "algorithms"]])
@@ -338,7 +345,14 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["run", "--grid", "quickstrat"], "Unknown grid 'quickstrat'. Did you mean 'quickstart'?"),
         (["run", "--grid", "quickstart", "--budget", "smal"], "Did you mean 'small'?"),
         (["run", "--grid", "quickstart", "--set", "mue=1"], "Did you mean 'mu'?"),
-        (["run", "--grid", "quickstart", "--set", "rounds"], "--set needs KEY=VALUE, but got 'rounds'."),
+        (
+            ["run", "--grid", "quickstart", "--set", "rounds"],
+            "--set needs KEY=VALUE, but got 'rounds'; values of a list are joined by '+'",
+        ),
+        (
+            ["run", "--grid", "leaderboard_mnist v2"],
+            "names stored results; the grid that is run or described is 'leaderboard_mnist'",
+        ),
         (["run", "--grid", "quickstart", "--only", "algorithm=fedporx"], "Did you mean 'fedprox'?"),
         (["run", "--grid", "quickstart", "--seeds", "a"], "--seeds needs whole numbers such as 0,1,2, but got 'a'."),
         (
@@ -396,6 +410,55 @@ def test_a_mistake_gets_one_sentence_and_exit_code_2(bench, arguments, said, mon
     assert "Traceback" not in text
 
 
+def one_setting(algorithm="fedavg", dataset="digits", partition="iid"):
+    return ["run", "--algorithm", algorithm, "--dataset", dataset, "--partition", partition, "--dry-run"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (one_setting(dataset="MNIST"), "Unknown dataset 'MNIST'. Did you mean 'mnist'?"),
+        (one_setting(dataset="CIFAR-10"), "Did you mean 'cifar10'?"),
+        (one_setting(algorithm="FedAvg"), "Did you mean 'fedavg'?"),
+        (one_setting(partition="dirichlet-0.5"), "Unknown partition 'dirichlet-0.5'. Did you mean 'dir-0.5'? Known: "),
+        (one_setting(partition="Dir(0.5)"), "Did you mean 'dir-0.5'?"),
+        (one_setting(partition="noniid-#label2"), "Did you mean 'label-2'?"),
+        ([*one_setting(), "--set", "learning_rate=0.1"], "Unknown setting 'learning_rate'. Did you mean 'lr'?"),
+        ([*one_setting(), "--set", "num-clients=3"], "Did you mean 'clients'?"),
+        ([*one_setting(), "--set", "mu=0.1"], "'mu': options of fedavg: none; mu is of clsprox, fedprox, moon."),
+        ([*one_setting(), "--rounds", "5"], "There is no option --rounds; set it by --set rounds=5."),
+        ([*one_setting(), "--learning-rate=0.1"], "There is no option --learning-rate; set it by --set lr=0.1."),
+        ([*one_setting("fedprox"), "--mu", "1"], "There is no option --mu; set it by --set mu=1."),
+        (["describe", *one_setting()[1:-1], "--seed", "1"], "There is no option --seed; name seeds by --seeds 1."),
+        ([*one_setting(), "--seeds", "0-2"], "but got '0-2'. Did you mean 0,1,2?"),
+        (
+            one_setting("fedavg,fedprox"),
+            "--algorithm names one algorithm, but got 'fedavg,fedprox'; repeat the command",
+        ),
+        (["tune", *one_setting("fedavg,fedprox")[1:]], "axes: {algorithm: [fedavg, fedprox]}"),
+        (["run", "--grid", "quickstart", "--only", "validation_share=0.1"], "No cell has a validation_share, which"),
+    ],
+)
+def test_names_of_other_frameworks_are_answered_with_the_right_spelling(bench, arguments, said):
+    code, text = bench(*arguments)
+    assert code == 2 and said in text and "Traceback" not in text
+    assert len(text.strip().splitlines()) == 1
+
+
+def test_what_stands_behind_two_hyphens_is_no_option(bench):
+    assert "There is no option" not in bench("describe", "--grid", "quickstart", "--", "--rounds")[1]
+
+
+def test_a_missing_model_is_answered_with_those_that_fit(bench, tmp_path):
+    arrays = {f"{kind}_{split}": [0] * 4 for kind in "y" for split in ("train", "test")}
+    images = np.zeros((4, 8, 8), np.uint8)
+    np.savez(tmp_path / "own.npz", x_train=images, x_test=images, **arrays)
+    code, text = bench(*one_setting(dataset=f"npz:{tmp_path}/own.npz"))
+    assert code == 2 and "model is missing" in text
+    fitting = text.partition("Images of 1x8x8 fit: ")[2]
+    assert "mlp" in fitting and "simple-cnn" not in fitting
+
+
 @pytest.mark.parametrize(
     ("options", "said", "unsaid"),
     [
@@ -409,12 +472,19 @@ def test_wrong_values_and_wrong_names_of_settings_are_told_together(bench, optio
     assert code == 2 and all(sentence in text for sentence in said) and unsaid not in text.partition("Known:")[0]
 
 
-@pytest.mark.parametrize("symbol", ["epsilon", "lambda"])
-def test_a_symbol_of_the_paper_is_answered_with_the_options_of_the_method(bench, symbol):
+OF_FEDCAT = "concatenation, count_rule, greedy_share, grouping, regroup_every"
+
+
+@pytest.mark.parametrize(
+    ("symbol", "said"),
+    [
+        ("epsilon", f"Unknown setting 'epsilon': options of fedcat: {OF_FEDCAT}; epsilon is of dp-fedconcat."),
+        ("lambda", f"Known: method options {OF_FEDCAT}; settings algorithm, batch_size,"),
+    ],
+)
+def test_a_symbol_of_the_paper_is_answered_with_the_options_of_the_method(bench, symbol, said):
     code, text = bench("run", "--algorithm", "fedcat", *ALGORITHM[2:], "--set", f"participation=0.1,{symbol}=1")
-    assert code == 2 and f"Unknown setting '{symbol}'." in text
-    options = "concatenation, count_rule, greedy_share, grouping, regroup_every"
-    assert f"Known: method options {options}; settings algorithm, batch_size," in text
+    assert code == 2 and f"Unknown setting '{symbol}'" in text and said in text
 
 
 def test_options_of_an_unknown_method_are_no_mistake_of_their_own(bench):
@@ -565,3 +635,44 @@ def test_models_are_listed_with_their_other_names():
     listed = dict(listing("models"))
     assert listed["fedmr-mnist-cnn"].startswith("FedMR's CNN for MNIST")
     assert listed["lenet-cifar"] == "Another name of simple-cnn."
+
+
+@pytest.mark.parametrize("command", [["report"], ["list"], ["status"]])
+def test_sigterm_ends_every_command_as_ctrl_c_does(bench, monkeypatch, command):
+    def hear(*arguments, **options):
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("bench.cli.app.listing_table", hear)
+    monkeypatch.setattr(Store, "__init__", hear)
+    before = signal.getsignal(signal.SIGTERM)
+    assert bench(*command) == (130, "Stopped.\n")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_describe_imports_neither_a_compiler_nor_sklearn_nor_ray(tmp_path):
+    """Each takes seconds to import; what a method sends and keeps is known from shapes."""
+    modules = modules_of("describe", "--grid", "quickstart", "--results-dir", str(tmp_path))
+    assert "torch" in modules and not modules & {"torch._dynamo", "sklearn", "ray", "pandas"}
+
+
+def test_describe_counts_what_is_in_the_data_directory(bench, tmp_path):
+    setting = ["--algorithm", "fedavg", "--dataset", "femnist", "--partition", "natural"]
+    assert "There is no option" not in bench("describe", *setting, "--data-dir", str(tmp_path))[1]
+    code, text = bench("describe", *setting, "--data-dir", str(tmp_path / "nowhere"))
+    assert code == 2 and "name another with --data-dir" in text
+    write_femnist(tmp_path)
+    code, text = bench("describe", *setting, "--data-dir", str(tmp_path), "--set", "clients=179")
+    assert code == 2 and "clients" in text and "179" in text, "there are not so many writers"
+
+
+def test_prepare_ends_where_check_has_nothing_to_say(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets, "prepare", lambda *_: pytest.fail("it is there"))
+    for split in ("train", "test"):
+        for name in "ab":
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / split / name / "0.png")
+    code, text = bench("data", "prepare", f"imagefolder:{tmp_path}", "digits")
+    assert code == 0 and text.splitlines() == [
+        f"imagefolder:{tmp_path}: found. image folders in {tmp_path}; there is nothing to prepare.",
+        "digits: found. images that come with scikit-learn; there is nothing to prepare.",
+    ]

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from bench.cli.status import _duration, _last_ended, _name_of, _name_of_config
+from bench.cli.status import _last_ended, _name_of, _name_of_config
 from bench.config.code_version import code_version
 from bench.results.ids import hash_of
 from bench.results.snapshot import RunState
 from bench.results.store import Store
+from bench.results.time_left import duration_in_words
 from tests.support.earlier_code import earlier
 from tests.support.grid_runs import wait_for_records, wait_for_rounds
 from tests.support.processes import Driver, in_this_process
@@ -52,7 +53,7 @@ def test_every_state_of_a_run_has_its_column(tmp_path):
     assert {found[name] for name in states} == {"1"}, text
     rounds = running.config.rounds
     seconds = 100 + 100 + 100 * (rounds - 3) / rounds  # interrupted before its first round, not begun, running
-    assert found["left"] == f"about {_duration(seconds)}"
+    assert found["left"] == f"about {duration_in_words(seconds)}"
     assert f"A driver is at work in {tmp_path} since " in text and "running: 1 trial." in text
     lines = [line for line in text.splitlines() if EXPECTED in line]
     assert lines == [
@@ -176,7 +177,7 @@ def test_an_empty_results_directory_has_no_table(tmp_path):
     ],
 )
 def test_times_are_as_people_read_them(seconds, words):
-    assert _duration(seconds) == words
+    assert duration_in_words(seconds) == words
 
 
 def test_the_last_end_is_told_in_local_time_whatever_the_zone_of_the_record(monkeypatch):

@@ -124,6 +124,8 @@ def test_options_that_came_later_are_left_out_at_their_defaults_only(name):
                 value, needed = "mlp+fedcollab-mlp", {"inference_round": "before"} if name == "fedconcat-id" else {}
             else:
                 value = other_value(kind, usual)
+            if option == "swa_last_lr":  # at most the rate from which it falls
+                value, needed = 0.001, {"swa": True}
             near = with_options(config, needed)
             other = with_options(near, {option: value})
             assert run_id(other) != run_id(near) and value_in(other.canonical(), option) != usual

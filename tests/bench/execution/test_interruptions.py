@@ -28,15 +28,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]  # for c
 
 
 @pytest.mark.parametrize(
-    ("kills", "methods", "seeds"),
+    ("kills", "methods", "seeds", "stop"),
     [
-        (1, ["scaffold", "fedconcat"], 1),
-        pytest.param(10, ["moon", "scaffold", "fedconcat"], 4, marks=pytest.mark.torture),
+        (1, ["scaffold", "fedconcat"], 1, signal.SIGTERM),
+        pytest.param(10, ["moon", "scaffold", "fedconcat"], 4, signal.SIGINT, marks=pytest.mark.torture),
     ],
     ids=["one-kill", "ten-kills"],
 )
-def test_however_a_grid_is_interrupted_it_goes_on_and_nothing_is_repeated_or_lost(tmp_path, kills, methods, seeds):
-    """Drivers killed at moments drawn from a fixed seed, dead workers, and Ctrl-C, most of them in the middle of runs."""
+def test_however_a_grid_is_interrupted_it_goes_on_and_nothing_is_repeated_or_lost(
+    tmp_path, kills, methods, seeds, stop
+):
+    """Drivers killed at moments drawn from a fixed seed, dead workers, Ctrl-C or SIGTERM, most in the middle of runs."""
     axes = {**GRID["axes"], "algorithm": methods, "seed": list(range(seeds))}
     grid = write_grid(tmp_path, axes=axes, settings=GRID["settings"] | LONG | STAGES)
     results = tmp_path / "results"
@@ -57,7 +59,10 @@ def test_however_a_grid_is_interrupted_it_goes_on_and_nothing_is_repeated_or_los
     for worker in workers_of(driver):  # the second may not have begun
         os.kill(worker, signal.SIGKILL)
     wait_until(lambda: driver.printed().count("continues after round") > noted, driver)
-    os.killpg(driver.pid, signal.SIGINT)
+    if stop == signal.SIGINT:
+        os.killpg(driver.pid, stop)  # as a terminal does; batch systems tell the driver alone
+    else:
+        driver.send_signal(stop)
     stopped = driver.ended()
     assert driver.returncode == 130
     assert "the same command continues with the rest" in stopped and "Traceback" not in stopped

@@ -70,7 +70,10 @@ def test_a_command_whose_ray_is_killed_ends_with_a_sentence_and_the_same_command
     )
     driver = Driver(*command, "--set", "rounds=300")
     wait_for_rounds(tmp_path / "results", 5, driver)
-    [raylet] = [pid for pid, words in family(driver.pid).items() if "raylet/raylet" in words.split(" ")[0]]
+    processes = family(driver.pid)
+    [raylet] = [pid for pid, words in processes.items() if "raylet/raylet" in words.split(" ")[0]]
+    unused = ("dashboard.py", "monitor.py", "ray::IDLE")  # of `ray_session._UNUSED`, and a worker without a trial
+    assert not [words for words in processes.values() if any(name in words for name in unused)]
     os.kill(raylet, signal.SIGKILL)
     killed = time.monotonic()
     last = driver.ended().strip().splitlines()[-1]

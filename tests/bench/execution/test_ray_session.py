@@ -1,6 +1,7 @@
 """Sessions of Ray, without starting any."""
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from bench.execution.resources import Machines, Resources
 from bench.results.store import Store
 
 import ray  # isort: skip
+from ray._private import node  # isort: skip
 
 
 def test_the_handler_of_sigterm_is_restored_afterwards(tmp_path, monkeypatch):
@@ -28,14 +30,28 @@ def test_the_handler_of_sigterm_is_restored_afterwards(tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == before != during[0]
 
 
+def test_sigterm_stops_as_ctrl_c_does_though_ray_has_a_handler_of_its_own(tmp_path, monkeypatch):
+    def start_and_hear(*arguments, **options):
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(ray_session, "_start_local", start_and_hear)
+    with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
+        with ray_session.session(store, Machines(Resources()), None, print):
+            pass
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, TimeoutError])  # the second is an OSError
 @pytest.mark.parametrize("failures", [1, 2])
-def test_ray_that_does_not_start_in_time_is_started_once_more(failures, monkeypatch):
-    tried, shut_down = [], []
+def test_ray_that_does_not_start_is_started_once_more_and_then_with_all_of_its_processes(failures, kind, monkeypatch):
+    tried, shut_down, is_whole = [], [], []
+    own = {name: getattr(node.Node, name) for name in ray_session._UNUSED}
 
     def init(**options):
         tried.append(options["address"])
+        is_whole.append([getattr(node.Node, name) is method for name, method in own.items()])
         if len(tried) <= failures:
-            raise RuntimeError("The current node timed out during startup.\nMore of it.")
+            raise kind("The current node timed out during startup.\nMore of it.")
 
     monkeypatch.setattr(ray_session.ray_environment, "prepare_local", lambda threads: None)
     monkeypatch.setattr(ray, "init", init)
@@ -48,6 +64,14 @@ def test_ray_that_does_not_start_in_time_is_started_once_more(failures, monkeypa
         ):
             ray_session._start_local(1, Path("nowhere"))
     assert tried == ["local", "local"] and shut_down == [*range(1, failures + 1)]
+    assert is_whole == [[False] * 3, [True] * 3]
+    assert all(getattr(node.Node, name) is method for name, method in own.items())
+
+
+def test_what_ray_no_longer_has_is_not_left_out(monkeypatch):
+    monkeypatch.delattr(node.Node, "start_monitor")
+    with ray_session._without(ray_session._UNUSED):
+        assert not hasattr(node.Node, "start_monitor")
 
 
 def test_ray_that_cannot_start_is_not_started_again(monkeypatch):

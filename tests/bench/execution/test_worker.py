@@ -25,6 +25,7 @@ from bench.execution.worker import Worker, WorkerReport, storage_trouble
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 from datasets import DataError, load
+from tests.support import method_files
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 6, "local_epochs": 1, "batch_size": 16}
 
@@ -264,6 +265,40 @@ def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monk
         "command continues."
     )
     assert storage_trouble(FileNotFoundError(errno.ENOENT, "No such file"), "here") == ""
+
+
+HOOK = """
+    def local_loss(self, params, batch, view):
+        loss = task_loss(params, batch, view)
+        {line}
+        return loss
+"""
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "loop"])
+@pytest.mark.parametrize(
+    "line",
+    ["loss = loss * view.num_steps.item()", "loss = loss if view.num_steps > 0 else 2 * loss", "loss.nonzero()"],
+)
+def test_a_line_that_cannot_run_for_many_clients_at_once_is_named_with_what_to_do(
+    job, line, engine, tmp_path, monkeypatch
+):
+    text = method_files.RUNNABLE.replace(
+        "import registered", "import registered\nfrom algorithms.local import task_loss"
+    )
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text + HOOK.format(line=line)})
+    config = resolve({"algorithm": "ccvr", "base": {"name": "fedmine"}, **DIGITS, "rounds": 1})
+    result = train(replace(job, config=config, engine=engine))[-1].result
+    if engine == "vectorised":
+        number = 1 + (text + HOOK.format(line=line)).splitlines().index(f"        {line}")
+        assert result["status"] == "failed" and "Traceback" in result["traceback"]
+        assert result["reason"].startswith(
+            f"mylab/algorithms/fedmine.py, line {number}, in local_loss ({line}): the vectorised engine refuses this line"
+        )
+        assert "choose by torch.where" in result["reason"] and "--engine loop" in result["reason"]
+        assert "\n" not in result["reason"]
+    else:
+        assert result["status"] == "done", result["reason"]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """Ordinary modules as models: they equal the same networks of this project, and what does not fit gets a sentence."""
 
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from bench import models
 from bench.models.base import BoundModel
@@ -154,7 +157,7 @@ class Counting(nn.Module):
         super().__init__()
         self.register_buffer("passes", torch.zeros(()))
         self.register_buffer("constant", torch.full((8,), 0.1), persistent=False)
-        self.frozen = nn.Parameter(torch.randn(8, 8), requires_grad=False)
+        self.frozen = nn.Parameter(torch.eye(8), requires_grad=False)
 
     def forward(self, x):
         if self.training:
@@ -182,15 +185,126 @@ def test_buffers_that_move_are_those_of_the_model_and_all_others_are_constants()
     )
 
 
-@pytest.mark.parametrize("track", [False, True])
-def test_batch_statistics_run_on_the_loop_engine_only(track):
-    norm = lambda: nn.BatchNorm1d(8, affine=False, track_running_stats=track)  # noqa: E731
-    model = model_of("mine", Perceptron, body=norm)((1, 6, 6), NUM_CLASSES)
+def test_batch_statistics_run_on_the_loop_engine_only():
+    model = model_of("mine", Perceptron, body=lambda: nn.BatchNorm1d(8, affine=False))((1, 6, 6), NUM_CLASSES)
     assert model.loop_only.startswith("normalises by batch statistics")
     assert model.smallest_batch == 2 and model.depends_on_mode
-    assert [*model.init_buffers()] == [
-        f"body.1.norm.body_2_{name}" for name in ("running_mean", "running_var", "num_batches_tracked") if track
-    ]
+    names = ("running_mean", "running_var", "num_batches_tracked")
+    assert [*model.init_buffers()] == [f"body.1.norm.body_2_{name}" for name in names]
+
+
+class Residual(nn.Module):
+    """Its batch statistics count only once `scale` has left 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.scale = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return x + self.scale * self.norm(x)
+
+
+class Untraceable(nn.Module):
+    """Decides by its values."""
+
+    def forward(self, x):
+        return x if x.isfinite().all() else -x
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [(Residual, "normalises by batch statistics"), (Untraceable, "torch.func.vmap cannot trace: RuntimeError")],
+)
+def test_what_the_vectorised_engine_could_not_run_is_found_before(body, why):
+    assert model_of("mine", Perceptron, body=body)((1, 6, 6), NUM_CLASSES).loop_only.startswith(why)
+
+
+class Drop(nn.Module):
+    """Drops its layer, by Python's own generator, or by NumPy's."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x):
+        return x * (2.0 * (self.draw() < 0.5)) if self.training else x
+
+
+@pytest.mark.parametrize("draw", [random.random, lambda: np.random.rand()])
+def test_generators_of_python_and_numpy_are_seeded_too(draw):
+    model = model_of("mine", Perceptron, body=lambda: Drop(draw))((1, 6, 6), NUM_CLASSES)
+    assert "draws random numbers" in model.loop_only
+    params, x = model.init(torch.Generator().manual_seed(0)), torch.rand(5, 1, 6, 6)
+    state = random.getstate()
+    seeds = [0, 0, *range(1, 9)]
+    found = [BoundModel(model, {}, True, torch.Generator().manual_seed(seed)).features(params, x) for seed in seeds]
+    assert torch.equal(found[0], found[1]) and len({float(one.sum()) for one in found}) == 2
+    assert random.getstate() == state
+
+
+class Late(nn.Module):
+    """Moves its buffer after so many passes, or in every one."""
+
+    def __init__(self, first=0, always=False):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.first, self.always, self.passes = first, always, 0
+
+    def forward(self, x):
+        self.passes += 1
+        if self.always or (self.training and self.passes > self.first):
+            self.seen += 1
+        return x
+
+
+def test_a_buffer_that_begins_to_move_after_the_trial_is_no_silent_leak():
+    model = model_of("mine", Perceptron, body=lambda: Late(40))((1, 6, 6), NUM_CLASSES)
+    bound, params = BoundModel(model, {}, True), model.init(torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match="has changed its buffer body.2.seen, which stood still in the first passes"):
+        for _ in range(41):
+            bound.features(params, torch.rand(2, 1, 6, 6))
+
+
+class Cosine(nn.Linear):
+    """A classifier by angles."""
+
+    def forward(self, x):
+        return nn.functional.linear(nn.functional.normalize(x), self.weight, self.bias)
+
+
+class OwnGenerator(nn.Module):
+    """Initial values that no seed decides."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.from_numpy(np.random.default_rng().normal(size=(8,))).float())
+
+    def forward(self, x):
+        return x * self.weight
+
+
+class Twins(nn.Module):
+    """Two layers whose params would have one name."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.ModuleList([nn.Identity(), nn.LayerNorm(8)])
+        self.norm_1 = nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm_1(self.norm[1](x))
+
+
+def with_head(change):
+    """A perceptron whose classifier is changed."""
+
+    def build(shape, classes):
+        module = Perceptron(shape, classes)
+        module.classifier = change(module.classifier)
+        return module
+
+    return build
 
 
 def test_lazy_layers_get_their_sizes_and_the_seed_decides_alone():
@@ -207,6 +321,20 @@ def test_figures_get_the_outputs_of_layers():
     assert outputs["patches"].shape == (3, 16, 4, 4) and outputs["features"].shape == (3, 16)
     assert [*outputs][-2:] == ["features", "classifier"]
     assert not any(module._forward_hooks for module in model._template.encoder.modules())
+
+
+class AlwaysDropping(nn.Module):
+    """Forgets to pass its mode."""
+
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.5)
+
+
+class Squeezing(nn.Module):
+    """Loses the first axis of one image."""
+
+    def forward(self, x):
+        return x.squeeze()
 
 
 class Twice(Perceptron):
@@ -237,6 +365,33 @@ class Twice(Perceptron):
         ),
         (Perceptron, {"body": lambda: nn.Linear(9, 8)}, "cannot take images of 1x6x6: RuntimeError: .*mat1 and mat2"),
         (Twice, {}, "returns something else in training mode"),
+        (with_head(lambda head: Cosine(8, NUM_CLASSES)), {}, "are not the outputs of its linear layer classifier"),
+        (
+            with_head(parametrizations.weight_norm),
+            {},
+            "must have a weight of its own that is trained, without weight_norm",
+        ),
+        (with_head(lambda head: head.requires_grad_(False)), {}, "must have a weight of its own that is trained"),
+        (Perceptron, {"body": OwnGenerator}, "other initial values of body.2.weight each time that it is built"),
+        (
+            Perceptron,
+            {"body": lambda: nn.Linear(8, 8).requires_grad_(False)},
+            "draws body.2.weight at random and does not train it",
+        ),
+        (
+            Perceptron,
+            {"body": lambda: parametrizations.spectral_norm(nn.Linear(8, 8))},
+            "at random and does not train",
+        ),
+        (
+            Perceptron,
+            {"body": lambda: nn.BatchNorm1d(8, track_running_stats=False)},
+            "cannot take images of 1x6x6: ValueError",
+        ),
+        (Perceptron, {"body": lambda: AlwaysDropping()}, "draws random numbers in evaluation mode"),
+        (Perceptron, {"body": lambda: Late(always=True)}, "changes its buffer body.2.seen in evaluation mode"),
+        (Perceptron, {"body": Squeezing}, "makes other features of an image alone"),
+        (Perceptron, {"body": Twins}, "two params that would be called body.1.norm.body_2_norm_1_weight"),
     ],
 )
 def test_what_is_no_classifier_gets_a_sentence(build, options, sentence):

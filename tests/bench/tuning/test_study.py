@@ -13,8 +13,9 @@ from bench.config.schema import run_id
 from bench.results.metrics import summarise
 from bench.results.store import Store
 from bench.tuning.search import TPE
-from bench.tuning.study import Study, _place
+from bench.tuning.study import Study, _holds, _place
 from reports.exports import search_figures, search_report
+from search_spaces import Parameter
 from tests.support.earlier_code import earlier
 from tests.support.searching import STAGES, finish, make, try_next
 
@@ -308,6 +309,11 @@ def test_a_report_has_names_for_people(store):
     figure = search_figures.draw(study, outcomes)["slice"]
     assert figure.axes[0].get_xlabel() == "Virtual per class ($M_c$)"
     assert figure.get_suptitle() == "MOON + CCVR on Digits, #C = 2"
+
+
+@pytest.mark.parametrize(("value", "holds"), [(2, True), (2.0, False), (1.5, False), (True, False), (11, False)])
+def test_a_stored_proposal_of_a_whole_number_is_one(value, holds):
+    assert _holds(Parameter(grid=[1, 2], low=1, high=10), value) == holds
 
 
 def test_a_report_says_what_was_found_and_that_the_best_print_alike(store):

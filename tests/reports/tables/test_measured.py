@@ -120,6 +120,19 @@ def test_information_about_labels_stands_beside_what_the_labels_have(store):
     assert "- In nats. The mutual information of features Z and labels Y is at least H(Y) minus" in text
     assert "Bold" not in text and "client 1: 5 examples (coat, bag)" in text
     assert r"I(Z; Y) is at least" in text_of(store, "tex")
+    assert "with exchange, the classifier" not in text
+
+
+def test_a_row_of_exchanged_encoders_says_whose_examples_it_is_of(store):
+    store.mirrors, store.verdict = None, None
+    store.report = {"rows": ["dataset", "partition"], "columns": "algorithm", "metric": "local_accuracy"}
+    store.report |= {"measured": {"kind": "encoder-information", "examples": "exchange"}}
+    store.add("fmnist label-2", "local", [0.5], personal=True)
+    names = ("fe1-own", "fe1-exchange", "fe2-own", "fe2-exchange")
+    values = {name: {"information": number / 10, "entropy": 1.0} for number, name in enumerate(names)}
+    about = {"clients": [0, 1], "classes": ["coat", "bag"], "label_counts": [[3, 0], [1, 4]]}
+    probe(store, store.cells[0], "encoder-information-exchange-0004", {"values": values, **about})
+    assert "with exchange, the classifier sees them through the encoder of the other client" in text_of(store)
 
 
 def test_a_stand_in_is_named_in_every_cell_and_nothing_is_best(heads):

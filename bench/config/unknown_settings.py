@@ -1,0 +1,61 @@
+"""What is said about a setting that there is not."""
+
+from collections.abc import Collection
+
+import algorithms
+from bench.config.methods import options_of
+from bench.config.schema import SETTINGS
+from bench.errors import suggestion
+
+_ELSEWHERE = {
+    **dict.fromkeys(("learning_rate", "learningrate", "local_lr", "client_lr", "step_size"), "lr"),
+    **dict.fromkeys(("epochs", "local_ep", "num_epochs", "local_iterations"), "local_epochs"),
+    **dict.fromkeys(("steps", "num_steps"), "local_steps"),
+    **dict.fromkeys(("num_rounds", "communication_rounds", "comm_round", "global_rounds", "global_epochs"), "rounds"),
+    **dict.fromkeys(("num_clients", "n_clients", "n_parties", "num_users", "population"), "clients"),
+    **dict.fromkeys(("join_ratio", "sample_fraction", "fraction", "frac", "sampling_rate"), "participation"),
+    **dict.fromkeys(("bs", "local_bs", "minibatch_size"), "batch_size"),
+    **dict.fromkeys(("wd", "decay", "l2"), "weight_decay"),
+    **dict.fromkeys(("network", "net", "architecture", "arch", "backbone"), "model"),
+    **dict.fromkeys(("method", "strategy"), "algorithm"),
+    "data": "dataset",
+    "width": "model_width",
+    "seeds": "seed",
+    "random_seed": "seed",
+}  # what other frameworks call a setting -> what it is called here
+
+
+def usual_name(key: str) -> str:
+    """What a setting is called here that other frameworks call `key`; `key` itself for all others."""
+    own = key.replace("-", "_").lower()
+    return _ELSEWHERE.get(own, own if own in SETTINGS else key)
+
+
+def unknown_setting(key: str, methods: Collection[str]) -> str:
+    """One sentence: what is meant, which methods have such an option, or what there is: options before settings.
+
+    Args:
+        methods: names of the methods that it might have been an option of.
+    """
+    options = sorted({option for name in methods for option in options_of(name)} - {"base"})
+    named = usual_name(key)
+    if named == key and (owners := methods_with(key)):
+        return (
+            f"Unknown setting {key!r}: options of {', '.join(methods) or 'no method'}: {', '.join(options) or 'none'}; "
+            f"{key} is of {', '.join(owners)}."
+        )
+    near = f" Did you mean {named!r}?" if named != key else suggestion(key, [*SETTINGS, *options])
+    listed = [f"method options {', '.join(options)}"] if options else []
+    listed.append(f"settings {', '.join(sorted(SETTINGS))}")
+    return f"Unknown setting {key!r}.{near} Known: {'; '.join(listed)}."
+
+
+def methods_with(option: str) -> list[str]:
+    """Names of the methods that have an option; a file that cannot be imported has none."""
+    found = []
+    for name in algorithms.REGISTRY:
+        try:
+            found += [name] * (option in options_of(name))
+        except ValueError:  # said where that method is used
+            continue
+    return found
