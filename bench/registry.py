@@ -157,8 +157,8 @@ class Registry(Mapping[str, Entry]):
             return found
         raise ValueError(unknown(self.kind, name, [*self, *self.aliases]))
 
-    def at_start_of(self, text: object) -> Entry | None:
-        """The thing of a name with numbers behind it, "hospital-0.7"; None if there is none."""
+    def named_in(self, text: object) -> Entry | None:
+        """The thing with whose name a text such as "hospital-0.7" begins, that of the longest name; None if there is none."""
         found = [name for name in self if isinstance(text, str) and (text == name or text.startswith(f"{name}-"))]
         return self[max(found, key=len)] if found else None
 

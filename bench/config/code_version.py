@@ -70,7 +70,7 @@ def versions_of(config: Any) -> dict[str, int]:
     algorithm, model, versions, partition = read(config)
     methods = {f"algorithm {name}": versions.get(path, 1) for path, name in algorithms.methods_in(algorithm)}
     others = {f"model {key.removeprefix('model.')}": of for key, of in versions.items() if key.startswith("model.")}
-    of_lab = _PARTITIONS.at_start_of(partition)
+    of_lab = _PARTITIONS.named_in(partition)
     dealt = {f"partition {of_lab.name}": versions.get("partition", 1)} if of_lab else {}
     return {ENGINE: ENGINE_VERSION} | methods | others | {f"model {model}": versions.get("model", 1)} | dealt
 

@@ -140,6 +140,8 @@ class ExperimentSpec:
         # Neither a stored grid nor the name of a file has the path of a user's data.
         overrides = {key: canonical_setting(key, value) for key, value in self.overrides.items()}
         only = {key: [canonical_setting(key, value) for value in values] for key, values in self.only.items()}
+        substitutes = {key: canonical_setting("dataset", value) for key, value in self.substitutes.items()}
+        object.__setattr__(self, "substitutes", substitutes)
         object.__setattr__(self, "overrides", overrides)
         object.__setattr__(self, "only", only)
 

@@ -69,8 +69,8 @@ def entries() -> Mapping[str, Entry]:
 
 def entry_of(text: object) -> Entry | None:
     """The function of a partition such as "hospital-0.7"; None if it is none of a lab, or the lab's folder is not in use."""
-    entries()  # for mistakes
-    return OF_LABS.at_start_of(text)
+    entries()
+    return OF_LABS.named_in(text)
 
 
 def parse(text: str) -> LabPartition | None:

@@ -13,6 +13,9 @@ from bench.config.schema import run_id
 from bench.errors import ConfigError
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import make_grid, single
+from bench.experiments.images import locate
+from bench.experiments.selection import fit_to_images, select_cells
+from bench.experiments.spec import ExperimentSpec
 from bench.experiments.stored_grid import titles_of_labs
 from datasets import of_labs, own_data, resized
 from reports.tables.names import Names
@@ -114,6 +117,16 @@ def test_a_grid_names_it_as_any_dataset(lab):
     (cell,) = expand(grid, "smoke", facts=None)
     assert cell.config.dataset == own_data.canonical("pollen") and cell.config.model == "mlp"
     assert single(SETTINGS, [0]).axes["dataset"] == [cell.config.dataset]
+
+
+def test_it_may_replace_an_absent_dataset(lab):
+    lab()
+    grid = single(SETTINGS | {"dataset": "svhn"}, [0])
+    spec = ExperimentSpec(grid, overrides={"model": "mlp"}, substitutes={"svhn": "pollen"})
+    images = locate(spec, select_cells(spec).selected, None)
+    assert images.substitutes == {"svhn": own_data.canonical("pollen")}
+    (cell,) = fit_to_images(select_cells(spec), spec, images).selected
+    assert cell.config.dataset in images.found and cell.substitute == cell.config.dataset
 
 
 def test_its_title_is_stored_so_that_others_report_without_the_folder(lab, monkeypatch):
