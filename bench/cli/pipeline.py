@@ -190,12 +190,14 @@ def _run(
 
     store_grid(spec, plan, store)
     names = {cell.id: driver.name_of(cell, spec.grid) for cell in plan.selected if not cell.missing}
-    tensorboard.name_runs(store.folder, spec.label, names)
     ended: dict[str, int] = {}
     if plan.todo:
         for sentence in disk.shortages(plan, options.storage, machines, store):
             warn(sentence)
-        ended = driver.run_plan(plan, spec, options, machines, store, console)
+        try:
+            ended = driver.run_plan(plan, spec, options, machines, store, console)
+        finally:
+            tensorboard.name_runs(store.folder, spec.label, names)
     measurements.measure(plan.selected, spec.grid.report.needs, store, options.data_dir, warn)
     label_counts.measure(plan.selected, store, options.data_dir, warn)
     return ended

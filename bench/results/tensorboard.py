@@ -58,7 +58,7 @@ def write_events(
 
 def name_runs(results: Path, label: str, names: Mapping[str, str]) -> None:
     """Makes `tensorboard/<label>/<name>` in a results directory a link to the folder of each run: TensorBoard shows runs by
-    the names of folders. File systems without links do without.
+    the names of folders. Runs that are not there get none, and file systems without links do without.
 
     Args:
         label: of the grid, `<grid>@<budget>`.
@@ -69,7 +69,8 @@ def name_runs(results: Path, label: str, names: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for run, name in names.items():
             link = folder / file_name(name)
-            if link.is_symlink() and link.readlink().name != run:  # other settings have that name now
+            there = (results / "runs" / run).is_dir()
+            if link.is_symlink() and (link.readlink().name != run or not there):  # other settings have that name now
                 link.unlink()
-            if not link.is_symlink():
+            if there and not link.is_symlink():
                 link.symlink_to(Path("..", "..", "runs", run), target_is_directory=True)

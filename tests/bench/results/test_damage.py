@@ -95,7 +95,8 @@ def real(tmp_path_factory) -> Path:
         search = make()
         Study(search, store)
         finish(search, store, {"mu": 0.5}, 0.3, 0.5)
-    shutil.rmtree(store.folder / "reports")
+    for name in ("reports", "tensorboard"):  # which follow from the runs
+        shutil.rmtree(store.folder / name)
     return folder
 
 

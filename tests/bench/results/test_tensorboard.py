@@ -57,6 +57,9 @@ def test_runs_have_readable_names_below_their_grid(tmp_path):
         name_runs(tmp_path, "mine@small", {run: "digits label-2 fedavg w/ mu=1 seed 0"})
         (named,) = (tmp_path / "tensorboard" / "mine@small").iterdir()
         assert named.name == "digits label-2 fedavg w_ mu=1 seed 0" and (named / NAME).read_text() == run
+    name_runs(tmp_path, "mine@small", {"c" * 16: "digits label-2 fedavg w/ mu=1 seed 0", "d" * 16: "other"})
+    assert not [*named.parent.iterdir()], "no link leads to a run that is not there"
+    name_runs(tmp_path, "mine@small", {"b" * 16: "digits label-2 fedavg w/ mu=1 seed 0"})
     moved = tmp_path.rename(tmp_path.with_name("moved"))
     assert (moved / "tensorboard" / "mine@small" / named.name / NAME).exists(), "results may be moved"
 
