@@ -1,7 +1,7 @@
 """Which code of this project a module depends on: its own, and that of all modules which it imports, directly or not.
 
-Code is compared as it is parsed: comments, docstrings and formatting change no hash, and neither does the version of Python
-where it parses to the same tree.
+Code is compared as it is parsed: comments, docstrings and formatting change no hash, nor do the titles under which
+things are registered, nor the version of Python where it parses to the same tree.
 """
 
 import ast
@@ -40,6 +40,7 @@ _LEFT_OUT = {
 }
 _NOT_CODE = {"ctx", "kind", "type_comment"}  # fields of nodes that follow from others, or say nothing
 _BLOCKS = ("body", "orelse", "finalbody")  # of statements; of an expression, one expression
+_FOR_PEOPLE = {"title", "symbols", "aliases", "style"}  # arguments of `registered` and the like that change no number
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 REST = "module"  # the name for what is in no function and no class
 
@@ -175,6 +176,9 @@ def _read(path: Path) -> _File:
             gc.enable()
     texts: dict[str, list[str]] = {}
     for name, node in _defined(tree):
+        for decorator in getattr(node, "decorator_list", ()):
+            if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "").startswith("registered"):
+                decorator.keywords = [one for one in decorator.keywords if one.arg not in _FOR_PEOPLE]
         dumped = texts.setdefault(name, [])
         _dump(node, dumped)
     hashes = {name: hashlib.sha256("".join(dumped).encode()).hexdigest()[:12] for name, dumped in texts.items()}

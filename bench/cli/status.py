@@ -201,7 +201,7 @@ def _say_stale(
         one = len(runs) == 1
         say(
             f"{len(runs)} finished run{'s are' if not one else ' is'} stale, because the code has changed since ({changed}); "
-            f"the same command without --keep-stale repeats {'it' if one else 'them'}."
+            f"the next run repeats {'it' if one else 'them'}."
         )
 
 

@@ -305,7 +305,7 @@ def _stale(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
     for changed, methods in found.items():
         yield (
             f"{_join(methods.values())}: {_runs(len(methods))} of earlier code ({changed} changed since), so that the numbers "
-            "may be others now; the same command without --keep-stale repeats them."
+            "may be others now; the next run repeats them."
         )
 
 

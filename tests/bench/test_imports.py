@@ -151,6 +151,14 @@ def test_comments_docstrings_and_formatting_change_no_hash(write):
     assert write(CODE) == write(SAME)
 
 
+def test_what_a_thing_is_called_changes_no_hash_and_its_options_do(write):
+    one, same, other = (
+        write(CODE.replace("class Mine", f"@registered('mine', {given})\nclass Mine", 1))
+        for given in ("rate=1", "rate=1, title='Mine', symbols={'rate': 'r'}, style={'size': 3}", "rate=2")
+    )
+    assert one == same != other
+
+
 @pytest.mark.parametrize(
     ("before", "after", "changed"),
     [

@@ -83,8 +83,8 @@ def test_stale_runs_are_named_with_what_has_changed(tmp_path):
     assert counts(text)["finished"] == "3", "they are finished"
     assert text.count("stale, because") == 1
     assert (
-        "2 finished runs are stale, because the code has changed since (algorithms/fedavg.py: FedAvg); the same command "
-        "without --keep-stale repeats them."
+        "2 finished runs are stale, because the code has changed since (algorithms/fedavg.py: FedAvg); the next run "
+        "repeats them."
     ) in re.sub(r"\s+", " ", text)
 
 

@@ -148,7 +148,8 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
     results, shared = tmp_path / "results", tmp_path / "shared"
     options = ("--address", cluster.address, "--storage", shared, "--checkpoint-seconds", 0)
     grid = write_grid(tmp_path, **TWO_RUNS)
-    driver = Driver("--grid", grid, "--results-dir", results, *options)
+    watchful = "from bench.execution import cluster; cluster._LOOK_SECONDS = 0.5"  # the runs may end in seconds
+    driver = Driver("--grid", grid, "--results-dir", results, *options, before=watchful)
     wait_for_rounds(results, 5, driver, runs=2)
     assert list(shared.glob("*/*/checkpoint/checkpoint.pt")) and not list(results.glob("runs/*/checkpoint"))
     _, status = in_this_process("--results-dir", results, command="status")

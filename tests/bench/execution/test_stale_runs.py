@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bench import __version__
 from bench.execution.ray_environment import PACKAGES, ROOT
 from tests.support.grid_runs import metrics, records
 from tests.support.processes import Driver
@@ -54,7 +55,9 @@ def test_runs_of_an_edited_method_are_repeated_and_no_others(tmp_path):
     bench = Checkout(tmp_path)
     assert "0 finished, 4 to run" in bench.run()
     first = records(bench.results)
-    assert all(record["commit"] is None and "commits" not in record for record in first.values()), "no repository"
+    said = {record["commit"] for record in first.values()}
+    assert said == {f"version {__version__}"}, "there is no repository"
+    assert not any("commits" in record for record in first.values())
     numbers = metrics(bench.results)
 
     text = bench.method.read_text()

@@ -15,7 +15,7 @@ GRID, BUDGET = LABEL.split("@")
 FEDAVG, OTHERS = cells("label-2", "fedavg"), cells("label-2", "fedprox")
 NOTE = (
     "FedAvg: 2 runs of earlier code (algorithms/fedavg.py: FedAvg changed since), so that the numbers may be others now; the "
-    "same command without --keep-stale repeats them."
+    "next run repeats them."
 )
 
 
