@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.registry import FOR_PEOPLE, KINDS
+
 _ROOTS = ("algorithms", "bench", "datasets")
 # Packages that get folders of others while a process runs.
 _EXTENDED = ("algorithms", "bench.models", "datasets", "datasets.partitions")
@@ -40,7 +42,7 @@ _LEFT_OUT = {
 }
 _NOT_CODE = {"ctx", "kind", "type_comment"}  # fields of nodes that follow from others, or say nothing
 _BLOCKS = ("body", "orelse", "finalbody")  # of statements; of an expression, one expression
-_FOR_PEOPLE = {"title", "symbols", "aliases", "style"}  # arguments of `registered` and the like that change no number
+_REGISTER = {kind.decorator for kind in KINDS.values() if kind.decorator}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 REST = "module"  # the name for what is in no function and no class
 
@@ -177,8 +179,8 @@ def _read(path: Path) -> _File:
     texts: dict[str, list[str]] = {}
     for name, node in _defined(tree):
         for decorator in getattr(node, "decorator_list", ()):
-            if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "").startswith("registered"):
-                decorator.keywords = [one for one in decorator.keywords if one.arg not in _FOR_PEOPLE]
+            if isinstance(decorator, ast.Call) and getattr(decorator.func, "id", "") in _REGISTER:
+                decorator.keywords = [one for one in decorator.keywords if one.arg not in FOR_PEOPLE]
         dumped = texts.setdefault(name, [])
         _dump(node, dumped)
     hashes = {name: hashlib.sha256("".join(dumped).encode()).hexdigest()[:12] for name, dumped in texts.items()}

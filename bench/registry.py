@@ -28,7 +28,7 @@ _Thing = TypeVar("_Thing", bound=Callable[..., Any])
 _DECORATED = re.compile(
     r"^((?:@.*\n(?:[ \t)\]}].*\n)*)+)(?:class|def) (\w+)", re.MULTILINE
 )  # 40 times as fast as parsing
-_FOR_PEOPLE = {
+FOR_PEOPLE = {
     "title": str,
     "symbols": dict,
     "aliases": tuple,
@@ -82,7 +82,7 @@ class Entry:
     @property
     def options(self) -> dict[str, Any]:
         """The arguments of its decorator that are not for people."""
-        return {key: value for key, value in self.given.items() if key not in _FOR_PEOPLE}
+        return {key: value for key, value in self.given.items() if key not in FOR_PEOPLE}
 
     @property
     def place(self) -> str:
@@ -272,7 +272,7 @@ def _arguments(text: str, place: str) -> tuple[str, dict[str, Any]]:
         (name,) = [ast.literal_eval(argument) for argument in call.args]
         given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         assert isinstance(name, str)
-        assert all(isinstance(given[key], kind) for key, kind in _FOR_PEOPLE.items() if key in given)
+        assert all(isinstance(given[key], kind) for key, kind in FOR_PEOPLE.items() if key in given)
     except (SyntaxError, ValueError, AssertionError) as error:
         wanted = 'a name and options, all constants, as @registered("mine", title="Mine", mu=0.1)'
         raise ValueError(f"{place}: got {text}, expected {wanted}.") from error

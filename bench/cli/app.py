@@ -45,13 +45,9 @@ class _Program(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, given.plugins_first(args))
         named = next((word for word in args if word in self.commands), "")
-        if (
-            options := [option for parameter in self.commands[named].params for option in parameter.opts]
-            if named
-            else []
-        ):
+        if named:
             with explained():
-                given.require_no_settings(args, options)
+                given.require_no_settings(args, [each for one in self.commands[named].params for each in one.opts])
         return rest
 
 

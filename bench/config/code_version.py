@@ -84,4 +84,4 @@ def _modules(part: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return models.modules_of(name), _ENGINE
     if kind == "partition":
         return (_PARTITIONS[name].module, "datasets.partitions.of_labs"), _ENGINE
-    return ({"algorithm": algorithms.REGISTRY}[kind][name].module,), _ENGINE
+    return (Registry(kind)[name].module,), _ENGINE

@@ -227,7 +227,7 @@ def _all_layers() -> list[str]:
     """Names of the layers of all models."""
     from bench import models  # imports torch
 
-    of_each = (models.of_any_size(name).layers() for name in models.REGISTRY)
+    of_each = (model.layers() for name in models.REGISTRY if (model := models.of_any_size(name)))
     return [*dict.fromkeys(["features", *(layer for layers in of_each for layer in layers)])]
 
 

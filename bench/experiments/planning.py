@@ -178,7 +178,7 @@ def check_engine(engine: str, cells: Iterable[Cell]) -> None:
     mistakes = [
         f"The vectorised engine cannot run {name}, which {why}; use the engine loop or auto, or leave the cells of {name} out."
         for name in used
-        if (why := models.of_any_size(name).loop_only)
+        if (model := models.of_any_size(name)) and (why := model.loop_only)
     ]
     if mistakes:
         raise ConfigError(mistakes)

@@ -6,6 +6,7 @@ What `registered_model` decorates is a `bench.models.base.Model`, or a class or 
 
 import functools
 import importlib
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bench.registry import Registry, registered_model
@@ -73,28 +74,27 @@ def modules_of(name: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def of_any_size(name: str) -> "Model":
-    """A model for images of some size that it takes, and 10 classes. Imports torch.
-
-    Raises:
-        ValueError: if there is no model of that name, or it takes images of none of the usual sizes.
-    """
-    kind, errors = load(name), []
-    for shape in _SIZES:
-        try:
-            return kind(shape, 10)
-        except ValueError as error:
-            errors.append(error)
-    raise errors[0]
-
-
-def has_buffers(name: str) -> bool:
-    """Whether a model has buffers, such as running statistics, which is so for images of any size. Imports torch.
+def of_any_size(name: str) -> "Model | None":
+    """A model for images of some size that it takes, and 10 classes; None if it takes none of the usual ones. Imports torch.
 
     Raises:
         ValueError: if there is no model of that name.
     """
-    return bool(of_any_size(name).init_buffers())
+    kind = load(name)
+    for shape in _SIZES:
+        with suppress(ValueError):
+            return kind(shape, 10)
+    return None
+
+
+def has_buffers(name: str) -> bool:
+    """Whether a model has buffers, such as running statistics, at one of the usual sizes of images. Imports torch.
+
+    Raises:
+        ValueError: if there is no model of that name.
+    """
+    model = of_any_size(name)
+    return model is not None and bool(model.init_buffers())
 
 
 def describe(name: str) -> str:

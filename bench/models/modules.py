@@ -360,11 +360,6 @@ def _tried(kind: type[FromModule], module: nn.Module, encoder: nn.Module, head: 
         before = _states()
         trained = _output(kind, tried, images)
         draws = _states() != before
-    if not isinstance(trained, Tensor) or trained.shape != evaluated.shape:
-        raise ValueError(
-            f"The model {kind.__name__} returns something else in training mode than in evaluation mode, as networks with "
-            "auxiliary outputs do; make it return the logits alone."
-        )
     for _ in range(_PASSES):
         _output(kind, tried, images)
     moves = moved()
@@ -450,48 +445,36 @@ def _head_of(kind: type[FromModule], module: nn.Module) -> str:
 
 
 def _check_logits(kind: type[FromModule], module: nn.Module, head: str, images: Tensor, num_classes: int) -> None:
-    """Raises ValueError unless the outputs of a module are those of its classifier, one logit for each class."""
-    calls: list[tuple[Tensor, Tensor]] = []
-    hook = module.get_submodule(head).register_forward_hook(lambda _, inputs, output: calls.append((*inputs, output)))
-    logits = _output(kind, module.eval(), images)
-    hook.remove()
-    shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if shape != (len(images), num_classes):
-        raise ValueError(
-            f"The model {kind.__name__} must return logits [{len(images)}, {num_classes}] of {len(images)} images and "
-            f"{num_classes} classes, but returns {shape}."
-        )
+    """Raises ValueError unless the outputs of a module are in both modes those of the weight and bias of its classifier, one
+    logit for each class. May change the module."""
+    part = module.get_submodule(head)
     trained = {name for name, leaf in module.named_parameters() if leaf.requires_grad}
-    if f"{head}.weight" not in trained or (
-        module.get_submodule(head).bias is not None and f"{head}.bias" not in trained
-    ):
+    if f"{head}.weight" not in trained or (part.bias is not None and f"{head}.bias" not in trained):
         raise ValueError(
             f"The classifier {head} of the model {kind.__name__} must have a weight of its own that is trained, without "
             "weight_norm or the like, and not that of another layer."
         )
-    flat = len(calls) == 1 and calls[0][0].dim() == 2
-    if not flat or not torch.equal(calls[0][1], logits) or not _is_linear(kind, module, head, images):
-        raise ValueError(
-            f"What the model {kind.__name__} returns are not the outputs of its linear layer {head}, called once on "
-            f"features [B, D]; return logits without a softmax, or name the classifier: "
-            f'@registered_model("{kind.__name__}", head="fc").'
-        )
-
-
-@torch.no_grad()
-def _is_linear(kind: type[FromModule], module: nn.Module, head: str, images: Tensor) -> bool:
-    """Whether the outputs of a module are, in both modes, those of the weight and bias of its classifier alone."""
+    given: list[Tensor] = []
+    part.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
     for training in (False, True):
-        tried = copy.deepcopy(module).train(training)
-        part, given = tried.get_submodule(head), list[Tensor]()
-        part.register_forward_pre_hook(lambda _, inputs, given=given: given.append(inputs[0]))
+        given.clear()
         with _seeded(0):
-            logits = _output(kind, tried, images)
-        if isinstance(logits, Tensor) and not torch.allclose(
-            F.linear(given[-1], part.weight, part.bias), logits, atol=1e-5
-        ):
-            return False
-    return True
+            logits = _output(kind, module.train(training), images)
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        if shape != (len(images), num_classes):
+            mode = "training" if training else "evaluation"
+            raise ValueError(
+                f"The model {kind.__name__} must return logits [{len(images)}, {num_classes}] of {len(images)} images and "
+                f"{num_classes} classes, and nothing else, but returns {shape} in {mode} mode."
+            )
+        with torch.no_grad():
+            is_its = len(given) == 1 and given[0].dim() == 2 and part.out_features == num_classes
+            if not is_its or not torch.allclose(F.linear(given[0], part.weight, part.bias), logits, atol=1e-5):
+                raise ValueError(
+                    f"What the model {kind.__name__} returns are not the outputs of its linear layer {head}, called once on "
+                    "features [B, D]; return logits without a softmax, or name the classifier: "
+                    f'@registered_model("{kind.__name__}", head="fc").'
+                )
 
 
 @torch.no_grad()

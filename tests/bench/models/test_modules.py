@@ -1,7 +1,9 @@
 """Ordinary modules as models: they equal the same networks of this project, and what does not fit gets a sentence."""
 
 import random
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from bench import models
+from bench.config.resolve import resolve
+from bench.experiments.planning import check_engine
 from bench.models.base import BoundModel
 from bench.models.modules import model_of
 from bench.models.resnet import torchvision_name
@@ -18,6 +22,7 @@ from bench.speed.reference_loop import SimpleCnn as SimpleCnnModule
 from tests.support.toy import NUM_CLASSES, assert_equal, toy_method, toy_task, train
 
 COLOUR = (3, 32, 32)
+DIGITS = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}
 
 
 class VisionTransformer(nn.Module):
@@ -361,10 +366,10 @@ class Twice(Perceptron):
         (
             Perceptron,
             {"tail": lambda: nn.Unflatten(1, (3, 1))},
-            r"must return logits \[4, 3\] .* but returns \(4, 3, 1\)",
+            r"must return logits \[4, 3\] .* but returns \(4, 3, 1\) in evaluation",
         ),
         (Perceptron, {"body": lambda: nn.Linear(9, 8)}, "cannot take images of 1x6x6: RuntimeError: .*mat1 and mat2"),
-        (Twice, {}, "returns something else in training mode"),
+        (Twice, {}, "and nothing else, but returns tuple in training mode"),
         (with_head(lambda head: Cosine(8, NUM_CLASSES)), {}, "are not the outputs of its linear layer classifier"),
         (
             with_head(parametrizations.weight_norm),
@@ -407,16 +412,28 @@ def test_what_is_no_classifier_gets_a_sentence(build, options, sentence):
         ("keras:vit", "Unknown model 'keras:vit'"),
     ],
 )
-def test_unknown_models_of_libraries(name, sentence):
-    if name.startswith("timm"):
-        try:
-            import timm  # noqa: F401
-        except ImportError:
-            pass
-        else:
-            pytest.skip("timm is installed")
+def test_unknown_models_of_libraries(name, sentence, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
     with pytest.raises(ValueError, match=sentence):
         models.load(name)
+
+
+class OneSize(Perceptron):
+    """Takes images of 1x6x6 pixels only."""
+
+    def __init__(self, input_shape, num_classes):
+        if input_shape != (1, 6, 6):
+            raise ValueError("only 1x6x6")
+        super().__init__(input_shape, num_classes)
+
+
+def test_a_model_for_none_of_the_usual_sizes_is_a_model(monkeypatch):
+    config = resolve(DIGITS).model_copy(update={"model": "mine"})
+    monkeypatch.setattr(models, "load", lambda name: model_of(name, OneSize))
+    assert models.of_any_size.__wrapped__("mine") is None
+    monkeypatch.setattr(models, "of_any_size", models.of_any_size.__wrapped__)
+    assert not models.has_buffers("mine") and models.load("mine")((1, 6, 6), NUM_CLASSES).feature_dim == 8
+    check_engine("vectorised", [SimpleNamespace(config=config)])
 
 
 def test_torchvisions_networks_read_colours():

@@ -66,4 +66,6 @@ def test_runs_have_readable_names_below_their_grid(tmp_path):
 
 def test_without_links_there_are_no_names(tmp_path):
     (tmp_path / "tensorboard").write_text("no folder")
+    (tmp_path / "runs" / ("a" * 16)).mkdir(parents=True)
     name_runs(tmp_path, "mine@small", {"a" * 16: "digits"})
+    assert (tmp_path / "tensorboard").read_text() == "no folder"
