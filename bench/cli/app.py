@@ -90,7 +90,7 @@ def run(
     dataset: given.DatasetOption = None,
     partition: given.PartitionOption = None,
     seeds: given.SeedsOption = None,
-    budget: given.BudgetOption = "paper",
+    budget: given.BudgetOption = "",
     only: given.OnlyOption = None,
     set_: given.SetOption = None,
     substitute: given.SubstituteOption = None,
@@ -162,7 +162,7 @@ def run(
         of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
         tuning = _tuning_options(
             tuned,
-            of.name if of.is_searched(budget) else "",
+            of.name if of.is_searched(budget or of.usual_budget) else "",
             of.search_seeds,
             {
                 "samples": samples,
@@ -302,7 +302,7 @@ def describe(
     dataset: given.DatasetOption = None,
     partition: given.PartitionOption = None,
     seeds: given.SeedsOption = None,
-    budget: given.BudgetOption = "paper",
+    budget: given.BudgetOption = "",
     only: given.OnlyOption = None,
     set_: given.SetOption = None,
     data_dir: Annotated[
@@ -335,7 +335,7 @@ def describe(
         console.print(disk_table(cells, of, store, Machines(Resources()).at_once))
         if heads := heads_in_words(cells, of, store):
             say(heads)
-        if of.is_searched(budget):
+        if of.is_searched(budget or of.usual_budget):
             say("Not counted: the searches on validation data that come before, which run --dry-run names.")
 
 

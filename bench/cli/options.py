@@ -12,7 +12,14 @@ from bench.experiments.figure_names import CURVES
 from reports.api import FORMATS
 
 GridOption = Annotated[str | None, typer.Option("--grid", help="Name of a grid (see `list`), or a YAML file.")]
-BudgetOption = Annotated[str, typer.Option("--budget", help="paper, small, smoke, or one of the grid's own.")]
+BudgetOption = Annotated[
+    str,
+    typer.Option(
+        "--budget",
+        help="paper (of grids of your own: full), small, smoke, or one of the grid's own.",
+        show_default="the whole grid",
+    ),
+]
 OnlyOption = Annotated[
     list[str] | None,
     typer.Option("--only", help="Only these cells: KEY=VALUE,...; several values: KEY=A|B, or KEY=A,KEY=B."),

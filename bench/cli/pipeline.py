@@ -39,14 +39,16 @@ def run_experiment(
         typer.Exit: with code 1 if runs have failed, 130 after Ctrl-C.
     """
     from bench.experiments.images import locate
-    from bench.experiments.planning import check_engine, check_name, make_plan
+    from bench.experiments.planning import as_stored, check_engine, check_name, make_plan
     from bench.experiments.selection import fit_to_images, select_cells, without_searches
     from bench.results.store import Store
 
     store = Store(results_dir)
     with contextlib.nullcontext() if dry_run else store.locked(warn), contextlib.ExitStack() as session, _stopping():
-        store.look_through([spec.label])  # what is damaged of other runs of this experiment, its plan finds
+        # What is damaged of other runs of this experiment, its plan finds.
+        store.look_through([spec.label, *spec.earlier_labels])
         named = name_damaged(store, looked=True)
+        spec = as_stored(spec, store)
         check_name(spec, store)
         selection = select_cells(spec)
         check_engine(options.engine, selection.selected)

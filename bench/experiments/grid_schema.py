@@ -28,6 +28,8 @@ from datasets.partitions import Natural, counts_clients, parse, usual_clients
 from reports.published.lookup import models_of, papers
 from reports.published.tolerances import RULES
 
+PAPER = "paper"  # the budget of the grid of a paper as it is
+FULL = "full"  # the same of a grid of one's own, which mirrors no paper
 MOST_CELLS = 100_000  # of a grid: a few lines of axes can name more than a machine can store
 Values = Annotated[list, Field(min_length=1)]
 
@@ -431,6 +433,11 @@ class GridSpec(Part):
     def stored_name(self) -> str:
         """Its name in the store: versions whose numbers differ lie side by side."""
         return versioned(self.name, self.version)
+
+    @property
+    def usual_budget(self) -> str:
+        """The budget at which it is whole."""
+        return FULL if FULL in self.budgets else PAPER
 
     @property
     def stored_title(self) -> str:

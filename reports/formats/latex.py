@@ -83,8 +83,8 @@ def render_document(report: Report, notes: str = "inside") -> str:
 
 
 def _label(name: str) -> str:
-    """ "tab:paper_table1", with another budget than the paper's behind it."""
-    return "tab:" + re.sub(r"[^\w.-]", "-", name.replace("@paper", "", 1), flags=re.ASCII)
+    """ "tab:paper_table1", with the budget behind it unless the grid is whole."""
+    return "tab:" + re.sub(r"[^\w.-]", "-", re.sub("@(paper|full)", "", name, count=1), flags=re.ASCII)
 
 
 def _width(table: Table) -> float:

@@ -191,10 +191,10 @@ def _own_methods(cells: pd.DataFrame, names: Names, grid: dict) -> list[str]:
 
 
 def _budget(grid: dict) -> str:
-    """The budget unless it is the paper's, and settings that replace those of the grid."""
+    """The budget unless the grid is whole, and settings that replace those of the grid."""
     budget, names = grid["budget"].partition("+")[0], Names.of_grid(grid)
     changed = (names.title(key, str(value)).plain for key, value in grid.get("overrides", {}).items())
-    return " with ".join(filter(None, [f"budget {budget}" * (budget != "paper"), ", ".join(changed)]))
+    return " with ".join(filter(None, [f"budget {budget}" * (budget not in ("paper", "full")), ", ".join(changed)]))
 
 
 def _over_seeds(cells: pd.DataFrame, grid: dict, std: bool) -> str:
