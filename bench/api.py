@@ -98,7 +98,7 @@ def table(
         grid: name of a grid that was run; `NAME@BUDGET` names the budget as well.
         results_dir: as in `load_runs`.
         budget: its budget, with what was overridden, as in the names of the files: "small", "smoke+rounds=5". None for
-            "paper", or for the only one at which the directory holds the grid.
+            the whole grid ("paper" or "full"), or for the only one at which the directory holds the grid.
         value: `last`, `best` or `last10` rounds; None for the grid's own.
 
     Returns:
@@ -130,10 +130,11 @@ def table(
         stored = {of for of, _ in held.values()}
         if not meant and grid not in stored and grid not in grid_files.names():
             raise ConfigError([unknown("grid", grid, sorted({*stored, *grid_files.names()}))])
-        usual = (grid, budget or "paper")
-        if len(meant) > 1 and usual not in held.values():
+        if len(meant) > 1:
+            meant = [name for name in meant if held[name] in ((grid, "paper"), (grid, "full"))] or meant
+        if len(meant) > 1:
             raise ConfigError([f"{store.folder} holds {', '.join(meant)}; name one of them."])
-        return api.cells(store, *(held[meant[0]] if len(meant) == 1 else usual), value=value)
+        return api.cells(store, *(held[meant[0]] if meant else (grid, budget or "paper")), value=value)
 
 
 @dataclass(frozen=True)

@@ -155,4 +155,4 @@ def test_what_was_asked_for_earlier_stays_in_the_stored_grid(uninterrupted, tmp_
         "--grid", write_grid(tmp_path), "--results-dir", results, "--only", "algorithm=fedavg", "--seeds", "0"
     )
     assert code == 0
-    assert Store(results).grid("six@full")["cells"] == Store(uninterrupted).grid("six@paper")["cells"]
+    assert Store(results).grid("six@full")["cells"] == Store(uninterrupted).grid("six@full")["cells"]
