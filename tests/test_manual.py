@@ -351,10 +351,10 @@ def test_the_grid_of_the_manual_is_played_and_its_report_has_all_it_asks_for(fil
     content["conditions"][0]["set"] |= small["conditions"][0]["set"]
     (files / "short.yaml").write_text(yaml.safe_dump(content))
     results = train_alone(files / "short.yaml", files / "results")
-    table = (results / "reports" / "short@full.md").read_text()
+    table = (results / "reports" / "short@paper.md").read_text()
     assert content["title"] in table and content["report"]["notes"][0] in table and "Mean ranks" in table
     drawn, _ = api.write_figures(results, "short", "paper")
-    assert {path.name for path in drawn} >= {"short@full-communication.png", "short@paper-by-mu.png"}
+    assert {path.name for path in drawn} >= {"short@paper-communication.png", "short@paper-by-mu.png"}
 
 
 def test_the_tables_of_the_parts_of_a_grid_have_every_key():
