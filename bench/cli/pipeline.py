@@ -110,12 +110,13 @@ def _check_partitions_of_labs(cells: Iterable[Cell], options: ExecutionOptions) 
     """Raises ConfigError with everything that is wrong in what functions of labs deal."""
     from bench.errors import ConfigError
     from bench.simulation.data import divide
-    from datasets import resized
-    from datasets.partitions import of_labs
+    from datasets import partitions, resized
 
     dealt: dict[tuple, RunConfig] = {}
     mistakes: dict[str, None] = {}
-    for config in (cell.config for cell in cells if of_labs.entry_of(cell.config.partition)):
+    for config in (cell.config for cell in cells):
+        if not ((kind := partitions.entry_of(config.partition)) and kind.lab):
+            continue
         key = (config.dataset, config.partition, config.clients, config.seed, config.train_examples)
         dealt.setdefault(key, config)
     for config in dealt.values():

@@ -24,7 +24,7 @@ from bench.participation import cohort_size
 from bench.results.ids import versioned
 from bench.results.metrics import METRICS, unknown_metric
 from datasets import DatasetInfo
-from datasets.partitions import Natural, counts_clients, parse, usual_clients
+from datasets.partitions import counts_clients, parse, usual_clients
 from reports.published.lookup import models_of, papers
 from reports.published.tolerances import RULES
 
@@ -155,7 +155,7 @@ class Budget(Part):
             cell: the settings that the cell would have without a budget: with the conditions of its grid.
         """
         partition = str(cell.get("partition"))
-        of_partition, natural = counts_clients(partition), partition == Natural.pattern
+        of_partition, natural = counts_clients(partition), partition == "natural"
         is_fixed = of_partition and not natural  # of fewer images, most clients of a shift would have none
         left = ["clients"] if of_partition else []
         # A validation run reads no test example.
@@ -185,7 +185,7 @@ class Budget(Part):
     def fit_to_clients(self, flat: dict[str, Any], fixed: Collection[str], info: DatasetInfo | None) -> None:
         """Puts what depends on the number of clients into the settings of a cell, which have all conditions: the first of the
         clients of the data, and whole cycles; arguments as in `apply`."""
-        clients, natural = _clients(flat, info), flat.get("partition") == Natural.pattern
+        clients, natural = _clients(flat, info), flat.get("partition") == "natural"
         if clients is None:
             return
         if natural and self.first_clients and self.first_clients < clients and "first_clients" not in fixed:

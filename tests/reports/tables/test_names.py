@@ -5,7 +5,7 @@ import pytest
 import algorithms
 from bench import models
 from datasets.info import INFO
-from datasets.partitions import _CLASSES
+from datasets.partitions import KINDS
 from reports.tables.names import Name, Names, axis_label
 from tests.support import method_files
 
@@ -118,7 +118,9 @@ def test_everything_of_the_box_has_a_name_of_its_own():
     assert all(info.title for info in INFO.values()) and all(
         "title" in entry.given for entry in models.REGISTRY.values()
     )
-    assert all(cls.title.count("{}") == (cls.latex.count("%s") or cls.title.count("{}")) for cls in _CLASSES.values())
+    for entry in KINDS.values():
+        title, latex, count = entry.given["title"], entry.given.get("latex"), len(entry.given.get("symbols", ()))
+        assert title.count("{}") == count and (latex is None or latex.count("%s") == count)
 
 
 @pytest.fixture
