@@ -1,26 +1,31 @@
 """A results directory as tables for pandas: its runs, their rounds, and the cells of a report."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from bench import references
 from bench.errors import StoreError
 from bench.experiments.labels import UNWRAPPED
 from bench.results.metrics import ACCURACIES
-from bench.results.records import Config, RoundRow, RunRecord
+from bench.results.records import Config, RoundRow, RunRecord, StoredCell
 from bench.results.store import Store
+from datasets import partitions
 from datasets.skew import Skew
+from reports.tables.aggregate import current_cells
 from reports.tables.report import Report
 
 _SETTINGS = ("dataset", "partition", "algorithm", "base", "model", "clients", "participation", "seed")
+_PARTITION = ("labels_per_client", "shards_per_client", "concentration")  # parameters, where a kind has them
+_DESCRIBED = ("run", *_SETTINGS, "partition_kind", *_PARTITION)
 _ROUND = ("round", *ACCURACIES, "loss", "bytes_down", "bytes_up", "examples", "seconds")
 _SUMMARY = ("last", "best", "last10", "last10_std")
 _COST = ("seconds", "base_seconds", "bytes_per_client")
 _MACHINE = ("engine", "device", "threads", "peak_memory_mb", "commit", "data_note", "started", "finished")
-_MEASURED = {*RoundRow.__annotations__, *RunRecord.__annotations__}  # no option gets the name of one of these columns
 _CELL = ("dataset", "partition", "algorithm", "model", "clients", "participation", "metric", "value")
 _NUMBERS = (
     *("mean", "std", "seeds", "done", "missed", "diverged", "failed", "choice", "tried", "settings"),
@@ -40,14 +45,29 @@ def runs_frame(store: Store) -> pd.DataFrame:
     return pd.concat([described, ended], axis=1)
 
 
-def rounds_frame(store: Store) -> pd.DataFrame:
-    """One line per round of every run that has ended, with the columns that `bench.api.load_rounds` describes."""
-    described, runs = _described_runs(store)
+def rounds_frame(store: Store, grids: Sequence[str] | None = None) -> pd.DataFrame:
+    """One line per round of every run that has ended, for each grid that shows it, with the columns that
+    `bench.api.load_rounds` describes.
+
+    Args:
+        grids: the stored `<grid>@<budget>` whose runs are wanted; None for all runs, also those that no grid shows.
+    """
+    places: dict[str, list[dict[str, Any]]] = {}
+    for label in store.grids() if grids is None else grids:
+        grid, _, budget = label.partition("@")
+        for cell in _shown_cells(store, label):
+            replaced = {"substitute_for": cell["dataset"]} if cell["substitute"] else {}
+            places.setdefault(cell["run"], []).append({"grid": grid, "budget": budget} | replaced)
+    described, runs = _described_runs(store, None if grids is None else places)
     described["status"] = [record["status"] for record in runs.values()]
+    shown = [(number, place) for number, run_id in enumerate(runs) for place in places.get(run_id, [{}])]
     by_run = [store.rows(run_id) for run_id in runs]
-    numbers = np.repeat(np.arange(len(by_run)), [len(rows) for rows in by_run])
-    measured = rows_frame([row for rows in by_run for row in rows])
-    return pd.concat([described.take(numbers).reset_index(drop=True), measured], axis=1)
+    numbers = np.repeat(np.arange(len(shown)), [len(by_run[number]) for number, _ in shown])
+    about = described.take([number for number, _ in shown]).reset_index(drop=True)
+    replaces = ["substitute_for"] * any("substitute_for" in place for _, place in shown)
+    named = pd.DataFrame([place for _, place in shown], columns=["grid", "budget", *replaces], dtype=object)
+    about = pd.concat([named, about], axis=1).take(numbers).reset_index(drop=True)
+    return pd.concat([about, rows_frame([row for number, _ in shown for row in by_run[number]])], axis=1)
 
 
 def rows_frame(rows: Sequence[RoundRow]) -> pd.DataFrame:
@@ -69,24 +89,28 @@ def cells_frame(report: Report) -> pd.DataFrame:
     return pd.concat([cells[keys].apply(_numeric), cells[[name for name in _NUMBERS if name in cells]]], axis=1)
 
 
-def _described_runs(store: Store) -> tuple[pd.DataFrame, dict[str, RunRecord]]:
+def _described_runs(store: Store, wanted: Collection[str] | None = None) -> tuple[pd.DataFrame, dict[str, RunRecord]]:
     """What was run, one line per run that has ended: its id, settings and options. And run id -> record, in the same order.
+
+    Args:
+        wanted: ids of the runs; None for all.
 
     Raises:
         StoreError: if no run has ended.
     """
     records = store.records()
-    configs = {run_id: config for run_id in records if (config := store.config(run_id))}
+    asked = records if wanted is None else [run_id for run_id in wanted if run_id in records]
+    configs = {run_id: config for run_id in asked if (config := store.config(run_id))}
     if not configs:
         raise StoreError(
             f"No run has ended in {store.folder}; `python -m bench run` continues, or starts, those of a grid."
         )
     settings = pd.DataFrame(map(_settings, configs.values()))
     options = pd.DataFrame({"base": UNWRAPPED, **dict(_options(config["algorithm"]))} for config in configs.values())
-    options.columns = [f"algorithm.{name}" if name in _MEASURED else name for name in options]
+    options = options[sorted(options, key=lambda name: name.rpartition(".")[0])]  # "base", then method by method
     described = pd.concat([pd.Series([*configs], name="run", dtype=object), settings, options], axis=1)
     order = [key for key in (*_SETTINGS, "run") if key in described]
-    described = _first(described, ("run", *_SETTINGS)).sort_values(order, ignore_index=True)
+    described = _first(described, _DESCRIBED).sort_values(order, ignore_index=True)
     return described, {run_id: records[run_id] for run_id in described["run"]}
 
 
@@ -95,17 +119,29 @@ def _settings(config: Config) -> dict[str, Any]:
     method = {"algorithm": config["algorithm"]["name"], "weights": "none"}
     versions = ", ".join(f"{part} {version}" for part, version in sorted(config["versions"].items()))
     settings = {key: value for key, value in config.items() if key not in ("algorithm", "versions")}
-    return method | settings | {"versions": versions}
+    return method | settings | _partition_numbers(config["partition"]) | {"versions": versions}
 
 
-def _options(method: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Option -> value of a method; a method inside it is its name, and its own options follow as "base.mu"."""
+def _partition_numbers(name: str) -> dict[str, Any]:
+    """What the name of a partition says, as numbers: "dir-0.1" is of the kind "dir", with the concentration 0.1."""
+    if references.is_partition(name):  # a file, which need not be here
+        return {"partition_kind": references.PARTITION}
+    try:
+        parameters = vars(partitions.parse(name))
+    except ValueError:  # of a lab that is not here
+        parameters = {}
+    numbers = {key: parameters[key] for key in _PARTITION if key in parameters}
+    return {"partition_kind": re.sub(r"(-[\d.]+)+$", "", name)} | numbers
+
+
+def _options(method: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any]]:
+    """Option -> value, "fedprox.mu" -> 0.1, also of a method within; what is within is "base", or "ccvr.base" further down."""
     for key, value in method.items():
         if isinstance(value, Mapping) and "name" in value:
-            yield prefix + key, value["name"]
-            yield from _options(value, f"{prefix}{key}.")
+            yield f"{inside}{key}", value["name"]
+            yield from _options(value, f"{value['name']}.")
         elif key != "name":
-            yield prefix + key, json.dumps(value) if isinstance(value, list | dict) else value
+            yield f"{method['name']}.{key}", json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def _ended(record: RunRecord) -> dict[str, Any]:
@@ -125,9 +161,16 @@ def _grids_by_run(store: Store) -> dict[str, list[str]]:
     """Run id -> the `<grid>@<budget>` of the stored grids that show it."""
     found: dict[str, list[str]] = {}
     for name in store.grids():
-        for run_id in dict.fromkeys(cell["run"] for cell in store.grid(name)["cells"] if cell["run"]):
-            found.setdefault(run_id, []).append(name)
+        for cell in _shown_cells(store, name):
+            found.setdefault(cell["run"], []).append(name)
     return found
+
+
+def _shown_cells(store: Store, label: str) -> list[StoredCell]:
+    """The cells of a stored grid that its tables show, one for each run that has ended."""
+    grid = store.grid(label)
+    records = store.records_of(grid)
+    return [*{cell["run"]: cell for cell in current_cells(grid, records) if cell["run"] in records}.values()]
 
 
 def _first(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
