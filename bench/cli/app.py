@@ -262,11 +262,14 @@ def report(
             api.writable_folder(store.folder, to)
         if file and file != grid and Path(file).is_file():
             warn_if_changed(file, store, ["@".join(one) for one in chosen])
-        wanted, wrong = (*formats, *[api.STANDALONE] * standalone), []
+        wanted, wrong, in_csv = (*formats, *[api.STANDALONE] * standalone), [], {}
         for name, of in chosen:
             try:
                 if print_:
                     for one in formats if format else ["md"]:
+                        if one == "csv":  # all of them below one header, for what reads it
+                            in_csv[f"{name}@{of}"] = api.report_of(store, name, of, value=value)
+                            continue
                         text = api.render(store, name, of, value=value, format=one, style=style, notes=notes)
                         sys.stdout.write(text + "\n")
                     continue
@@ -279,6 +282,8 @@ def report(
                 if len(chosen) == 1:
                     raise
                 wrong.append(f"{name}@{of}: {error}")
+        if in_csv:
+            sys.stdout.write(api.render_csv(in_csv))
         if wrong:
             raise ValueError(" ".join(wrong))
 

@@ -7,8 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -28,6 +30,7 @@ from bench.results.store import Store
 from bench.simulation.build import build_algorithm, build_task
 from tests.support.leaf import write_femnist
 
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 ALGORITHM = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "label-2"]
 
 
@@ -526,10 +529,28 @@ def test_results_that_cannot_be_written_to_are_reported_elsewhere_or_only_printe
 
 def test_a_printed_report_has_the_format_that_is_asked_for_and_makes_no_file(bench, stored):
     before = sorted(stored.rglob("*"))
-    assert bench("report", "--print", "--format", "csv")[1].startswith("dataset,partition,")
+    assert bench("report", "--print", "--format", "csv")[1].startswith("grid,budget,dataset,partition,")
     code, text = bench("report", "--print", "--to", "x", "--figure", "time")
     assert code == 2 and "error: --print saves nothing; leave out --to and --figure." in text
     assert sorted(stored.rglob("*")) == before
+
+
+def test_a_printed_csv_of_several_budgets_has_numbers_below_one_header():
+    words = [sys.executable, "-m", "bench", "report", "--format", "csv", "--print", "--results-dir"]
+    read = "import sys, pandas; print(pandas.read_csv(sys.stdin).to_json(orient='split'))"
+    report = subprocess.Popen([*words, str(EXAMPLES / "paper_table1")], stdout=subprocess.PIPE)
+    piped = subprocess.run(
+        [sys.executable, "-c", read], stdin=report.stdout, capture_output=True, text=True, check=True
+    )
+    assert report.wait() == 0
+    made = pd.read_json(io.StringIO(piped.stdout), orient="split")
+    assert list(made["budget"].unique()) == ["medium", "paper", "small"] and set(made["grid"]) == {"paper_table1"}
+    numbers = ["mean", "std", "done", "seeds", "p_value", "published_mean", "published_std", "difference"]
+    assert all(pd.api.types.is_numeric_dtype(made[key]) for key in numbers)
+    means = (
+        made.query("algorithm == 'fedavg' and partition == 'label-2'").groupby(["budget", "dataset"])["mean"].count()
+    )
+    assert set(means) == {1}
 
 
 @pytest.mark.parametrize(
