@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 # Imports are inside functions: who reads results does not wait for PyTorch.
 
 
-def load_runs(results_dir: "Path | str" = "results") -> "pd.DataFrame":
+def load_runs(results_dir: "Path | str | None" = None) -> "pd.DataFrame":
     """Every run of a results directory that has ended, one row per run.
 
     Damaged runs are left out, with a warning that names their files. Runs of searches are there too: their `split` is
     "validation".
 
     Args:
-        results_dir: as `--results-dir` of the command line.
+        results_dir: as `--results-dir` of the command line; None for $SKEWBENCH_RESULTS, or `results` without that.
 
     Returns:
         Columns, NaN where they do not apply:
@@ -69,7 +69,7 @@ def load_runs(results_dir: "Path | str" = "results") -> "pd.DataFrame":
 
 
 def load_rounds(
-    results_dir: "Path | str" = "results", grid: str | None = None, budget: str | None = None
+    results_dir: "Path | str | None" = None, grid: str | None = None, budget: str | None = None
 ) -> "pd.DataFrame":
     """Every round of every run of a results directory that has ended: one row per round and grid that shows the run.
 
@@ -112,7 +112,7 @@ def load_rounds(
 
 
 def table(
-    grid: str, results_dir: "Path | str" = "results", budget: str | None = None, value: str | None = None
+    grid: str, results_dir: "Path | str | None" = None, budget: str | None = None, value: str | None = None
 ) -> "pd.DataFrame":
     """The table of a grid, one row per cell and metric, in the order of the table.
 
@@ -225,7 +225,7 @@ def play(
 
 
 @contextmanager
-def _opened(results_dir: "Path | str") -> "Iterator[Store]":
+def _opened(results_dir: "Path | str | None") -> "Iterator[Store]":
     """A results directory to read, with a warning at the end that names the damaged ones of the files that were read.
 
     Raises:
@@ -233,7 +233,7 @@ def _opened(results_dir: "Path | str") -> "Iterator[Store]":
     """
     from bench.results.store import Store
 
-    store = Store(results_dir)
+    store = Store(results_dir or os.environ.get("SKEWBENCH_RESULTS") or "results")
     store.check_exists()
     try:
         yield store

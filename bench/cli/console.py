@@ -1,5 +1,6 @@
 """How the program speaks: its two streams, and its mistakes in one sentence."""
 
+import json
 import os
 import re
 import signal
@@ -41,7 +42,7 @@ class Output(Console):
 
 
 console = Output()
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
+errors = Output(stderr=True, soft_wrap=True, highlight=False)
 
 
 def say(line: str) -> None:
@@ -49,8 +50,13 @@ def say(line: str) -> None:
     console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+def say_json(content: Any) -> None:
+    """Results for a program."""
+    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
 def warn(line: str) -> None:
-    """A line beside the results; brackets in it mean nothing."""
+    """A line beside the results, of progress for example; brackets in it mean nothing."""
     errors.print(line, markup=False)
 
 

@@ -148,7 +148,7 @@ def _write_table(path: Path, label: str, store) -> None:
         sys.stdout.write(to_csv(table))
         return
     rounds.write(table, path)
-    say(f"Saved: {path} ({len(table)} rounds of {table['run'].nunique()} runs)")
+    warn(f"Saved: {path} ({len(table)} rounds of {table['run'].nunique()} runs)")
 
 
 def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
@@ -164,4 +164,4 @@ def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
             own = folder / file_name(" ".join(words))
             own.mkdir(exist_ok=True)
             write_events(own, cell["config"], store.rows(run_id), records[run_id].get("started"))
-    say(f"Saved: {folder}; look at it by: tensorboard --logdir {folder}")
+    warn(f"Saved: {folder}; look at it by: tensorboard --logdir {folder}")
