@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console, ConsoleDimensions
 
+from bench.errors import Terminated, terminate
+
 if TYPE_CHECKING:
     from bench.results.store import Store
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+_INTERRUPTED, _TERMINATED = 130, 143  # exit codes after Ctrl-C and SIGTERM, as shells have them
 _UNLIMITED = 1_000_000  # columns
 
 
@@ -139,13 +141,19 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def stopped(error: KeyboardInterrupt, sentence: str) -> typer.Exit:
+    """Says that a command has been stopped; the exit that says by what."""
+    warn(sentence)
+    return typer.Exit(_TERMINATED if isinstance(error, Terminated) else _INTERRUPTED)
+
+
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
     """SIGTERM, which batch systems send, ends a command within the context as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():  # Python lets only that one hear signals
         yield
         return
-    earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    earlier = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
@@ -164,9 +172,8 @@ def explained() -> Iterator[None]:
     except BrokenPipeError:  # of `... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        warn("Stopped.")
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        raise stopped(error, "Stopped.") from None
     except OSError as error:
         sentence = f"Cannot use {error.filename}: {error.strerror}." if error.filename else f"{error}."
     except Exception as error:

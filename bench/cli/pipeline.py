@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bench.cli.console import INTERRUPTED, console, errors, name_damaged, say, warn
+from bench.cli.console import console, errors, name_damaged, say, stopped, warn
 
 if TYPE_CHECKING:
     from bench.config.schema import RunConfig
@@ -36,7 +36,7 @@ def run_experiment(
     after it, before anything is trained or stored.
 
     Raises:
-        typer.Exit: with code 1 if runs have failed, 130 after Ctrl-C.
+        typer.Exit: with code 1 if runs have failed, 130 after Ctrl-C, 143 after SIGTERM.
     """
     from bench.experiments.images import locate
     from bench.experiments.planning import check_engine, check_name, make_plan
@@ -257,12 +257,11 @@ def _print_runs(plan: Plan, spec: ExperimentSpec) -> None:
 
 @contextlib.contextmanager
 def _stopping():
-    """Ends with one sentence after Ctrl-C."""
+    """Ends with one sentence after Ctrl-C and SIGTERM."""
     try:
         yield
-    except KeyboardInterrupt:
-        errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        raise stopped(error, "Stopped. Finished runs are kept; the same command continues with the rest.") from None
 
 
 def read_machines(

@@ -732,7 +732,7 @@ def test_sigterm_ends_every_command_as_ctrl_c_does(bench, monkeypatch, command):
     monkeypatch.setattr("bench.cli.app.listing_table", hear)
     monkeypatch.setattr(Store, "__init__", hear)
     before = signal.getsignal(signal.SIGTERM)
-    assert bench(*command) == (130, "Stopped.\n")
+    assert bench(*command) == (143, "Stopped.\n")
     assert signal.getsignal(signal.SIGTERM) == before
 
 
