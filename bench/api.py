@@ -99,10 +99,9 @@ def load_rounds(
             wanted = "@".join(filter(None, (grid, budget)))
             raise StoreError(f"{store.folder} holds no {wanted}, only: {', '.join(store.grids()) or 'nothing yet'}.")
         rounds = rounds_frame(store, meant)
-    places = sorted(
-        {f"{one}@{at}" for one, at in set(zip(rounds["grid"], rounds["budget"], strict=True)) if one == one}
-    )
-    if rounds["budget"].nunique() > 1 or rounds.duplicated(["run", "round"]).any():
+    if rounds["budget"].nunique(dropna=False) > 1 or rounds.duplicated(["run", "round"]).any():
+        pairs = rounds[["grid", "budget"]].drop_duplicates().itertuples(index=False)
+        places = sorted("no grid" if one != one or one is None else f"{one}@{at}" for one, at in pairs)
         warnings.warn(
             f"The rounds are of {', '.join(places)}, and a run of several of them has a row for each: choose by grid=... and "
             "budget=..., or group by these columns, before you average.",

@@ -1,27 +1,23 @@
 """A results directory as tables for pandas: its runs, their rounds, and the cells of a report."""
 
-import json
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from bench import references
 from bench.errors import StoreError
 from bench.experiments.labels import UNWRAPPED
+from bench.results import columns
 from bench.results.metrics import ACCURACIES
-from bench.results.records import Config, RoundRow, RunRecord, StoredCell
+from bench.results.records import RoundRow, RunRecord, StoredCell
 from bench.results.store import Store
-from datasets import partitions
 from datasets.skew import Skew
 from reports.tables.aggregate import current_cells
 from reports.tables.report import Report
 
 _SETTINGS = ("dataset", "partition", "algorithm", "base", "model", "clients", "participation", "seed")
-_PARTITION = ("labels_per_client", "shards_per_client", "concentration")  # parameters, where a kind has them
-_DESCRIBED = ("run", *_SETTINGS, "partition_kind", *_PARTITION)
+_DESCRIBED = ("run", *_SETTINGS, "partition_kind", *columns.PARTITION)
 _ROUND = ("round", *ACCURACIES, "loss", "bytes_down", "bytes_up", "examples", "seconds")
 _SUMMARY = ("last", "best", "last10", "last10_std")
 _COST = ("seconds", "base_seconds", "bytes_per_client")
@@ -105,43 +101,12 @@ def _described_runs(store: Store, wanted: Collection[str] | None = None) -> tupl
         raise StoreError(
             f"No run has ended in {store.folder}; `python -m bench run` continues, or starts, those of a grid."
         )
-    settings = pd.DataFrame(map(_settings, configs.values()))
-    options = pd.DataFrame({"base": UNWRAPPED, **dict(_options(config["algorithm"]))} for config in configs.values())
-    options = options[sorted(options, key=lambda name: name.rpartition(".")[0])]  # "base", then method by method
-    described = pd.concat([pd.Series([*configs], name="run", dtype=object), settings, options], axis=1)
+    about = pd.DataFrame({"base": UNWRAPPED, **columns.described(config)} for config in configs.values())
+    about = about[sorted(about, key=lambda name: name.rpartition(".")[0])]  # settings, then options, method by method
+    described = pd.concat([pd.Series([*configs], name="run", dtype=object), about], axis=1)
     order = [key for key in (*_SETTINGS, "run") if key in described]
     described = _first(described, _DESCRIBED).sort_values(order, ignore_index=True)
     return described, {run_id: records[run_id] for run_id in described["run"]}
-
-
-def _settings(config: Config) -> dict[str, Any]:
-    """Settings of a run, its method, and the versions of the parts whose change may change the numbers."""
-    method = {"algorithm": config["algorithm"]["name"], "weights": "none"}
-    versions = ", ".join(f"{part} {version}" for part, version in sorted(config["versions"].items()))
-    settings = {key: value for key, value in config.items() if key not in ("algorithm", "versions")}
-    return method | settings | _partition_numbers(config["partition"]) | {"versions": versions}
-
-
-def _partition_numbers(name: str) -> dict[str, Any]:
-    """What the name of a partition says, as numbers: "dir-0.1" is of the kind "dir", with the concentration 0.1."""
-    if references.is_partition(name):  # a file, which need not be here
-        return {"partition_kind": references.PARTITION}
-    try:
-        parameters = vars(partitions.parse(name))
-    except ValueError:  # of a lab that is not here
-        parameters = {}
-    numbers = {key: parameters[key] for key in _PARTITION if key in parameters}
-    return {"partition_kind": re.sub(r"(-[\d.]+)+$", "", name)} | numbers
-
-
-def _options(method: Mapping[str, Any], inside: str = "") -> Iterator[tuple[str, Any]]:
-    """Option -> value, "fedprox.mu" -> 0.1, also of a method within; what is within is "base", or "ccvr.base" further down."""
-    for key, value in method.items():
-        if isinstance(value, Mapping) and "name" in value:
-            yield f"{inside}{key}", value["name"]
-            yield from _options(value, f"{value['name']}.")
-        elif key != "name":
-            yield f"{method['name']}.{key}", json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def _ended(record: RunRecord) -> dict[str, Any]:

@@ -174,6 +174,13 @@ def test_a_run_of_several_grids_has_its_rounds_for_each(results, tmp_path):
         api.load_rounds(store.folder, grid="seven", budget="small")
 
 
+def test_rounds_of_searches_are_of_no_grid_and_beside_others_that_is_said():
+    with pytest.warns(UserWarning, match="The rounds are of .*@small.*, no grid"):
+        rounds = api.load_rounds(EXAMPLES / "search-asha")
+    assert set(rounds["split"][rounds["grid"].isna()]) == {"validation"}
+    assert set(rounds["split"][rounds["grid"].notna()]) == {"test"}
+
+
 @pytest.mark.parametrize(
     ("partition", "numbers"),
     [
