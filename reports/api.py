@@ -5,6 +5,7 @@ saves its figures. Their input are the JSON files of a result store.
 """
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,12 +97,23 @@ def render(
     return _text(format, notes, *_build(*_open(results, grid, budget), value, style))
 
 
+def report_of(results: "Store | Path", grid: str, budget: str, *, value: str | None = None) -> "Report":
+    """The tables of a grid as what every format renders; arguments and errors as in `write`."""
+    return _build(*_open(results, grid, budget), value)[0]
+
+
+def render_csv(reports: "Mapping[str, Report]") -> str:
+    """The cells of several reports, by their `<grid>@<budget>`, as one CSV with the columns `grid` and `budget`."""
+    from reports.formats import csv
+
+    return csv.render_all(reports)
+
+
 def cells(results: "Store | Path", grid: str, budget: str, *, value: str | None = None) -> "pd.DataFrame":
     """The cells of a grid's tables as `reports.exports.frames.cells_frame` has them; arguments and errors as in `write`."""
     from reports.exports.frames import cells_frame
 
-    report, *_ = _build(*_open(results, grid, budget), value)
-    return cells_frame(report)
+    return cells_frame(report_of(results, grid, budget, value=value))
 
 
 def write_figures(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import explained, say
+from bench.cli.console import explained, say, warn
 
 app = typer.Typer(help="Datasets: check, prepare, show.", no_args_is_help=True)
 
@@ -97,11 +97,11 @@ def show(
                 say(
                     f"{dealt.name} {dealt.also}, which {save} does not hold: it says who has which examples, and nothing else."
                 )
-            say(f"Saved: {save}")
+            warn(f"Saved: {save}")
         if plot:
             title = f"{dataset}, {dealt.name}, {clients} clients, seed {seed}"
             pictures.draw_bubbles(parts["training"], plot, title, parts.get("testing"))
-            say(f"Saved: {plot}")
+            warn(f"Saved: {plot}")
 
 
 @app.command()

@@ -80,7 +80,7 @@ def run_configs(
         ]
         tracker = None
         if options.track and tracked_as:
-            tracker = Tracker(options.track, tracked_as, names, store.folder / "tracking", display.on_message)
+            tracker = Tracker(options.track, tracked_as, names, store, display.on_message)
         scheduler.run_jobs(
             jobs,
             store,
