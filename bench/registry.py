@@ -31,6 +31,7 @@ _DECORATED = re.compile(
 FOR_PEOPLE = {
     "title": str,
     "latex": str,
+    "description": str,
     "symbols": dict,
     "aliases": tuple,
     "style": dict,
@@ -54,7 +55,7 @@ class Kind(NamedTuple):
 KINDS = {
     "algorithm": Kind("algorithms", "algorithms", "registered"),
     "model": Kind("models", "bench.models", "registered_model"),
-    "dataset": Kind("datasets", "datasets", "registered_dataset"),
+    "dataset": Kind("datasets", "datasets.loaders", "registered_dataset"),
     "partition": Kind("partitions", "datasets.partitions", "registered_partition"),
     "space": Kind("search_spaces", "search_spaces"),
     "grid": Kind("grids", "bench.grids"),
@@ -89,12 +90,15 @@ class Entry:
 
     @property
     def place(self) -> str:
-        """Its file, for people: "algorithms/fedavg.py", "mylab/algorithms/fedmine.py"."""
+        """Its file, for people: "bench/models/mlp.py", "mylab/models/tiny.py"."""
         return _place(self.path, self.kind, self.lab)
 
     @property
     def description(self) -> str:
-        """First line of the docstring of its class or function, read without importing its file."""
+        """What its decorator says, or else the first line of the docstring of its class or function, read without importing its
+        file."""
+        if "description" in self.given:
+            return str(self.given["description"])
         source = ast.parse(self.path.read_text(encoding="utf-8"))
         found = next(
             node
@@ -185,10 +189,10 @@ def registered(name: str, **given: Any) -> Callable[[_Thing], _Thing]:
 
     Args:
         name: on the command line and in grids. A class may have several.
-        given: `title`, what tables and figures call it; `latex`, the title of a partition as a formula; `symbols`, option ->
-            the symbol that tables print for it, as LaTeX sets it in formulas ({"num_clusters": "K"}); `aliases`, a tuple of
-            second names; `style`, how figures draw a method ({"colour": "#bd1f01", "marker": "D", "size": 5}); all others are
-            options, the defaults of this name.
+        given: `title`, what tables and figures call it; `latex`, the title of a partition as a formula; `description`, one line
+            for lists, if that is not the first one of the docstring; `symbols`, option -> the symbol that tables print for it, as
+            LaTeX sets it in formulas ({"num_clusters": "K"}); `aliases`, a tuple of second names; `style`, how figures draw a
+            method ({"colour": "#bd1f01", "marker": "D", "size": 5}); all others are options, the defaults of this name.
     """
     return lambda thing: thing
 
@@ -287,4 +291,5 @@ def _arguments(text: str, place: str) -> tuple[str, dict[str, Any]]:
 
 
 def _place(path: Path, kind: str, lab: Path | None) -> str:
-    return f"{lab.name + '/' if lab else ''}{KINDS[kind].folder}/{path.name}"
+    spec = KINDS[kind]
+    return f"{lab.name}/{spec.folder}/{path.name}" if lab else f"{spec.package.replace('.', '/')}/{path.name}"

@@ -3,6 +3,7 @@
 This module imports neither torch nor an image library; functions that decode images import them.
 """
 
+import functools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +14,8 @@ from datasets import cache, of_labs, own_data
 from datasets.base import DataError, Dataset, MissingData, Source, Split
 from datasets.download import prepare
 from datasets.image_size import ImageSize
-from datasets.info import INFO, OF_USERS, DatasetInfo, expected, remedy
-from datasets.loaders import cifar, digits, folders, idx, leaf, svhn, tinyimagenet
+from datasets.info import INFO, OF_USERS, REGISTRY, DatasetInfo, expected, remedy
+from datasets.loaders import folders
 from datasets.transforms import recipe
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "MissingData",
     "Split",
     "check",
+    "facts_of",
     "load",
     "names",
     "prepare",
@@ -109,11 +111,25 @@ def names() -> list[str]:
     return [*INFO, *of_labs.entries()]
 
 
+def facts_of(dataset: str) -> DatasetInfo | None:
+    """What is known of a dataset before anybody looks for its files: of one of the harness, and of a reference to one of a lab,
+    whose images were decoded for that; None for others."""
+    if dataset in INFO or not dataset.startswith(f"{references.LAB}:"):
+        return INFO.get(dataset)
+    try:
+        return _facts_of_lab(dataset)
+    except DataError:  # said where the images are read
+        return None
+
+
+@functools.cache
+def _facts_of_lab(dataset: str) -> DatasetInfo:
+    return load(dataset, None).facts
+
+
 def usual_model(dataset: str) -> str | None:
     """The model of a dataset where a config names none; None where it must name one."""
-    if dataset in INFO:
-        return INFO[dataset].model
-    entry = of_labs.entry_of(dataset)
+    entry = REGISTRY[dataset] if dataset in INFO else of_labs.entry_of(dataset)
     return entry.options.get("model") if entry else None
 
 
@@ -123,8 +139,9 @@ def _find(name: str, data_dir: Path | None) -> Source:
         return own_data.find(name, data_dir)
     if name not in INFO:
         raise ValueError(unknown("dataset", name, [*names(), *OF_USERS]))
-    if name == "digits":
-        return digits.find()
+    find = REGISTRY[name].load()
+    if not INFO[name].layout:
+        return find(name, data_dir)
     if data_dir is None:
         raise MissingData(f"{name} needs a data directory; name it with --data-dir, or set SKEWBENCH_DATA.")
     data_dir = Path(data_dir).expanduser().absolute()
@@ -132,26 +149,10 @@ def _find(name: str, data_dir: Path | None) -> Source:
         raise MissingData(
             f"The data directory {data_dir} does not exist; {remedy(name)}, or name another with --data-dir."
         )
-    source = _find_original(name, data_dir) or folders.find(name, data_dir / name, INFO[name].input_shape[0])
+    source = find(name, data_dir) or folders.find(name, data_dir / name, INFO[name].input_shape[0])
     if source is None:
         raise MissingData(f"No {name} in {data_dir}: {expected(name)}; {remedy(name)}.")
     return source
-
-
-def _find_original(name: str, data_dir: Path) -> Source | None:
-    if name in ("cifar10", "cifar100", "cifar100-coarse"):
-        return cifar.find(name, data_dir)
-    if name in ("mnist", "fmnist"):
-        return idx.find(name, data_dir)
-    if name == "femnist":
-        return leaf.find(name, data_dir)
-    if name == "svhn":
-        return svhn.find(name, data_dir)
-    if name == "tinyimagenet":
-        return tinyimagenet.find(name, data_dir)
-    if name == "cinic10":
-        return folders.find(name, data_dir / "CINIC-10", channels=3)
-    return None
 
 
 def _note(name: str, num_classes: int, train_size: int, test_size: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bench.files import MIB, UnusableFile, open_foreign
 from datasets.image_size import ImageSize
-from datasets.info import remedy
+from datasets.info import DatasetInfo, remedy
 
 LARGEST = 1024 * MIB  # bytes of a file that holds many images; those of the datasets have up to 250 MiB
 LARGEST_IMAGE = 256 * MIB
@@ -75,6 +75,20 @@ class Dataset:
     def input_shape(self) -> tuple[int, int, int]:
         """(channels, height, width)."""
         return self.train.images.shape[1:]
+
+    @property
+    def facts(self) -> DatasetInfo:
+        """What is known of these images, which may be fewer than those of the complete dataset."""
+        return DatasetInfo(
+            self.num_classes,
+            self.input_shape,
+            model="",
+            description=self.note,
+            layout="",
+            train_size=len(self.train.labels),
+            test_size=len(self.test.labels),
+            num_writers=self.num_writers,
+        )
 
 
 class Decoded(NamedTuple):

@@ -8,15 +8,9 @@ from datasets import femnist
 from datasets.base import DataError
 from datasets.info import INFO, OF_USERS, expected, remedy
 
-_BOTH = ({"train": True}, {"train": False})
-_LOADERS = {  # torchvision's class, its root below the data directory, its arguments per split
-    "cifar10": ("CIFAR10", "", _BOTH),
-    "cifar100": ("CIFAR100", "", _BOTH),
-    "cifar100-coarse": ("CIFAR100", "", _BOTH),
-    "svhn": ("SVHN", "svhn", ({"split": "train"}, {"split": "test"})),
-    "fmnist": ("FashionMNIST", "", _BOTH),
-    "mnist": ("MNIST", "", _BOTH),
-}
+# A class of torchvision has a root below the data directory, and arguments per split.
+_USUAL = "", ({"train": True}, {"train": False})
+_UNUSUAL = {"SVHN": ("svhn", ({"split": "train"}, {"split": "test"}))}
 
 
 def prepare(name: str, data_dir: Path | None) -> None:
@@ -28,18 +22,20 @@ def prepare(name: str, data_dir: Path | None) -> None:
     """
     if name not in INFO and not references.is_dataset(name):
         raise ValueError(unknown("dataset", name, [*INFO, *OF_USERS]))
-    if name == "digits":
+    info = INFO.get(name)
+    if info and not info.layout:
         return
     if name == femnist.NAME and data_dir is not None:
         _make_femnist(Path(data_dir).expanduser())
         return
-    if name not in _LOADERS and name != femnist.NAME:
+    class_name = info.torchvision if info else ""
+    if not class_name and name != femnist.NAME:
         raise DataError(f"torchvision does not download {name}; {remedy(name)} ({expected(name)}).")
     if data_dir is None:
         raise DataError(f"{name} needs a data directory to download to; name it with --data-dir.")
     from torchvision import datasets as torchvision_datasets
 
-    class_name, folder, splits = _LOADERS[name]
+    folder, splits = _UNUSUAL.get(class_name, _USUAL)
     root = Path(data_dir).expanduser() / folder
     try:
         root.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from bench.registry import Entry
 from datasets import cache, digests
 from datasets.base import DataError, Decoded, MissingData, Source
 from datasets.image_size import ImageSize
-from datasets.info import INFO, OF_LABS
+from datasets.info import REGISTRY
 from datasets.loaders import npz
 from datasets.loaders.images import resize_splits
 
@@ -39,14 +39,11 @@ def entries() -> Mapping[str, Entry]:
     Raises:
         ConfigError: with all that is wrong in how they are registered.
     """
-    mistakes = [
-        f"{entry.place}: {name} is a dataset of the harness; give yours another name."
-        for name, entry in OF_LABS.items()
-        if name in INFO
-    ]
-    for entry in OF_LABS.values():
+    of_labs = {name: entry for name, entry in REGISTRY.items() if entry.lab}
+    mistakes = []
+    for entry in of_labs.values():
         mistakes += [
-            f"{entry.place}: {unknown('argument of registered_dataset', key, [*_OPTIONS, 'title'])}"
+            f"{entry.place}: {unknown('argument of registered_dataset', key, [*_OPTIONS, 'title', 'description'])}"
             for key in entry.options
             if key not in _OPTIONS
         ]
@@ -54,7 +51,7 @@ def entries() -> Mapping[str, Entry]:
             mistakes.append(f"{entry.place}: files must be a pattern or a tuple of patterns below the data directory.")
     if mistakes:
         raise ConfigError(mistakes)
-    return OF_LABS
+    return of_labs
 
 
 def entry_of(dataset: object) -> Entry | None:

@@ -1,8 +1,11 @@
 """The README and the manual are true: what they show runs, what they name exists."""
 
 import dataclasses
+import functools
 import inspect
 import re
+import shutil
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -15,7 +18,7 @@ import datasets
 import search_spaces
 from algorithms.base import Algorithm, RoundBased
 from algorithms.local import descend
-from bench import models
+from bench import models, registry
 from bench.api import play
 from bench.config.code_version import files_of
 from bench.config.methods import defaults_of
@@ -30,7 +33,7 @@ from bench.simulation.client import Batch, ClientView, Settings
 from bench.simulation.run import Run
 from bench.simulation.task import Cohort, Task
 from datasets import transforms
-from datasets.info import DatasetInfo
+from datasets.loaders import folders
 from reports import api
 from reports.published.lookup import papers
 from tests.datasets.test_loaders import random_images, write_folders
@@ -374,9 +377,12 @@ def test_the_search_space_of_the_manual_is_one(files):
 
 
 def test_the_dataset_of_the_manual_is_found_also_beside_another_one(tmp_path, monkeypatch):
-    added = {}
-    exec(LEAVES, {"INFO": added, "DatasetInfo": DatasetInfo})
-    monkeypatch.setitem(datasets.INFO, "leaves", added["leaves"])
+    loaders = shutil.copytree(Path(folders.__file__).parent, tmp_path / "loaders")
+    (loaders / "leaves.py").write_text(LEAVES)
+    monkeypatch.setattr(datasets.loaders, "__path__", [])  # and the one of today afterwards
+    home = registry._home
+    monkeypatch.setattr(registry, "_home", lambda of: loaders if of == "datasets.loaders" else home(of))
+    monkeypatch.setattr(registry, "_entries", functools.cache(registry._entries.__wrapped__))
     images = random_images(40, 3, 32)
     write_folders(tmp_path / "leaves", ["oak", "elm"], images, per_class=20)
     write_folders(tmp_path / "CINIC-10", ["cat", "dog"], images[::-1], per_class=2)

@@ -24,7 +24,7 @@ def examples_to_train(config: RunConfig) -> int:
 
     As if all clients were of one size, or all classes where they are not; under partial participation the mean over cohorts.
     """
-    info = datasets.INFO.get(config.dataset)
+    info = datasets.facts_of(config.dataset)
     examples = config.train_examples or (info.train_size if info else None)
     if not examples:
         return 0
@@ -54,7 +54,7 @@ def heads_to_train(config: RunConfig, measured: dict[str, Any]) -> tuple[int, in
     from bench.measurements.encoders import examples_of_heads  # imports torch
     from bench.simulation.client import Settings
 
-    info = datasets.INFO.get(config.dataset)
+    info = datasets.facts_of(config.dataset)
     each = (config.train_examples or (info.train_size if info else None) or 0) // config.clients
     settings = Settings.of(config)
     one, both = (sum(map(sum, settings.passes(count))) if count else 0 for count in (each, 2 * each))
@@ -76,7 +76,7 @@ def is_bound(config: RunConfig) -> bool:
 def without_numbers(config: RunConfig) -> str | None:
     """What sizes depend on, as the JSON of a config: runs that differ in other settings are described alike. None where sizes
     are not known before: for a dataset that is not known, and a number of clusters that depends on the clients."""
-    if config.dataset not in datasets.INFO or _innermost(config.algorithm).get("num_clusters") == "elbow":
+    if datasets.facts_of(config.dataset) is None or _innermost(config.algorithm).get("num_clusters") == "elbow":
         return None
     blank = {
         "seed": 0,
@@ -161,7 +161,8 @@ def _method(algorithm: str):
 def _blank(config: RunConfig) -> Dataset:
     """At least two black images for each client and for each class, in the shape in which a run sees the dataset's."""
     name = config.dataset
-    info = datasets.INFO[name]
+    info = datasets.facts_of(name)
+    assert info  # else `without_numbers` is None
     labels = np.arange(2 * max(config.clients, info.num_classes), dtype=np.int64) % info.num_classes
     shape = shape_in_run(info.input_shape, name, config.transform, config.image_size)
     split = Split(np.zeros((len(labels), *shape), np.uint8), labels, np.arange(len(labels)) % config.clients)

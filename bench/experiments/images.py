@@ -44,14 +44,14 @@ class Images:
     def facts(self) -> dict[str, DatasetInfo]:
         """Dataset -> its sizes: those of the images that are there, also under the name of the dataset that they replace;
         those of the complete dataset where there are none."""
-        facts = datasets.INFO | {name: _facts(dataset) for name, dataset in self.found.items()}
+        facts = {**datasets.INFO} | {name: dataset.facts for name, dataset in self.found.items()}
         return facts | {name: facts[other] for name, other in self.substitutes.items()}
 
     @property
     def are_complete(self) -> bool:
         """Whether every file is there, and every dataset with the sizes of the complete one; never if these depend on the
         files."""
-        sizes = {name: _sizes(_facts(dataset)) for name, dataset in self.found.items()}
+        sizes = {name: _sizes(dataset.facts) for name, dataset in self.found.items()}
         known = {name: _sizes(datasets.INFO[name]) for name in sizes if name in datasets.INFO}
         return not self.absent and not self.absent_weights and sizes == known
 
@@ -103,11 +103,6 @@ def _absent_weights(cells: Iterable[Cell], data_dir: Path | None) -> dict[str, s
         except pretrained.MissingWeights as error:
             absent[name] = str(error)
     return absent
-
-
-def _facts(dataset: Dataset) -> DatasetInfo:
-    sizes = (dataset.num_classes, dataset.input_shape, len(dataset.train.labels), len(dataset.test.labels))
-    return DatasetInfo(*sizes, model="", description=dataset.note, layout="", num_writers=dataset.num_writers)
 
 
 def _sizes(info: DatasetInfo) -> tuple:

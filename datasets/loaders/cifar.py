@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bench.registry import registered_dataset
 from datasets.base import DataError, Decoded, Source, broken, opened, require
 from datasets.image_size import ImageSize
 from datasets.loaders.images import resize_splits
@@ -39,6 +40,42 @@ _LAYOUTS = {
 }
 
 
+@registered_dataset(
+    "cifar10",
+    title="CIFAR-10",
+    description="Small colour photographs of 10 kinds of things.",
+    num_classes=10,
+    input_shape=(3, 32, 32),
+    train_size=50_000,
+    test_size=10_000,
+    model="simple-cnn",
+    layout="cifar-10-batches-py/",
+    torchvision="CIFAR10",
+)
+@registered_dataset(
+    "cifar100",
+    title="CIFAR-100",
+    description="Small colour photographs of 100 kinds of things.",
+    num_classes=100,
+    input_shape=(3, 32, 32),
+    train_size=50_000,
+    test_size=10_000,
+    model="resnet50",
+    layout="cifar-100-python/",
+    torchvision="CIFAR100",
+)
+@registered_dataset(
+    "cifar100-coarse",
+    title="CIFAR-100 (coarse)",
+    description="cifar100 with its 20 superclasses as labels.",
+    num_classes=20,
+    input_shape=(3, 32, 32),
+    train_size=50_000,
+    test_size=10_000,
+    model="resnet50",
+    layout="cifar-100-python/",
+    torchvision="CIFAR100",
+)
 def find(dataset: str, data_dir: Path) -> Source | None:
     """cifar-10-batches-py or cifar-100-python, in `data_dir` or in a folder named by the dataset.
 

@@ -1,13 +1,28 @@
 """The 1,797 handwritten digits that come with scikit-learn, in a fixed stratified split."""
 
+from pathlib import Path
+
 import numpy as np
 
+from bench.registry import registered_dataset
 from datasets.base import Decoded, Source
 from datasets.image_size import ImageSize
 from datasets.loaders.images import resize
 
 
-def find() -> Source:
+@registered_dataset(
+    "digits",
+    title="Digits",
+    description="Handwritten digits of scikit-learn; needs no download.",
+    num_classes=10,
+    input_shape=(1, 8, 8),
+    train_size=1437,
+    test_size=360,
+    train_counts=(142, 146, 142, 146, 145, 145, 145, 143, 139, 144),
+    model="mlp",
+    layout="",
+)
+def find(dataset: str, data_dir: Path | None) -> Source:
     """The images of scikit-learn, which need no files."""
     return Source("images that come with scikit-learn", None, (), _decode)
 

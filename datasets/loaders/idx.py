@@ -9,6 +9,7 @@ from typing import BinaryIO
 import numpy as np
 
 from bench.files import MIB
+from bench.registry import registered_dataset
 from datasets.base import LARGEST, DataError, Decoded, Source, broken, opened
 from datasets.image_size import ImageSize
 from datasets.info import remedy
@@ -24,6 +25,31 @@ _CLASSES = {
 _PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
 
+@registered_dataset(
+    "fmnist",
+    title="FMNIST",
+    description="Fashion-MNIST: grey pictures of 10 kinds of clothes.",
+    num_classes=10,
+    input_shape=(1, 28, 28),
+    train_size=60_000,
+    test_size=10_000,
+    model="simple-cnn",
+    layout="FashionMNIST/raw/*-ubyte[.gz]",
+    torchvision="FashionMNIST",
+)
+@registered_dataset(
+    "mnist",
+    title="MNIST",
+    description="Handwritten digits of 500 writers.",
+    num_classes=10,
+    input_shape=(1, 28, 28),
+    train_size=60_000,
+    test_size=10_000,
+    train_counts=(5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+    model="simple-cnn",
+    layout="MNIST/raw/*-ubyte[.gz]",
+    torchvision="MNIST",
+)
 def find(dataset: str, data_dir: Path) -> Source | None:
     """The four files of MNIST/raw or FashionMNIST/raw, or of a folder named by the dataset.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.registry import registered_dataset
 from datasets.base import DataError, Decoded, Source, broken, opened
 from datasets.image_size import ImageSize
 from datasets.info import remedy
@@ -25,6 +26,16 @@ SIDE = 28  # pixels
 FOLDERS = ("femnist", "femnist/data", "leaf/data/femnist/data")  # the last two are those of a checkout of LEAF
 
 
+@registered_dataset(
+    "femnist",
+    title="FEMNIST",
+    description="Handwritten digits and letters of about 180 writers (LEAF).",
+    num_classes=62,
+    input_shape=(1, 28, 28),
+    num_writers=180,
+    model="mcmahan2017-mnist-cnn",
+    layout="femnist/{train,test}/*.json",
+)
 def find(dataset: str, data_dir: Path) -> Source | None:
     """train/*.json and test/*.json in one of `FOLDERS`; None if there are no such files.
 

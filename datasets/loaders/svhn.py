@@ -5,11 +5,25 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.registry import registered_dataset
 from datasets.base import DataError, Decoded, Source, broken, opened, require
 from datasets.image_size import ImageSize
 from datasets.loaders.images import resize_splits
 
 
+@registered_dataset(
+    "svhn",
+    title="SVHN",
+    description="Digits of house numbers, without the split extra.",
+    num_classes=10,
+    input_shape=(3, 32, 32),
+    train_size=73_257,
+    test_size=26_032,
+    train_counts=(4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659),
+    model="simple-cnn",
+    layout="{train,test}_32x32.mat",
+    torchvision="SVHN",
+)
 def find(dataset: str, data_dir: Path) -> Source | None:
     """train_32x32.mat and test_32x32.mat, in `data_dir` or in a folder named svhn or SVHN.
 

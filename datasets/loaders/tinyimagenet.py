@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from bench.registry import registered_dataset
 from datasets.base import LARGEST_LIST, DataError, Source, broken, opened, require
 from datasets.info import remedy
 from datasets.loaders import folders
@@ -10,6 +11,18 @@ from datasets.loaders.images import list_images, natural_order
 _LONGEST_NAME = 255  # letters of a file name
 
 
+@registered_dataset(
+    "tinyimagenet",
+    title="Tiny-ImageNet",
+    description="200 classes of ImageNet at 64x64 pixels.",
+    num_classes=200,
+    input_shape=(3, 64, 64),
+    train_size=100_000,
+    test_size=10_000,
+    model="resnet50",
+    layout="tiny-imagenet-200/{wnids.txt,train,val}",
+    origin="get tiny-imagenet-200.zip from the page of Stanford's course CS231n and unpack it there",
+)
 def find(dataset: str, data_dir: Path) -> Source | None:
     """wnids.txt, train/<wnid>/images/* and val/{val_annotations.txt,images/*}; None if there is no wnids.txt.
 

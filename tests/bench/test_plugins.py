@@ -130,7 +130,7 @@ def test_a_model_of_the_harness_takes_no_options_from_its_decorator(lab):
 def test_an_alias_that_is_the_name_of_another_model_is_refused(lab):
     lab({"models/tiny.py": MODEL.replace("little", "mlp")})
     with pytest.raises(
-        ConfigError, match="'mlp', an alias in mylab/models/tiny.py, is a name in models/mlp.py; rename one."
+        ConfigError, match="'mlp', an alias in mylab/models/tiny.py, is a name in bench/models/mlp.py; rename one."
     ):
         models.canonical("mlp")
 

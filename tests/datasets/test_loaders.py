@@ -282,7 +282,7 @@ def test_digits_are_split_80_to_20_by_class(tmp_path):
 def test_digits_scale_grey_levels_by_255_over_16():
     from datasets.loaders import digits
 
-    levels = np.unique(digits.find().decode(None).train_images)
+    levels = np.unique(digits.find("digits", None).decode(None).train_images)
     assert levels.tolist() == [int(np.rint(level * 255 / 16)) for level in range(17)]
 
 
@@ -464,5 +464,5 @@ def test_missing_data_is_one_sentence_with_the_expected_files(tmp_path, read, na
 
 @pytest.mark.parametrize("call", [load, datasets.check, datasets.prepare])
 def test_an_unknown_dataset_gets_the_nearest_name(tmp_path, call):
-    with pytest.raises(ValueError, match=r"Unknown dataset 'cifar01'\. Did you mean 'cifar10'\? Known: digits, "):
+    with pytest.raises(ValueError, match=r"Unknown dataset 'cifar01'\. Did you mean 'cifar10'\? Known: cifar10, "):
         call("cifar01", tmp_path)

@@ -11,6 +11,7 @@ from bench.config.code_version import code_version
 from bench.config.resolve import resolve
 from bench.config.schema import run_id
 from bench.errors import ConfigError
+from bench.experiments import cost
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import make_grid, single
 from bench.experiments.images import locate
@@ -68,7 +69,7 @@ def forget(monkeypatch):
     monkeypatch.setattr(of_labs, "_KNOWN", {})
     monkeypatch.setattr(of_labs, "_PLACE", [])
     resized._load.cache_clear()
-    sys.modules.pop("datasets.pollen", None)
+    sys.modules.pop("datasets.loaders.pollen", None)
 
 
 def test_it_is_known_by_its_name_before_its_file_is_imported(lab):
@@ -76,7 +77,7 @@ def test_it_is_known_by_its_name_before_its_file_is_imported(lab):
     assert datasets.names()[-1] == "pollen" and datasets.usual_model("pollen") == "mlp"
     assert of_labs.entry_of("pollen").description == "Pollen of three plants."
     assert registry.held_by(folder) == ["1 dataset"]
-    assert "datasets.pollen" not in sys.modules
+    assert "datasets.loaders.pollen" not in sys.modules
     with pytest.raises(ValueError, match="Unknown dataset 'polen'. Did you mean 'pollen'"):
         datasets.load("polen", None)
 
@@ -108,6 +109,15 @@ def test_code_that_returns_the_same_images_is_the_same_run_and_other_images_are_
     assert run_id(resolve(SETTINGS | {"dataset": "spores"})) == run_id(before)
     lab(POLLEN.replace("50 *", "51 *"))
     assert run_id(resolve(SETTINGS)) != run_id(before)
+
+
+def test_what_a_run_costs_is_known_before_it_starts(lab):
+    lab()
+    config = resolve(SETTINGS | {"rounds": 2, "local_epochs": 3})
+    assert datasets.facts_of(config.dataset).input_shape == (3, 8, 8)
+    assert cost.examples_to_train(config) == 2 * 3 * 48
+    assert cost.bytes_per_client(config) > 0
+    assert datasets.facts_of("lab:pollen@0123456789abcdef") is None
 
 
 def test_a_grid_names_it_as_any_dataset(lab):
@@ -210,7 +220,7 @@ def test_what_is_no_dataset_gets_a_sentence(lab, before, after, sentence):
 @pytest.mark.parametrize(
     ("before", "after", "sentence"),
     [
-        ('"pollen"', '"cifar10"', "mylab/datasets/pollen.py: cifar10 is a dataset of the harness"),
+        ('"pollen"', '"cifar10"', "'cifar10', in datasets/loaders/cifar.py and mylab/datasets/pollen.py; rename one"),
         ("model=", "modell=", "Unknown argument of registered_dataset 'modell'. Did you mean 'model'"),
         ('model="mlp"', "files=3", "files must be a pattern or a tuple of patterns"),
     ],

@@ -486,7 +486,7 @@ def test_budgets_and_checks_go_by_what_is_known_about_a_dataset():
 
 def test_budgets_leave_the_clients_of_natural_to_the_data(grid_of):
     known = dataclasses.replace(datasets.INFO["femnist"], train_size=5000, test_size=800, num_writers=30)
-    facts = datasets.INFO | {"femnist": known}
+    facts = {**datasets.INFO, "femnist": known}
     cell = single({"algorithm": "fedavg", "dataset": "femnist", "partition": "natural"}, [0])
     for budget, examples in (("paper", None), ("small", None), ("smoke", 3000)):
         (found,) = expand(cell, budget, facts=facts)
@@ -507,7 +507,7 @@ def test_a_budget_may_take_the_first_of_the_clients_that_the_data_name(grid_of):
     for writers, first in ((5, None), (6, None), (7, 6)):
         known = dataclasses.replace(datasets.INFO["femnist"], train_size=900, test_size=90, num_writers=writers)
         for given, wanted in (({}, first), ({"first_clients": 3}, 3)):
-            cells = expand(grid, "few", facts=datasets.INFO | {"femnist": known}, overrides=given)
+            cells = expand(grid, "few", facts={**datasets.INFO, "femnist": known}, overrides=given)
             found = {cell.dataset: (cell.config.clients, cell.config.first_clients) for cell in cells}
             assert found == {"digits": (20, given.get("first_clients")), "femnist": (writers, wanted)}
 
@@ -545,7 +545,7 @@ def test_a_budget_may_round_up_to_whole_cycles(grid_of):
 def test_rounds_of_fedcat_on_femnist_are_whole_cycles_whoever_the_writers_are(writers, size, rounds):
     known = dataclasses.replace(datasets.INFO["femnist"], num_writers=writers)
     for budget in ("paper", "short", "small", "smoke"):
-        cells = expand(load_grid("fedcat_table1"), budget, facts=datasets.INFO | {"femnist": known})
+        cells = expand(load_grid("fedcat_table1"), budget, facts={**datasets.INFO, "femnist": known})
         configs = [cell.config for cell in cells if cell.dataset == "femnist"]
         (found,) = {(config.clients, config.cohort_size, config.rounds, config.evaluate_every) for config in configs}
         assert found[2] % found[1] == 0
