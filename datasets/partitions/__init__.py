@@ -242,7 +242,7 @@ class Dirichlet(_Redrawn):
 
     pattern: ClassVar[str] = "dir-b"
     title: ClassVar[str] = "Dir({})"
-    latex: ClassVar[str] = r"$p_k \sim Dir(%s)$"
+    latex: ClassVar[str] = r"$p_k \sim \mathrm{Dir}(%s)$"
     concentration: float
 
     def _attempts(self, labels, num_clients, num_classes, rng):
@@ -275,7 +275,7 @@ class EqualDirichlet(Partition):
 
     pattern: ClassVar[str] = "dirichlet-equal-b"
     title: ClassVar[str] = "Dir({}), equal sizes"
-    latex: ClassVar[str] = r"$p_k \sim Dir(%s)$, equal sizes"
+    latex: ClassVar[str] = r"$p_k \sim \mathrm{Dir}(%s)$, equal sizes"
     parameter: ClassVar[str] = "a number b above 0"
     concentration: float
 
@@ -367,7 +367,7 @@ class Quantity(_Redrawn):
 
     pattern: ClassVar[str] = "quantity-b"
     title: ClassVar[str] = "q ~ Dir({})"
-    latex: ClassVar[str] = r"$q \sim Dir(%s)$"
+    latex: ClassVar[str] = r"$q \sim \mathrm{Dir}(%s)$"
     concentration: float
 
     def _attempts(self, labels, num_clients, num_classes, rng):
@@ -444,7 +444,7 @@ class Region(_Redrawn):
 
     pattern: ClassVar[str] = "region-g-b"
     title: ClassVar[str] = "{} regions, Dir({})"
-    latex: ClassVar[str] = r"%s regions, $p_k \sim Dir(%s)$"
+    latex: ClassVar[str] = r"%s regions, $p_k \sim \mathrm{Dir}(%s)$"
     parameter: ClassVar[str] = "a whole number g of at least 2 and a number b above 0"
     num_groups: int
     concentration: float

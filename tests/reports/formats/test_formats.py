@@ -209,7 +209,7 @@ def test_latex_groups_rows_by_dataset_and_puts_published_values_below(small_tabl
         r" &  & {\scriptsize ($-$0.4, inside)} & {\scriptsize (+6.6, outside)} "
         r"& {\scriptsize (+0.0, inside)} \\",
         r"\addlinespace[2pt]",
-        r" & $p_k \sim Dir(0.1)$ & 53.0$\pm$2.0, 2/3 seeds & diverged &  \\",
+        r" & $p_k \sim \mathrm{Dir}(0.1)$ & 53.0$\pm$2.0, 2/3 seeds & diverged &  \\",
         r" &  & {\scriptsize (53.0$\pm$1.0)} & {\scriptsize (53.1$\pm$3.5)} &  \\",
         r" &  & {\scriptsize (+0.0)} &  &  \\",
     ]
@@ -244,6 +244,9 @@ def test_a_latex_row_or_dash_is_not_read_as_a_command(store):
 
 def test_latex_sets_letters_that_it_knows_and_names_the_others():
     assert escape("Zoë Łukasz, λ ≤ µ – α") == r"Zoë Łukasz, $\lambda$ $\leq$ µ – $\alpha$"
+    assert escape("10^6 bytes, 2^-3; a^6, 1^2^3") == (
+        r"$10^{6}$ bytes, $2^{-3}$; a\textasciicircum{}6, 1\textasciicircum{}2\textasciicircum{}3"
+    )
     assert escape("中ą\u2028\x07") == "[U+4E2D][U+0105] [U+0007]"
 
 
