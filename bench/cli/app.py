@@ -233,6 +233,12 @@ def report(
     notes: Annotated[
         str, typer.Option(help="Footnotes in LaTeX: inside the float, below it, or none (comments).")
     ] = "inside",
+    width: Annotated[
+        str | None, typer.Option(help="How wide tables of LaTeX and figures may be, such as 5.5in or 84mm.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="The same by name: acl, cvpr, icml, ieee, lncs or neurips.")
+    ] = None,
     to: Annotated[
         Path | None,
         typer.Option("--to", help="Where to save; the folder reports in the results directory if left out."),
@@ -253,6 +259,7 @@ def report(
         require_known("value", [] if value is None else [value], figure_names.VALUES)
         require_known("value of --style", [style], api.STYLES)
         require_known("value of --notes", [notes], api.NOTES)
+        asked = given.read_widths(width, template)
         if style == "paper" and format and "csv" in formats:
             raise ValueError(
                 "A CSV has ids and numbers, whatever the style; leave csv out of --format, or --style paper."
@@ -283,13 +290,16 @@ def report(
                         if one == "csv":  # all of them below one header, for what reads it
                             in_csv[f"{name}@{of}"] = api.report_of(store, name, of, value=value)
                             continue
-                        text = api.render(store, name, of, value=value, format=one, style=style, notes=notes)
+                        text = api.render(
+                            store, name, of, value=value, format=one, style=style, notes=notes, widths=asked
+                        )
                         sys.stdout.write(text + "\n")
                     continue
-                paths = api.write(store, name, of, value=value, formats=wanted, to=to, style=style, notes=notes)
+                options = {"style": style, "notes": notes, "widths": asked}
+                paths = api.write(store, name, of, value=value, formats=wanted, to=to, **options)
                 if "md" in paths:
                     sys.stdout.write(paths["md"].read_text(encoding="utf-8") + "\n")
-                drawn, sentences = api.write_figures(store, name, of, figures, value=value, to=to)
+                drawn, sentences = api.write_figures(store, name, of, figures, value=value, to=to, widths=asked)
                 print_saved([*paths.values(), *drawn], sentences)
             except ValueError as error:  # of one grid: the others are reported all the same
                 if len(chosen) == 1:

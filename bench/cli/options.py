@@ -9,6 +9,7 @@ import typer
 
 from bench.errors import require_known, unknown
 from bench.experiments.figure_names import CURVES
+from reports import widths
 from reports.api import FORMATS
 
 
@@ -281,6 +282,20 @@ def read_figures(texts: Iterable[str] | None) -> tuple[str, ...]:
     figures = tuple(dict.fromkeys(texts or ()))
     require_known("figure", figures, CURVES)
     return figures
+
+
+def read_widths(width: str | None, template: str | None) -> widths.Widths | None:
+    """What `--width` and `--template` ask for; None without them.
+
+    Raises:
+        ValueError: if both are given, the template is unknown, or the width is none.
+    """
+    if width and template:
+        raise ValueError("Set either --width or --template, but not both.")
+    if template:
+        require_known("value of --template", [template], widths.TEMPLATES)
+        return widths.TEMPLATES[template]
+    return widths.read(width) if width else None
 
 
 def read_formats(text: str | None) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from bench.registry import registered_partition
 from datasets.partitions.redrawn import MIN_EXAMPLES, Redrawn, split_classes
 
 
-@registered_partition("dir", title="Dir({})", latex=r"$p_k \sim Dir(%s)$", symbols={"concentration": "b"})
+@registered_partition("dir", title="Dir({})", latex=r"$p_k \sim \mathrm{Dir}(%s)$", symbols={"concentration": "b"})
 @dataclass(frozen=True)
 class Dirichlet(Redrawn):
     """Each class split in Dirichlet proportions; smaller b is more skewed."""

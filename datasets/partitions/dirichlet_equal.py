@@ -13,7 +13,7 @@ from datasets.partitions.redrawn import MAX_DRAWS, Redrawn
 @registered_partition(
     "dirichlet-equal",
     title="Dir({}), equal sizes",
-    latex=r"$p_k \sim Dir(%s)$, equal sizes",
+    latex=r"$p_k \sim \mathrm{Dir}(%s)$, equal sizes",
     symbols={"concentration": "b"},
 )
 @dataclass(frozen=True)

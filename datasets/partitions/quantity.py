@@ -8,7 +8,9 @@ from bench.registry import registered_partition
 from datasets.partitions.redrawn import MIN_EXAMPLES, Redrawn, cut
 
 
-@registered_partition("quantity", title="q ~ Dir({})", latex=r"$q \sim Dir(%s)$", symbols={"concentration": "b"})
+@registered_partition(
+    "quantity", title="q ~ Dir({})", latex=r"$q \sim \mathrm{Dir}(%s)$", symbols={"concentration": "b"}
+)
 @dataclass(frozen=True)
 class Quantity(Redrawn):
     """Sizes in Dirichlet proportions, classes mixed as in the full dataset; smaller b is more skewed."""

@@ -12,7 +12,7 @@ from datasets.partitions.redrawn import MIN_EXAMPLES, Redrawn, split_classes
 @registered_partition(
     "region",
     title="{} regions, Dir({})",
-    latex=r"%s regions, $p_k \sim Dir(%s)$",
+    latex=r"%s regions, $p_k \sim \mathrm{Dir}(%s)$",
     symbols={"num_groups": "g", "concentration": "b"},
 )
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from tests.support import method_files
         ("dataset", "cifar10", "CIFAR-10", "CIFAR-10"),
         ("dataset", "imagefolder:/home/me/leaves/", "leaves", "leaves"),
         ("partition", "label-2", "#C = 2", r"$\#C=2$"),
-        ("partition", "dir-0.10", "Dir(0.1)", r"$p_k \sim Dir(0.1)$"),
-        ("partition", "dirichlet-equal-0.1", "Dir(0.1), equal sizes", r"$p_k \sim Dir(0.1)$, equal sizes"),
-        ("partition", "region-3-0.1", "3 regions, Dir(0.1)", r"3 regions, $p_k \sim Dir(0.1)$"),
+        ("partition", "dir-0.10", "Dir(0.1)", r"$p_k \sim \mathrm{Dir}(0.1)$"),
+        ("partition", "dirichlet-equal-0.1", "Dir(0.1), equal sizes", r"$p_k \sim \mathrm{Dir}(0.1)$, equal sizes"),
+        ("partition", "region-3-0.1", "3 regions, Dir(0.1)", r"3 regions, $p_k \sim \mathrm{Dir}(0.1)$"),
         ("partition", "dir-none", "dir-none", "dir-none"),
         ("algorithm", "fedconcat-id", "FedConcat-ID", "FedConcat-ID"),
         ("algorithm", "fedcat-dc", "FedCat-DC", "FedCat-DC"),
@@ -107,7 +107,7 @@ def test_names_that_a_grid_gives_stay_and_other_axes_have_their_ids_behind_them(
     assert [names.value("dataset", folder).plain for folder in folders] == ["train", "train (b)"]
     names = Names.of_grid(grid_of("partition", ["dir-0.1", "dir-0.10", "iid"]))
     assert [names.value("partition", value) for value in ("dir-0.10", "iid")] == [
-        ("Dir(0.1) (dir-0.10)", r"$p_k \sim Dir(0.1)$ (dir-0.10)"),
+        ("Dir(0.1) (dir-0.10)", r"$p_k \sim \mathrm{Dir}(0.1)$ (dir-0.10)"),
         ("IID", "IID"),
     ]
 
