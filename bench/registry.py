@@ -190,9 +190,9 @@ def registered(name: str, **given: Any) -> Callable[[_Thing], _Thing]:
     Args:
         name: on the command line and in grids. A class may have several.
         given: `title`, what tables and figures call it; `latex`, the title of a partition as a formula; `description`, one line
-            for lists, if that is not the first one of the docstring; `symbols`, option -> the symbol that tables print for it, as
-            LaTeX sets it in formulas ({"num_clusters": "K"}); `aliases`, a tuple of second names; `style`, how figures draw a
-            method ({"colour": "#bd1f01", "marker": "D", "size": 5}); all others are options, the defaults of this name.
+            for lists, if that is not the first one of the docstring; `symbols`, option -> the symbol that tables print for it,
+            as LaTeX sets it in formulas ({"num_clusters": "K"}); `aliases`, a tuple of second names; `style`, how figures draw
+            a method ({"colour": "#bd1f01", "marker": "D", "size": 5}); all others are options, the defaults of this name.
     """
     return lambda thing: thing
 
