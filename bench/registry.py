@@ -210,6 +210,15 @@ def held_by(lab: Path) -> list[str]:
     return [f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count]
 
 
+def place_of(file: str) -> str:
+    """The file of a lab that is imported as this one, "mylab/models/vit.py" for "bench/models/vit.py"; others as they are."""
+    for kind, spec in KINDS.items():
+        for entry in Registry(kind).values():
+            if entry.lab and f"{spec.package.replace('.', '/')}/{entry.path.name}" == file:
+                return entry.place
+    return file
+
+
 def forget() -> None:
     """Reads the files again when they are next needed."""
     _entries.cache_clear()

@@ -63,7 +63,10 @@ def show(
     plot: Annotated[Path | None, typer.Option(help="Also draw it, to a .png, .svg or .pdf file.")] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Also write who has which examples, to a .json or .npz file (see --partition file:)."),
+        typer.Option(
+            help="Also write who has which examples under --seed, to a .json or .npz file: that partition is the same for all "
+            "seeds of a run with --partition file:."
+        ),
     ] = None,
     data_dir: given.DataOption = None,
 ) -> None:
