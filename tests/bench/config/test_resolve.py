@@ -163,7 +163,7 @@ def test_a_resolved_config_resolves_to_itself():
         ({"batchsize": 3}, "Did you mean 'batch_size'?"),
         ({"mue": 3}, "Did you mean 'mu'?"),
         ({"partition": "label-11"}, "label-k needs k between 1 and the number of classes (digits has 10)"),
-        ({"clients": 4}, "label-2 needs at least 5 clients to hold all classes (digits has 10), but got 4."),
+        ({"clients": 4}, "label-2 needs at least 5 clients to hold all 10 classes, but got 4."),
         ({"clients": 0}, "clients must be greater than 0, but got 0."),
         ({"clients": -3}, "clients must be greater than 0, but got -3."),
         ({"rounds": 0}, "rounds must be greater than 0, but got 0."),
