@@ -231,6 +231,7 @@ class ChosenParams(TypedDict):
         share: of the training images that were set aside for validation.
         tried: configurations that were compared.
         alike: those of them that are not distinguishable from the chosen one.
+        defaults: whether the values that the cell has without a search were among them; older grids do not say.
         space: option -> its range, for people.
         search: name of the search.
     """
@@ -244,6 +245,7 @@ class ChosenParams(TypedDict):
     scheduler: str
     tried: int
     alike: int
+    defaults: NotRequired[bool]
     space: dict[str, str]
     search: Name
 

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from bench import references
+from bench.config.resolve import with_options
 from bench.config.schema import RunConfig, run_id
 from bench.config.stale import Changes, why_repeated
 from bench.errors import ConfigError
@@ -127,6 +128,7 @@ def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) ->
     Args:
         outcomes: among which it was chosen.
     """
+    usual = run_id(with_options(search.template, {}))
     return {
         "params": chosen.params,
         "score": chosen.mean,
@@ -137,6 +139,7 @@ def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) ->
         "scheduler": search.scheduler,
         "tried": len(outcomes),
         "alike": sum(one.is_like(chosen) for one in outcomes),
+        "defaults": any(run_id(with_options(search.template, one.params)) == usual for one in outcomes),
         "space": {key: parameter.describe(search.searcher) for key, parameter in search.space.items()},
         "search": search.name,
     }

@@ -124,7 +124,7 @@ def divided(grid: dict, records: dict) -> Iterator[Divided]:
 
 def titled(panel: Divided, below: str, width: float) -> str:
     """The title of a panel, in lines that fit into a width in inches, and what is said below it."""
-    return f"{wrapped(panel.title, width)}\n{below}"
+    return f"{wrapped(panel.title, width - 0.35)}\n{below}"
 
 
 def number_clients(axis, order: np.ndarray, length: float, **options) -> None:

@@ -18,6 +18,9 @@ _AREA = 14  # of the point of one client, in points^2; that of several has as mu
 _WIDE = 10  # ratio of the largest number of examples to the smallest, from which their axis is logarithmic
 
 
+_LABEL, _MARGIN = 0.25, 0.6  # inches: of a number above points, and of a panel beside its axis
+
+
 class Partners(NamedTuple):
     """One panel.
 
@@ -45,10 +48,11 @@ def _values(run: Divided, y: str) -> np.ndarray:
 
 
 def draw(panels: list[Partners], widths: Widths = FIGURES):
-    """The `matplotlib.figure.Figure`: a panel per setting, a point per client; equal ones are one, with their number."""
+    """The `matplotlib.figure.Figure`: a panel per setting, a point per client; equal ones are one, and where points
+    are close their number stands above them."""
     import matplotlib
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     columns, width = placed(len(panels), widths)
     rows = -(-len(panels) // columns)
@@ -58,20 +62,44 @@ def draw(panels: list[Partners], widths: Widths = FIGURES):
         for axes, panel in zip(drawn, panels, strict=False):
             points, counts = np.unique(np.stack([panel.run.num_examples, panel.values], 1), axis=0, return_counts=True)
             axes.scatter(*points.T, s=_AREA * counts, color=COLOURS[0], alpha=0.7, linewidth=0)
-            for point, count in zip(points, counts, strict=True):
-                if count > 1:
-                    axes.annotate(f"×{count}", point, (6, 3), textcoords="offset points", fontsize=7)
+            is_log = panel.run.num_examples.max() >= _WIDE * panel.run.num_examples.min()
+            for place, count in _labels(points, counts, is_log, width / columns - _MARGIN):
+                above = {"textcoords": "offset points", "ha": "center", "va": "bottom", "fontsize": 7}
+                axes.annotate(f"×{count}", place, (0, 5), **above)
             axes.set_title(titled(panel.run, f"C = {panel.run.capacity:g}: {panel.run.counted}", width / columns))
-            if panel.run.num_examples.max() >= _WIDE * panel.run.num_examples.min():
+            axes.locator_params(axis="x", nbins=4)
+            if is_log:
                 axes.set_xscale("log")
+                axes.xaxis.set_major_locator(LogLocator(subs=(1, 3) if np.ptp(np.log10(points[:, 0])) < 1.5 else (1,)))
+                axes.xaxis.set_major_formatter("{x:g}")
+                axes.xaxis.set_minor_formatter(NullFormatter())
             if panel.y == "clients":
-                axes.set_ylim(0, panel.values.max() + 1)
+                axes.set_ylim(0, 1.15 * panel.values.max() + 1)
                 axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
             else:
-                axes.set_ylim(-0.05, 1.05)
+                axes.set_ylim(-0.05, 1.15)
             axes.margins(x=0.12)
         for axes in drawn[len(panels) :]:
             axes.remove()
         figure.supxlabel("Training examples of a client", fontsize=STYLE["axes.labelsize"])
         figure.supylabel(_LABELS[panels[0].y], fontsize=STYLE["axes.labelsize"])
     return figure
+
+
+def _labels(points: np.ndarray, counts: np.ndarray, is_log: bool, length: float) -> list[tuple[np.ndarray, int]]:
+    """Where numbers of clients stand, and which: one for all points of a height that are closer than a number is wide.
+
+    Args:
+        points, counts: [M, 2] and [M]: places in rising order of x, and clients at each.
+        is_log: whether the x axis is logarithmic.
+        length: of the x axis in inches.
+    """
+    x = np.log(points[:, 0]) if is_log else points[:, 0]
+    inches = (x - x.min()) * length / max(np.ptp(x), 1e-9)
+    found = []
+    for height in np.unique(points[:, 1]):
+        (level,) = np.nonzero(points[:, 1] == height)
+        for group in np.split(level, np.flatnonzero(np.diff(inches[level]) > _LABEL) + 1):
+            if counts[group].sum() > 1:
+                found.append((points[group].mean(0), int(counts[group].sum())))
+    return found

@@ -4,6 +4,7 @@ How wide a table is, is known to LaTeX alone. So it measures: a table that is wi
 that is wider than the text is scaled down to it; and one whose letters would then be too small is set sideways.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from reports.widths import Widths
 _DASH = "–"
 _SMALLEST = 0.75
 """By which a table is scaled at most: \\footnotesize is 8 points in a paper of 10, so that letters have at least 6."""
+_LONGEST = 40  # letters of a grid in a label
 _MOST_LINES = 45  # of a float; a page of LNCS has 57 lines of \\footnotesize
 
 # Each table has a page, as wide as the table is, but no less than 210 mm. article has no space between a caption and the table
@@ -84,8 +86,17 @@ def render_document(report: Report, notes: str = "inside", widths: Widths | None
 
 
 def _label(name: str) -> str:
-    """ "tab:paper_table1", with the budget behind it unless the grid is whole."""
-    return "tab:" + re.sub(r"[^\w.-]", "-", re.sub("@(paper|full)", "", name, count=1), flags=re.ASCII)
+    """ "tab:paper_table1", with the budget behind it unless the grid is whole, and a short digest of what a budget overrides."""
+    grid, budget, overrides, ending = re.fullmatch(
+        r"([^@]*)@?([^+]*?)(\+.*?)?((?:-(?:best|last|last10))?(?:-paper)?)", name, flags=re.DOTALL
+    ).groups()
+    parts = [grid] if len(grid) <= _LONGEST else [grid[:_LONGEST], _digest(grid)]
+    parts += [budget] * (budget not in ("", "paper", "full")) + ([_digest(overrides)] if overrides else [])
+    return "tab:" + re.sub(r"[^\w.-]", "-", "-".join(parts) + ending, flags=re.ASCII)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:4]
 
 
 def _parts(table: Table) -> Iterator[Table]:

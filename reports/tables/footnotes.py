@@ -144,7 +144,29 @@ def numbers_are(grid: dict, value: str) -> str:
     listed = f"({', '.join(map(str, seeds))})"
     alone = f"1 seed {listed}, {'std of these rounds' if value == 'last10' else 'so no std'}"
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds {listed}" if len(seeds) > 1 else alone
-    return f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; {spread}; budget {grid['budget']}."
+    common = "".join(f"; {fact}" for fact in [in_common(grid)] if fact)
+    return f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; {spread}{common}; budget {grid['budget']}."
+
+
+def in_common(grid: dict, seen: Iterable[str] = ()) -> str:
+    """Model, clients and rounds that all federated cells of a grid of one's own share: "Simple CNN, 10 clients, 50 rounds"; ""
+    for the table of a paper, which its caption describes.
+
+    Args:
+        seen: axes that are said already; those of the table are in any case.
+    """
+    if grid["mirrors"]:
+        return ""
+    names, axes = Names.of_grid(grid), {*cell_keys(grid), *seen}
+    configs = [cell["config"] for cell in grid["cells"] if cell["config"]["partition"] != "none"]
+    found = {key: {config.get(key) for config in configs} for key in ("model", "clients", "rounds") if key not in axes}
+    alike = {key: value for key, values in found.items() if len(values) == 1 for value in values if value is not None}
+    words = {
+        "model": lambda value: names.value("model", value).plain,
+        "clients": lambda value: f"{value} client{'s' * (value != 1)}",
+        "rounds": lambda value: f"{value} round{'s' * (value != 1)}",
+    }
+    return ", ".join(words[key](value) for key, value in alike.items())
 
 
 def _further(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:

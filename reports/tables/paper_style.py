@@ -13,7 +13,7 @@ from bench.results.metrics import ACCURACIES, METRICS
 from reports.published.printing import Printing, printed_of, printing_of
 from reports.tables import measured as measured_tables
 from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, contest_keys, label, row_keys, split_of
-from reports.tables.footnotes import ROUNDS_OF
+from reports.tables.footnotes import ROUNDS_OF, in_common
 from reports.tables.layout import NOT_REACHED, Cell, Table, arrange, caveats_of, side_by_side, which_seeds, with_std
 from reports.tables.names import Name, Names
 from reports.tables.report import Report
@@ -125,7 +125,7 @@ def _marked(table: Table, marks: dict[tuple[str, ...], str]) -> Table:
 def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printing) -> str:
     """What the numbers are, without what the title says."""
     cells, parts, bold = report.cells, [], ""
-    about = [_alike(report, tables[0], grid), printed_of(grid).get("where", "")]
+    about = [_alike(report, tables[0], grid), in_common(grid), printed_of(grid).get("where", "")]
     if not grid["report"].get("measured"):
         parts = [*_what(report, grid), _over_seeds(cells, grid, printing.std)]
         if any(cell and cell.best for table in tables for row in table.rows for cell in row.cells):

@@ -75,6 +75,7 @@ def _searched(grid: dict, names: Names) -> Iterator[str]:
     distinct = {json.dumps(cell["tuned"], sort_keys=True): cell for cell in grid["cells"] if cell.get("tuned")}
     if cells := [*distinct.values()]:
         yield _search_protocol(cells, names)
+        yield from _defaults(cells)
         yield from _ties(cells)
         yield from _unequal_counts(cells, names)
         yield _searched_spaces(cells, names)
@@ -105,6 +106,14 @@ def _search_metrics(cells: list[dict], names: Names) -> str:
     if len(methods) == 1:
         return next(iter(methods))
     return " or ".join(f"{metric} ({', '.join(found)})" for metric, found in methods.items())
+
+
+def _defaults(cells: list[dict]) -> Iterator[str]:
+    """Searches that tried the values that a cell has without a search, where searches say so."""
+    with_them = sum(cell["tuned"].get("defaults", False) for cell in cells)
+    if with_them:
+        where = "" if with_them == len(cells) else f" in {with_them} of {len(cells)} searches"
+        yield f"The defaults were among the configurations{where}, and count as one."
 
 
 def _ties(cells: list[dict]) -> Iterator[str]:

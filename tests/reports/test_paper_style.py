@@ -24,6 +24,7 @@ from bench.results.store import Store
 from reports import api
 from reports.formats import latex, markdown
 from reports.tables import paper_style, report
+from reports.tables.names import Names
 from reports.widths import TEMPLATES
 from tests.support.tools import path_of
 
@@ -206,13 +207,13 @@ def test_latex_takes_the_size_and_the_float_that_a_table_needs(store, tmp_path):
     store.mirrors = None
     show = r"\def\tableplaced{\typeout{<\tablefloat\space\the\wd\tablebox>}\tablebody\tablenotes}"
     found = {}
-    for before, count in itertools.pairwise((0, 2, 4, 8, 14)):
+    for before, count in itertools.pairwise((0, 2, 4, 10, 14)):
         for number in range(before, count):
             store.add("cifar10 label-2", f"a-method-{number}", [0.5] * 3)
         text = api.render(store.save(), "small_table", "paper", format="tex", style="paper")
         said = compiled(text.replace(r"\def\tableplaced{\tablebody\tablenotes}", show), tmp_path)
         found[count] = re.findall(r"<(table\*?) ([\d.]+)pt>", said), SIDEWAYS in said
-    widths = [float(of[0][1]) for of, _ in (found[2], found[4], found[8])]
+    widths = [float(of[0][1]) for of, _ in (found[2], found[4], found[10])]
     assert [(of and of[0][0], sideways) for of, sideways in found.values()] == [
         ("table", False),
         ("table*", False),
@@ -388,6 +389,34 @@ def test_each_set_of_limits_has_a_mark_of_its_own(store):
         r"$\ddagger$$\ddagger$: 2/3 seeds; on",
     ):
         assert mark in tex
+
+
+def test_captions_and_footnotes_of_a_grid_of_ones_own_name_model_clients_and_rounds(store):
+    store.mirrors = None
+    store.add("cifar10 none", "centralized", [0.7] * 3, config={"rounds": 7})
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.5] * 3)
+    said = (
+        re.escape(f"{Names().value('model', store.cells[-1]['config']['model']).plain}, 40 clients, ") + r"\d+ rounds; "
+    )
+    assert re.match(said, paper_of(store)[-1], flags=re.IGNORECASE)
+    check = api.render(store.folder, "small_table", "paper")
+    assert re.search(rf"; mean±std .* \(0, 1, 2\); {said}budget paper\.\n", check)
+    store.add("cifar10 label-2", "fedprox", [0.5] * 3, config={"rounds": 3})
+    assert "40 clients; " in paper_of(store)[-1] and "rounds" not in paper_of(store)[-1].replace("last round", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("paper_table1@paper-paper", "paper_table1-paper"),
+        ("paper_table1@small-best-paper", "paper_table1-small-best-paper"),
+        ("mine@smoke+rounds=5", "mine-smoke-0b35"),
+        ("mine@paper+search_seeds=0+searcher=random+tuned=validation", "mine-f1ad"),
+        (f"{'long' * 20}@paper", f"{'long' * 10}-5aa1"),
+    ],
+)
+def test_labels_are_short(name, label):
+    assert latex._label(name) == f"tab:{label}"
 
 
 def test_every_float_has_a_label(partial):

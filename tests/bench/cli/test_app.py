@@ -493,7 +493,10 @@ def one_setting(algorithm="fedavg", dataset="digits", partition="iid"):
         (one_setting(partition="Dir(0.5)"), "Did you mean 'dir-0.5'?"),
         (one_setting(partition="noniid-#label2"), "Did you mean 'label-2'?"),
         ([*one_setting(), "--set", "learning_rate=0.1"], "Unknown setting 'learning_rate'. Did you mean 'lr'?"),
-        ([*one_setting(), "--set", "engine=loop"], "Unknown setting 'engine': it is an option of the command, --engine."),
+        (
+            [*one_setting(), "--set", "engine=loop"],
+            "Unknown setting 'engine': it is an option of the command, --engine.",
+        ),
         ([*one_setting(), "--set", "num-clients=3"], "Did you mean 'clients'?"),
         ([*one_setting(), "--set", "mu=0.1"], "'mu': options of fedavg: none; mu is of clsprox, fedprox, moon."),
         ([*one_setting(), "--rounds", "5"], "There is no option --rounds; set it by --set rounds=5."),

@@ -148,7 +148,7 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
     for cell in plan.selected:
         key = {"fedavg": "weight_decay", "fedprox": "mu"}[cell.config.algorithm["name"]]
         assert cell.setting(key) == cell.tuned["params"][key] != {"weight_decay": 1e-5, "mu": 0.01}[key]
-        assert cell.tuned["tried"] == 3
+        assert cell.tuned["tried"] == 3 and cell.tuned["defaults"], "which every search tries first"
     with_test_runs(asked, store)
     paths = api.write(store.folder, "mine", "full+searcher=random+space=own+tuned=validation")
     lines = pd.read_csv(paths["csv"], keep_default_na=False)

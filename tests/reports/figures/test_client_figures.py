@@ -1,5 +1,6 @@
 """Figures about clients: how much their data differ, their coalitions over C, and what each gains over training alone."""
 
+import itertools
 import json
 
 import numpy as np
@@ -16,7 +17,7 @@ from bench.results.store import Store
 from bench.simulation.build import build_task
 from bench.simulation.run import Run
 from datasets import load
-from reports import api
+from reports import api, widths
 from reports.figures import capacities, client_gains, dispatch, divergences, quantities
 from tests.support.planning import Experiment
 
@@ -229,6 +230,23 @@ def test_each_client_has_a_point_at_its_number_of_examples_and_the_size_of_its_c
     assert first == 2 * second and [text.get_text() for text in axes.texts] == ["×2"]
     assert axes.get_xscale() == "log" and texts(figure) == ["Digits, label shift, seed 0\nC = 10: 2 coalitions"]
     assert figure.get_supylabel() == "Clients in its coalition"
+
+
+@pytest.mark.parametrize("width", ["7in", "3.25in"])
+def test_texts_of_points_and_ticks_do_not_overlap(sized, width):
+    """Sizes as those of twenty clients with a subset each, of which many are close."""
+    examples = np.array([400] * 10 + [4000] * 3 + [4100] * 4 + [5000] * 3)
+    coalitions = np.array([0] * 5 + [1] * 5 + [2] * 6 + [3] * 4)
+    run = divergences.Divided("Digits", 10.0, np.arange(20), coalitions, np.zeros((20, 20)), examples, "r", {})
+    figure = quantities.draw(
+        [quantities.Partners(run, "clients", quantities._values(run, "clients"))] * 4, widths.read(width)
+    )
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert [text.get_text() for text in axes.texts] == ["×4", "×10", "×6"]
+        ticks = [text for text in axes.get_xticklabels() if text.get_text()]
+        boxes = [text.get_window_extent() for text in (*axes.texts, *ticks, axes.title)]
+        assert len(ticks) > 1 and not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def test_or_at_the_weight_that_all_others_have_in_its_coalition(sized):

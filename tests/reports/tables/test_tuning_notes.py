@@ -68,6 +68,18 @@ def test_a_search_of_one_seed_says_which(store):
     assert "by mean validation accuracy in the last round of seed 2; searcher random.\n" in text_of(store)
 
 
+@pytest.mark.parametrize(("defaults", "said"), [([True, True], ""), ([True, False], " in 1 of 2 searches")])
+def test_defaults_among_the_configurations_are_named(store, defaults, said):
+    store.budget = "paper+tuned=validation"
+    for row, mu, with_defaults in zip(("cifar10 label-2", "cifar10 dir-0.1"), (1.0, 3.0), defaults, strict=True):
+        store.add(row, "fedprox", [0.5, 0.6], tuned=choice(mu, defaults=with_defaults), config=with_mu("fedprox", mu))
+    assert f"- The defaults were among the configurations{said}, and count as one.\n" in text_of(store)
+
+
+def test_searches_of_earlier_versions_do_not_say_whether_they_tried_the_defaults(searched):
+    assert "defaults" not in text_of(searched)
+
+
 def test_a_choice_among_what_prints_alike_is_said_to_mean_little(searched):
     searched.add("cifar10 label-2", "moon", [0.5, 0.5], tuned=choice(1.0, alike=3), config=with_mu("moon", 1.0))
     assert "- In 1 of 3 searches the best configurations print alike on validation data;" in text_of(searched)
