@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from bench.errors import ConfigError, unknown
+from bench.errors import ConfigError, StoreError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 # Imports are inside functions: who reads results does not wait for PyTorch.
 
 
-def load_runs(results_dir: "Path | str" = "results") -> "pd.DataFrame":
+def load_runs(results_dir: "Path | str | None" = None) -> "pd.DataFrame":
     """Every run of a results directory that has ended, one row per run.
 
     Damaged runs are left out, with a warning that names their files. Runs of searches are there too: their `split` is
     "validation".
 
     Args:
-        results_dir: as `--results-dir` of the command line.
+        results_dir: as `--results-dir` of the command line; None for $SKEWBENCH_RESULTS, or `results` without that.
 
     Returns:
         Columns, NaN where they do not apply:
@@ -44,8 +44,9 @@ def load_runs(results_dir: "Path | str" = "results") -> "pd.DataFrame":
         - settings by their names (`dataset`, `partition`, `model`, `clients`, `seed`, ...), and `versions` of its parts.
         - `algorithm`: name of the method; `base`: of the method inside a wrapper, "none" without one. CCVR on top of MOON is
           `ccvr` with the base `moon`.
-        - options of the method by their names (`mu`), those of a base as `base.mu`. An option that is called as another
-          column is `algorithm.<option>`.
+        - `partition_kind`, and its parameters as numbers: `labels_per_client` of label-2, `concentration` of dir-0.1,
+          `shards_per_client`.
+        - options by the method that has them: `fedprox.mu`, also where FedProx is the base of another method.
         - `status` (done, diverged, failed, stopped), `reason`, `rounds_trained`.
         - `accuracy_last`, `accuracy_best`, `accuracy_last10` and `accuracy_last10_std` of every accuracy that was measured
           (`own_accuracy_last`, ...), in [0, 1].
@@ -67,28 +68,50 @@ def load_runs(results_dir: "Path | str" = "results") -> "pd.DataFrame":
         return runs_frame(store)
 
 
-def load_rounds(results_dir: "Path | str" = "results") -> "pd.DataFrame":
-    """Every round of every run of a results directory that has ended, one row per round.
+def load_rounds(
+    results_dir: "Path | str | None" = None, grid: str | None = None, budget: str | None = None
+) -> "pd.DataFrame":
+    """Every round of every run of a results directory that has ended: one row per round and grid that shows the run.
+
+    Means over rows are means over runs of one kind only if the rows are of one grid and budget; a table that mixes them comes
+    with a warning. `python -m bench export` writes the rows of one grid and budget.
 
     Args:
         results_dir: as in `load_runs`.
+        grid: only of this grid; `NAME@BUDGET` names the budget as well. None for all runs, also those that no grid shows.
+        budget: only of this budget, as in `table`.
 
     Returns:
-        The columns of `load_runs` that say what was run (`run`, settings, options) and `status`; then `round` (from 1),
+        `grid` and `budget`, NaN of a run that no grid shows; `substitute_for`, the dataset of the grid that `dataset` stands in
+        for; the columns of `load_runs` that say what was run (`run`, settings, options) and `status`; then `round` (from 1),
         accuracies in [0, 1] (NaN in rounds that were not evaluated), `loss`, `bytes_down` and `bytes_up` (since the first
         round, mean over clients), `examples` and `seconds` (since the first round), `examples_per_second` (of the round).
 
     Raises:
-        StoreError: as `load_runs`.
+        StoreError: as `load_runs`, or if no grid of that name and budget is stored.
+        ConfigError: if there is no such grid at all.
     """
     from reports.exports.frames import rounds_frame
 
     with _opened(results_dir) as store:
-        return rounds_frame(store)
+        meant = None if grid is None and budget is None else _stored(store, grid, budget)
+        if meant == []:
+            wanted = "@".join(filter(None, (grid, budget)))
+            raise StoreError(f"{store.folder} holds no {wanted}, only: {', '.join(store.grids()) or 'nothing yet'}.")
+        rounds = rounds_frame(store, meant)
+    if rounds["budget"].nunique(dropna=False) > 1 or rounds.duplicated(["run", "round"]).any():
+        pairs = rounds[["grid", "budget"]].drop_duplicates().itertuples(index=False)
+        places = sorted("no grid" if one != one or one is None else f"{one}@{at}" for one, at in pairs)
+        warnings.warn(
+            f"The rounds are of {', '.join(places)}, and a run of several of them has a row for each: choose by grid=... and "
+            "budget=..., or group by these columns, before you average.",
+            stacklevel=2,
+        )
+    return rounds
 
 
 def table(
-    grid: str, results_dir: "Path | str" = "results", budget: str | None = None, value: str | None = None
+    grid: str, results_dir: "Path | str | None" = None, budget: str | None = None, value: str | None = None
 ) -> "pd.DataFrame":
     """The table of a grid, one row per cell and metric, in the order of the table.
 
@@ -98,7 +121,7 @@ def table(
         grid: name of a grid that was run; `NAME@BUDGET` names the budget as well.
         results_dir: as in `load_runs`.
         budget: its budget, with what was overridden, as in the names of the files: "small", "smoke+rounds=5". None for
-            "paper", or for the only one at which the directory holds the grid.
+            the whole grid ("paper" or "full"), or for the only one at which the directory holds the grid.
         value: `last`, `best` or `last10` rounds; None for the grid's own.
 
     Returns:
@@ -118,22 +141,17 @@ def table(
         ConfigError: if there is no such grid at all, or several are meant.
         ValueError: if the value is unknown.
     """
-    from bench.experiments import grid_files
-    from bench.results.ids import is_meant
     from reports import api
 
-    grid, _, named = grid.partition("@")
-    budget = named or budget
     with _opened(results_dir) as store:
-        held = {name: name.partition("@")[::2] for name in store.grids()}
-        meant = [name for name, (of, at) in held.items() if is_meant(grid, of) and budget in (None, at)]
-        stored = {of for of, _ in held.values()}
-        if not meant and grid not in stored and grid not in grid_files.names():
-            raise ConfigError([unknown("grid", grid, sorted({*stored, *grid_files.names()}))])
-        usual = (grid, budget or "paper")
-        if len(meant) > 1 and usual not in held.values():
+        meant = _stored(store, grid, budget)
+        grid, _, named = grid.partition("@")
+        if len(meant) > 1:
+            meant = [name for name in meant if name in (f"{grid}@paper", f"{grid}@full")] or meant
+        if len(meant) > 1:
             raise ConfigError([f"{store.folder} holds {', '.join(meant)}; name one of them."])
-        return api.cells(store, *(held[meant[0]] if len(meant) == 1 else usual), value=value)
+        chosen = meant[0] if meant else f"{grid}@{named or budget or 'paper'}"
+        return api.cells(store, *chosen.split("@", 1), value=value)
 
 
 @dataclass(frozen=True)
@@ -207,7 +225,7 @@ def play(
 
 
 @contextmanager
-def _opened(results_dir: "Path | str") -> "Iterator[Store]":
+def _opened(results_dir: "Path | str | None") -> "Iterator[Store]":
     """A results directory to read, with a warning at the end that names the damaged ones of the files that were read.
 
     Raises:
@@ -215,7 +233,7 @@ def _opened(results_dir: "Path | str") -> "Iterator[Store]":
     """
     from bench.results.store import Store
 
-    store = Store(results_dir)
+    store = Store(results_dir or os.environ.get("SKEWBENCH_RESULTS") or "results")
     store.check_exists()
     try:
         yield store
@@ -225,6 +243,26 @@ def _opened(results_dir: "Path | str") -> "Iterator[Store]":
                 f"{path.relative_to(store.folder)} {what}" for path, what in sorted(store.damaged.items())
             )
             warnings.warn(f"What damaged files of {store.folder} hold is left out: {files}.", stacklevel=4)
+
+
+def _stored(store: "Store", grid: str | None, budget: str | None) -> list[str]:
+    """The `<grid>@<budget>` of the stored grids that are meant; None for all grids, or all budgets.
+
+    Raises:
+        ConfigError: if there is no such grid at all, here or among those of skewbench.
+    """
+    from bench.experiments import grid_files
+    from bench.results.ids import is_meant
+
+    grid, _, named = (grid or "").partition("@")
+    held = {label: label.partition("@")[::2] for label in store.grids()}
+    known = sorted({*(of for of, _ in held.values()), *grid_files.names()})
+    meant = [
+        label for label, (of, at) in held.items() if is_meant(grid or None, of) and (named or budget) in (None, at)
+    ]
+    if grid and not meant and grid not in known:
+        raise ConfigError([unknown("grid", grid, known)])
+    return meant
 
 
 def _validate(device: str, engine: str, threads: int, on_round: object) -> list[str]:

@@ -3,7 +3,7 @@
 import difflib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -23,6 +23,15 @@ class ConfigError(ValueError):
         else:
             message = f"{len(self.mistakes)} mistakes:\n" + "\n".join(f"  - {line}" for line in self.mistakes)
         super().__init__(message)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM has come, which ends a command as Ctrl-C does, but with another exit code."""
+
+
+def terminate(number: int, frame: object) -> NoReturn:
+    """A handler of SIGTERM."""
+    raise Terminated
 
 
 def sentences(error: "ValidationError", known: Callable[[tuple], Iterable[str]] = lambda loc: ()) -> list[str]:

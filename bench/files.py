@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -222,3 +223,17 @@ def _yaml_loader() -> type:
     exponent = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
     return Loader
+
+
+@contextmanager
+def stderr_to(log: BinaryIO) -> Iterator[None]:
+    """Within the context, what libraries in C++ print goes to a file: also what they print before they end the process."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -67,6 +67,12 @@ def name_of(text: str) -> str:
     return Path(path).name or kind
 
 
+def without_digest(text: str) -> str:
+    """A dataset or partition in lines for people: of a reference its name, all others as they are."""
+    reference = read(text)
+    return reference.name if reference else text
+
+
 def hashed(text: object) -> object:
     """What the id of a run counts of a dataset or partition: of a reference all but its name."""
     reference = read(text)

@@ -14,7 +14,7 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,10 +26,11 @@ from bench.errors import ConfigError, unknown
 
 _Thing = TypeVar("_Thing", bound=Callable[..., Any])
 _DECORATED = re.compile(
-    r"^((?:@.*\n(?:[ \t)\]}].*\n)*)+)(?:class|def) (\w+)", re.MULTILINE
+    r"^((?:@.*\n(?:[ \t)\]}].*\n)*)+)(class|def) (\w+)", re.MULTILINE
 )  # 40 times as fast as parsing
 FOR_PEOPLE = {
     "title": str,
+    "latex": str,
     "description": str,
     "symbols": dict,
     "aliases": tuple,
@@ -71,6 +72,7 @@ class Entry:
         target: name of its class or function; "" for a YAML file.
         given: all arguments of its decorator but the name.
         lab: the folder of the lab that brings it; None if it comes with this project.
+        is_class: whether it is a class.
     """
 
     kind: str
@@ -80,6 +82,7 @@ class Entry:
     target: str
     given: Mapping[str, Any]
     lab: Path | None
+    is_class: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -152,6 +155,9 @@ class Registry(Mapping[str, Entry]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def values(self) -> ValuesView[Entry]:
+        return self._entries.values()  # without looking for folders again for each name
+
     def find(self, name: str) -> Entry:
         """The thing of a name, or of an alias.
 
@@ -184,10 +190,10 @@ def registered(name: str, **given: Any) -> Callable[[_Thing], _Thing]:
 
     Args:
         name: on the command line and in grids. A class may have several.
-        given: `title`, what tables and figures call it; `description`, one line for lists, if that is not the first one of the
-            docstring; `symbols`, option -> the symbol that tables print for it, as LaTeX sets
-            it in formulas ({"num_clusters": "K"}); `aliases`, a tuple of second names; `style`, how figures draw a method
-            ({"colour": "#bd1f01", "marker": "D", "size": 5}); all others are options, the defaults of this name.
+        given: `title`, what tables and figures call it; `latex`, the title of a partition as a formula; `description`, one line
+            for lists, if that is not the first one of the docstring; `symbols`, option -> the symbol that tables print for it,
+            as LaTeX sets it in formulas ({"num_clusters": "K"}); `aliases`, a tuple of second names; `style`, how figures draw
+            a method ({"colour": "#bd1f01", "marker": "D", "size": 5}); all others are options, the defaults of this name.
     """
     return lambda thing: thing
 
@@ -203,6 +209,15 @@ def held_by(lab: Path) -> list[str]:
     """
     counts = {kind: sum(entry.lab == lab for entry in Registry(kind).values()) for kind in KINDS}
     return [f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count]
+
+
+def place_of(file: str) -> str:
+    """The file of a lab that is imported as this one, "mylab/models/vit.py" for "bench/models/vit.py"; others as they are."""
+    for kind, spec in KINDS.items():
+        for entry in Registry(kind).values():
+            if entry.lab and f"{spec.package.replace('.', '/')}/{entry.path.name}" == file:
+                return entry.place
+    return file
 
 
 def forget() -> None:
@@ -264,10 +279,10 @@ def _read(kind: str, path: Path, lab: Path | None) -> Iterator[Entry]:
         yield Entry(kind, path.stem, path, "", "", {}, lab)
         return
     module = f"{KINDS[kind].package}.{path.stem}"
-    for decorators, target in _DECORATED.findall(path.read_text(encoding="utf-8")):
+    for decorators, made_as, target in _DECORATED.findall(path.read_text(encoding="utf-8")):
         for text in re.findall(rf"^@{decorator}\b(?:.*\n)(?:[ \t)\]}}].*\n)*", decorators, re.MULTILINE):
             name, given = _arguments(text.strip(), _place(path, kind, lab))
-            yield Entry(kind, name, path, module, target, given, lab)
+            yield Entry(kind, name, path, module, target, given, lab, made_as == "class")
 
 
 def _arguments(text: str, place: str) -> tuple[str, dict[str, Any]]:

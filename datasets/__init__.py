@@ -16,7 +16,6 @@ from datasets.download import prepare
 from datasets.image_size import ImageSize
 from datasets.info import INFO, OF_USERS, REGISTRY, DatasetInfo, expected, remedy
 from datasets.loaders import folders
-from datasets.partitions import of_labs as partitions_of_labs  # noqa: F401 -- adds its reader
 from datasets.transforms import recipe
 
 __all__ = [

@@ -24,7 +24,7 @@ from bench import references
 from bench.errors import unknown
 from bench.files import MIB, UnusableFile, open_foreign, write_file
 from datasets.npz_files import read_arrays, write_arrays
-from datasets.partitions import READERS, Drawn, Partition
+from datasets.partitions.base import Drawn, Partition
 
 LARGEST = 128 * MIB  # bytes of a file; 60,000 indices as JSON are 0.4 MiB
 SUFFIXES = (".json", ".npz")
@@ -71,8 +71,7 @@ class FilePartition(Partition):
         sent: the content, where the partition goes to another process; None where that is looked up.
     """
 
-    pattern: ClassVar[str] = "file:PATH"
-    title: ClassVar[str] = "{}"
+    counts_clients: ClassVar[bool] = True
     label: str
     digest: str
     sent: Content | None = field(default=None, compare=False, repr=False)
@@ -108,17 +107,10 @@ class FilePartition(Partition):
     def has_own_tests(self) -> bool:
         return self.content.test is not None
 
-    @property
-    def num_clients(self) -> int:
+    def usual_clients(self, num_writers: int | None = None) -> int:
         return len(self.content.train)
 
-    def validate(self, num_clients: int, num_train: int | None, num_test: int | None) -> list[str]:
-        """Why it does not fit, in one sentence, or none.
-
-        Args:
-            num_clients: of the config.
-            num_train, num_test: examples of the dataset; None where that is not known.
-        """
+    def validate(self, num_clients: int, num_classes: int, num_train: int | None, num_test: int | None) -> list[str]:
         train, test, pooled = self.content
         if num_clients != len(train):
             return [
@@ -159,20 +151,12 @@ class FilePartition(Partition):
             ValueError: the number of clients is another one, or the dataset has fewer examples.
         """
         num_train = len(labels) - num_test
-        if mistakes := self.validate(num_clients, num_train, num_test):
+        if mistakes := self.validate(num_clients, num_classes, num_train, num_test):
             raise ValueError(mistakes[0])
         train, test, pooled = self.content
         if test is not None and not pooled:
             test = [rows + num_train for rows in test]
         return Drawn(list(train), 1, test)
-
-    def client_images(self, images: np.ndarray, client: int, num_clients: int) -> np.ndarray:
-        """What a client sees of images: the same."""
-        return images
-
-    def client_labels(self, labels: np.ndarray, client: int, num_clients: int) -> np.ndarray:
-        """What a client calls examples of these labels: the same."""
-        return labels
 
     def describe_unused(self, num_train: int, num_test: int) -> str:
         """How many examples no client has, as one sentence; "" if there are none.
@@ -214,9 +198,6 @@ def parse(text: str) -> FilePartition:
         found = FilePartition(references.make(references.PARTITION, label, content.digest).name, content.digest)
         _CONTENTS[content.digest], _READ[key] = content, found
     return _READ[key]
-
-
-READERS.append(lambda name: parse(name) if references.is_partition(name) else None)
 
 
 def remember(partition: FilePartition) -> None:

@@ -5,12 +5,14 @@ saves its figures. Their input are the JSON files of a result store.
 """
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.errors import StoreError, require_known, suggestion, unknown
 from bench.experiments.figure_names import CURVES, figure_name
 from bench.files import file_name, make_folder, write_file
+from reports.widths import FIGURES, Widths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +39,7 @@ def write(
     to: Path | None = None,
     style: str = "check",
     notes: str = "inside",
+    widths: Widths | None = None,
 ) -> dict[str, Path]:
     """Saves the tables of a grid and returns format -> path. Files that still follow from the same inputs stay as they are.
 
@@ -54,6 +57,7 @@ def write(
         to: the folder of the files, created if only the folder itself is missing; None is `reports/` of the store.
         style: one of STYLES.
         notes: where LaTeX has footnotes, one of NOTES.
+        widths: into which tables of LaTeX must fit; None for those of the document that they are in.
 
     Raises:
         StoreError: if the store holds no such grid, or a file of it cannot be read.
@@ -67,7 +71,7 @@ def write(
     _check(formats, style, notes)
     store, expanded, inputs = _open_noted(results, grid, budget)
     folder = writable_folder(store.folder, to)
-    written = _written(store, grid, budget, inputs, folder, "tables", value, *formats, style, notes)
+    written = _written(store, grid, budget, inputs, folder, "tables", value, *formats, style, notes, widths)
     if unchanged := written.unchanged():
         found, names = unchanged
         return dict(zip(names, found, strict=True))
@@ -76,7 +80,7 @@ def write(
         formats = (*formats, _STANDINGS)
     paths = {format: below(folder, report.name + _ENDINGS.get(format, f".{format}")) for format in formats}
     for format, path in paths.items():
-        write_file(path, _text(format, notes, report, *sources))
+        write_file(path, _text(format, notes, widths, report, *sources))
     written.note(paths.values(), [*paths])
     return paths
 
@@ -90,18 +94,30 @@ def render(
     format: str = "md",
     style: str = "check",
     notes: str = "inside",
+    widths: Widths | None = None,
 ) -> str:
     """The tables of a grid as text; arguments and errors as in `write`. Writes no file."""
     _check((format,), style, notes)
-    return _text(format, notes, *_build(*_open(results, grid, budget), value, style))
+    return _text(format, notes, widths, *_build(*_open(results, grid, budget), value, style))
+
+
+def report_of(results: "Store | Path", grid: str, budget: str, *, value: str | None = None) -> "Report":
+    """The tables of a grid as what every format renders; arguments and errors as in `write`."""
+    return _build(*_open(results, grid, budget), value)[0]
+
+
+def render_csv(reports: "Mapping[str, Report]") -> str:
+    """The cells of several reports, by their `<grid>@<budget>`, as one CSV with the columns `grid` and `budget`."""
+    from reports.formats import csv
+
+    return csv.render_all(reports)
 
 
 def cells(results: "Store | Path", grid: str, budget: str, *, value: str | None = None) -> "pd.DataFrame":
     """The cells of a grid's tables as `reports.exports.frames.cells_frame` has them; arguments and errors as in `write`."""
     from reports.exports.frames import cells_frame
 
-    report, *_ = _build(*_open(results, grid, budget), value)
-    return cells_frame(report)
+    return cells_frame(report_of(results, grid, budget, value=value))
 
 
 def write_figures(
@@ -112,6 +128,7 @@ def write_figures(
     *,
     value: str | None = None,
     to: Path | None = None,
+    widths: Widths | None = None,
 ) -> tuple[list[Path], list[str]]:
     """Saves the figures that a grid lists, and further curves. Files that still follow from the same inputs stay as they are.
 
@@ -121,6 +138,7 @@ def write_figures(
     Args:
         results, grid, budget, value, to: as in `write`.
         curves: x axes (from CURVES) of further curves of accuracy.
+        widths: of figures, None for FIGURES; one of a single panel is as wide as a column.
 
     Returns:
         The files, and one sentence for each figure without a result yet.
@@ -136,7 +154,7 @@ def write_figures(
     if not figures:  # then matplotlib is not imported
         return [], []
     folder = writable_folder(store.folder, to)
-    written = _written(store, grid, budget, inputs, folder, "figures", value, *curves)
+    written = _written(store, grid, budget, inputs, folder, "figures", value, *curves, widths)
     if unchanged := written.unchanged():
         return unchanged
 
@@ -151,11 +169,12 @@ def write_figures(
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
     paths, sentences = [], []
     for title, figure in {figure_name(figure): figure for figure in figures}.items():
-        by_metric = dispatch.draw(figure, expanded, records, store, value)
+        by_metric = dispatch.draw(figure, expanded, records, store, value, widths or FIGURES)
         if not by_metric:
             sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
         for of, drawn in by_metric.items():
-            stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
+            shown = f"-{title}" + (f"-{of}" if of != metric else "")
+            stem = file_name(name, max(20, 76 - len(shown))) + shown
             for format in lines.FORMATS:
                 paths.append(below(folder, f"{stem}.{format}"))
                 lines.save(drawn, paths[-1])
@@ -213,7 +232,7 @@ def _check(formats: tuple[str, ...], style: str, notes: str) -> None:
         raise ValueError("A CSV has ids and numbers, whatever the style of the tables; leave the style paper out.")
 
 
-def _written(store: "Store", grid: str, budget: str, inputs: str, folder: Path, *options: str | None) -> "Written":
+def _written(store: "Store", grid: str, budget: str, inputs: str, folder: Path, *options: object) -> "Written":
     """What is noted of the files that these options make of a grid."""
     from bench.results.written import Written
 
@@ -265,7 +284,7 @@ def _measured(what: dict, expanded: dict, records: dict[str, dict], store) -> di
     return {run: result for run, result in found.items() if result}
 
 
-def _text(format: str, notes: str, report, grid: dict, records: dict[str, dict], store) -> str:
+def _text(format: str, notes: str, widths: Widths | None, report, grid: dict, records: dict[str, dict], store) -> str:
     from reports.formats import csv, latex, markdown
 
     if format == "html":
@@ -275,4 +294,4 @@ def _text(format: str, notes: str, report, grid: dict, records: dict[str, dict],
     renderers = {"md": markdown.render, "csv": csv.render, _STANDINGS: csv.render_standings}
     if format in renderers:
         return renderers[format](report)
-    return (latex.render if format == "tex" else latex.render_document)(report, notes)
+    return (latex.render if format == "tex" else latex.render_document)(report, notes, widths)

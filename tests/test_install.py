@@ -183,7 +183,7 @@ def test_an_installed_command_runs_reports_and_checks_what_a_lab_has(installed, 
     (lab / "pyproject.toml").write_text('[tool.skewbench]\nplugins = ["."]\n')
     shutil.rmtree(lab / "results" / "reports")
     assert re.search(r"\| FedAvg +\| FedMine +\|", installed.run(lab, "report", "--grid", "table2"))
-    assert (lab / "results" / "reports" / "table2@paper.html").stat().st_size > 10_000
+    assert (lab / "results" / "reports" / "table2@full.html").stat().st_size > 10_000
     assert re.search(r"fedmine: \d+ checks ok, 0 failed", installed.run(lab, "check", "fedmine"))
 
 

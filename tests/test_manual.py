@@ -447,6 +447,10 @@ def test_the_notebook_of_the_manual_runs_and_shows_what_the_page_says(tmp_path, 
     assert (tmp_path / "seeds.png").stat().st_size > 10_000
     ends = names["rounds"].query("algorithm == 'fedntd' and round == 20")["accuracy"]
     assert sorted(ends.round(1)) == [0.1, 0.1, 0.1, 0.9, 0.9]
+    assert names["means"].idxmax() == pytest.approx((0.002958, 0.01), abs=1e-6), "as docs/tuning.md says"
+    assert names["means"].max() == pytest.approx(0.396, abs=5e-4) and set(names["curves"]["run"]) == {
+        *names["best"]["run"]
+    }
     assert names["wide"]["mean"].loc[("cifar10", "label-2"), "fedconcat"] == pytest.approx(22.73)
     *_, shares = capsys.readouterr().out.splitlines()
     last = names["played"].rounds["accuracy"].iloc[-1]

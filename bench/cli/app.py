@@ -17,13 +17,14 @@ from bench.cli.console import (
     name_damaged,
     no_results,
     say,
+    say_json,
     stopped_by_sigterm,
     use_plugins,
     warn_if_changed,
 )
 from bench.cli.data import app as data_commands
 from bench.cli.exchange import compare, export, import_
-from bench.cli.listing import KINDS, listing_table
+from bench.cli.listing import KINDS, listing, listing_table
 from bench.cli.options import RESULTS
 from bench.cli.pipeline import print_saved, read_machines, run_experiment, storage_of
 from bench.cli.reproduction import reproduction
@@ -43,6 +44,9 @@ class _Program(TyperGroup):
             return super().main(*arguments, **options)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:  # who asks for nothing has made no mistake
+            typer.echo(ctx.get_help())
+            ctx.exit()
         rest = super().parse_args(ctx, given.plugins_first(args))
         named = next((word for word in args if word in self.commands), "")
         if named:
@@ -54,8 +58,6 @@ class _Program(TyperGroup):
 app = typer.Typer(
     cls=_Program,
     help="Federated learning under label skew: runs grids of experiments, and makes tables of their results.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -69,8 +71,19 @@ app.command()(status)
 app.command()(reproduction)
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from bench import __version__
+
+        sys.stdout.write(f"skewbench {__version__}\n")
+        raise typer.Exit
+
+
 @app.callback()
 def main(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version, and end.")
+    ] = False,
     plugins: Annotated[
         list[Path] | None,
         typer.Option(
@@ -90,7 +103,7 @@ def run(
     dataset: given.DatasetOption = None,
     partition: given.PartitionOption = None,
     seeds: given.SeedsOption = None,
-    budget: given.BudgetOption = "paper",
+    budget: given.BudgetOption = "",
     only: given.OnlyOption = None,
     set_: given.SetOption = None,
     substitute: given.SubstituteOption = None,
@@ -162,7 +175,7 @@ def run(
         of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
         tuning = _tuning_options(
             tuned,
-            of.name if of.is_searched(budget) else "",
+            of.name if of.is_searched(budget or of.usual_budget) else "",
             of.search_seeds,
             {
                 "samples": samples,
@@ -220,6 +233,12 @@ def report(
     notes: Annotated[
         str, typer.Option(help="Footnotes in LaTeX: inside the float, below it, or none (comments).")
     ] = "inside",
+    width: Annotated[
+        str | None, typer.Option(help="How wide tables of LaTeX and figures may be, such as 5.5in or 84mm.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(help="The same by name: acl, cvpr, icml, ieee, lncs or neurips.")
+    ] = None,
     to: Annotated[
         Path | None,
         typer.Option("--to", help="Where to save; the folder reports in the results directory if left out."),
@@ -240,6 +259,7 @@ def report(
         require_known("value", [] if value is None else [value], figure_names.VALUES)
         require_known("value of --style", [style], api.STYLES)
         require_known("value of --notes", [notes], api.NOTES)
+        asked = given.read_widths(width, template)
         if style == "paper" and format and "csv" in formats:
             raise ValueError(
                 "A CSV has ids and numbers, whatever the style; leave csv out of --format, or --style paper."
@@ -262,23 +282,31 @@ def report(
             api.writable_folder(store.folder, to)
         if file and file != grid and Path(file).is_file():
             warn_if_changed(file, store, ["@".join(one) for one in chosen])
-        wanted, wrong = (*formats, *[api.STANDALONE] * standalone), []
+        wanted, wrong, in_csv = (*formats, *[api.STANDALONE] * standalone), [], {}
         for name, of in chosen:
             try:
                 if print_:
                     for one in formats if format else ["md"]:
-                        text = api.render(store, name, of, value=value, format=one, style=style, notes=notes)
+                        if one == "csv":  # all of them below one header, for what reads it
+                            in_csv[f"{name}@{of}"] = api.report_of(store, name, of, value=value)
+                            continue
+                        text = api.render(
+                            store, name, of, value=value, format=one, style=style, notes=notes, widths=asked
+                        )
                         sys.stdout.write(text + "\n")
                     continue
-                paths = api.write(store, name, of, value=value, formats=wanted, to=to, style=style, notes=notes)
+                options = {"style": style, "notes": notes, "widths": asked}
+                paths = api.write(store, name, of, value=value, formats=wanted, to=to, **options)
                 if "md" in paths:
                     sys.stdout.write(paths["md"].read_text(encoding="utf-8") + "\n")
-                drawn, sentences = api.write_figures(store, name, of, figures, value=value, to=to)
+                drawn, sentences = api.write_figures(store, name, of, figures, value=value, to=to, widths=asked)
                 print_saved([*paths.values(), *drawn], sentences)
             except ValueError as error:  # of one grid: the others are reported all the same
                 if len(chosen) == 1:
                     raise
                 wrong.append(f"{name}@{of}: {error}")
+        if in_csv:
+            sys.stdout.write(api.render_csv(in_csv))
         if wrong:
             raise ValueError(" ".join(wrong))
 
@@ -286,11 +314,15 @@ def report(
 @app.command(name="list")
 def list_(
     what: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(KINDS)}; all if left out.")] = None,
+    json_: given.JsonOption = False,
 ) -> None:
     """List grids, algorithms, datasets, models, partitions and search spaces."""
     with explained():
         kinds = KINDS if what is None else ["algorithms" if what == "methods" else what]
         require_known("listing", kinds, KINDS)
+        if json_:
+            say_json({kind: [{"name": name, "description": text} for name, text in listing(kind)] for kind in kinds})
+            return
         for kind in kinds:
             console.print(listing_table(kind), "")
 
@@ -302,13 +334,14 @@ def describe(
     dataset: given.DatasetOption = None,
     partition: given.PartitionOption = None,
     seeds: given.SeedsOption = None,
-    budget: given.BudgetOption = "paper",
+    budget: given.BudgetOption = "",
     only: given.OnlyOption = None,
     set_: given.SetOption = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Count what is in this folder with its own sizes, decoding what is not yet decoded."),
     ] = None,
+    json_: given.JsonOption = False,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
     """Say what a grid costs: trials, how many are done, examples to train, bytes per client, disk. Needs no data."""
@@ -317,7 +350,7 @@ def describe(
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
     with explained():
         import datasets
-        from bench.cli.listing import cost_table, disk_table, heads_in_words
+        from bench.cli.listing import cost_table, costs, disk_table, disk_use, heads_in_words
         from bench.execution.resources import Machines, Resources
         from bench.experiments.images import locate
         from bench.experiments.selection import select_cells
@@ -331,11 +364,16 @@ def describe(
             cells = select_cells(spec, locate(spec, cells, data_dir.absolute()).facts).selected
         store = Store(results_dir)
         name_damaged(store)
-        console.print(cost_table(spec.label, cells, store))
-        console.print(disk_table(cells, of, store, Machines(Resources()).at_once))
+        at_once = Machines(Resources()).at_once
+        rows, disk = costs(cells, store), disk_use(cells, of, store, at_once)
+        if json_:
+            say_json({"grid": spec.label, "costs": rows, "disk": disk})
+            return
+        console.print(cost_table(spec.label, rows))
+        console.print(disk_table(disk, at_once))
         if heads := heads_in_words(cells, of, store):
             say(heads)
-        if of.is_searched(budget):
+        if of.is_searched(budget or of.usual_budget):
             say("Not counted: the searches on validation data that come before, which run --dry-run names.")
 
 

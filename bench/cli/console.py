@@ -1,5 +1,6 @@
 """How the program speaks: its two streams, and its mistakes in one sentence."""
 
+import json
 import os
 import re
 import signal
@@ -13,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console, ConsoleDimensions
 
+from bench.errors import Terminated, terminate
+
 if TYPE_CHECKING:
     from bench.results.store import Store
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+_INTERRUPTED, _TERMINATED = 130, 143  # exit codes after Ctrl-C and SIGTERM, as shells have them
 _UNLIMITED = 1_000_000  # columns
 
 
@@ -41,7 +44,7 @@ class Output(Console):
 
 
 console = Output()
-errors = Console(stderr=True, soft_wrap=True, highlight=False)
+errors = Output(stderr=True, soft_wrap=True, highlight=False)
 
 
 def say(line: str) -> None:
@@ -49,8 +52,13 @@ def say(line: str) -> None:
     console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+def say_json(content: Any) -> None:
+    """Results for a program."""
+    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
 def warn(line: str) -> None:
-    """A line beside the results; brackets in it mean nothing."""
+    """A line beside the results, of progress for example; brackets in it mean nothing."""
     errors.print(line, markup=False)
 
 
@@ -133,13 +141,19 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
+def stopped(error: KeyboardInterrupt, sentence: str) -> typer.Exit:
+    """Says that a command has been stopped; the exit that says by what."""
+    warn(sentence)
+    return typer.Exit(_TERMINATED if isinstance(error, Terminated) else _INTERRUPTED)
+
+
 @contextmanager
 def stopped_by_sigterm() -> Iterator[None]:
     """SIGTERM, which batch systems send, ends a command within the context as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():  # Python lets only that one hear signals
         yield
         return
-    earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    earlier = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
@@ -158,9 +172,8 @@ def explained() -> Iterator[None]:
     except BrokenPipeError:  # of `... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        warn("Stopped.")
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        raise stopped(error, "Stopped.") from None
     except OSError as error:
         sentence = f"Cannot use {error.filename}: {error.strerror}." if error.filename else f"{error}."
     except Exception as error:

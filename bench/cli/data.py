@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import explained, say
+from bench.cli.console import explained, say, warn
 
 app = typer.Typer(help="Datasets: check, prepare, show.", no_args_is_help=True)
 
@@ -63,7 +63,10 @@ def show(
     plot: Annotated[Path | None, typer.Option(help="Also draw it, to a .png, .svg or .pdf file.")] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Also write who has which examples, to a .json or .npz file (see --partition file:)."),
+        typer.Option(
+            help="Also write who has which examples under --seed, to a .json or .npz file: that partition is the same for all "
+            "seeds of a run with --partition file:."
+        ),
     ] = None,
     data_dir: given.DataOption = None,
 ) -> None:
@@ -85,7 +88,7 @@ def show(
         for name, table in parts.items():
             shown = f"{table.to_string()}\n\n{pictures.skew_of(table)}"
             typer.echo(f"{name}:\n{shown}\n" if len(parts) > 1 else shown)
-        if isinstance(dealt, partitions.Shift) and (groups := dealt.describe_groups(clients)):
+        if groups := dealt.describe_groups(clients):
             typer.echo(groups)
         if isinstance(dealt, partition_files.FilePartition):
             if unused := dealt.describe_unused(len(images.train.labels), len(images.test.labels)):
@@ -93,13 +96,15 @@ def show(
         if save:
             drawn = pictures.draw(dealt, images, clients, seed)
             partition_files.write(save, partition_files.Content(drawn.indices, drawn.test_indices, dealt.has_own_tests))
-            if lost := _not_in_a_file(dealt):
-                say(f"{lost}, which {save} does not hold: it says who has which examples, and nothing else.")
-            say(f"Saved: {save}")
+            if dealt.also:
+                say(
+                    f"{dealt.name} {dealt.also}, which {save} does not hold: it says who has which examples, and nothing else."
+                )
+            warn(f"Saved: {save}")
         if plot:
             title = f"{dataset}, {dealt.name}, {clients} clients, seed {seed}"
             pictures.draw_bubbles(parts["training"], plot, title, parts.get("testing"))
-            say(f"Saved: {plot}")
+            warn(f"Saved: {plot}")
 
 
 @app.command()
@@ -130,17 +135,6 @@ def elbow(
             typer.echo(f"{number:<3} {loss:.4f}{'  <- elbow' * (number == best)}")
         why = "the largest distance below the line between both ends, each axis from 0 to 1"
         typer.echo(f"K = {best}: {why if best > 1 else 'the curve has no elbow'}; K from 1 to {len(curve)}.")
-
-
-def _not_in_a_file(partition) -> str:
-    """What a partition does to examples beside dealing them; "" for nothing."""
-    from datasets.partitions import ConceptShift, FeatureShift
-
-    if partition.noise:
-        return f"{partition.name} adds noise to images"
-    if isinstance(partition, FeatureShift):
-        return f"{partition.name} rotates images"
-    return f"{partition.name} renames labels" if isinstance(partition, ConceptShift) else ""
 
 
 def _size(text: str | None):

@@ -29,18 +29,19 @@ def export(
         if (to is None) == (tensorboard is None):
             raise ValueError("Name either a table by --to FILE.csv or FILE.parquet, or a folder by --tensorboard.")
         store = Store(results_dir)
-        expanded = store.grid(_stored_name(store, grid, budget))
+        label = _stored_name(store, grid, budget)
+        expanded = store.grid(label)
         ids = {cell["run"] for cell in expanded["cells"] if cell["run"]}
         records = store.records_of(expanded)
         if not records:
             raise ValueError(f"No run of {grid} has ended in {store.folder}; there is nothing to export.")
         if to:
-            _write_table(to, expanded, records, store)
+            _write_table(to, label, store)
         else:
             _write_events(tensorboard, expanded, records, store)
         if len(ids) > len(records):
             why = "have not ended, or are damaged," if store.damaged else "have not ended"
-            say(f"{len(ids) - len(records)} runs {why} and are not in it.")
+            warn(f"{len(ids) - len(records)} runs {why} and are not in it.")
 
 
 def import_(
@@ -132,14 +133,22 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
     return names[0]
 
 
-def _write_table(path: Path, expanded: dict, records: dict, store) -> None:
+def _write_table(path: Path, label: str, store) -> None:
+    """Writes the rounds of a stored grid to a file, or as CSV to the standard output if the path is "-"."""
     from reports.exports import rounds
+    from reports.exports.frames import rounds_frame
+    from reports.formats.csv import to_csv
 
-    rounds.check_suffix(path)
-    make_folder(path.parent)
-    table = rounds.rounds_table(expanded, records, store)
+    to_pipe = str(path) == "-"
+    if not to_pipe:
+        rounds.check_suffix(path)
+        make_folder(path.parent)
+    table = rounds_frame(store, [label])
+    if to_pipe:
+        sys.stdout.write(to_csv(table))
+        return
     rounds.write(table, path)
-    say(f"Saved: {path} ({len(table)} rounds of {table['run'].nunique()} runs)")
+    warn(f"Saved: {path} ({len(table)} rounds of {table['run'].nunique()} runs)")
 
 
 def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
@@ -155,4 +164,4 @@ def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
             own = folder / file_name(" ".join(words))
             own.mkdir(exist_ok=True)
             write_events(own, cell["config"], store.rows(run_id), records[run_id].get("started"))
-    say(f"Saved: {folder}; look at it by: tensorboard --logdir {folder}")
+    warn(f"Saved: {folder}; look at it by: tensorboard --logdir {folder}")

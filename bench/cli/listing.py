@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from rich.console import Group
@@ -56,6 +56,9 @@ def _titled(grid: Any) -> str:
     return grid.get("title", "") + (f" (version {version})" if version != 1 else "")
 
 
+_SIZES = ("kept", "checkpoints", "scratch", "together")
+
+
 def listing_table(what: str) -> Table:
     columns = Column(no_wrap=True), Column()
     table = Table(*columns, title=what, title_justify="left", box=None, show_header=False, pad_edge=False)
@@ -64,27 +67,51 @@ def listing_table(what: str) -> Table:
     return table
 
 
-def cost_table(title: str, cells: list[Cell], store: Store) -> Group:
-    """One line per dataset and method, and the total, below a title and above what the columns are."""
+def costs(cells: list[Cell], store: Store) -> list[dict[str, Any]]:
+    """What trials cost: one row per dataset and method, and the total, in which both are "".
+
+    Returns:
+        Rows of `dataset`, `algorithm`; `trials`, `chosen`, `trainings`, `done`, numbers of runs as in the caption of the table;
+        `examples` of those trainings of which they are known, and the number of the others, `unknown`; `bytes_per_client` of
+        the smallest and the largest trial, each with whether that is a bound (`at_most`), None for a size that is not known.
+    """
     from bench.experiments.cost import bytes_per_client, is_bound
 
-    numbers = ("trials", "chosen", "trainings", "done", "M examples", "MB/client")
-    table = Table("dataset", "method", *(Column(name, justify="right") for name in numbers))
     counted: set[str] = set()  # runs that were counted in a row above
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.dataset, cell.setting("algorithm")), []).append(cell)
+    rows = []
     for (dataset, algorithm), members in groups.items():
         sizes = {cell.id: bytes_per_client(cell.config) for cell in members}
         known = sorted((size, is_bound(cell.config)) for cell in members if (size := sizes[cell.id]) is not None)
         ends = dict.fromkeys((known[0], known[-1])) if known else ()
-        megabytes = " to ".join(f"{'≤ ' * bound}{size / 1e6:.2f}" for size, bound in ends)
-        megabytes += (", ?" if known else "?") * (None in sizes.values())
-        table.add_row(dataset, algorithm, *_counts(members, store, counted), megabytes)
-    table.add_section()
-    table.add_row("all", "", *_counts(cells, store, set()), "")
+        traffic = [*({"bytes": size, "at_most": bound} for size, bound in ends), *[None] * (None in sizes.values())]
+        numbers = _counts(members, store, counted) | {"bytes_per_client": traffic}
+        rows.append({"dataset": dataset, "algorithm": algorithm} | numbers)
+    return [*rows, {"dataset": "", "algorithm": ""} | _counts(cells, store, set())]
+
+
+def cost_table(title: str, rows: list[dict[str, Any]]) -> Group:
+    """The rows of `costs`, below a title and above what the columns are."""
+    numbers = ("trials", "chosen", "trainings", "done", "M examples", "MB/client")
+    table = Table("dataset", "method", *(Column(name, justify="right") for name in numbers))
+    for row in rows:
+        if not row["dataset"]:
+            table.add_section()
+        known = [f"{'≤ ' * end['at_most']}{end['bytes'] / 1e6:.2f}" for end in row.get("bytes_per_client", ()) if end]
+        unknown = ["?"] * (None in row.get("bytes_per_client", ()))
+        megabytes = ", ".join([*[" to ".join(known)] * bool(known), *unknown])
+        counts = [str(row[key]) for key in numbers[:4]]
+        table.add_row(row["dataset"] or "all", row["algorithm"], *counts, _examples_in_words(row), megabytes)
     # rich would wrap them where the table ends.
     return Group(Text(title, "table.title"), table, Text(_CAPTION, "table.caption"))
+
+
+def _examples_in_words(row: Mapping[str, Any]) -> str:
+    if row["unknown"] and not row["examples"]:
+        return "?"
+    return _millions(row["examples"]) + " ?" * bool(row["unknown"])
 
 
 def heads_in_words(cells: list[Cell], grid: GridSpec, store: Store) -> str:
@@ -104,11 +131,15 @@ def heads_in_words(cells: list[Cell], grid: GridSpec, store: Store) -> str:
     return f"Not counted above: {count} heads on frozen encoders, trained once the runs are done ({done} done), {millions}."
 
 
-def disk_table(cells: list[Cell], grid: GridSpec, store: Store, at_once: int) -> Table:
-    """One line for each value of `--keep-state`.
+def disk_use(cells: list[Cell], grid: GridSpec, store: Store, at_once: int) -> list[dict[str, Any]]:
+    """What runs take on disk, one row for each value of `--keep-state`.
 
     Args:
         at_once: number of trials that run at the same time.
+
+    Returns:
+        Rows of `keep_state`; bytes `kept`, of `checkpoints`, of `scratch` files and `together`, None where no run's are known;
+        `unknown`, the number of runs whose bytes are not.
     """
     from bench.execution import disk
     from bench.experiments.planning import retention_of, training_of
@@ -117,26 +148,36 @@ def disk_table(cells: list[Cell], grid: GridSpec, store: Store, at_once: int) ->
 
     bases = {base.id: base for cell in cells if not cell.missing and (base := training_of(cell))}
     runs = {cell.id: cell for cell in cells if not cell.missing} | bases
-    caption = (
-        f"kept: states of all trials in the results directory; checkpoints: of the {at_once} largest trials at once, one per "
-        "core of this machine; scratch: client states of large models in files beside the decoded datasets, while they "
-        "run"
-    )
-    columns = (
-        "--keep-state",
-        *(Column(name, justify="right") for name in ("kept", "checkpoints", "scratch", "together")),
-    )
-    table = Table(*columns, title="disk", title_justify="left", caption=caption, caption_justify="left")
+    rows = []
     for keep in get_args(Final):
         options = ExecutionOptions(keep=keep)
         retention = {run: retention_of(cell, grid, options, store, run in bases) for run, cell in runs.items()}
         found = list(disk.footprints(runs.values(), retention).values())
         known = [one for one in found if one]
         sizes = disk.total(known, at_once) if known else ()
-        unknown = [f"+ {len(found) - len(known)} of unknown size"] * (len(found) > len(known))
-        texts = [disk.in_words(size) for size in (*sizes, sum(sizes))] if sizes else ["?"] * 4
-        texts[0] = " ".join([texts[0], *unknown])
-        table.add_row(keep, *texts)
+        together = (*sizes, sum(sizes)) if sizes else (None,) * 4
+        rows.append(
+            {"keep_state": keep, **dict(zip(_SIZES, together, strict=True)), "unknown": len(found) - len(known)}
+        )
+    return rows
+
+
+def disk_table(rows: list[dict[str, Any]], at_once: int) -> Table:
+    """The rows of `disk_use`."""
+    from bench.execution import disk
+
+    caption = (
+        f"kept: states of all trials in the results directory; checkpoints: of the {at_once} largest trials at once, one per "
+        "core of this machine; scratch: client states of large models in files beside the decoded datasets, while they "
+        "run"
+    )
+    columns = ("--keep-state", *(Column(name, justify="right") for name in _SIZES))
+    table = Table(*columns, title="disk", title_justify="left", caption=caption, caption_justify="left")
+    for row in rows:
+        texts = ["?" if row[key] is None else disk.in_words(row[key]) for key in _SIZES]
+        if row["unknown"] and row["kept"] is not None:
+            texts[0] += f" + {row['unknown']} of unknown size"
+        table.add_row(row["keep_state"], *texts)
     return table
 
 
@@ -150,7 +191,7 @@ def chosen(cells: Iterable[Cell]) -> int:
     return len(places)
 
 
-def _counts(cells: list[Cell], store: Store, counted: set[str]) -> list[str]:
+def _counts(cells: list[Cell], store: Store, counted: set[str]) -> dict[str, int]:
     from bench.experiments.cost import examples_to_train
     from bench.experiments.planning import training_of
 
@@ -158,9 +199,8 @@ def _counts(cells: list[Cell], store: Store, counted: set[str]) -> list[str]:
     trained = {cell.id: cell.config for cell in (training_of(cell) or cell for cell in cells) if cell.id not in counted}
     counted |= trained.keys()
     examples = [examples_to_train(config) for config in trained.values()]
-    unknown = " ?" * (0 in examples)
-    millions = f"{_millions(sum(examples))}{unknown}" if any(examples) or not examples else "?"
-    return [str(len(cells)), str(chosen(cells)), str(len(trained)), str(done), millions]
+    numbers = {"trials": len(cells), "chosen": chosen(cells), "trainings": len(trained), "done": done}
+    return numbers | {"examples": sum(examples), "unknown": examples.count(0)}
 
 
 def _millions(count: int) -> str:

@@ -1,7 +1,7 @@
 """Command-line options that several commands share, and how their values are read."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,10 +9,33 @@ import typer
 
 from bench.errors import require_known, unknown
 from bench.experiments.figure_names import CURVES
+from reports import widths
 from reports.api import FORMATS
 
-GridOption = Annotated[str | None, typer.Option("--grid", help="Name of a grid (see `list`), or a YAML file.")]
-BudgetOption = Annotated[str, typer.Option("--budget", help="paper, small, smoke, or one of the grid's own.")]
+
+def _names_of(kind: str) -> Callable[[str], list[str]]:
+    """What completes the beginning of a word in a shell: the names of a kind of `list`."""
+
+    def complete(incomplete: str) -> list[str]:
+        from bench.cli.listing import listing
+
+        return [name for name, _ in listing(kind) if name.startswith(incomplete)]
+
+    return complete
+
+
+GridOption = Annotated[
+    str | None,
+    typer.Option("--grid", help="Name of a grid (see `list`), or a YAML file.", autocompletion=_names_of("grids")),
+]
+BudgetOption = Annotated[
+    str,
+    typer.Option(
+        "--budget",
+        help="paper (of grids of your own: full), small, smoke, or one of the grid's own.",
+        show_default="the whole grid",
+    ),
+]
 OnlyOption = Annotated[
     list[str] | None,
     typer.Option("--only", help="Only these cells: KEY=VALUE,...; several values: KEY=A|B, or KEY=A,KEY=B."),
@@ -46,9 +69,18 @@ DataOption = Annotated[
         "--data-dir", envvar="SKEWBENCH_DATA", callback=_look_in, help="Where the images are (see `data check`)."
     ),
 ]
-ResultsOption = Annotated[Path, typer.Option("--results-dir", help="Where results are kept.")]
-AlgorithmOption = Annotated[str | None, typer.Option("--algorithm", help="One setting instead of a grid: method.")]
-DatasetOption = Annotated[str | None, typer.Option("--dataset", help="One setting instead of a grid: dataset.")]
+ResultsOption = Annotated[
+    Path, typer.Option("--results-dir", envvar="SKEWBENCH_RESULTS", help="Where results are kept.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+AlgorithmOption = Annotated[
+    str | None,
+    typer.Option("--algorithm", help="One setting instead of a grid: method.", autocompletion=_names_of("algorithms")),
+]
+DatasetOption = Annotated[
+    str | None,
+    typer.Option("--dataset", help="One setting instead of a grid: dataset.", autocompletion=_names_of("datasets")),
+]
 PartitionOption = Annotated[str | None, typer.Option("--partition", help="One setting instead of a grid: partition.")]
 GpusOption = Annotated[
     str,
@@ -250,6 +282,20 @@ def read_figures(texts: Iterable[str] | None) -> tuple[str, ...]:
     figures = tuple(dict.fromkeys(texts or ()))
     require_known("figure", figures, CURVES)
     return figures
+
+
+def read_widths(width: str | None, template: str | None) -> widths.Widths | None:
+    """What `--width` and `--template` ask for; None without them.
+
+    Raises:
+        ValueError: if both are given, the template is unknown, or the width is none.
+    """
+    if width and template:
+        raise ValueError("Set either --width or --template, but not both.")
+    if template:
+        require_known("value of --template", [template], widths.TEMPLATES)
+        return widths.TEMPLATES[template]
+    return widths.read(width) if width else None
 
 
 def read_formats(text: str | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bench.cli.console import INTERRUPTED, console, errors, name_damaged, say, warn
+from bench.cli.console import console, errors, name_damaged, say, stopped, warn
 
 if TYPE_CHECKING:
     from bench.config.schema import RunConfig
@@ -36,17 +36,19 @@ def run_experiment(
     after it, before anything is trained or stored.
 
     Raises:
-        typer.Exit: with code 1 if runs have failed, 130 after Ctrl-C.
+        typer.Exit: with code 1 if runs have failed, 130 after Ctrl-C, 143 after SIGTERM.
     """
     from bench.experiments.images import locate
-    from bench.experiments.planning import check_engine, check_name, make_plan
+    from bench.experiments.planning import as_stored, check_engine, check_name, make_plan
     from bench.experiments.selection import fit_to_images, select_cells, without_searches
     from bench.results.store import Store
 
     store = Store(results_dir)
     with contextlib.nullcontext() if dry_run else store.locked(warn), contextlib.ExitStack() as session, _stopping():
-        store.look_through([spec.label])  # what is damaged of other runs of this experiment, its plan finds
+        # What is damaged of other runs of this experiment, its plan finds.
+        store.look_through([spec.label, *spec.earlier_labels])
         named = name_damaged(store, looked=True)
+        spec = as_stored(spec, store)
         check_name(spec, store)
         selection = select_cells(spec)
         check_engine(options.engine, selection.selected)
@@ -92,12 +94,12 @@ def _prepare_data_of_users(
             images: datasets.Dataset = resized.load(dataset, transform, options.data_dir, image_size)
             found = partition_files.parse(partition)
             if unused := found.describe_unused(len(images.train.labels), len(images.test.labels)):
-                say(unused)
+                warn(unused)
             if not dry_run:
                 partition_files.keep(found, store.folder / partition_files.FOLDER)
     _check_partitions_of_labs(cells, options)
     if earlier := runs_of_paths.find(cells, options.data_dir, store):
-        say(
+        warn(
             f"{len(earlier)} of the runs are stored under the path of their images, which have the same digest: found again."
         )
         if not dry_run:
@@ -108,12 +110,13 @@ def _check_partitions_of_labs(cells: Iterable[Cell], options: ExecutionOptions) 
     """Raises ConfigError with everything that is wrong in what functions of labs deal."""
     from bench.errors import ConfigError
     from bench.simulation.data import divide
-    from datasets import resized
-    from datasets.partitions import of_labs
+    from datasets import partitions, resized
 
     dealt: dict[tuple, RunConfig] = {}
     mistakes: dict[str, None] = {}
-    for config in (cell.config for cell in cells if of_labs.entry_of(cell.config.partition)):
+    for config in (cell.config for cell in cells):
+        if not ((kind := partitions.entry_of(config.partition)) and kind.lab):
+            continue
         key = (config.dataset, config.partition, config.clients, config.seed, config.train_examples)
         dealt.setdefault(key, config)
     for config in dealt.values():
@@ -149,7 +152,7 @@ def _tune(
     from bench.tuning import select
     from reports.exports import search_report
 
-    chosen = select.choose(searches, spec.tuning, options, machines, store, console, say, session, search_report.write)
+    chosen = select.choose(searches, spec.tuning, options, machines, store, errors, warn, session, search_report.write)
     return with_chosen(selection, spec, chosen)
 
 
@@ -195,7 +198,7 @@ def _run(
         for sentence in disk.shortages(plan, options.storage, machines, store):
             warn(sentence)
         try:
-            ended = driver.run_plan(plan, spec, options, machines, store, console)
+            ended = driver.run_plan(plan, spec, options, machines, store, errors)
         finally:
             tensorboard.name_runs(store.folder, spec.label, names)
     measurements.measure(plan.selected, spec.grid.report.needs, store, options.data_dir, warn)
@@ -210,7 +213,7 @@ def _report(spec: ExperimentSpec, store: Store) -> None:
     sys.stdout.write("\n" + paths["md"].read_text(encoding="utf-8") + "\n")
     drawn, sentences = api.write_figures(store, spec.grid.stored_name, spec.budget_label)
     print_saved([paths["html"], *drawn], sentences)
-    say(f"Results: {store.folder}")
+    warn(f"Results: {store.folder}")
 
 
 def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: Images, store: Store) -> None:
@@ -219,7 +222,7 @@ def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: 
 
     _warn_absent(images)
     if ended:
-        console.print(", ".join(f"{count} {status}" for status, count in ended.items()) + ".", highlight=False)
+        warn(", ".join(f"{count} {status}" for status, count in ended.items()) + ".")
         for line in driver.failures(spec.grid, plan, store):
             warn(line)
     if ended.get("failed"):
@@ -237,13 +240,13 @@ def _warn_absent(images: Images) -> None:
 def _announce(plan: Plan) -> None:
     """Which cells have no images, how many runs are left, and why finished ones are repeated."""
     for line in sorted({cell.missing for cell in plan.selected if cell.missing}):
-        console.print(line, highlight=False)
-    console.print(f"{plan.finished} finished, {len(plan.todo)} to run", highlight=False)
+        warn(line)
+    warn(f"{plan.finished} finished, {len(plan.todo)} to run")
     by_reason: dict[str, list[str]] = {}
     for run_id, reason in plan.reasons.items():
         by_reason.setdefault(reason, []).append(run_id)
     for reason, runs in by_reason.items():
-        say(f"{runs[0] if len(runs) == 1 else f'{len(runs)} runs'} run{'s' * (len(runs) == 1)} again: {reason}")
+        warn(f"{runs[0] if len(runs) == 1 else f'{len(runs)} runs'} run{'s' * (len(runs) == 1)} again: {reason}")
 
 
 def _print_runs(plan: Plan, spec: ExperimentSpec) -> None:
@@ -257,12 +260,11 @@ def _print_runs(plan: Plan, spec: ExperimentSpec) -> None:
 
 @contextlib.contextmanager
 def _stopping():
-    """Ends with one sentence after Ctrl-C."""
+    """Ends with one sentence after Ctrl-C and SIGTERM."""
     try:
         yield
-    except KeyboardInterrupt:
-        errors.print("Stopped. Finished runs are kept; the same command continues with the rest.")
-        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt as error:
+        raise stopped(error, "Stopped. Finished runs are kept; the same command continues with the rest.") from None
 
 
 def read_machines(
@@ -311,6 +313,6 @@ def storage_of(uri: str | None) -> str | None:
 def print_saved(paths: list, sentences: list[str]) -> None:
     """Which files a report wrote, and which figures have nothing to show yet."""
     for sentence in sentences:
-        say(sentence)
+        warn(sentence)
     if paths:
-        say("Saved: " + ", ".join(map(str, paths)))
+        warn("Saved: " + ", ".join(map(str, paths)))

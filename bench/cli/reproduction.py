@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.console import explained, name_damaged, say
+from bench.cli.console import explained, name_damaged, warn
 
 
 def reproduction(
@@ -43,6 +43,6 @@ def reproduction(
         text = page.render(played.find_played(stores, plans), plans)
         if write:
             page.write(write, text)
-            say(f"Saved: {write}")
+            warn(f"Saved: {write}")
         else:
             sys.stdout.write(text)

@@ -6,19 +6,19 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
 from bench.cli import options as given
-from bench.cli.console import console, explained, name_damaged, no_results, say
+from bench.cli.console import console, explained, name_damaged, no_results, say, say_json
 from bench.cli.options import RESULTS
 
 if TYPE_CHECKING:
-    from bench.results.records import StoredCell, StoredGrid
+    from bench.results.records import StoredCell, StoredGrid, StoredSearch
     from bench.results.snapshot import RunState, Snapshot
     from bench.results.store import Store
 
@@ -31,6 +31,7 @@ def status(
     grid: Annotated[
         str | None, typer.Option("--grid", help="Only this grid: NAME, or NAME@BUDGET; all of them if left out.")
     ] = None,
+    json_: given.JsonOption = False,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
     """Say what a results directory holds: runs that have finished, run or have failed, and how long the rest takes.
@@ -57,13 +58,77 @@ def status(
         name_damaged(store, looked=True)
         cells = {label: _current(stored, states) for label, stored in shown.items()}
         others = {} if grid else _others(grids.values(), states)
+        rows = _rows(shown, cells, others, states, max(1, len(snapshot.running)))
+        running = _running(store, snapshot, shown, others)
+        stale = _stale(store, cells, others, states)
+        searches = {} if grid else {name: found for name in store.searches() if (found := store.search(name))}
+        if json_:
+            say_json(_for_programs(store, snapshot, rows, stale, running, searches))
+            return
         _say_driver(store, snapshot)
-        if cells or others:
-            console.print(_table(shown, cells, others, states, max(1, len(snapshot.running))))
-        _say_stale(store, cells, others, states)
-        _say_running(store, snapshot, shown, others)
-        if not grid:
-            _say_searches(store)
+        if rows:
+            console.print(_table(rows, max(1, len(snapshot.running))))
+        _say_stale(stale)
+        _say_running(running)
+        _say_searches(searches)
+
+
+class _Row(NamedTuple):
+    """The runs of a grid and budget, or those that are in none.
+
+    Attributes:
+        counts: column -> number of runs.
+        left: seconds until all have ended, at the speed of the runs so far; None where nobody knows.
+        last_ended: when the last one has ended, in seconds since the epoch; None if none has.
+    """
+
+    label: str
+    counts: Mapping[str, int]
+    left: float | None
+    last_ended: float | None
+
+
+class _Running(NamedTuple):
+    run: str
+    name: str
+    round: int
+    rounds: int | None
+    machine: str
+
+
+def _for_programs(
+    store: Store,
+    snapshot: Snapshot,
+    rows: Iterable[_Row],
+    stale: Mapping[str, list[str]],
+    running: Iterable[_Running],
+    searches: Mapping[str, StoredSearch],
+) -> dict[str, Any]:
+    """What `status` says, for `--json`; times in seconds, clock times in UTC."""
+    driver = snapshot.driver
+    return {
+        "results_dir": str(store.folder),
+        "driver": driver and {"at_work": driver.is_at_work, "since": _utc(driver.since)},
+        "grids": [
+            {
+                "grid": None if row.label == _NO_GRID else row.label,
+                **{name.replace(" ", "_"): row.counts.get(name, 0) for name in _COLUMNS},
+                "seconds_left": row.left,
+                "last_ended": _utc(row.last_ended),
+            }
+            for row in rows
+        ],
+        "running": [each._asdict() for each in running],
+        "stale": [{"changed": changed, "runs": runs} for changed, runs in stale.items()],
+        "searches": [
+            {"search": name, "begun": len(found["proposed"]), "of": found.get("samples")}
+            for name, found in searches.items()
+        ],
+    }
+
+
+def _utc(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _current(grid: StoredGrid, states: Mapping[str, RunState]) -> list[StoredCell]:
@@ -85,14 +150,14 @@ def _others(grids: Iterable[StoredGrid], states: Mapping[str, RunState]) -> dict
     return {run: state for run, state in states.items() if run not in named}
 
 
-def _table(
+def _rows(
     grids: Mapping[str, StoredGrid],
     cells: Mapping[str, list[StoredCell]],
     others: Mapping[str, RunState],
     states: Mapping[str, RunState],
     at_once: int,
-) -> Table:
-    """A line per grid and budget, and one for the runs that are in none."""
+) -> list[_Row]:
+    """A row per grid and budget, and one for the runs that are in none."""
     from bench.results.time_left import time_left
 
     rows = []
@@ -101,10 +166,14 @@ def _table(
         counts = Counter(_column(states.get(run)) for run in runs)
         counts["no data"] = sum(cell["run"] is None for cell in held)
         left = time_left(grids[label], held, states, at_once)
-        rows.append((label, counts, _left(left), _last_ended(states[run] for run in runs if run in states)))
+        rows.append(_Row(label, counts, left, _last_ended(states[run] for run in runs if run in states)))
     if others:
-        rows.append((_NO_GRID, Counter(map(_column, others.values())), "", _last_ended(others.values())))
-    columns = [name for name in _COLUMNS if name in _ALWAYS or any(counts[name] for _, counts, *_ in rows)]
+        rows.append(_Row(_NO_GRID, Counter(map(_column, others.values())), 0.0, _last_ended(others.values())))
+    return rows
+
+
+def _table(rows: list[_Row], at_once: int) -> Table:
+    columns = [name for name in _COLUMNS if name in _ALWAYS or any(row.counts.get(name) for row in rows)]
     table = Table(
         "grid",
         *(Column(name, justify="right") for name in (*columns, "left")),
@@ -113,7 +182,7 @@ def _table(
         caption_justify="left",
     )
     for label, counts, left, last in rows:
-        table.add_row(Text(label), *(str(counts[name]) for name in columns), left, last)
+        table.add_row(Text(label), *(str(counts.get(name, 0)) for name in columns), _left(left), _ago(last))
     return table
 
 
@@ -132,15 +201,16 @@ def _left(seconds: float | None) -> str:
     return f"about {duration_in_words(seconds)}" if seconds else ""
 
 
-def _last_ended(states: Iterable[RunState]) -> str:
-    """ "14:03, 3 min ago"; "" if none has ended."""
+def _last_ended(states: Iterable[RunState]) -> float | None:
+    """Seconds since the epoch; None if none has ended."""
+    return max((ended for state in states if (ended := _time(state.finished))), default=None)
+
+
+def _ago(then: float | None) -> str:
+    """ "14:03, 3 min ago"; "" if there was none."""
     from bench.results.time_left import duration_in_words
 
-    times = [ended for state in states if (ended := _time(state.finished))]
-    if not times:
-        return ""
-    ago = max(0.0, time.time() - max(times))
-    return f"{_clock(max(times))}, {duration_in_words(ago)} ago"
+    return "" if then is None else f"{_clock(then)}, {duration_in_words(max(0.0, time.time() - then))} ago"
 
 
 def _time(text: str | None) -> float | None:
@@ -169,34 +239,45 @@ def _say_driver(store: Store, snapshot: Snapshot) -> None:
     say(f"A driver is at work in {store.folder} since {_clock(driver.since)}; running: {trials}.")
 
 
-def _say_running(
+def _running(
     store: Store, snapshot: Snapshot, grids: Mapping[str, StoredGrid], others: Mapping[str, RunState]
-) -> None:
-    """A line for each trial that is running, of those that are shown."""
+) -> list[_Running]:
+    """The trials that are running, of those that are shown."""
     held = {cell["run"]: (cell, stored) for stored in grids.values() for cell in stored["cells"]}
+    found = []
     for run in snapshot.running:
         if run not in held and run not in others:
             continue
         config = held[run][0]["config"] if run in held else store.config(run) or {}
         name = _name_of(*held[run]) if run in held else _name_of_config(config)
         state = snapshot.runs[run]
-        where = f" on {state.machine}" if state.machine else ""
-        say(f"{run}  {name}: round {state.rounds} of {config.get('rounds', '?')}{where}")
+        found.append(_Running(run, name, state.rounds, config.get("rounds"), state.machine))
+    return found
 
 
-def _say_stale(
+def _say_running(running: Iterable[_Running]) -> None:
+    for run, name, round, rounds, machine in running:
+        where = f" on {machine}" if machine else ""
+        say(f"{run}  {name}: round {round} of {'?' if rounds is None else rounds}{where}")
+
+
+def _stale(
     store: Store,
     cells: Mapping[str, list[StoredCell]],
     others: Mapping[str, RunState],
     states: Mapping[str, RunState],
-) -> None:
-    """A line for each set of changes of the code since which finished runs, of those that are shown, have not been repeated."""
+) -> dict[str, list[str]]:
+    """Each set of changes of the code -> finished runs, of those that are shown, that have not been repeated since."""
     from bench.config.stale import changes, stale_runs
 
     configs: dict[str, Any] = {cell["run"]: cell["config"] for held in cells.values() for cell in held if cell["run"]}
     configs |= {run: store.config(run) for run, state in others.items() if state.code}
     ended = {run: states[run] for run in configs if run in states and states[run].status in ("done", "diverged")}
-    found = stale_runs({run: changes(state.code, configs[run]) for run, state in ended.items() if configs[run]}, store)
+    return stale_runs({run: changes(state.code, configs[run]) for run, state in ended.items() if configs[run]}, store)
+
+
+def _say_stale(found: Mapping[str, list[str]]) -> None:
+    """A line for each set of changes."""
     for changed, runs in found.items():
         one = len(runs) == 1
         say(
@@ -226,11 +307,10 @@ def _name_of_config(config: Mapping[str, Any]) -> str:
     )
 
 
-def _say_searches(store: Store) -> None:
+def _say_searches(searches: Mapping[str, StoredSearch]) -> None:
     """A line per search; what its configurations have reached is in the files that it leaves in `reports`."""
-    for name in store.searches():
-        if found := store.search(name):
-            samples = found.get("samples")
-            count = len(found["proposed"]) if samples is None else f"{len(found['proposed'])} of {samples}"
-            runs = "1 run" if len(found["configs"]) == 1 else f"{len(found['configs'])} runs"
-            say(f"Search {name}: {count} configurations begun, {runs} each.")
+    for name, found in searches.items():
+        samples = found.get("samples")
+        count = len(found["proposed"]) if samples is None else f"{len(found['proposed'])} of {samples}"
+        runs = "1 run" if len(found["configs"]) == 1 else f"{len(found['configs'])} runs"
+        say(f"Search {name}: {count} configurations begun, {runs} each.")

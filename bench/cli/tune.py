@@ -25,7 +25,7 @@ def tune(
     ] = None,
     validation_share: given.ShareOption = 0.15,
     search_seeds: given.SearchSeedsOption = None,
-    budget: given.BudgetOption = "paper",
+    budget: given.BudgetOption = "",
     set_: given.SetOption = None,
     data_dir: given.DataOption = None,
     results_dir: given.ResultsOption = RESULTS,

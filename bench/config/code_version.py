@@ -2,8 +2,8 @@
 trained is repeated (see `bench.config.stale`).
 
 The parts are "engine", the code of all runs; "algorithm fedavg" for the method and for each that it wraps; "model mlp" for the
-model and for each that the method names; and "partition hospital" or "transform faded" for those of a lab: all others are in
-the engine. A file of the engine is in no other part, so that a change of it is one change.
+model and for each that the method names; "partition dir", but a partition file has no code; and "transform turned" for one of a
+lab: all others are in the engine. A file of the engine is in no other part, so that a change of it is one change.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ import algorithms
 from bench import imports, models, provenance
 from bench.imports import Definitions
 from bench.registry import Registry
+from datasets import partitions
 
 ENGINE = "engine"
 ENGINE_VERSION = (
     1  # raised when a change of the engine moves numbers, so that runs of methods of labs are repeated, too
 )
-_PARTITIONS = Registry("partition")  # of labs
 _TRANSFORMS = Registry("transform")
 
 
@@ -49,7 +49,7 @@ def definitions_of(part: str) -> Definitions:
 
 def files_of(config: Any) -> list[Path]:
     """The files that `code_version` covers: those of the run, its method with all that this wraps, its model and a
-    partition of a lab, with what these import of this project, at their top or inside functions."""
+    partition, with what these import of this project, at their top or inside functions."""
     return imports.files_of(module for part in versions_of(config) for module in _modules(part)[0])
 
 
@@ -70,8 +70,8 @@ def versions_of(config: Any) -> dict[str, int]:
     algorithm, model, versions, partition, transform = read(config)
     methods = {f"algorithm {name}": versions.get(path, 1) for path, name in algorithms.methods_in(algorithm)}
     others = {f"model {key.removeprefix('model.')}": of for key, of in versions.items() if key.startswith("model.")}
-    of_lab = _PARTITIONS.named_in(partition)
-    dealt = {f"partition {of_lab.name}": versions.get("partition", 1)} if of_lab else {}
+    kind = partitions.KINDS.named_in(partition)
+    dealt = {f"partition {kind.name}": versions.get("partition", 1)} if kind else {}
     found = _TRANSFORMS.get(transform)
     dealt |= {f"transform {transform}": versions.get("transform", 1)} if found and found.lab else {}
     return {ENGINE: ENGINE_VERSION} | methods | others | {f"model {model}": versions.get("model", 1)} | dealt
@@ -85,7 +85,7 @@ def _modules(part: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if kind == "model":
         return models.modules_of(name), _engine()
     if kind == "partition":
-        return (_PARTITIONS[name].module, "datasets.partitions.of_labs"), _engine()
+        return partitions.modules_of(name), _engine()
     return (Registry(kind)[name].module,), _engine()
 
 

@@ -12,6 +12,8 @@ from bench import models
 from bench.config.methods import named_models
 from datasets import DatasetInfo, partitions
 from datasets.partition_files import FilePartition
+from datasets.partitions import Partition
+from datasets.partitions.shift import Shift
 from datasets.resized import shape_in_run
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def subset(wanted: int, size: int, num_classes: int) -> int:
     return wanted if wanted <= size - num_classes else size
 
 
-def _validate_placement(config: RunConfig, partition: partitions.Partition) -> list[str]:
+def _validate_placement(config: RunConfig, partition: Partition) -> list[str]:
     """Settings that name a run of their own although nothing reads them."""
     mistakes = []
     has_width = "width" in {field.name for field in dataclasses.fields(models.load(config.model))}
@@ -67,10 +69,10 @@ def _validate_placement(config: RunConfig, partition: partitions.Partition) -> l
         )
     if config.validation_share is not None and config.split != "validation":
         mistakes.append(f"validation_share is for the split validation only, but the split is {config.split}.")
-    is_shift = isinstance(partition, partitions.Shift)  # its test examples are among those that clients set aside from
+    is_shift = isinstance(partition, Shift)  # its test examples are among those that clients set aside from
     if config.split == "validation" and config.test_examples is not None and not is_shift:
         mistakes.append("test_examples is for the split test only, but the split is validation; leave it out.")
-    if config.dirichlet_seed_override is not None and not isinstance(partition, partitions.Dirichlet):
+    if config.dirichlet_seed_override is not None and not partition.takes_seed_override:
         mistakes.append(f"dirichlet_seed_override is for partitions dir-b only, but the partition is {partition.name}.")
     return mistakes
 
@@ -106,47 +108,18 @@ def _validate_sizes(config: RunConfig, info: DatasetInfo) -> list[str]:
     return mistakes
 
 
-def _validate_partition(config: RunConfig, partition: partitions.Partition, info: DatasetInfo) -> list[str]:
+def _validate_partition(config: RunConfig, partition: Partition, info: DatasetInfo) -> list[str]:
     """Why a partition cannot deal this many examples of this many classes to this many clients."""
-    if isinstance(partition, partitions.Natural):
+    if config.partition == "natural":
         return _validate_writers(config, info)
-    if isinstance(partition, partitions.Shift):
-        return _validate_shift(config, partition, info)
     if isinstance(partition, FilePartition):
         return _validate_file(config, partition, info)
-    examples, mistakes = config.train_examples or info.train_size, []
-    if isinstance(partition, partitions.LabelsPerClient):
-        if partition.labels_per_client > info.num_classes:
-            mistakes.append(
-                f"label-k needs k between 1 and the number of classes ({config.dataset} has {info.num_classes}), "
-                f"but got {config.partition}."
-            )
-        if config.clients < (fewest := partition.fewest_clients(info.num_classes)):
-            mistakes.append(
-                f"{config.partition} needs at least {fewest} clients to hold all classes ({config.dataset} has "
-                f"{info.num_classes}), but got {config.clients}."
-            )
-    if isinstance(partition, partitions.Region):
-        mistakes += partition.validate(config.clients)
-    if examples is None:
-        return mistakes
-    if isinstance(partition, partitions.Shards):
-        mistakes += partition.validate(config.clients, examples)
-    smallest = partitions.MIN_EXAMPLES
-    sized = isinstance(partition, partitions.Dirichlet | partitions.Quantity | partitions.Region)
-    if sized and config.clients * smallest > examples:
-        mistakes.append(
-            f"{config.partition} gives every client at least {smallest} examples, but {examples} training examples "
-            f"are too few for {config.clients} clients; use fewer clients."
-        )
-    if config.clients > examples and not isinstance(partition, partitions.Shards):  # these say more
-        mistakes.append(
-            f"clients must be at most the number of training examples ({examples}), but got {config.clients}."
-        )
-    return mistakes
+    num_train = config.train_examples or info.train_size
+    mistakes = partition.validate(config.clients, info.num_classes, num_train, info.test_size)
+    return _validate_shift(config, partition, info) if isinstance(partition, Shift) and not mistakes else mistakes
 
 
-def shift_sizes(config: RunConfig, partition: partitions.Shift, info: DatasetInfo) -> list[list[int]]:
+def shift_sizes(config: RunConfig, partition: Shift, info: DatasetInfo) -> list[list[int]]:
     """Training examples of each client, and test examples, as if all classes had equally many; [] where the sizes of the
     dataset depend on its files."""
     train, test = config.train_examples or info.train_size, config.test_examples or info.test_size
@@ -156,13 +129,10 @@ def shift_sizes(config: RunConfig, partition: partitions.Shift, info: DatasetInf
     return partition.counts(per_class, config.clients, test / (train + test)).sum(2).tolist()
 
 
-def _validate_shift(config: RunConfig, partition: partitions.Shift, info: DatasetInfo) -> list[str]:
-    """Why a shift cannot deal the examples."""
-    num_test = 1 if info.test_size is None else info.test_size
-    if mistakes := partition.validate(config.clients, info.num_classes, num_test):
-        return mistakes
-    train, test = config.train_examples or info.train_size or 0, config.test_examples or info.test_size or 0
-    found = (partition.empty_client(sizes, train + test) for sizes in shift_sizes(config, partition, info))
+def _validate_shift(config: RunConfig, partition: Shift, info: DatasetInfo) -> list[str]:
+    """Why a shift leaves a client without examples."""
+    total = (config.train_examples or info.train_size or 0) + (config.test_examples or info.test_size or 0)
+    found = (partition.empty_client(sizes, total) for sizes in shift_sizes(config, partition, info))
     return [mistake for mistake in found if mistake][:1]
 
 
@@ -172,7 +142,7 @@ def _validate_file(config: RunConfig, partition: FilePartition, info: DatasetInf
         counted = {"train_examples": info.train_size} | (
             {"test_examples": info.test_size} if partition.has_own_tests else {}
         )
-        mistakes = partition.validate(config.clients, info.train_size, info.test_size)
+        mistakes = partition.validate(config.clients, info.num_classes, info.train_size, info.test_size)
     except ValueError as error:  # its content is not known
         return [str(error)]
     return mistakes + [

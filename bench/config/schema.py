@@ -10,7 +10,6 @@ from bench.results.ids import hash_of
 from bench.results.left_out import shorten
 from bench.results.records import Config
 from datasets.image_size import ImageSize, read_image_size
-from datasets.partitions import Natural
 
 MAX_SEED = 2**32 - 1  # of the legacy generators that draw partitions
 
@@ -94,7 +93,7 @@ class RunConfig(BaseModel):
     def nearest_cohort(self) -> bool:
         """Whether the size of a cohort is rounded to the nearest integer: only for clients of the data, so that 175 to 184
         writers give 18 per round, as FedCat's 180 do."""
-        return self.partition == Natural.pattern
+        return self.partition == "natural"
 
     @property
     def cohort_size(self) -> int:

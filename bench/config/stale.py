@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.config.code_version import definitions_of, hash_now, versions_of
 from bench.imports import Definitions
+from bench.registry import place_of
 from bench.results.store import Store
 
 KNOWN = Path(__file__).parents[1] / "known_code.txt"
@@ -98,7 +99,7 @@ def what_changed(changed: Changes, store: Store) -> str:
             parts.append(part)
             continue
         for file, names in _differences(before, definitions_of(part)):
-            files.setdefault(file, []).extend(names)
+            files.setdefault(place_of(file), []).extend(names)
     return _listed([*dict.fromkeys(parts)], {file: [*dict.fromkeys(names)] for file, names in files.items()})
 
 

@@ -25,6 +25,11 @@ _ELSEWHERE = {
 }  # what other frameworks call a setting -> what it is called here
 
 
+_OF_THE_COMMAND = {
+    "engine", "budget", "seeds", "data_dir", "results_dir", "cpus_per_trial", "gpus_per_trial", "max_concurrent", "keep_state",
+}  # fmt: skip
+
+
 def usual_name(key: str) -> str:
     """What a setting is called here that other frameworks call `key`; `key` itself for all others."""
     own = key.replace("-", "_").lower()
@@ -44,6 +49,8 @@ def unknown_setting(key: str, methods: Collection[str]) -> str:
             f"Unknown setting {key!r}: options of {', '.join(methods) or 'no method'}: {', '.join(options) or 'none'}; "
             f"{key} is of {', '.join(owners)}."
         )
+    if named in _OF_THE_COMMAND:
+        return f"Unknown setting {key!r}: it is an option of the command, --{named.replace('_', '-')}."
     near = f" Did you mean {named!r}?" if named != key else suggestion(key, [*SETTINGS, *options])
     listed = [f"method options {', '.join(options)}"] if options else []
     listed.append(f"settings {', '.join(sorted(SETTINGS))}")

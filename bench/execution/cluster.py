@@ -11,12 +11,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from bench import plugins
 from bench.execution import ray_environment
+from bench.files import stderr_to
 
 import ray  # isort: skip
 from ray._private import services  # isort: skip
@@ -58,7 +59,7 @@ def join(
             on_message(f"No Ray cluster answers at {address} yet; waits {wait_seconds:g} s for it.")
             is_said = True
         time.sleep(1)
-    with _stderr_to(log), tempfile.TemporaryDirectory() as nothing, tempfile.TemporaryDirectory() as sent:
+    with stderr_to(log), tempfile.TemporaryDirectory() as nothing, tempfile.TemporaryDirectory() as sent:
         try:
             ensure_token_if_auth_enabled(
                 None, create_token_if_missing=False
@@ -134,20 +135,6 @@ def _refusal(error: Exception, address: str) -> str:
             )
     why = (str(error).strip() or type(error).__name__).splitlines()[0]
     return f"The Ray cluster at --address {address} cannot be joined ({why})."
-
-
-@contextlib.contextmanager
-def _stderr_to(log: BinaryIO) -> Iterator[None]:
-    """Within the context, what libraries in C++ print goes to a file: also what they print before they end the process."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    os.dup2(log.fileno(), 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 class Watch(threading.Thread):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench import references
 from bench.config.code_version import code_version
 from bench.config.schema import RunConfig
 from bench.execution.job import Inputs, Job
@@ -80,7 +81,7 @@ def run_configs(
         ]
         tracker = None
         if options.track and tracked_as:
-            tracker = Tracker(options.track, tracked_as, names, store.folder / "tracking", display.on_message)
+            tracker = Tracker(options.track, tracked_as, names, store, display.on_message)
         scheduler.run_jobs(
             jobs,
             store,
@@ -125,9 +126,9 @@ def name_of(cell: Cell, grid: GridSpec) -> str:
     differing = chosen | {key: value for key, value in others.items() if value is not None}
     config = cell.config
     words = [
-        config.dataset,
+        references.without_digest(config.dataset),
         stand_in,
-        config.partition,
+        references.without_digest(config.partition),
         cell.setting("algorithm"),
         *pairs(differing),
         f"with {cell.wrapper}" if cell.is_wrapped else "",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bench.errors import StoreError
+from bench.errors import StoreError, terminate
 from bench.execution import cluster, ray_environment, ray_folder
 from bench.execution.fleet import Fleet, sees_gpu
 from bench.execution.local_watch import LocalWatch
@@ -48,7 +48,7 @@ def session(
         on_message: gets lines on what is there, and on what the cluster lacks.
 
     Raises:
-        KeyboardInterrupt: on Ctrl-C or SIGTERM, after the workers have been stopped.
+        KeyboardInterrupt: on Ctrl-C or SIGTERM (`bench.errors.Terminated`), after the workers have been stopped.
         ValueError: if Ray does not start, or the cluster cannot run the trials.
         StoreError: if results or checkpoints cannot be written any more.
     """
@@ -58,9 +58,9 @@ def session(
         return
     earlier_handler = signal.getsignal(signal.SIGTERM)
     own_folder = contextlib.nullcontext() if address else ray_folder.private()
-    with _logged(store), own_folder as folder, contextlib.ExitStack() as at_end:
+    with _logged(store), _without_handlers(), own_folder as folder, contextlib.ExitStack() as at_end:
         try:
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops as cleanly as Ctrl-C
+            signal.signal(signal.SIGTERM, terminate)  # stops as cleanly as Ctrl-C
             watch = None
             if address:
                 with store.open_log() as log:
@@ -69,7 +69,6 @@ def session(
             elif folder is not None:
                 _start_local(resources.threads, folder)
                 at_end.enter_context(LocalWatch(store.remove_mark))
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray has set one that ends the process at once
             fleet = Fleet(address, on_message, machines.wait_seconds)
             fleet.wait_for(resources, storage)
             if address:
@@ -79,10 +78,6 @@ def session(
             _current.append(own)
             at_end.callback(_current.remove, own)
             yield own
-        except SystemExit as error:
-            if error.code == signal.SIGTERM:  # the handler that Ray has while it starts
-                raise KeyboardInterrupt from error
-            raise
         except (tune.TuneError, OSError) as error:  # Ray wraps most errors of a callback
             if trouble := storage_trouble(error, store.folder):
                 raise StoreError(trouble) from error
@@ -220,6 +215,11 @@ def _check_authentication(on_message: Callable[[str], None]) -> None:
             f"{open_cluster}, but this command has RAY_AUTH_MODE=token, so its workers could not report to it. Start the "
             "cluster with RAY_AUTH_MODE=token as well, as docs/cluster.md says, or set RAY_AUTH_MODE=disabled here."
         )
+
+
+def _without_handlers() -> contextlib.AbstractContextManager[Any]:
+    """Keeps Ray from setting handlers of SIGTERM meanwhile, which would end the process at once and without a word."""
+    return mock.patch.object(ray._private.utils, "set_sigterm_handler", lambda handler: None, create=True)
 
 
 def _logged(store: Store) -> contextlib.AbstractContextManager[Any]:

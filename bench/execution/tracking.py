@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import require_known
+from bench.files import stderr_to
+from bench.results.store import Store
 
 KINDS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}  # names of their packages
 PROJECT = "skewbench"
@@ -51,25 +53,26 @@ class Tracker:
     """Sends what runs report to a tracking service. If the service fails, it says so once and sends nothing any more: the runs
     continue, and their results are in the store."""
 
-    def __init__(self, kind: str, grid: str, names: Mapping[str, str], folder: Path, on_message: Callable[[str], None]):
+    def __init__(self, kind: str, grid: str, names: Mapping[str, str], store: Store, on_message: Callable[[str], None]):
         """
         Args:
             kind: of KINDS; see `check`.
             grid: what the runs belong to, `<grid>@<budget>`.
             names: run id -> name of the run.
-            folder: for files of the tracker; made if it is not there.
+            store: has a folder for files of the tracker, and the log of what Ray says.
             on_message: gets a line if the service fails.
 
         Raises:
             ValueError: if the service cannot be reached, or refuses the user.
         """
-        self._kind, self._grid, self._names, self._folder, self._on_message = kind, grid, names, folder, on_message
+        self._kind, self._grid, self._names, self._on_message = kind, grid, names, on_message
+        self._folder = store.folder / "tracking"
         self._open: dict[str, Tracked] = {}  # runs that have begun and not ended
         self._reported: dict[str, int] = {}
         self._broken = False
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._callback = _callback(kind, grid)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._callback = _callback(kind, grid, store)
         except Exception as error:  # whatever the library raises; nothing has begun yet
             raise ValueError(f"--track {kind}: {KINDS[kind]} does not take runs: {_first_line(error)}") from error
 
@@ -88,7 +91,6 @@ class Tracker:
             if number > self._reported.get(run_id, 0):
                 self._reported[run_id] = number
                 result = {key: value for key, value in row.items() if isinstance(value, int | float)}
-                result["training_iteration"] = number  # what Ray's callbacks take for the step
                 self._try(self._callback.log_trial_result, number, run, result)
 
     def ended(self, run_id: str, failed: bool) -> None:
@@ -119,17 +121,28 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".strip().partition("\n")[0]
 
 
-def _callback(kind: str, grid: str) -> Any:
+def _callback(kind: str, grid: str, store: Store) -> Any:
     """Ray's callback, set up; the services' own environment variables say where they are and who the user is."""
     callback: Any
     if kind == "wandb":
         from ray.air.integrations.wandb import WANDB_PROJECT_ENV_VAR, WandbLoggerCallback
 
-        callback = WandbLoggerCallback(project=os.environ.get(WANDB_PROJECT_ENV_VAR, PROJECT), group=grid)
+        class ToWandb(WandbLoggerCallback):
+            def _start_logging_actor(self, *arguments: Any, **options: Any) -> None:
+                with store.open_log() as log, stderr_to(log):  # Ray warns of its own actors, and nobody can help it
+                    super()._start_logging_actor(*arguments, **options)
+
+        callback = ToWandb(project=os.environ.get(WANDB_PROJECT_ENV_VAR, PROJECT), group=grid)
     else:
         from ray.air.integrations.mlflow import MLflowLoggerCallback
 
-        callback = MLflowLoggerCallback(experiment_name=f"{PROJECT} {grid}")
+        class ToMLflow(MLflowLoggerCallback):
+            def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
+                """As Ray's, which would also send the step as a metric `training_iteration`."""
+                run = self._trial_runs[trial]
+                self.mlflow_util.log_metrics(run_id=run, metrics_to_log=result, step=iteration)
+
+        callback = ToMLflow(experiment_name=f"{PROJECT} {grid}")
     callback.setup()
     return callback
 

@@ -15,6 +15,7 @@ from bench.config.schema import RunConfig
 from bench.errors import ConfigError
 from datasets import Dataset, Split, partitions
 from datasets.partition_files import FilePartition
+from datasets.partitions.shift import Shift
 from datasets.resized import shape_in_run
 
 
@@ -30,7 +31,7 @@ def examples_to_train(config: RunConfig) -> int:
     from bench.simulation.client import Settings  # imports torch
 
     partition = partitions.parse(config.partition)
-    if isinstance(partition, partitions.Shift) and info and (parts := shift_sizes(config, partition, info)):
+    if isinstance(partition, Shift) and info and (parts := shift_sizes(config, partition, info)):
         sizes = Counter(parts[0])
     elif isinstance(partition, FilePartition):
         sizes = Counter(map(len, partition.content.train))
@@ -83,7 +84,7 @@ def without_numbers(config: RunConfig) -> str | None:
         "momentum": 0.0,
         "weight_decay": 0.0,
         "evaluate_every": None,
-        "partition": config.partition if config.partition in ("none", partitions.Natural.pattern) else "iid",
+        "partition": config.partition if config.partition in ("none", "natural") else "iid",
         "train_examples": None,
         "test_examples": None,
         "dirichlet_seed_override": None,

@@ -10,7 +10,7 @@ from bench.errors import ConfigError, sentences, unknown
 from bench.experiments import figure_schema, grid_files
 from bench.experiments.axis_values import validate_values
 from bench.experiments.figure_schema import Part
-from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning, Variant
+from bench.experiments.grid_schema import FULL, PAPER, Budget, Condition, GridSpec, Layout, Mirrors, Tuning, Variant
 from bench.experiments.labels import ABSENT
 from bench.experiments.names_schema import Printed
 from bench.files import file_name
@@ -55,6 +55,8 @@ def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSp
         parts = {budget: part for budget, part in given["budgets"].items() if isinstance(part, dict)}
         merged = {budget: shared["budgets"].get(budget, {}) | part for budget, part in parts.items()}
         budgets = shared["budgets"] | given["budgets"] | merged
+        if PAPER in budgets and not own.get("mirrors") and (source or not grid_files.is_ours(name)):
+            budgets = {FULL: budgets[PAPER]} | budgets
         given["budgets"] = {budget: part for budget, part in budgets.items() if part is not None}
     if isinstance(given["conditions"], list):
         given["conditions"] = [*shared["conditions"], *given["conditions"]]

@@ -24,10 +24,12 @@ from bench.participation import cohort_size
 from bench.results.ids import versioned
 from bench.results.metrics import METRICS, unknown_metric
 from datasets import DatasetInfo
-from datasets.partitions import Natural, counts_clients, parse, usual_clients
+from datasets.partitions import counts_clients, parse, usual_clients
 from reports.published.lookup import models_of, papers
 from reports.published.tolerances import RULES
 
+PAPER = "paper"  # the budget of the grid of a paper as it is
+FULL = "full"  # the same of a grid of one's own, which mirrors no paper
 MOST_CELLS = 100_000  # of a grid: a few lines of axes can name more than a machine can store
 Values = Annotated[list, Field(min_length=1)]
 
@@ -153,7 +155,7 @@ class Budget(Part):
             cell: the settings that the cell would have without a budget: with the conditions of its grid.
         """
         partition = str(cell.get("partition"))
-        of_partition, natural = counts_clients(partition), partition == Natural.pattern
+        of_partition, natural = counts_clients(partition), partition == "natural"
         is_fixed = of_partition and not natural  # of fewer images, most clients of a shift would have none
         left = ["clients"] if of_partition else []
         # A validation run reads no test example.
@@ -183,7 +185,7 @@ class Budget(Part):
     def fit_to_clients(self, flat: dict[str, Any], fixed: Collection[str], info: DatasetInfo | None) -> None:
         """Puts what depends on the number of clients into the settings of a cell, which have all conditions: the first of the
         clients of the data, and whole cycles; arguments as in `apply`."""
-        clients, natural = _clients(flat, info), flat.get("partition") == Natural.pattern
+        clients, natural = _clients(flat, info), flat.get("partition") == "natural"
         if clients is None:
             return
         if natural and self.first_clients and self.first_clients < clients and "first_clients" not in fixed:
@@ -431,6 +433,11 @@ class GridSpec(Part):
     def stored_name(self) -> str:
         """Its name in the store: versions whose numbers differ lie side by side."""
         return versioned(self.name, self.version)
+
+    @property
+    def usual_budget(self) -> str:
+        """The budget at which it is whole."""
+        return FULL if FULL in self.budgets else PAPER
 
     @property
     def stored_title(self) -> str:

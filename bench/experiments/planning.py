@@ -158,6 +158,12 @@ def _planned_examples(cells: Iterable[Cell]) -> dict[str, int]:
     return {run: examples for run, examples in planned.items() if examples}
 
 
+def as_stored(spec: ExperimentSpec, store: Store) -> ExperimentSpec:
+    """The same under the name that a store has for it."""
+    named = next((label for label in (spec.label, *spec.earlier_labels) if store.grid(label)), "")
+    return replace(spec, stored_as=named)
+
+
 def check_name(spec: ExperimentSpec, store: Store) -> None:
     """Raises ConfigError if another grid of the same name is stored, whose table this one would overwrite."""
     stored, grid = store.grid(spec.label), spec.grid

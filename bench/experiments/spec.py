@@ -10,7 +10,8 @@ import algorithms
 from bench.config.schema import DEFAULT_VALIDATION_SHARE
 from bench.errors import ConfigError, unknown
 from bench.experiments import cells as grid_cells
-from bench.experiments.grid_schema import GridSpec
+from bench.experiments.grid_schema import FULL, PAPER, GridSpec
+from bench.files import file_name
 from bench.simulation.retention import Final
 from datasets.own_data import canonical_setting
 
@@ -20,6 +21,7 @@ SCHEDULERS = ("none", "asha")
 ALL = "own,training"  # the spaces of methods that are compared: every method has one, also without options of its own
 OWN = "own"  # the name that means the space of the method itself
 SETS = "sets"  # the name that means the tuning sets of the grid
+_LONGEST_LABEL = 64  # characters
 _OF_METHOD = re.compile(r"([\w-]+)=(.+\.ya?ml)")
 
 
@@ -120,27 +122,31 @@ class ExperimentSpec:
     """Which runs an experiment has: a grid with its changes, and how hyper-parameters are chosen.
 
     Attributes:
+        budget: "" is the usual one of the grid.
         only: restricts the cells; setting -> values.
         overrides: settings and method options that win over grid and budget.
         seeds: replaces the grid's seeds, or None.
         substitutes: dataset without images -> dataset that replaces it.
         tuning: how hyper-parameters are chosen on validation data; None runs the grid's tuning sets, among whose points the
             table chooses on the split of its runs, as published.
+        stored_as: its name in a store that has it under one of `earlier_labels`; "" for `label` of today.
     """
 
     grid: GridSpec
-    budget: str = "paper"
+    budget: str = ""
     only: Mapping[str, list] = field(default_factory=dict)
     overrides: Mapping[str, Any] = field(default_factory=dict)
     seeds: list[int] | None = None
     substitutes: Mapping[str, str] = field(default_factory=dict)
     tuning: TuningOptions | None = None
+    stored_as: str = ""
 
     def __post_init__(self) -> None:
         # Neither a stored grid nor the name of a file has the path of a user's data.
         overrides = {key: canonical_setting(key, value) for key, value in self.overrides.items()}
         only = {key: [canonical_setting(key, value) for value in values] for key, values in self.only.items()}
         substitutes = {key: canonical_setting("dataset", value) for key, value in self.substitutes.items()}
+        object.__setattr__(self, "budget", self.budget or self.grid.usual_budget)
         object.__setattr__(self, "substitutes", substitutes)
         object.__setattr__(self, "overrides", overrides)
         object.__setattr__(self, "only", only)
@@ -149,14 +155,25 @@ class ExperimentSpec:
     def budget_label(self) -> str:
         """Name of the budget in the store and in reports, with what was overridden and how it was tuned, unless the grid itself
         says so."""
-        as_published = self.tuning == PROTOCOL and self.grid.is_searched(self.budget)
-        tuned = self.tuning.words if self.tuning and not as_published else {}
-        return grid_cells.budget_label(self.budget, {**self.overrides, **tuned})
+        return self.label.removeprefix(f"{self.grid.stored_name}@")
 
     @property
     def label(self) -> str:
-        """Name of the experiment in the store."""
-        return f"{self.grid.stored_name}@{self.budget_label}"
+        """Name of the experiment in the store: the longest file of a report, "<label>-standalone.tex", has at most 80
+        characters."""
+        budget = file_name(self._described(self.budget), max(12, _LONGEST_LABEL - len(self.grid.stored_name)))
+        return self.stored_as or f"{self.grid.stored_name}@{budget}"
+
+    @property
+    def earlier_labels(self) -> list[str]:
+        """Names that earlier versions gave it: those of any length, and those in which the budget `full` was called `paper`."""
+        budgets = [self.budget, *([PAPER] if self.budget == FULL else [])]
+        return [f"{self.grid.stored_name}@{self._described(budget)}" for budget in budgets]
+
+    def _described(self, budget: str) -> str:
+        as_published = self.tuning == PROTOCOL and self.grid.is_searched(budget)
+        tuned = self.tuning.words if self.tuning and not as_published else {}
+        return grid_cells.budget_label(budget, {**self.overrides, **tuned})
 
     @property
     def all_seeds(self) -> list[int]:

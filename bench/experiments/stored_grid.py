@@ -14,7 +14,6 @@ from bench.experiments.names_schema import Style
 from bench.results.records import StoredCell, StoredGrid
 from datasets import of_labs, partitions
 from datasets.info import title_of
-from datasets.partitions import of_labs as dealt_by_labs
 
 Titles = dict[str, dict[str, str]]  # see `bench.results.records.GridDescription`
 
@@ -92,7 +91,7 @@ def titles_of_labs(cells: Sequence[StoredCell]) -> Titles:
         if model in models.REGISTRY and models.REGISTRY[model].lab:
             found.setdefault("model", {})[model] = models.title_of(model)
         partition = cell["config"]["partition"]
-        if dealt_by_labs.entry_of(partition):
+        if (kind := partitions.entry_of(partition)) and kind.lab:
             found.setdefault("partition", {})[partition] = partitions.parse(partition).for_people[0]
         for dataset in (cell["dataset"], cell["substitute"]):
             if dataset and of_labs.entry_of(dataset):

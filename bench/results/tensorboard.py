@@ -4,21 +4,22 @@ import contextlib
 import datetime
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.files import file_name
+from bench.results.records import Config
 
 FOLDER = "tensorboard"
 NAME = "events.out.tfevents.0.skewbench"  # TensorBoard knows its files by the third word
 _WRITTEN = "%Y-%m-%dT%H:%M:%S%z"  # how records have the time
 
 
-def write_events(
-    folder: Path, config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], started: str | None
-) -> Path:
-    """Writes every number of every round, and the config as a text, to the folder's event file, in one step.
+def write_events(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]], started: str | None) -> Path:
+    """Writes every number of every round, the config as a text, and settings and options as hyper-parameters, to the folder's
+    event file, in one step.
 
     The same rounds make the same bytes. The run's other files hold all of it as well.
 
@@ -37,6 +38,7 @@ def write_events(
     events = [
         Event(wall_time=begin, file_version="brain.Event:2"),
         Event(wall_time=begin, summary=text("config", shown)),
+        Event(wall_time=begin, summary=_session(config, begin)),
     ]
     for row in rows:
         values = [
@@ -54,6 +56,28 @@ def write_events(
     writer.close()
     os.replace(partial, path)
     return path
+
+
+def _session(config: Config, begin: float) -> Any:
+    """What the tab HPARAMS shows of a run beside the last value of every number: its settings and options. TensorBoard finds
+    out by itself which of them the runs that it shows have."""
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData, SessionStartInfo
+    from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
+
+    from bench.results.columns import described
+
+    session = SessionStartInfo(start_time_secs=begin)
+    for key, value in described(config).items():
+        if isinstance(value, bool):
+            session.hparams[key].bool_value = value
+        elif isinstance(value, int | float) and abs(value) <= sys.float_info.max:
+            session.hparams[key].number_value = value
+        elif isinstance(value, str):
+            session.hparams[key].string_value = value
+    content = HParamsPluginData(session_start_info=session).SerializeToString(deterministic=True)
+    plugin = SummaryMetadata.PluginData(plugin_name="hparams", content=content)
+    named = Summary.Value(tag="_hparams_/session_start_info", metadata=SummaryMetadata(plugin_data=plugin))
+    return Summary(value=[named])
 
 
 def name_runs(results: Path, label: str, names: Mapping[str, str]) -> None:

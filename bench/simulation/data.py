@@ -7,7 +7,6 @@ import numpy as np
 from bench.seeding import seed_for
 from bench.simulation.validation_split import hold_out, set_aside
 from datasets import partitions
-from datasets.partition_files import FilePartition
 
 
 class Division(NamedTuple):
@@ -55,7 +54,7 @@ def divide(config: Any, dataset: Any) -> Division:
     return Division(images, labels, kept, images[held_out], labels[held_out])
 
 
-def _divide_pool(config: Any, dataset: Any, partition: partitions.Shift | FilePartition) -> Division:
+def _divide_pool(config: Any, dataset: Any, partition: partitions.Partition) -> Division:
     """The same where clients have test examples of their own, or keep what they have set aside in place of these. Images are
     turned, and labels renamed, as each client of a shift knows them."""
     train = take_subset(dataset.train, config.train_examples, config.seed)
@@ -76,7 +75,7 @@ def _divide_pool(config: Any, dataset: Any, partition: partitions.Shift | FilePa
         ends = np.cumsum([len(own) for own in rows])
         return np.concatenate(images), np.concatenate(named), np.split(np.arange(ends[-1]), ends[:-1])
 
-    return Division(*gather(clients), *gather(tested), scores_together=not isinstance(partition, partitions.Shift))
+    return Division(*gather(clients), *gather(tested), scores_together=partition.scores_together)
 
 
 def _rows_of(first: np.ndarray, second: np.ndarray, rows: np.ndarray) -> np.ndarray:

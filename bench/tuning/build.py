@@ -254,7 +254,7 @@ def _values(parameter: Parameter, searcher: str) -> list[Any]:
 def _reported(config: RunConfig, method: Algorithm) -> list[str]:
     """The metrics that a run reports, by the first of which it is usually judged."""
     if _has_own_tests(config):
-        if isinstance(partitions.parse(config.partition), partitions.Shift):
+        if not partitions.parse(config.partition).scores_together:
             return ["own_accuracy"]
         return ["own_accuracy", "global_accuracy" if method.personal else "accuracy"]
     return ["local_accuracy", "global_accuracy"] if method.personal else ["accuracy"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from bench import references
 from bench.config.schema import RunConfig, run_id
 from bench.config.stale import Changes, why_repeated
 from bench.errors import ConfigError
@@ -258,10 +259,9 @@ def _train_bases(
 def title_of(search: Search) -> str:
     """A search on the terminal."""
     config, method = search.template, " with base ".join(reversed(search.methods))
-    return (
-        f"{config.dataset} {config.partition} {method}: {', '.join(search.space)}; {search.wanted} "
-        f"configurations, seeds {', '.join(map(str, search.configs))}"
-    )
+    words = [*map(references.without_digest, (config.dataset, config.partition)), method]
+    seeds = ", ".join(map(str, search.configs))
+    return f"{' '.join(words)}: {', '.join(search.space)}; {search.wanted} configurations, seeds {seeds}"
 
 
 def _trouble(search: Search, failed: int) -> str:

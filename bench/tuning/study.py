@@ -4,6 +4,7 @@ searches/<name>.json       what is searched: settings, space, seeds, metric; and
          <name>.journal    the study; `optuna-dashboard searches/<name>.journal` shows it
 """
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -194,6 +195,9 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         storage = JournalStorage(JournalFileBackend(str(journal)))
         study = optuna.create_study(study_name=self.search.name, storage=storage, direction="maximize")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names([self.search.metric])
         described = self.search.describe()
         for key in ("metric", "searcher", "scheduler", "sampler"):
             if key in described:

@@ -1,4 +1,4 @@
-"""Partitions of labs: functions in the folder `partitions` of a lab (see `bench.plugins`).
+"""Partitions that are functions of labs, in the folder `partitions` of a lab (see `bench.plugins`).
 
     @registered_partition("hospital", title="Hospitals({})", share=0.5)
     def hospital(labels, num_classes, num_clients, rng, share): return [indices of client 0, indices of client 1, ...]
@@ -7,16 +7,15 @@ The options of the decorator are numbers, the defaults of what stands behind the
 "hospital" is "hospital-0.5".
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bench.errors import ConfigError
 from bench.registry import Entry
 from datasets.partition_files import checked
-from datasets.partitions import NAMES, OF_LABS, READERS, Drawn, Partition, number
+from datasets.partitions.base import KINDS, Drawn, Partition
 
 
 @dataclass(frozen=True)
@@ -32,84 +31,41 @@ class LabPartition(Partition):
     values: tuple[float, ...]
 
     @property
-    def name(self) -> str:
-        return "-".join([self.of, *self._values])
-
-    @property
-    def for_people(self) -> tuple[str, str]:
-        return str(entries()[self.of].given.get("title", self.name)).format(*self._values), ""
+    def entry(self) -> Entry:
+        return KINDS[self.of]
 
     @property
     def _values(self) -> list[str]:
         return [np.format_float_positional(value, trim="-") for value in self.values]
 
-    def _draw(self, labels, num_clients, num_classes, seed):
-        entry = entries()[self.of]
+    def deal(self, labels, num_clients, num_classes, seed, **others):
+        entry = self.entry
         function, place = entry.load(), f"{entry.target} in {entry.place}"
         options = dict(zip(entry.options, self.values, strict=True))
         rng = np.random.default_rng(seed)  # as of the other partitions, of nothing but the seed of the run
         try:
-            dealt = function(labels.copy(), num_classes, num_clients, rng, **options)
+            dealt = function(labels, num_classes, num_clients, rng, **options)
         except Exception as error:  # whatever the code of a lab raises
             raise ValueError(entry.failure(error)) from error
-        return Drawn(_checked(dealt, len(labels), num_clients, place), 1)
+        return Drawn(_checked(dealt, len(labels), num_clients, place))
 
 
-def entries() -> Mapping[str, Entry]:
-    """Name -> the function of a lab.
+def of_function(entry: Entry, given: Sequence[float], text: str) -> LabPartition:
+    """The partition of a function with these numbers; those that are left out have their defaults.
 
-    Raises:
-        ConfigError: with all that is wrong in how they are registered.
-    """
-    mistakes = [f"{entry.place}: {mistake}" for entry in OF_LABS.values() for mistake in _mistakes(entry)]
-    if mistakes:
-        raise ConfigError(mistakes)
-    return OF_LABS
-
-
-def entry_of(text: object) -> Entry | None:
-    """The function of a partition such as "hospital-0.7"; None if it is none of a lab, or the lab's folder is not in use."""
-    entries()
-    return OF_LABS.named_in(text)
-
-
-def parse(text: str) -> LabPartition | None:
-    """The partition of a name such as "hospital-0.7"; None if it is none of a lab.
+    Args:
+        text: its name, for messages.
 
     Raises:
-        ValueError: it has other numbers than its function.
+        ValueError: they are other numbers than those of the function.
     """
-    entry = entry_of(text)
-    if entry is None:
-        return None
-    options, behind = entry.options, text.removeprefix(entry.name).removeprefix("-")
-    given = [number(part) for part in behind.split("-", max(0, len(options) - 1))] if behind else []
+    options = entry.options
     values = [type(usual)(value) for usual, value in zip(options.values(), given, strict=False) if value == value]
-    if [*values] != given or len(given) > len(options):
+    if values != [*given]:
         takes = ", ".join(f"{key}={value}" for key, value in options.items())
         wanted = f"takes numbers of the kinds {takes}" if options else "takes no numbers"
         raise ValueError(f"{entry.name} {wanted}, but got {text!r}.")
     return LabPartition(entry.name, (*values, *[*options.values()][len(values) :]))
-
-
-READERS.append(parse)
-
-
-def _mistakes(entry: Entry) -> list[str]:
-    """What is wrong in how a function is registered."""
-    mistakes = []
-    if ":" in entry.name or any(entry.name == own or entry.name.startswith(f"{own}-") for own in NAMES):
-        mistakes.append(f"{entry.name} is read as a partition of the harness; give yours another name.")
-    odd = {key: value for key, value in entry.options.items() if type(value) not in (int, float) or value < 0}
-    mistakes += [f"{key} must be a number of at least 0, but got {value!r}." for key, value in odd.items()]
-    try:
-        str(entry.given.get("title", "")).format(*entry.options.values())
-    except (IndexError, KeyError, ValueError, AttributeError):
-        title = entry.given["title"]
-        mistakes.append(
-            f"title must have at most one {{}} for each of the {len(entry.options)} options, but got {title!r}."
-        )
-    return mistakes
 
 
 def _checked(dealt: Any, num_examples: int, num_clients: int, place: str) -> list[np.ndarray]:

@@ -1,7 +1,6 @@
 """A results directory as tables for pandas: its runs, their rounds, and the cells of a report."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,18 +8,20 @@ import pandas as pd
 
 from bench.errors import StoreError
 from bench.experiments.labels import UNWRAPPED
+from bench.results import columns
 from bench.results.metrics import ACCURACIES
-from bench.results.records import Config, RoundRow, RunRecord
+from bench.results.records import RoundRow, RunRecord, StoredCell
 from bench.results.store import Store
 from datasets.skew import Skew
+from reports.tables.aggregate import current_cells
 from reports.tables.report import Report
 
 _SETTINGS = ("dataset", "partition", "algorithm", "base", "model", "clients", "participation", "seed")
+_DESCRIBED = ("run", *_SETTINGS, "partition_kind", *columns.PARTITION)
 _ROUND = ("round", *ACCURACIES, "loss", "bytes_down", "bytes_up", "examples", "seconds")
 _SUMMARY = ("last", "best", "last10", "last10_std")
 _COST = ("seconds", "base_seconds", "bytes_per_client")
 _MACHINE = ("engine", "device", "threads", "peak_memory_mb", "commit", "data_note", "started", "finished")
-_MEASURED = {*RoundRow.__annotations__, *RunRecord.__annotations__}  # no option gets the name of one of these columns
 _CELL = ("dataset", "partition", "algorithm", "model", "clients", "participation", "metric", "value")
 _NUMBERS = (
     *("mean", "std", "seeds", "done", "missed", "diverged", "failed", "choice", "tried", "settings"),
@@ -40,14 +41,29 @@ def runs_frame(store: Store) -> pd.DataFrame:
     return pd.concat([described, ended], axis=1)
 
 
-def rounds_frame(store: Store) -> pd.DataFrame:
-    """One line per round of every run that has ended, with the columns that `bench.api.load_rounds` describes."""
-    described, runs = _described_runs(store)
+def rounds_frame(store: Store, grids: Sequence[str] | None = None) -> pd.DataFrame:
+    """One line per round of every run that has ended, for each grid that shows it, with the columns that
+    `bench.api.load_rounds` describes.
+
+    Args:
+        grids: the stored `<grid>@<budget>` whose runs are wanted; None for all runs, also those that no grid shows.
+    """
+    places: dict[str, list[dict[str, Any]]] = {}
+    for label in store.grids() if grids is None else grids:
+        grid, _, budget = label.partition("@")
+        for cell in _shown_cells(store, label):
+            replaced = {"substitute_for": cell["dataset"]} if cell["substitute"] else {}
+            places.setdefault(cell["run"], []).append({"grid": grid, "budget": budget} | replaced)
+    described, runs = _described_runs(store, None if grids is None else places)
     described["status"] = [record["status"] for record in runs.values()]
+    shown = [(number, place) for number, run_id in enumerate(runs) for place in places.get(run_id, [{}])]
     by_run = [store.rows(run_id) for run_id in runs]
-    numbers = np.repeat(np.arange(len(by_run)), [len(rows) for rows in by_run])
-    measured = rows_frame([row for rows in by_run for row in rows])
-    return pd.concat([described.take(numbers).reset_index(drop=True), measured], axis=1)
+    numbers = np.repeat(np.arange(len(shown)), [len(by_run[number]) for number, _ in shown])
+    about = described.take([number for number, _ in shown]).reset_index(drop=True)
+    replaces = ["substitute_for"] * any("substitute_for" in place for _, place in shown)
+    named = pd.DataFrame([place for _, place in shown], columns=["grid", "budget", *replaces], dtype=object)
+    about = pd.concat([named, about], axis=1).take(numbers).reset_index(drop=True)
+    return pd.concat([about, rows_frame([row for number, _ in shown for row in by_run[number]])], axis=1)
 
 
 def rows_frame(rows: Sequence[RoundRow]) -> pd.DataFrame:
@@ -69,43 +85,28 @@ def cells_frame(report: Report) -> pd.DataFrame:
     return pd.concat([cells[keys].apply(_numeric), cells[[name for name in _NUMBERS if name in cells]]], axis=1)
 
 
-def _described_runs(store: Store) -> tuple[pd.DataFrame, dict[str, RunRecord]]:
+def _described_runs(store: Store, wanted: Collection[str] | None = None) -> tuple[pd.DataFrame, dict[str, RunRecord]]:
     """What was run, one line per run that has ended: its id, settings and options. And run id -> record, in the same order.
+
+    Args:
+        wanted: ids of the runs; None for all.
 
     Raises:
         StoreError: if no run has ended.
     """
     records = store.records()
-    configs = {run_id: config for run_id in records if (config := store.config(run_id))}
+    asked = records if wanted is None else [run_id for run_id in wanted if run_id in records]
+    configs = {run_id: config for run_id in asked if (config := store.config(run_id))}
     if not configs:
         raise StoreError(
             f"No run has ended in {store.folder}; `python -m bench run` continues, or starts, those of a grid."
         )
-    settings = pd.DataFrame(map(_settings, configs.values()))
-    options = pd.DataFrame({"base": UNWRAPPED, **dict(_options(config["algorithm"]))} for config in configs.values())
-    options.columns = [f"algorithm.{name}" if name in _MEASURED else name for name in options]
-    described = pd.concat([pd.Series([*configs], name="run", dtype=object), settings, options], axis=1)
+    about = pd.DataFrame({"base": UNWRAPPED, **columns.described(config)} for config in configs.values())
+    about = about[sorted(about, key=lambda name: name.rpartition(".")[0])]  # settings, then options, method by method
+    described = pd.concat([pd.Series([*configs], name="run", dtype=object), about], axis=1)
     order = [key for key in (*_SETTINGS, "run") if key in described]
-    described = _first(described, ("run", *_SETTINGS)).sort_values(order, ignore_index=True)
+    described = _first(described, _DESCRIBED).sort_values(order, ignore_index=True)
     return described, {run_id: records[run_id] for run_id in described["run"]}
-
-
-def _settings(config: Config) -> dict[str, Any]:
-    """Settings of a run, its method, and the versions of the parts whose change may change the numbers."""
-    method = {"algorithm": config["algorithm"]["name"], "weights": "none"}
-    versions = ", ".join(f"{part} {version}" for part, version in sorted(config["versions"].items()))
-    settings = {key: value for key, value in config.items() if key not in ("algorithm", "versions")}
-    return method | settings | {"versions": versions}
-
-
-def _options(method: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Option -> value of a method; a method inside it is its name, and its own options follow as "base.mu"."""
-    for key, value in method.items():
-        if isinstance(value, Mapping) and "name" in value:
-            yield prefix + key, value["name"]
-            yield from _options(value, f"{prefix}{key}.")
-        elif key != "name":
-            yield prefix + key, json.dumps(value) if isinstance(value, list | dict) else value
 
 
 def _ended(record: RunRecord) -> dict[str, Any]:
@@ -125,9 +126,16 @@ def _grids_by_run(store: Store) -> dict[str, list[str]]:
     """Run id -> the `<grid>@<budget>` of the stored grids that show it."""
     found: dict[str, list[str]] = {}
     for name in store.grids():
-        for run_id in dict.fromkeys(cell["run"] for cell in store.grid(name)["cells"] if cell["run"]):
-            found.setdefault(run_id, []).append(name)
+        for cell in _shown_cells(store, name):
+            found.setdefault(cell["run"], []).append(name)
     return found
+
+
+def _shown_cells(store: Store, label: str) -> list[StoredCell]:
+    """The cells of a stored grid that its tables show, one for each run that has ended."""
+    grid = store.grid(label)
+    records = store.records_of(grid)
+    return [*{cell["run"]: cell for cell in current_cells(grid, records) if cell["run"] in records}.values()]
 
 
 def _first(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:

@@ -6,9 +6,10 @@ import numpy as np
 
 from bench.measurements.specs import probes_of, result_of
 from bench.results.store import Store
-from reports.figures.divergences import PAGE, Divided, divided, number_clients, titled
-from reports.figures.lines import STYLE, panels_per_row
+from reports.figures.divergences import Divided, divided, number_clients, titled
+from reports.figures.lines import STYLE, placed
 from reports.figures.style import colours_of_classes
+from reports.widths import FIGURES, Widths
 
 _ALONE = -1  # the colour number of a client that trains by itself
 _HEIGHTS = (1, 2.6)  # of the two parts of a panel
@@ -45,7 +46,7 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
     return panels
 
 
-def draw(panels: list[ByCapacity]):
+def draw(panels: list[ByCapacity], widths: Widths = FIGURES):
     """The `matplotlib.figure.Figure`: for each setting the number of coalitions over C, and beneath it the coalition of each
     client."""
     import matplotlib
@@ -53,9 +54,8 @@ def draw(panels: list[ByCapacity]):
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    columns = panels_per_row(len(panels))
+    columns, width = placed(len(panels), widths)
     rows = -(-len(panels) // columns)
-    width = PAGE if columns > 1 else 0.5 * PAGE
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, 2.9 * rows + 0.5), layout="constrained")
         drawn = figure.subplots(2 * rows, columns, squeeze=False, sharex="col", height_ratios=_HEIGHTS * rows)
@@ -75,7 +75,7 @@ def draw(panels: list[ByCapacity]):
             "coalitions of the run": Patch(**_SAME),
             "alone": Patch(facecolor="white", edgecolor="0.5", linewidth=0.5),
         }
-        layout = {"ncols": 3, "columnspacing": 1, "frameon": False}
+        layout = {"ncols": 3 if width > 3.5 else 2, "columnspacing": 1, "frameon": False}
         figure.legend(handles.values(), handles, loc="outside upper center", **layout)
     return figure
 
@@ -113,7 +113,7 @@ def _draw_coalitions(axes, panel: ByCapacity) -> None:
     axes.tick_params(labelbottom=True)  # also where another panel is below
     axes.invert_yaxis()
     axes.grid(visible=False)
-    number_clients(axes.yaxis, panel.run.order)
+    number_clients(axes.yaxis, panel.run.order, 1.5)
 
 
 def _range_of_run(panel: ByCapacity) -> str:

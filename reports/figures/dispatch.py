@@ -12,10 +12,14 @@ from reports.figures import (
     quantities,
     series,
 )
+from reports.widths import FIGURES, Widths
 
 
-def draw(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict:
-    """The drawings of a figure as metric -> `matplotlib.figure.Figure`; arguments as in `reports.figures.series.collect`."""
+def draw(
+    figure: dict, grid: dict, records: dict, store: Store, value: str | None = None, widths: Widths = FIGURES
+) -> dict:
+    """The drawings of a figure as metric -> `matplotlib.figure.Figure`; arguments as in `reports.figures.series.collect`,
+    widths as in `reports.api.write_figures`."""
     modules = {
         "embedding": embedding,
         "encoder-features": encoder_scatter,
@@ -28,6 +32,6 @@ def draw(figure: dict, grid: dict, records: dict, store: Store, value: str | Non
     }
     if module := modules.get(figure["kind"]):
         found = module.collect(figure, grid, records, store, value)
-        return {grid["report"]["metric"]: module.draw(found)} if found else {}
+        return {grid["report"]["metric"]: module.draw(found, widths)} if found else {}
     by_metric = series.collect(figure, grid, records, store, value)
-    return {metric: lines.draw(numbers) for metric, numbers in by_metric.items()}
+    return {metric: lines.draw(numbers, widths) for metric, numbers in by_metric.items()}

@@ -1,7 +1,6 @@
 """Heat maps of how much clients' data differ, with the coalitions that FedCollab made of them."""
 
 import json
-import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,13 +9,13 @@ import numpy as np
 from bench.experiments.labels import pairs
 from bench.results.shapes import is_number
 from bench.results.store import Store
-from reports.figures.lines import STYLE, panels_per_row
+from reports.figures.lines import STYLE, placed, wrapped
 from reports.figures.style import COLOURS
 from reports.tables.aggregate import current_cells
 from reports.tables.names import Names
+from reports.widths import FIGURES, Widths
 
-PAGE = 7.0  # inches: width of the text
-_MOST_TICKS = 25
+_TICK = 0.14  # inches, of the id of a client
 _FRAME = COLOURS[2]
 _BAR = {"location": "bottom", "aspect": 40, "shrink": 0.6, "pad": 0.02}
 
@@ -60,15 +59,14 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
     return list(divided(grid, records))
 
 
-def draw(panels: list[Divided]):
+def draw(panels: list[Divided], widths: Widths = FIGURES):
     """The `matplotlib.figure.Figure`: a panel per setting, with the clients of a coalition side by side in a frame."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    columns = panels_per_row(len(panels))
+    columns, width = placed(len(panels), widths)
     rows = -(-len(panels) // columns)
-    width = PAGE if columns > 1 else 0.5 * PAGE
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
         side = width / columns
         titles = [titled(panel, f"C = {panel.capacity:g}: {panel.counted}", side) for panel in panels]
@@ -85,13 +83,13 @@ def draw(panels: list[Divided]):
                 )
             axes.set_title(title)
             axes.set_xlabel("Client")
-            number_clients(axes.xaxis, panel.order, rotation=90)
-            number_clients(axes.yaxis, panel.order)
+            number_clients(axes.xaxis, panel.order, side - 0.5, rotation=90)
+            number_clients(axes.yaxis, panel.order, side - 0.5)
         for axes in drawn[len(panels) :]:
             axes.remove()
         figure.supylabel("Client", fontsize=STYLE["axes.labelsize"])
         name = "Divergence of the data of two clients (frames: coalitions)"
-        figure.colorbar(image, ax=figure.axes[: len(panels)], label=name, **_BAR)
+        figure.colorbar(image, ax=figure.axes[: len(panels)], label=wrapped(name, width - 0.4), **_BAR)
     return figure
 
 
@@ -126,13 +124,13 @@ def divided(grid: dict, records: dict) -> Iterator[Divided]:
 
 def titled(panel: Divided, below: str, width: float) -> str:
     """The title of a panel, in lines that fit into a width in inches, and what is said below it."""
-    return f"{textwrap.fill(panel.title, int(width / 0.05))}\n{below}"
+    return f"{wrapped(panel.title, width)}\n{below}"
 
 
-def number_clients(axis, order: np.ndarray, **options) -> None:
-    """Ids of clients as small ticks without marks, with many clients not of all."""
-    ticks = range(0, len(order), -(-len(order) // _MOST_TICKS))
-    axis.set_ticks(ticks, [str(order[tick]) for tick in ticks], fontsize=5, **options)
+def number_clients(axis, order: np.ndarray, length: float, **options) -> None:
+    """Ids of clients as ticks without marks, of as many clients as have room on an axis of this length in inches."""
+    ticks = range(0, len(order), -(-len(order) // max(1, int(length / _TICK))))
+    axis.set_ticks(ticks, [str(order[tick]) for tick in ticks], **options)
     axis.set_tick_params(length=0, pad=1)
 
 

@@ -4,11 +4,12 @@ import numpy as np
 
 from bench.results.store import Store
 from reports.figures.feature_series import probe_result
-from reports.figures.lines import STYLE
+from reports.figures.lines import LETTER, STYLE, wrapped
 from reports.figures.panels import first_runs
 from reports.figures.style import colours_of_classes
+from reports.widths import FIGURES, Widths
 
-_PANEL = 2.3  # inches
+_PANEL, _NARROWEST = 2.3, 1.75  # inches
 _MOST_CLASSES = 20  # with more, the colours of a legend cannot be distinguished
 _VIEWS = {"labels": "t-SNE, by label", "before": "predicted before", "after": "predicted after"}
 
@@ -19,7 +20,7 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
     return {title: embedding for title, embedding in found.items() if embedding}
 
 
-def draw(embeddings: dict[str, dict]):
+def draw(embeddings: dict[str, dict], widths: Widths = FIGURES):
     """The `matplotlib.figure.Figure`: a row per run, the same points in three colourings."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -27,17 +28,22 @@ def draw(embeddings: dict[str, dict]):
     classes = max((one["classes"] for one in embeddings.values()), key=len)
     colours = colours_of_classes(len(classes))
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
-        size = (_PANEL * len(_VIEWS), (_PANEL + 0.2) * len(embeddings) + 0.5)
+        columns = min(len(_VIEWS), max(1, int(widths.text / _NARROWEST)))
+        blocks = -(-len(_VIEWS) // columns)  # rows of a run
+        side = min(_PANEL, widths.text / columns)
+        size = (side * columns, (side + 0.2) * len(embeddings) * blocks + 0.5)
         figure = Figure(figsize=size, layout="constrained")
         handles = {}
-        rows = figure.subplots(len(embeddings), len(_VIEWS), squeeze=False)
-        for axes_of_row, (title, embedding) in zip(rows, embeddings.items(), strict=True):
-            for axes, view in zip(axes_of_row, _VIEWS, strict=True):
+        runs = figure.subplots(len(embeddings) * blocks, columns, squeeze=False).reshape(len(embeddings), -1)
+        for axes_of_run, (title, embedding) in zip(runs, embeddings.items(), strict=True):
+            for axes, view in zip(axes_of_run, _VIEWS, strict=False):
                 handles |= _draw_view(axes, view, embedding, colours)
-            axes_of_row[0].set_ylabel(title)
+            for axes in axes_of_run[len(_VIEWS) :]:
+                axes.remove()
+            axes_of_run[0].set_ylabel(wrapped(title, side))
         one_legend = all(one["classes"] == classes for one in embeddings.values())
         if one_legend and len(classes) <= _MOST_CLASSES:
-            _write_legend(figure, handles, classes)
+            _write_legend(figure, handles, classes, size[0])
     return figure
 
 
@@ -54,8 +60,14 @@ def _draw_view(axes, view: str, embedding: dict, colours: list[str]) -> dict:
     }
 
 
-def _write_legend(figure, handles: dict, classes: list[str]) -> None:
-    layout = {"ncols": 10, "columnspacing": 1, "handletextpad": 0, "markerscale": 3, "frameon": False}
+def _write_legend(figure, handles: dict, classes: list[str], width: float) -> None:
+    layout = {
+        "ncols": max(1, int(width / (0.2 + LETTER * max(map(len, classes))))),
+        "columnspacing": 1,
+        "handletextpad": 0,
+        "markerscale": 3,
+        "frameon": False,
+    }
     present = sorted(handles)
     names = [classes[label] for label in present]
     figure.legend([handles[label] for label in present], names, loc="outside lower center", **layout)

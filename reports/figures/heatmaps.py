@@ -10,8 +10,9 @@ from bench.results.store import Store
 from reports.figures.feature_series import CKA_NAMES, probe_result
 from reports.figures.lines import STYLE
 from reports.figures.panels import first_runs
+from reports.widths import FIGURES, Widths
 
-_PANEL = 1.9  # inches
+_PANEL, _NARROWEST, _LABELS = 1.9, 1.4, 0.4  # inches: a panel, at least, and what stands left of a row
 _MOST_TICKS = 10
 
 
@@ -44,17 +45,20 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
     return [row for row in rows if row]
 
 
-def draw(rows: list[list[Matrix]]):
+def draw(rows: list[list[Matrix]], widths: Widths = FIGURES):
     """The `matplotlib.figure.Figure` of panels."""
     import matplotlib
     from matplotlib.figure import Figure
 
+    most = max(1, int((widths.text - _LABELS) / _NARROWEST))
+    rows = [row[first : first + most] for row in rows for first in range(0, len(row), most)]
     width = max(map(len, rows))
+    side = min(_PANEL, (widths.text - _LABELS) / width)
     scales: dict[str, list[np.ndarray]] = {}
     for panel in (panel for row in rows for panel in row):
         scales.setdefault(panel.scale, []).append(panel.values)
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
-        figure = Figure(figsize=(_PANEL * width + 0.4, _PANEL * len(rows) + 0.6), layout="constrained")
+        figure = Figure(figsize=(side * width + _LABELS, side * len(rows) + 0.6), layout="constrained")
         grid = figure.subplots(len(rows), width, squeeze=False)
         drawn: dict[str, list] = {}
         for axes_of_row, row in zip(grid, rows, strict=True):

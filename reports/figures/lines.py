@@ -1,4 +1,4 @@
-"""Draws series with matplotlib, in the size and fonts of a two-column paper."""
+"""Draws series with matplotlib, in the size and fonts of a paper: no letter has less than 7 points."""
 
 import textwrap
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import pandas as pd
 from bench.files import replacing
 from reports.figures.panels import Series
 from reports.figures.style import line_styles
+from reports.widths import FIGURES, Widths
 
 FORMATS = ("png", "pdf", "svg")
 
@@ -34,19 +35,21 @@ STYLE = {
 }
 _HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\")
 _MOST_LETTERS = 40  # of the tick labels of a panel, together, before they are rotated
-_COLUMN, _PAGE = 3.4, 7.0  # inches: width of a column, and of the text
+_NARROWEST = 1.5  # inches, of a panel
+LETTER = 0.06  # inches, of a letter of 8 points
 
 
-def draw(series: Series):
+def draw(series: Series, widths: Widths = FIGURES):
     """The `matplotlib.figure.Figure` of a series: a panel per row of the table, and one legend for all."""
     import matplotlib
     from matplotlib.figure import Figure
 
     panels = list(series.points["panel"].unique())
-    columns = series.columns or panels_per_row(len(panels))
+    columns, width = placed(len(panels), widths, series.columns)
     rows = -(-len(panels) // columns)
-    width = _COLUMN if columns == 1 else _PAGE
-    height = min(max(0.65 * width / columns, 1.6), 2.2) * rows
+    titles = [wrapped(panel, width / columns - 0.35) for panel in panels]  # without the labels of the y axis
+    lines_of_titles = max((title.count("\n") for title in titles), default=0)
+    height = (min(max(0.65 * width / columns, 1.6), 2.2) + 0.13 * lines_of_titles) * rows
     with matplotlib.rc_context(STYLE):
         legend = 0.17 * -(-len(series.lines) // _legend_columns([*map(series.name_of, series.lines)], width))  # inches
         figure = Figure(figsize=(width, height + max(0.6, 0.26 + legend)), layout="constrained")
@@ -54,9 +57,12 @@ def draw(series: Series):
         figure.supylabel(series.y_label, fontsize=STYLE["axes.labelsize"], multialignment="center")
         handles = {}
         # Similarities are compared across panels.
-        shared = "all" if series.kind == "cka" else "col" if series.columns else "none"
-        for axes, panel in zip(figure.subplots(rows, columns, squeeze=False, sharey=shared).flat, panels, strict=False):
+        above = "col" if series.columns == columns else "all" if series.columns else "none"
+        shared = "all" if series.kind == "cka" else above
+        drawn = figure.subplots(rows, columns, squeeze=False, sharey=shared).flat
+        for axes, panel, title in zip(drawn, panels, titles, strict=False):
             handles |= _draw_panel(axes, panel, series)
+            axes.set_title(title)
             if caveats := series.caveats.get(panel):
                 _write_caveats(axes, caveats, width / columns)
         for axes in figure.axes[len(panels) :]:
@@ -79,7 +85,7 @@ def save(figure, path: Path, **layout) -> None:
 
 
 def _draw_panel(axes, panel: str, series: Series) -> dict:
-    """Draws the title and all lines of a panel; returns line -> its handle for the legend."""
+    """Draws all lines of a panel; returns line -> its handle for the legend."""
     draw_line = {
         "curves": _draw_curves,
         "by-setting": _draw_values,
@@ -90,7 +96,6 @@ def _draw_panel(axes, panel: str, series: Series) -> dict:
         "separability": _draw_points,
         "client-gains": _draw_curves,
     }[series.kind]
-    axes.set_title(panel)
     if series.kind == "client-gains":
         axes.axhline(0, color="0.3", linewidth=0.8)
     of_panel = series.points[series.points["panel"] == panel]
@@ -104,9 +109,20 @@ def _draw_panel(axes, panel: str, series: Series) -> dict:
     return handles
 
 
-def panels_per_row(panels: int) -> int:
-    """Up to three, or four if all rows are full."""
-    return panels if panels <= 3 else 4 if panels % 4 == 0 else 3
+def placed(panels: int, widths: Widths, columns: int = 0) -> tuple[int, float]:
+    """How many panels stand side by side, and the width of the figure in inches.
+
+    They are up to three, or four if all rows are full, but no more than have `_NARROWEST` each. One
+    alone is as wide as a column.
+
+    Args:
+        columns: how many there should be; 0 for as many as fit.
+    """
+    if 1 in (panels, columns):
+        return 1, widths.column
+    wanted = columns or (panels if panels <= 3 else 4 if panels % 4 == 0 else 3)
+    most = max(1, min(wanted, int(widths.text / _NARROWEST)))
+    return (most if most == columns else -(-panels // -(-panels // most))), widths.text
 
 
 def _draw_curves(axes, points: pd.DataFrame, series: Series, style: dict):
@@ -136,7 +152,7 @@ def _draw_values(axes, points: pd.DataFrame, series: Series, style: dict):
     names = list(drawn["x"].unique())
     lines = list(drawn["line"].unique())
     shift = 0.3 * ((lines.index(points["line"].iloc[0]) + 0.5) / len(lines) - 0.5)
-    rotated = sum(map(len, names)) > _MOST_LETTERS
+    rotated = sum(map(len, names)) > min(_MOST_LETTERS, 0.7 * _width_of(axes) / LETTER)
     axes.set_xticks(range(len(names)), names, rotation=30 * rotated, ha="right" if rotated else "center")
     axes.set_xlim(-0.5, len(names) - 0.5)
     positions = [names.index(name) + shift for name in points["x"]]
@@ -186,13 +202,23 @@ def _draw_bars(axes, points: pd.DataFrame, series: Series, style: dict):
     )
 
 
+def wrapped(text: str, width: float) -> str:
+    """A text of 8 points in lines that fit into a width in inches."""
+    return textwrap.fill(text, max(10, int(width / LETTER)))
+
+
+def _width_of(axes) -> float:
+    """The width of a panel in inches, with its margins."""
+    return axes.figure.get_figwidth() / axes.get_subplotspec().get_gridspec().ncols
+
+
 def _write_caveats(axes, caveats: list[str], width: float) -> None:
     """Writes caveats into the lower right corner of a panel, wrapped to its width in inches (0.6 are the y axis)."""
-    letters = max(20, int((width - 0.6) / 0.045))
+    letters = max(20, int((width - 0.6) / 0.052))
     box = {"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 1}
     corner = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
     text = "\n".join(textwrap.fill(caveat, letters, subsequent_indent="  ") for caveat in caveats)
-    axes.text(0.98, 0.03, text, fontsize=6, bbox=box, **corner)
+    axes.text(0.98, 0.03, text, fontsize=7, bbox=box, **corner)
 
 
 def _write_legend(figure, handles: dict, series: Series, width: float) -> None:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.results.store import Store
-from reports.figures.divergences import PAGE, Divided, divided, titled
-from reports.figures.lines import STYLE, panels_per_row
+from reports.figures.divergences import Divided, divided, titled
+from reports.figures.lines import STYLE, placed
 from reports.figures.style import COLOURS
+from reports.widths import FIGURES, Widths
 
 _LABELS = {"clients": "Clients in its coalition", "weight": "Weight of other clients"}
 _AREA = 14  # of the point of one client, in points^2; that of several has as much for each
@@ -43,15 +44,14 @@ def _values(run: Divided, y: str) -> np.ndarray:
     return together.sum(1) if y == "clients" else 1 - run.num_examples / (together @ run.num_examples)
 
 
-def draw(panels: list[Partners]):
+def draw(panels: list[Partners], widths: Widths = FIGURES):
     """The `matplotlib.figure.Figure`: a panel per setting, a point per client; equal ones are one, with their number."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    columns = panels_per_row(len(panels))
+    columns, width = placed(len(panels), widths)
     rows = -(-len(panels) // columns)
-    width = PAGE if columns > 1 else 0.5 * PAGE
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, 2.2 * rows + 0.3), layout="constrained")
         drawn = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -60,7 +60,7 @@ def draw(panels: list[Partners]):
             axes.scatter(*points.T, s=_AREA * counts, color=COLOURS[0], alpha=0.7, linewidth=0)
             for point, count in zip(points, counts, strict=True):
                 if count > 1:
-                    axes.annotate(f"×{count}", point, (6, 3), textcoords="offset points", fontsize=6)
+                    axes.annotate(f"×{count}", point, (6, 3), textcoords="offset points", fontsize=7)
             axes.set_title(titled(panel.run, f"C = {panel.run.capacity:g}: {panel.run.counted}", width / columns))
             if panel.run.num_examples.max() >= _WIDE * panel.run.num_examples.min():
                 axes.set_xscale("log")

@@ -1,6 +1,7 @@
 """A report as CSV: one line per cell, metric and value (such as "best"), in percent, for spreadsheets and statistics."""
 
 import math
+from collections.abc import Mapping
 
 import pandas as pd
 
@@ -42,6 +43,21 @@ def _safe(text: str) -> str:
 
 
 def render(report: Report) -> str:
+    """The lines of `lines_of`."""
+    return to_csv(lines_of(report))
+
+
+def render_all(reports: Mapping[str, Report]) -> str:
+    """The lines of several reports, by their `<grid>@<budget>`, below one header, with the columns `grid` and `budget`."""
+    tables = []
+    for label, report in reports.items():
+        grid, _, budget = label.partition("@")
+        tables.append(lines_of(report).assign(grid=grid, budget=budget))
+    together = pd.concat(tables, ignore_index=True)
+    return to_csv(together[list(dict.fromkeys(["grid", "budget", *together]))])
+
+
+def lines_of(report: Report) -> pd.DataFrame:
     """Numbers in percent, or the unit of a cost, with six decimals, empty if missing; read with `keep_default_na=False`.
 
     Where seeds have not reached a target, `missed` says how many of those that are done.
@@ -59,7 +75,7 @@ def render(report: Report) -> str:
     gains = ["gain", "gain_std"] if cells["gain"].notna().any() else []
     numbers = ["mean", "std", "p_value", "difference", *gains]
     cells[numbers] = cells[numbers].round(6)
-    return to_csv(cells[[*own_axes, *_COLUMNS, *gains, *lacking, *missed]])
+    return cells[[*own_axes, *_COLUMNS, *gains, *lacking, *missed]]
 
 
 def render_standings(report: Report) -> str:

@@ -1,58 +1,47 @@
-"""A report as LaTeX: one float per metric, for any document with `\\usepackage{booktabs}`, or a document of its own.
+"""A report as LaTeX: one float per metric, for any document with `\\usepackage{booktabs,graphicx}`, or a document of its own.
 
-A table that is wider than a column of a two-column paper spans both, as a `table*`, in smaller letters where it must.
+How wide a table is, is known to LaTeX alone. So it measures: a table that is wider than a column spans both, as a `table*`; one
+that is wider than the text is scaled down to it; and one whose letters would then be too small is set sideways.
 """
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from reports.tables.latex_text import escape
 from reports.tables.layout import Cell, Row, Table
 from reports.tables.names import Name
 from reports.tables.report import Report
+from reports.widths import Widths
 
 _DASH = "–"
-# As wide as its widest table; without floats, because a float cannot span pages. article has no space between a caption and the
-# table below it.
+_SMALLEST = 0.75
+"""By which a table is scaled at most: \\footnotesize is 8 points in a paper of 10, so that letters have at least 6."""
+_MOST_LINES = 45  # of a float; a page of LNCS has 57 lines of \\footnotesize
+
+# Each table has a page, as wide as the table is, but no less than 210 mm. article has no space between a caption and the table
+# below it.
 _DOCUMENT = r"""\documentclass{article}
-\usepackage[paperwidth=%dmm,paperheight=297mm,margin=12mm]{geometry}
-\usepackage{booktabs}
+\usepackage[a4paper,margin=12mm]{geometry}
+\usepackage{booktabs,graphicx}
 \pagestyle{empty}
 \setlength{\belowcaptionskip}{4pt}
 \makeatletter
-\renewenvironment{table}{\par\def\@captype{table}}{\par\bigskip}
-\renewenvironment{table*}{\par\def\@captype{table}}{\par\bigskip}
+\renewenvironment{table}{%%
+  \clearpage
+  \global\pdfpagewidth=\ifdim\dimexpr\wd\tablebox+24mm\relax>210mm \dimexpr\wd\tablebox+24mm\relax\else 210mm\fi
+  \global\textwidth=\dimexpr\pdfpagewidth-24mm\relax
+  \hsize=\textwidth \columnwidth=\textwidth \linewidth=\textwidth
+  \def\@captype{table}}{\par\clearpage}
+\renewenvironment{table*}{\table}{\endtable}
 \makeatother
 \begin{document}
 %s\end{document}
 """
-_COLUMN = 22  # mm
-_LETTER = 1.6  # mm
-_TEXT_COLUMN, _TEXT_PAGE = 239, 504  # pt: 84 mm and 7 inches, of a paper with two columns
-# Size of a table, which has \footnotesize before -> points of an em in Computer Modern, and those of \tabcolsep.
-_SIZES = {
-    "": (8.5, 2),
-    r"\scriptsize": (7.97, 2),
-    r"\scriptsize\setlength{\tabcolsep}{1pt}": (7.97, 1),
-    r"\tiny\setlength{\tabcolsep}{1pt}": (6.81, 1),
-}
-_EMS = {
-    letter: em
-    for letters, em in (
-        ("ijl.,:;!|'I", 0.28),
-        ("frst()[]-– ", 0.39),
-        ("0123456789acegoz↑↓†‡§", 0.5),
-        ("bdhknpquvxyS", 0.55),
-    )
-    for letter in letters
-}
-"""Widths of letters, in em; all others have that of a capital."""
-_WIDE, _BOLD = 0.78, 1.15
 
 
-def render(report: Report, notes: str = "inside", page: float = _TEXT_PAGE) -> str:
+def render(report: Report, notes: str = "inside", widths: Widths | None = None) -> str:
     """One float per metric, or one of all, with footnotes, and one for each further table.
 
     Published value and difference are printed below the measured value. A cell without data is a dash, which a footnote
@@ -61,8 +50,13 @@ def render(report: Report, notes: str = "inside", page: float = _TEXT_PAGE) -> s
 
     Args:
         notes: where footnotes stand: "inside" the float, "below" it as a paragraph of the text, or, with "none", as comments.
-        page: points into which the widest table must fit.
+        widths: into which tables must fit; None for those of the document that they are in.
     """
+    column, text = (f"{width:g}in" for width in widths) if widths else (r"\columnwidth", r"\textwidth")
+    return _render(report, notes, column, text)
+
+
+def _render(report: Report, notes: str, column: str, text: str) -> str:
     floats = [*report.main, *report.secondary]
     several = {table.title for table in floats if sum(table.title == other.title for other in floats) > 1}
     texts = []
@@ -71,85 +65,80 @@ def render(report: Report, notes: str = "inside", page: float = _TEXT_PAGE) -> s
         own = [*(report.notes if not table.title else ()), *_explained(table)]
         label = _label(report.name) + (f"-{number}" if number > 1 else "")
         caption = (table.title or report.title) + of
-        caption += f". {report.facts}" if report.facts else ""
-        texts.append(_float(table, caption, label, own, notes, page))
+        first, *further = _parts(table)
+        about = f". {report.facts}" if report.facts else ""
+        inside = own if notes == "inside" else ()
+        texts.append(_float(first, caption + about, label, () if further else inside, column, text))
+        for part in further:
+            notes_of = inside if part is further[-1] else ()
+            texts.append(_float(part, f"{caption} (continued)", label, notes_of, column, text, continued=True))
+        if own and notes == "below":
+            texts[-1] += _below_float(own, label)
+        texts[-1] += "".join(f"% {escape(note)}\n" for note in own if notes == "none")
     return "\n".join(texts)
 
 
-def render_document(report: Report, notes: str = "inside") -> str:
-    """The same tables as a complete document for pdflatex."""
-    width = max(map(_width, (*report.main, *report.secondary)))
-    return _DOCUMENT % (max(210, 30 + width), render(report, notes, page=math.inf))
+def render_document(report: Report, notes: str = "inside", widths: Widths | None = None) -> str:
+    """The same tables as a complete document for pdflatex; without widths, tables are as wide as they are."""
+    return _DOCUMENT % (render(report, notes, widths) if widths else _render(report, notes, r"\maxdimen", r"\maxdimen"))
 
 
 def _label(name: str) -> str:
-    """ "tab:paper_table1", with another budget than the paper's behind it."""
-    return "tab:" + re.sub(r"[^\w.-]", "-", name.replace("@paper", "", 1), flags=re.ASCII)
+    """ "tab:paper_table1", with the budget behind it unless the grid is whole."""
+    return "tab:" + re.sub(r"[^\w.-]", "-", re.sub("@(paper|full)", "", name, count=1), flags=re.ASCII)
 
 
-def _width(table: Table) -> float:
-    """Room for a table in mm: columns hold numbers with a published value, or long caveats."""
-    columns = zip(*(row.cells for row in table.rows), strict=True)
-    texts = ([", ".join([cell.measured, *cell.caveats]) for cell in cells if cell] for cells in columns)
-    return _COLUMN * len(table.row_keys) + sum(max([_COLUMN, *(_LETTER * len(text) for text in of)]) for of in texts)
+def _parts(table: Table) -> Iterator[Table]:
+    """The table in pieces of at most `_MOST_LINES`, because a float cannot span pages."""
+    rows, lines = [], 0
+    for row in table.rows:
+        of_row = 1 + len(_below(row))
+        if rows and lines + of_row > _MOST_LINES:
+            yield replace(table, rows=tuple(rows))
+            rows, lines = [], 0
+        rows.append(row)
+        lines += of_row
+    yield replace(table, rows=tuple(rows))
 
 
-def _points(table: Table, size: float, gap: int) -> float:
-    """How wide LaTeX sets a table, in points, as the letters of Computer Modern say.
+def _float(
+    table: Table, caption: str, of: str, notes: Sequence[str], column: str, text: str, continued: bool = False
+) -> str:
+    """A table with caption and footnotes, none for those that stand elsewhere; LaTeX measures the table alone.
 
     Args:
-        size: points of an em, of the design size that LaTeX takes.
-        gap: \\tabcolsep in points.
+        of: its label; where the table is continued, that of the part with which it begins.
+        column, text: lengths of LaTeX into which a `table` and a `table*` must fit.
     """
-    titles = map(escape, table.columns) if table.blocks else _latex(table.titles)
-    rows = [[*map(_ems, (*_latex(table.row_headings), *titles))]]
-    for row in table.rows:
-        rows.append([*(_ems(name.latex) for name in table.labels(row)), *map(_widest, row.cells)])
-    widths = [size * max(column) + 2 * gap for column in zip(*rows, strict=True)]
-    first, beyond = len(table.row_keys), 0.0
-    for heading, count in table.blocks:
-        beyond += max(0, size * _ems(heading.latex) + 2 * gap - sum(widths[first : first + count]))
-        first += count
-    return sum(widths) + beyond
-
-
-def _widest(cell: Cell | None) -> float:
-    """The widest line of a cell, in em."""
-    if cell is None or cell.without_data:
-        return 0
-    number = _ems(cell.latex or cell.measured) * (_BOLD if cell.best else 1)
-    measured = number + _ems("".join(f", {caveat}" for caveat in cell.caveats))
-    return max([measured, *(_ems(text) for text in (cell.gain, *cell.published))])
-
-
-def _ems(latex: str) -> float:
-    """The width of a text in em; a command stands for one wide letter."""
-    return sum(_EMS.get(letter, _WIDE) for letter in re.sub(r"[\\${}_^]", "", re.sub(r"\\[A-Za-z]+", "M", latex)))
-
-
-def _float(table: Table, caption: str, label: str, notes: Sequence[str], place: str, page: float) -> str:
-    in_column = _points(table, *_SIZES[""]) <= _TEXT_COLUMN
-    environment = "table" if in_column else "table*"
-    fitting = (command for command, size in _SIZES.items() if in_column or _points(table, *size) <= page)
-    smaller = next(fitting, [*_SIZES][-1])
+    sentence = "is set sideways, because upright its letters would be too small"
     lines = [
-        r"% Needs \usepackage{booktabs}.",
-        rf"\begin{{{environment}}}",
-        r"\centering\footnotesize\setlength{\tabcolsep}{2pt}",
-        rf"\caption{{{escape(caption)}}}",
-        rf"\label{{{label}}}",
-        *filter(None, [smaller]),
-        rf"\begin{{tabular}}{{{'l' * len(table.row_keys)}{'c' * len(table.columns)}}}",
+        r"% Needs \usepackage{booktabs,graphicx}.",
+        r"\ifdefined\tablebox\else\newsavebox{\tablebox}\fi",
+        r"\begingroup\footnotesize\setlength{\tabcolsep}{2pt}%",
+        rf"\sbox\tablebox{{\begin{{tabular}}{{{'l' * len(table.row_keys)}{'c' * len(table.columns)}}}",
         r"\toprule",
         *_head(table),
         r"\midrule",
         *_body(table),
         r"\bottomrule",
-        r"\end{tabular}",
-        *(_within(notes) if notes and place == "inside" else ()),
-        rf"\end{{{environment}}}",
-        *(_below_float(notes, label) if notes and place == "below" else ()),
-        *(f"% {escape(note)}" for note in notes if place == "none"),
+        r"\end{tabular}}%",
+        rf"\def\tablefloat{{table}}\def\tablelimit{{{column}}}%",
+        rf"\ifdim\wd\tablebox>\tablelimit\def\tablefloat{{table*}}\def\tablelimit{{{text}}}\fi",
+        r"\def\tablebody{\centering\footnotesize" + r"\addtocounter{table}{-1}" * continued,
+        rf"\caption{{{escape(caption)}}}",
+        *([] if continued else [rf"\label{{{of}}}"]),
+        r"\ifdim\wd\tablebox>\tablelimit\relax\resizebox{\tablelimit}{!}{\usebox{\tablebox}}\else\usebox{\tablebox}\fi}%",
+        *_within(notes, of),
+        rf"\ifdim{_SMALLEST}\wd\tablebox>\tablelimit",
+        rf"\PackageWarningNoLine{{skewbench}}{{Table {of} {sentence}}}%",
+        r"\ifdim\wd\tablebox>\textheight\sbox\tablebox{\resizebox{\textheight}{!}{\usebox{\tablebox}}}\fi",
+        r"\ifdim\dimexpr\ht\tablebox+\dp\tablebox>.75\textwidth",
+        r"\sbox\tablebox{\resizebox*{!}{.75\textwidth}{\usebox{\tablebox}}}\fi",
+        r"\def\tablelimit{\textheight}%",
+        r"\def\tableplaced{\rotatebox{90}{\begin{minipage}{\textheight}\tablebody\end{minipage}}}%",
+        r"\else\def\tableplaced{\tablebody\tablenotes}\let\tablebelow\relax\fi",
+        r"\begin{\tablefloat}\tableplaced\end{\tablefloat}\tablebelow",
+        r"\endgroup",
         "",
     ]
     return "\n".join(lines)
@@ -170,15 +159,27 @@ def _head(table: Table) -> list[str]:
     return [above, "".join(rules), _line([*rows, *columns])]
 
 
-def _within(notes: Sequence[str]) -> list[str]:
-    paragraphs = (rf"{escape(note)}\par" for note in notes)
-    return [r"\par\smallskip", r"\parbox{\linewidth}{\footnotesize", *paragraphs, "}"]
+def _within(notes: Sequence[str], of: str) -> list[str]:
+    """Macros of the footnotes inside the float, and of the same below it for a table that is set sideways."""
+    if not notes:
+        return [r"\let\tablenotes\relax\let\tablebelow\relax"]
+    below = rf"\def\tablebelow{{\par{{\footnotesize\sloppy\noindent Notes to Table~\ref{{{of}}}: \tableremarks}}}}%"
+    paragraphs = (rf"{_breakable(note)}\par" for note in notes)
+    inside = r"\def\tablenotes{\par\smallskip\parbox{\linewidth}{\footnotesize\sloppy\tableremarks}}%"
+    return [r"\def\tableremarks{%", *paragraphs, "}%", inside, below]
 
 
-def _below_float(notes: Sequence[str], label: str) -> list[str]:
+def _below_float(notes: Sequence[str], label: str) -> str:
     """One paragraph, which names its table: LaTeX may set the float elsewhere."""
-    sentences = (f"{escape(note.removesuffix('.'))}." for note in notes)
-    return ["", rf"{{\footnotesize\noindent Notes to Table~\ref{{{label}}}:", *sentences, r"\par}", ""]
+    sentences = (f"{_breakable(note.removesuffix('.'))}." for note in notes)
+    return "\n".join(
+        ["", rf"{{\footnotesize\sloppy\noindent Notes to Table~\ref{{{label}}}:", *sentences, r"\par}", "", ""]
+    )
+
+
+def _breakable(note: str) -> str:
+    """A footnote, with line breaks allowed in names of budgets such as "paper+searcher=random"."""
+    return re.sub(r"(?<=\w)\+(?=\w)", r"+\\allowbreak{}", escape(note))
 
 
 def _explained(table: Table) -> list[str]:

@@ -4,12 +4,13 @@ const { themes, curves, partitions } = JSON.parse(document.getElementById("data"
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 const theme = () => themes[scheme.matches ? "dark" : "light"];
 
-async function draw(place, spec, points) {
+// The description is what screen readers say.
+async function draw(place, spec, points, description) {
   const actions = { export: true, source: false, compiled: false, editor: false };
   const tooltip = { theme: scheme.matches ? "dark" : "light" };
   const logLevel = 1; // errors; a layer without points is no reason to warn
   const options = { actions, config: theme().config, renderer: "svg", tooltip, logLevel };
-  await window.vegaEmbed(place, { ...spec, datasets: { points } }, options);
+  await window.vegaEmbed(place, { ...spec, description, datasets: { points } }, options);
 }
 
 if (curves.panels.length) {
@@ -37,7 +38,10 @@ if (curves.panels.length) {
     const said = [...panel.caveats];
     if (!points.length) said.unshift(shown.length ? "These runs have no numbers for this axis." : "No method is chosen.");
     document.getElementById("curve-notes").textContent = said.join("; ");
-    draw("#curve-chart", curves.specs[panel.metric][x], points);
+    const title = `${panel.title}, over ${curves.axes[x]}`;
+    document.getElementById("curve-title").textContent = title;
+    const methods = shown.map(([line]) => line).join(", ");
+    draw("#curve-chart", curves.specs[panel.metric][x], points, `${panel.name} over ${curves.axes[x]}, ${panel.title}: curves of ${methods}`);
   }
 
   // One button per line of the panel, which is its legend as well.
@@ -75,10 +79,11 @@ if (partitions.length) {
   const choice = document.getElementById("partition");
 
   function redraw() {
-    const { classes, counts, spec } = partitions[choice.value];
+    const { title, classes, counts, spec } = partitions[choice.value];
+    document.getElementById("partition-title").textContent = title;
     const points = counts.flatMap((of_client, client) =>
       of_client.map((examples, label) => ({ client, class: classes[label], examples })).filter((point) => point.examples));
-    draw("#partition-chart", spec, points);
+    draw("#partition-chart", spec, points, `Training examples of each class at each client: ${title}`);
   }
 
   choice.addEventListener("change", redraw);

@@ -46,7 +46,7 @@ def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -
     data = {
         "themes": curves.themes(figures, panels),
         "curves": {
-            "panels": curves.named(figures, panels),
+            "panels": [panel | {"name": METRICS[panel["metric"]].title} for panel in curves.named(figures, panels)],
             "axes": curves.AXES,
             "specs": curves.specs(figures, panels),
         },

@@ -10,6 +10,11 @@ const NEXT = {
   text: { none: "ascending", ascending: "descending", descending: "none" },
 };
 
+// Pixels of CSS: what A4 and Letter have within margins of 12 mm.
+const PORTRAIT = 700;
+const LANDSCAPE = 960;
+const SMALLEST = 0.6; // of 15 pixels: letters of 7 points
+
 function key(row, column, type) {
   const cell = row.cells[column];
   const text = cell.dataset.value ?? cell.textContent.trim();
@@ -43,6 +48,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
 
   const input = document.querySelector(`[data-filters="${table.id}"]`);
   const output = document.querySelector(`[data-counts="${table.id}"]`);
+  const left = document.querySelector(`[data-left="${table.id}"]`);
   const all = output.textContent;
   const texts = original.map((row) => [row, row.textContent.toLowerCase()]);
   input.addEventListener("input", () => {
@@ -53,7 +59,18 @@ for (const table of document.querySelectorAll("table.sortable")) {
       shown += !row.hidden;
     }
     output.textContent = shown === original.length ? all : `${shown} of ${all}`;
+    if (left) left.textContent = shown === original.length ? "" : `Printed: ${output.textContent}, those with: ${input.value}`;
   });
+
+  // On paper a table is scaled down to the width of a page; if its letters would be too small, it is turned.
+  table.style.width = "max-content";
+  const natural = table.offsetWidth;
+  table.style.width = "";
+  const turned = PORTRAIT / natural < SMALLEST;
+  for (let part = table.parentElement; turned && part; part = part.matches("h2") ? null : part.previousElementSibling) {
+    part.classList.add("turned"); // with its heading
+  }
+  table.style.setProperty("--fit", Math.min(1, (turned ? LANDSCAPE : PORTRAIT) / natural));
 
   // Labels of rows stay in view beside each other if that leaves most of the box to the cells. How wide they are is known
   // only here.

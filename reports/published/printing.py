@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Printing:
-    """How a table prints its numbers, all in percent but costs, which have as many decimals.
+    """How a table prints its numbers in percent; costs are rounded as everywhere, see `reports.tables.layout.with_std`.
 
     Attributes:
         digits: decimals of means and stds.

@@ -1,5 +1,6 @@
 """Any text as LaTeX that pdflatex compiles without further packages."""
 
+import re
 import unicodedata
 
 _SPECIAL = {
@@ -32,9 +33,17 @@ _OGONEK = "\u0328"  # needs another font encoding as well
 
 
 def escape(text: str) -> str:
-    """Text in one line with LaTeX's special characters escaped; unsupported ones become their code point, "[U+4E2D]"."""
-    text = "".join(map(_escaped, " ".join(text.split())))
+    """Text in one line with LaTeX's special characters escaped; unsupported ones become their code point, "[U+4E2D]".
+    Powers of numbers, "10^6", are formulas."""
+    parts = re.split(r"(?<![\w^])(\d+\^-?\d+)(?![\w^])", " ".join(text.split()))  # powers at odd places
+    text = "".join(_power(part) if place % 2 else "".join(map(_escaped, part)) for place, part in enumerate(parts))
     return text.replace("--", "-{}-")  # otherwise LaTeX prints a dash
+
+
+def _power(text: str) -> str:
+    """ "$10^{6}$" for "10^6"."""
+    base, _, exponent = text.partition("^")
+    return f"${base}^{{{exponent}}}$"
 
 
 def _escaped(character: str) -> str:

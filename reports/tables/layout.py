@@ -3,6 +3,7 @@
 Tables hold short texts, independent of Markdown and LaTeX. Rows and columns have ids; formats print their names.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +16,7 @@ from reports.tables.aggregate import cell_keys, row_keys
 from reports.tables.names import Name, Names
 
 NOT_REACHED = "not reached"
+_MOST_DECIMALS = 6  # of zero, which has no digits
 
 
 @dataclass(frozen=True)
@@ -131,12 +133,48 @@ def percent(share: float) -> str:
     return f"{share:.1f}"
 
 
-def printed(metric: str, value: float, digits: int | None = None) -> str:
-    """A value of a metric as tables print it: percent with one decimal, costs with four digits; with as many decimals as a
-    paper has where these are given."""
-    if digits is None and METRICS[metric].cost:
-        return number(value)
-    return f"{value:.{1 if digits is None else digits}f}"
+def printed(metric: str, value: float, digits: int | None = None, std: float = math.nan) -> str:
+    """A value of a metric as tables print it, see `with_std`, without its std."""
+    return with_std(metric, value, std, digits)[0]
+
+
+def with_std(metric: str, value: float, std: float, digits: int | None = None, sign: str = "") -> tuple[str, str]:
+    """A value of a metric and its std as tables, pages and figures print them: the one rule of rounding.
+
+    Percentages have one decimal, or as many as a paper has. Costs have four digits, and no more decimals than leave their std
+    three digits; both have the same decimals.
+
+    Args:
+        value, std: in percent, or the unit of a cost; NaN where there is none.
+        digits: decimals of a paper's percentages.
+        sign: "+" for a difference, which then has a sign.
+
+    Returns:
+        The value, and its std: "" without one, and of a cost also where it rounds to zero.
+    """
+    if METRICS[metric].cost:
+        return _cost(value, std, sign)
+    form = f".{1 if digits is None else digits}f"
+    return f"{value:{sign and '+z'}{form}}", "" if math.isnan(std) else f"{std:{form}}"
+
+
+def _cost(value: float, std: float, sign: str) -> tuple[str, str]:
+    places = min(_decimals(value, 4), _decimals(std, 3))
+    mean, spread = (f"{number:{form}.{places}f}" for number, form in ((value, sign and "+z"), (std, "")))
+    if math.isnan(std) or float(spread) == 0:
+        return (sign if value >= 0 else "") + number(value), ""
+    if not places:
+        return mean, f"{float(f'{std:.3g}'):.0f}"
+    while places and mean[-1] == spread[-1] == "0":
+        places, mean, spread = places - 1, mean[:-1], spread[:-1]
+    return mean.removesuffix("."), spread.removesuffix(".")
+
+
+def _decimals(value: float, digits: int) -> int:
+    """How many decimals leave a number that many digits, none before which it has to be cut."""
+    if not value or math.isnan(value):
+        return _MOST_DECIMALS
+    return max(0, digits - 1 - math.floor(math.log10(abs(value))))
 
 
 def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], Cell] | None = None) -> Table:
@@ -206,14 +244,13 @@ def _show(cell, names: Names) -> Cell:
         published = (str(cell.published),)
         if cell.done:
             published += (f"{cell.difference:+z.1f}", *filter(None, [cell.verdict]))
-    digits = "+z.4g" if METRICS[cell.metric].cost else "+z.1f"
     return Cell(
         measured=measured(cell),
         caveats=tuple(caveats_of(cell, names)),
         published=published,
         best=cell.best,
         not_significant=cell.not_significant,
-        gain="" if pd.isna(cell.gain) else f"{cell.gain:{digits}}{_spread(cell.metric, cell.gain_std)}",
+        gain="" if pd.isna(cell.gain) else _joined(with_std(cell.metric, cell.gain, cell.gain_std, sign="+")),
         mean=cell.mean if cell.done > cell.missed else None,
         runs=tuple(cell.run_ids.split()),
     )
@@ -224,7 +261,7 @@ def measured(cell) -> str:
     reached = cell.done - cell.missed
     if not reached:
         return NOT_REACHED if cell.done else ""
-    return f"{printed(cell.metric, cell.mean)}{_spread(cell.metric, cell.std)}{which_seeds(cell)}"
+    return _joined(with_std(cell.metric, cell.mean, cell.std)) + which_seeds(cell)
 
 
 def which_seeds(cell) -> str:
@@ -232,8 +269,8 @@ def which_seeds(cell) -> str:
     return f" ({cell.done - cell.missed} of {cell.done} seeds)" if cell.missed else ""
 
 
-def _spread(metric: str, std: float) -> str:
-    return "" if pd.isna(std) else f"±{printed(metric, std)}"
+def _joined(parts: tuple[str, str]) -> str:
+    return "±".join(filter(None, parts))
 
 
 def caveats_of(cell, names: Names) -> Iterable[str]:

@@ -14,7 +14,7 @@ from reports.published.printing import Printing, printed_of, printing_of
 from reports.tables import measured as measured_tables
 from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, contest_keys, label, row_keys, split_of
 from reports.tables.footnotes import ROUNDS_OF
-from reports.tables.layout import NOT_REACHED, Cell, Table, arrange, caveats_of, side_by_side, which_seeds
+from reports.tables.layout import NOT_REACHED, Cell, Table, arrange, caveats_of, side_by_side, which_seeds, with_std
 from reports.tables.names import Name, Names
 from reports.tables.report import Report
 from reports.tables.significance import contenders, mark_best, merits
@@ -191,10 +191,10 @@ def _own_methods(cells: pd.DataFrame, names: Names, grid: dict) -> list[str]:
 
 
 def _budget(grid: dict) -> str:
-    """The budget unless it is the paper's, and settings that replace those of the grid."""
+    """The budget unless the grid is whole, and settings that replace those of the grid."""
     budget, names = grid["budget"].partition("+")[0], Names.of_grid(grid)
     changed = (names.title(key, str(value)).plain for key, value in grid.get("overrides", {}).items())
-    return " with ".join(filter(None, [f"budget {budget}" * (budget != "paper"), ", ".join(changed)]))
+    return " with ".join(filter(None, [f"budget {budget}" * (budget not in ("paper", "full")), ", ".join(changed)]))
 
 
 def _over_seeds(cells: pd.DataFrame, grid: dict, std: bool) -> str:
@@ -310,8 +310,9 @@ def _show(cell: Any, printing: Printing, names: Names) -> Cell:
     if cell.done == cell.missed:
         return Cell(NOT_REACHED if cell.done else "", limits, runs=runs)
     sign = "%" * (printing.percent and not about.relative and not about.cost)
-    text, std = f"{cell.mean:.{printing.digits}f}{sign}", f"{cell.std:.{printing.digits}f}"
-    if printing.std and not np.isnan(cell.std) and not (about.cost and float(std) == 0):
+    text, std = with_std(cell.metric, cell.mean, cell.std, printing.digits)
+    text += sign
+    if printing.std and std:
         text += f"{printing.between}{std}{sign}"
     if printing.gains and not about.cost and not np.isnan(cell.gain):
         text += f" ({'↑' if cell.gain >= 0 else '↓'} {abs(cell.gain):.{printing.digits}f})"

@@ -1,5 +1,6 @@
 """The best cell of each row, and the cells that do not differ significantly from it."""
 
+import math
 import warnings
 from collections.abc import Iterator
 
@@ -19,9 +20,12 @@ def contenders(cells: pd.DataFrame) -> pd.DataFrame:
     return cells[cells["complete"] & (cells["substitute"] == "")]
 
 
-def printed(means: pd.Series, metric: str = "accuracy", digits: int | None = None) -> pd.Series:
-    """Means as a table prints them, with the decimals of a paper if given: numbers that print alike compare as equal."""
-    return means.map(lambda mean: float(layout.printed(metric, mean, digits))).astype(float)
+def printed(cells: pd.DataFrame, metric: str = "accuracy", digits: int | None = None) -> pd.Series:
+    """Means of cells as a table prints them, with the decimals of a paper if given: what prints alike compares as equal."""
+    pairs = zip(cells["mean"], cells.get("std", [math.nan] * len(cells)), strict=True)  # a score of one seed has no std
+    return pd.Series(
+        [float(layout.printed(metric, mean, digits, std)) for mean, std in pairs], cells.index, dtype=float
+    )
 
 
 def merits(candidates: pd.DataFrame, metric: str, digits: int | None = None, rounded: bool = True) -> pd.Series:
@@ -32,7 +36,7 @@ def merits(candidates: pd.DataFrame, metric: str, digits: int | None = None, rou
         digits: decimals of means as printed; None are those of the style `check`.
         rounded: whether means count as they are printed.
     """
-    means = printed(candidates["mean"], metric, digits) if rounded else candidates["mean"]
+    means = printed(candidates, metric, digits) if rounded else candidates["mean"]
     means = METRICS[metric].sign * means
     if not candidates["missed"].any():
         return means

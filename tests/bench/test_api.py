@@ -85,16 +85,16 @@ def test_a_row_of_runs_is_what_its_files_say(results):
     assert "own_accuracy_last" not in runs and "base_seconds" not in runs, "no run has one"
 
 
-def test_options_are_columns_and_those_of_a_base_say_so(results):
+def test_options_are_columns_that_name_their_method(results):
     runs = api.load_runs(results)
-    assert one(runs, algorithm="fedprox", seed=0)["mu"] == 0.1
-    assert np.isnan(one(runs, algorithm="fedavg", seed=0)["mu"])
+    assert one(runs, algorithm="fedprox", seed=0)["fedprox.mu"] == 0.1
+    assert np.isnan(one(runs, algorithm="fedavg", seed=0)["fedprox.mu"])
     assert set(runs["base"][runs["algorithm"] != "ccvr"]) == {"none"}
     calibrated = one(runs, algorithm="ccvr", base="fedprox", seed=1)
-    assert calibrated["base.mu"] == 0.1 and calibrated["virtual_per_class"] == 100 and np.isnan(calibrated["mu"])
+    assert calibrated["fedprox.mu"] == 0.1 and calibrated["ccvr.virtual_per_class"] == 100 and "mu" not in runs
 
 
-def test_an_option_that_is_called_as_a_column_gets_a_prefix_and_a_list_is_text(tmp_path):
+def test_an_option_that_is_called_as_a_column_is_another_one_and_a_list_is_text(tmp_path):
     store, config = Store(tmp_path), stores.cells()[0].config.canonical()
     config["algorithm"] = {"name": "mine", "seconds": 7, "loss": "l1", "sizes": [1, 2], "own": True}
     with store.locked():
@@ -106,8 +106,8 @@ def test_an_option_that_is_called_as_a_column_gets_a_prefix_and_a_list_is_text(t
     for frame, loss in ((api.load_runs(tmp_path), None), (api.load_rounds(tmp_path), 2.0)):
         assert frame.columns.is_unique
         row = frame.iloc[0]
-        assert (row["seconds"], row["algorithm.seconds"], row["algorithm.loss"]) == (0.5, 7, "l1")
-        assert (row["sizes"], row["own"], row.get("loss")) == ("[1, 2]", True, loss)
+        assert (row["seconds"], row["mine.seconds"], row["mine.loss"]) == (0.5, 7, "l1")
+        assert (row["mine.sizes"], row["mine.own"], row.get("loss")) == ("[1, 2]", True, loss)
 
 
 def test_a_run_whose_participation_is_no_number_is_damaged_and_costs_no_other(tmp_path):
@@ -140,10 +140,75 @@ def test_a_row_of_rounds_is_a_line_of_the_rounds_with_what_was_run(results):
     assert curves.shape == (3, 2) and curves.notna().all(axis=None)
 
 
+def test_rounds_of_several_budgets_are_told_apart_before_they_are_averaged():
+    """15 runs of FedAvg under label-2 are of three budgets and three datasets; 3 seeds belong into a mean."""
+    folder = EXAMPLES / "paper_table1"
+    with pytest.warns(
+        UserWarning, match="paper_table1@medium, paper_table1@paper, paper_table1@small, .* before you"
+    ) as told:
+        rounds = api.load_rounds(folder)
+    assert told[0].filename == __file__, "where it was called"
+    fedavg = rounds.query("algorithm == 'fedavg' and partition == 'label-2'")
+    assert fedavg["run"].nunique() == 15
+    assert set(fedavg.groupby(["grid", "budget", "dataset", "round"])["run"].nunique()) == {3}
+    for of_budget in (api.load_rounds(folder, budget="small"), api.load_rounds(folder, "paper_table1@small")):
+        mine = of_budget.query("algorithm == 'fedavg' and partition == 'label-2'")
+        assert set(mine.groupby("round")["run"].nunique()) == {3} and set(mine["budget"]) == {"small"}
+        ends = 100 * mine.groupby("round")["accuracy"].mean().iloc[-1]
+        cell = one(api.table("paper_table1@small", folder), partition="label-2", algorithm="fedavg")
+        assert ends == pytest.approx(cell["mean"]), "as in the table"
+
+
+def test_a_run_of_several_grids_has_its_rounds_for_each(results, tmp_path):
+    shutil.copytree(results, tmp_path / "results")
+    store = Store(tmp_path / "results")
+    store.write_grid("seven@paper", store.grid("six@paper") | {"grid": "seven"})
+    with pytest.warns(UserWarning, match="are of seven@paper, six@paper, and a run of several"):
+        rounds = api.load_rounds(store.folder)
+    assert len(rounds) == 2 * 8 * 3 and not rounds.duplicated(["grid", "budget", "run", "round"]).any()
+    alone = api.load_rounds(store.folder, grid="seven")
+    pd.testing.assert_frame_equal(alone.drop(columns="grid"), api.load_rounds(results).drop(columns="grid"))
+    with pytest.raises(ConfigError, match="Unknown grid 'sevn'. Did you mean 'seven'?"):
+        api.load_rounds(store.folder, grid="sevn")
+    with pytest.raises(StoreError, match="holds no seven@small, only: seven@paper, six@paper."):
+        api.load_rounds(store.folder, grid="seven", budget="small")
+
+
+def test_rounds_of_searches_are_of_no_grid_and_beside_others_that_is_said():
+    with pytest.warns(UserWarning, match="The rounds are of .*@small.*, no grid"):
+        rounds = api.load_rounds(EXAMPLES / "search-asha")
+    assert set(rounds["split"][rounds["grid"].isna()]) == {"validation"}
+    assert set(rounds["split"][rounds["grid"].notna()]) == {"test"}
+
+
+@pytest.mark.parametrize(
+    ("partition", "numbers"),
+    [
+        ("label-2", {"partition_kind": "label", "labels_per_client": 2}),
+        ("dir-0.1", {"partition_kind": "dir", "concentration": 0.1}),
+        ("region-4-0.5", {"partition_kind": "region", "concentration": 0.5}),
+        ("shards-2", {"partition_kind": "shards", "shards_per_client": 2}),
+        ("label-shift", {"partition_kind": "label-shift"}),
+        ("file:parts@0123456789abcdef", {"partition_kind": "file"}),
+        ("hospital-0.7", {"partition_kind": "hospital"}),  # of a lab that is not here
+    ],
+)
+def test_what_the_name_of_a_partition_says_stands_in_columns_of_its_own(tmp_path, partition, numbers):
+    store, config = Store(tmp_path), stores.cells()[0].config.canonical() | {"partition": partition}
+    with store.locked():
+        store.start(hash_of(config), config)
+        record = {"id": hash_of(config), "schema": 2, "status": "failed", "summary": {}}
+        store.finish(hash_of(config), [{"round": 1}], record)
+    columns = ("partition_kind", "labels_per_client", "shards_per_client", "concentration")
+    for read in (api.load_runs, api.load_rounds):
+        frame = read(tmp_path)
+        assert {key: frame[key].iloc[0] for key in columns if key in frame} == numbers
+
+
 def test_accuracies_of_clients_are_a_list_per_run():
     runs = api.load_runs(EXAMPLES / "fedcollab")
     done = runs[runs["client_accuracies"].notna()]
-    assert len(done) > 10 and {"own_accuracy_last", "base.base"} <= {*runs}
+    assert len(done) > 10 and {"own_accuracy_last", "base", "ditto.proximal_weight"} <= {*runs}
     assert done["client_accuracies"].map(np.mean).to_numpy() == pytest.approx(done["own_accuracy_last"])
 
 

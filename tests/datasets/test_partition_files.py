@@ -130,12 +130,12 @@ def test_files_that_are_none_are_told(tmp_path):
 
 def test_a_partition_that_does_not_fit_the_dataset_is_told(saved):
     dealt = parse(f"file:{saved({'train': TRAIN, 'test': TEST})}")
-    assert dealt.validate(2, 8, 3) == [] and dealt.validate(2, None, None) == []
-    assert "has 2 clients: set clients to 2 or leave it out, but got 40" in dealt.validate(40, 8, 3)[0]
-    (said,) = dealt.validate(2, 7, 3)
+    assert dealt.validate(2, 10, 8, 3) == [] and dealt.validate(2, 10, None, None) == []
+    assert "has 2 clients: set clients to 2 or leave it out, but got 40" in dealt.validate(40, 10, 8, 3)[0]
+    (said,) = dealt.validate(2, 10, 7, 3)
     assert "has the index 7 in train of client 1, but the dataset has 7 training examples, which count from 0" in said
     assert said.endswith('the file needs "pooled": true.')
-    (said,) = dealt.validate(2, 8, 2)
+    (said,) = dealt.validate(2, 10, 8, 2)
     assert "has the index 2 in test of client 1, but the dataset has 2 test examples" in said
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench import imports, plugins
 from bench.config import stale
-from bench.config.code_version import code_version, files_of
+from bench.config.code_version import code_version, definitions_of, files_of
 from bench.config.resolve import resolve
 from bench.config.schema import run_id
 from bench.errors import ConfigError
@@ -120,15 +120,93 @@ def test_what_is_no_partition_gets_a_sentence(lab, returned, sentence):
     ("before", "after", "sentence"),
     [
         ('"hospital"', '"dir-mine"', "mylab/partitions/hospital.py: dir-mine is read as a partition of the harness"),
-        ('"hospital"', '"iid"', "iid is read as a partition of the harness"),
+        (
+            '"hospital"',
+            '"iid"',
+            "Two things are registered as 'iid', in datasets/partitions/iid.py and mylab/partitions/hospital.py",
+        ),
         ("share=0.5", "share=None", "share must be a number of at least 0, but got None"),
-        ("({}, {})", "({}, {}, {})", "title must have at most one {} for each of the 2 options"),
+        ("({}, {})", "({}, {}, {})", "title must have at most one {}, and latex one %s, for each of the 2 parameters"),
     ],
 )
 def test_a_decorator_that_says_something_else_is_refused(lab, before, after, sentence):
     lab(HOSPITAL.replace(before, after, 1))
     with pytest.raises(ConfigError, match=sentence):
         partitions.parse("hospital")
+
+
+WARDS = '''from dataclasses import dataclass
+
+import numpy as np
+
+from datasets.partitions import Drawn, Partition, registered_partition
+
+
+@registered_partition("wards", title="{} wards, {}", latex="%s, $%s$", symbols={"num_wards": "w", "share": "s"}, share=0.5)
+@dataclass(frozen=True)
+class Wards(Partition):
+    """Clients hold wards."""
+
+    num_wards: int
+    share: float
+    parameter = "a whole number w of at least 1 and a share s"
+
+    @staticmethod
+    def accepts(num_wards, share):
+        return isinstance(num_wards, int) and num_wards >= 1 and 0 < share < 1
+
+    def deal(self, labels, num_clients, num_classes, seed, **others):
+        rows = np.random.default_rng(seed).permutation(len(labels))
+        return Drawn(np.array_split(rows[: round(self.share * len(rows))], num_clients))
+'''
+
+
+def test_a_class_of_a_lab_is_a_kind_as_those_of_the_box(lab):
+    lab(WARDS)
+    assert partitions.known_kinds()["wards-w-s"] == "Clients hold wards."
+    assert "datasets.partitions.hospital" not in sys.modules
+    dealt = partitions.parse("wards-3")
+    assert (dealt.name, dealt) == ("wards-3-0.5", partitions.parse("wards-3-0.50"))
+    assert dealt.for_people == ("3 wards, 0.5", "3, $0.5$") and [len(rows) for rows in deal("wards-3")] == [5] * 4
+    for text in ("wards", "wards-0", "wards-3-2", "wards-x", "wards-3-0.5-1"):
+        with pytest.raises(
+            ValueError, match=f"^wards-w-s needs a whole number w of at least 1 and a .*, but got '{text}'"
+        ):
+            partitions.parse(text)
+    config = resolve(SETTINGS | {"partition": "wards-3"})
+    assert [*definitions_of("partition wards")] == ["datasets/partitions/hospital.py"]
+    assert "partition wards" in code_version(config) and config.partition == "wards-3-0.5"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ("(Partition)", "", "Wards in mylab/partitions/hospital.py must extend datasets.partitions.Partition"),
+        ("@dataclass(frozen=True)\n", "", r"must be a @dataclass\(frozen=True\) whose fields are .* the fields \[\]"),
+        ("share: float", "part: float", r"the fields \['num_wards', 'part'\] and the symbols \['num_wards', 'share'\]"),
+        ("Drawn(", "list(", r"Wards in mylab/partitions/hospital.py failed: AttributeError"),
+        (
+            "rows[: round(self.share * len(rows))]",
+            "rows + 1",
+            "wards-3-0.5 must deal each of the 40 examples to one client at most: 4 integer arrays",
+        ),
+        (
+            "num_clients))",
+            "2))",
+            "wards-3-0.5 must deal each of the 40 examples to one client at most: 4 integer arrays",
+        ),
+        (
+            "self.share",
+            "self.part",
+            "hospital.py failed in line 2.: AttributeError: 'Wards' object has no attribute 'part'",
+        ),
+    ],
+)
+def test_what_is_no_partition_of_a_class_gets_a_sentence(lab, before, after, sentence):
+    assert before in WARDS
+    lab(WARDS.replace(before, after, 1))
+    with pytest.raises(ValueError, match=sentence):
+        deal("wards-3")
 
 
 def test_the_function_cannot_change_the_labels(lab):
@@ -142,7 +220,7 @@ def test_an_edited_partition_makes_its_runs_stale_and_is_named(lab, tmp_path):
     config = resolve(SETTINGS)
     record = {"code": code_version(config)}
     assert "partition hospital" in record["code"] and stale.changes(record, config) == ()
-    assert Path(partitions.OF_LABS["hospital"].path) in files_of(config)
+    assert Path(partitions.KINDS["hospital"].path) in files_of(config)
     assert "partition hospital" not in code_version(resolve(SETTINGS | {"partition": "iid"}))
     lab(HOSPITAL.replace("round(", "int("))
     edited = resolve(SETTINGS)

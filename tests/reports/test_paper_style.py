@@ -4,6 +4,7 @@
 """
 
 import functools
+import itertools
 import json
 import re
 import subprocess
@@ -23,9 +24,11 @@ from bench.results.store import Store
 from reports import api
 from reports.formats import latex, markdown
 from reports.tables import paper_style, report
+from reports.widths import TEMPLATES
 from tests.support.tools import path_of
 
 GOLDEN = Path(__file__).with_name("golden")
+STORES = Path(__file__).parents[2] / "docs" / "examples"
 TABLES = (
     *("paper_table1", "paper_table2", "paper_table3", "paper_table13", "paper_aaai_table2", "paper_aaai_table4"),
     *("ccvr_table1", "ccvr_table2", "fedcat_table1", "fedcat_table2", "fedcat_table3"),
@@ -115,7 +118,8 @@ def test_the_tables_of_fedcollab_have_its_metrics_and_no_gain_of_the_reference()
     text = latex.render(published("fedcollab_table1"))
     assert r"Method & Acc $\uparrow$ & IPR $\uparrow$ & RSD $\downarrow$ & Acc" in text
     assert r"Local Train & 86.05 $\pm$ 0.28 & - & - & 38.65" in text and text.count("\n+FEDCOLLAB & ") == 7
-    assert "Local" not in latex.render(published("fedcollab_table2")).partition(r"\begin{tabular}")[2]
+    table = latex.render(published("fedcollab_table2")).partition(r"\begin{tabular}")[2].partition(r"\end{tabular}")[0]
+    assert "Local" not in table
 
 
 @pytest.mark.parametrize(
@@ -149,44 +153,98 @@ def test_the_published_layout_compiles(name, tmp_path):
     assert done.returncode == 0 and "Overfull" not in done.stdout and "Missing character" not in done.stdout
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_the_published_layout_fits_a_paper_of_two_columns(name, tmp_path):
-    head = (
-        r"\documentclass[twocolumn]{article}\usepackage[textwidth=7in,columnsep=0.25in]{geometry}\usepackage{booktabs}"
-    )
-    text = f"{head}\n\\begin{{document}}\n{latex.render(published(name))}\\end{{document}}\n"
-    (tmp_path / "paper.tex").write_text(text, encoding="utf-8")
+LAYOUTS = {
+    "twocolumn": ("twocolumn", "textwidth=7in,columnsep=0.25in,textheight=9in"),
+    "ieee": ("twocolumn", "textwidth=516pt,columnsep=12pt,textheight=9.6in"),
+    "icml": ("twocolumn", "textwidth=6.75in,columnsep=0.25in,textheight=9in"),
+    "neurips": ("onecolumn", "textwidth=5.5in,textheight=9in"),
+    "lncs": ("onecolumn", "textwidth=122mm,textheight=193mm"),
+}
+
+
+def compiled(text: str, folder: Path, layout: str = "twocolumn") -> str:
+    """What pdflatex says of a document with these tables, in one line."""
+    columns, geometry = LAYOUTS[layout]
+    head = rf"\documentclass[{columns}]{{article}}\usepackage[{geometry}]{{geometry}}\usepackage{{booktabs,graphicx}}"
+    document = f"{head}\n\\begin{{document}}\nText before.\n{text}\nText behind.\n\\end{{document}}\n"
+    (folder / "paper.tex").write_text(document, encoding="utf-8")
     command = [path_of("pdflatex"), "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
-    assert done.returncode == 0 and "Overfull" not in done.stdout
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Missing character" not in done.stdout
+    return done.stdout.replace("\n", "")
 
 
-def chosen_size(name: str) -> str:
-    after = (GOLDEN / f"{name}.tex").read_text(encoding="utf-8").partition(r"\label")[2].splitlines()[1]
-    return "" if after.startswith(r"\begin{tabular}") else after
+SIDEWAYS = "is set sideways, because upright its letters would be too small"
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_the_size_of_a_published_layout_is_that_which_fits(name):
-    table, sizes = published(name).main[0], [*latex._SIZES]
-    fits = [latex._points(table, *latex._SIZES[size]) <= 7 * 72.27 for size in sizes]
-    assert fits.index(True) == sizes.index(chosen_size(name)) and all(fits[fits.index(True) :])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_published_layouts_fit_the_papers_of_conferences(layout, tmp_path):
+    said = compiled("".join(latex.render(published(name)) for name in TABLES), tmp_path, layout)
+    assert "Overfull" not in said and "Float too large" not in said
+    assert (SIDEWAYS in said) == (layout in ("neurips", "lncs"))
 
 
-def test_letters_are_as_large_as_the_page_allows(store):
-    def found(**options) -> str:
-        return api.render(store.save(), "small_table", "paper", format="tex", style="paper", **options)
+EXAMPLES = (
+    ("paper_table1", "small", "paper_table1"),
+    ("ccvr_table2", "small", "ccvr"),
+    ("leaderboard_cifar10", "paper", "leaderboards"),
+    ("leaderboard_mnist", "paper+search_seeds=0+searcher=random+tuned=validation", "leaderboards"),
+)
 
-    for number in range(7):
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tables_of_the_examples_fit_the_papers_of_conferences(layout, tmp_path):
+    """With footnotes, and those that are longer than a page."""
+    tables = (api.render(STORES / store, grid, budget, format="tex") for grid, budget, store in EXAMPLES)
+    said = compiled("".join(tables), tmp_path, layout)
+    assert "Overfull" not in said and "Float too large" not in said
+
+
+def test_latex_takes_the_size_and_the_float_that_a_table_needs(store, tmp_path):
+    """Measured by LaTeX: widths of the boxes that it makes, with the commands of its own log."""
+    store.mirrors = None
+    show = r"\def\tableplaced{\typeout{<\tablefloat\space\the\wd\tablebox>}\tablebody\tablenotes}"
+    found = {}
+    for before, count in itertools.pairwise((0, 2, 4, 8, 14)):
+        for number in range(before, count):
+            store.add("cifar10 label-2", f"a-method-{number}", [0.5] * 3)
+        text = api.render(store.save(), "small_table", "paper", format="tex", style="paper")
+        said = compiled(text.replace(r"\def\tableplaced{\tablebody\tablenotes}", show), tmp_path)
+        found[count] = re.findall(r"<(table\*?) ([\d.]+)pt>", said), SIDEWAYS in said
+    widths = [float(of[0][1]) for of, _ in (found[2], found[4], found[8])]
+    assert [(of and of[0][0], sideways) for of, sideways in found.values()] == [
+        ("table", False),
+        ("table*", False),
+        ("table*", False),
+        ([], True),
+    ]
+    assert widths[0] <= 243 < widths[1] <= 505 < widths[2] <= 505 / latex._SMALLEST
+
+
+def test_tables_fit_the_width_that_is_asked_for(store):
+    for number in range(6):
         store.add("cifar10 label-2", f"a-method-{number}", [0.5] * 3)
-    assert chosen_size("paper_table1") == r"\scriptsize" and "" == chosen_size("ccvr_table2")
-    assert r"\begin{table*}" in found() and r"\scriptsize" not in found()
-    for number in range(7, 12):
-        store.add("cifar10 label-2", f"a-method-{number}", [0.5] * 3)
-    text = found()
-    assert "\n\\tiny\\setlength{\\tabcolsep}{1pt}\n\\begin{tabular}" in text
-    standalone = api.render(store.folder, "small_table", "paper", format="standalone", style="paper")
-    assert r"\tiny" not in standalone, "a page of its own is as wide as it must be"
+    folder = store.save()
+    own = api.render(folder, "small_table", "paper", format="tex")
+    asked = api.render(folder, "small_table", "paper", format="tex", widths=TEMPLATES["icml"])
+    assert r"\def\tablelimit{\columnwidth}" in own and r"\def\tablelimit{\textwidth}" in own
+    assert asked == own.replace(r"{\columnwidth}", "{3.25in}").replace(
+        r"\def\tablelimit{\textwidth}", r"\def\tablelimit{6.75in}"
+    )
+
+
+def test_a_table_of_many_rows_goes_on_in_further_floats_of_the_same_number(store, tmp_path):
+    store.mirrors = None
+    for number in range(60):
+        store.add(f"cifar10 label-{number + 1}", "fedavg", [0.5] * 2 + [None])
+    store.report["notes"] = ["Of the author."]
+    text = api.render(store.save(), "small_table", "paper", format="tex", style="paper")
+    first, last = text.split("% Needs")[1:]
+    assert [part.count("50.0") for part in (first, last)] == [45, 15]
+    assert r"\label" in first and r"\label" not in last and r"\addtocounter{table}{-1}" in last
+    assert "(continued)}" in last and "2/3 seeds." in last and "2/3 seeds." not in first
+    assert "Float too large" not in compiled(text, tmp_path, "lncs")
 
 
 @pytest.fixture
@@ -276,24 +334,27 @@ def test_footnotes_stand_inside_the_float_below_it_or_nowhere(partial, style):
         for notes in api.NOTES
     }
     for notes, text in texts.items():
-        inside, _, below = text.partition(r"\end{table")
+        inside, _, below = text.partition(r"\endgroup")
         note = "2/3 seeds." if style == "paper" else "Of the author."
         found = [any(note in line and line[0] != "%" for line in part.splitlines() if line) for part in (inside, below)]
         assert found == {"inside": [True, False], "below": [False, True], "none": [False, False]}[notes]
-    assert texts["inside"].count(r"\parbox") == 1 and r"\parbox" not in texts["below"]
+    assert (
+        texts["inside"].count(r"\parbox") == texts["inside"].count(r"\def\tableremarks") > 0
+        and r"\parbox" not in texts["below"]
+    )
 
 
 def test_footnotes_below_a_float_are_a_paragraph_that_names_its_table(partial):
     text = api.render(partial, "small_table", "paper", format="tex", style="paper", notes="below")
     assert text.endswith(
-        "\n\\end{table}\n\n{\\footnotesize\\noindent Notes to Table~\\ref{tab:small_table-paper}:\n"
+        "\n\\endgroup\n\n{\\footnotesize\\sloppy\\noindent Notes to Table~\\ref{tab:small_table-paper}:\n"
         "$\\dagger$: 2/3 seeds.\n–: diverged.\n\\par}\n\n"
     )
 
 
 def test_without_footnotes_their_sentences_are_comments_in_latex(partial):
     text = api.render(partial, "small_table", "paper", format="tex", style="paper", notes="none")
-    assert text.endswith("\n\\end{table}\n% $\\dagger$: 2/3 seeds.\n% –: diverged.\n")
+    assert text.endswith("\n\\endgroup\n% $\\dagger$: 2/3 seeds.\n% –: diverged.\n")
     assert "- †: 2/3 seeds." in api.render(partial, "small_table", "paper", style="paper", notes="none")
 
 
@@ -329,16 +390,11 @@ def test_each_set_of_limits_has_a_mark_of_its_own(store):
         assert mark in tex
 
 
-def test_a_float_has_a_label_and_the_width_that_it_needs(store, partial):
+def test_every_float_has_a_label(partial):
     text = api.render(partial, "small_table", "paper", format="tex", style="paper")
-    assert r"\begin{table}" in text and r"\end{table}" in text and r"\label{tab:small_table-paper}" in text
-    checked = api.render(partial, "small_table", "paper", format="tex")
-    labels = re.findall(r"\\label{(.*)}", checked)
+    assert text.count(r"\begin{\tablefloat}") == 1 and r"\label{tab:small_table-paper}" in text
+    labels = re.findall(r"\\label{(.*)}", api.render(partial, "small_table", "paper", format="tex"))
     assert labels == ["tab:small_table"] + [f"tab:small_table-{number}" for number in range(2, len(labels) + 1)]
-    for method in ("fedprox", "fedrs", "fedlc", "fedconcat", "fedconcat-id", "scaffold"):
-        store.add("cifar10 label-2", method, [0.5] * 3)
-    wide = api.render(store.save(), "small_table", "paper", format="tex", style="paper")
-    assert r"\begin{table*}" in wide and r"\end{table*}" in wide
 
 
 def test_a_table_of_another_grid_has_the_best_in_bold_and_one_decimal(store):
@@ -423,21 +479,21 @@ def test_several_metrics_stand_side_by_side_and_costs_have_no_percent_sign(store
     store.add("cifar10 label-2", "fedavg", [0.5, 0.52, 0.51])
     text = api.render(store.save(), "small_table", "paper", style="paper")
     assert "FedAvg accuracy" in text and "FedAvg rounds to 40 %" in text
-    assert re.search(r"\| 51\.0%±0\.8% +\| 4\.0 ", text), "with the digits of the paper, and no std of zero"
+    assert re.search(r"\| 51\.0%±0\.8% +\| 4 ", text), "no std of zero"
     assert (
         "\nAccuracy in percent on the test split, at the last round; rounds to 40 %: the first evaluated round with an "
         "accuracy of at least 40 % (of the shared model; where clients have test data of their own, the mean on these); mean"
     ) in text
 
 
-def test_costs_have_the_digits_of_the_paper_and_its_bold_and_a_target_not_reached_has_its_mark(store):
+def test_costs_have_four_digits_and_the_bold_of_the_paper_and_a_target_not_reached_has_its_mark(store):
     store.mirrors, store.report["metrics"] = {"paper": "fedcat", "table": 1}, ["mb", "rounds_to_0.4"]
     store.add("cifar10 label-2", "fedavg", [0.8, 0.5, 0.3]).add("cifar10 label-2", "moon", [0.3, None, None])
     for number, megabytes in enumerate((1234.561, 1234.561, 1234.561, 1234.563)):
         path = store.folder / "runs" / store.cells[number]["run"] / "record.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"bytes_per_client": 1e6 * megabytes}))
     lines = paper_of(store)
-    assert lines[2] == "| CIFAR-10 | #C = 2 | 1234.56 | 3.00 (2 of 3 seeds) | 1234.56† | not reached† |"
+    assert lines[2] == "| CIFAR-10 | #C = 2 | 1235 | 3 (2 of 3 seeds) | 1235† | not reached† |"
     assert lines[3].startswith(
         "On the test split; MB per client: sent and received per client in a whole run, in MB (10^6 bytes)"
     )
@@ -447,10 +503,10 @@ def test_costs_have_the_digits_of_the_paper_and_its_bold_and_a_target_not_reache
 def test_the_best_of_costs_is_found_with_the_digits_that_are_printed(store):
     store.mirrors, store.report["metrics"] = None, ["mb"]
     store.add("cifar10 label-2", "fedavg", [0.5]).add("cifar10 label-2", "moon", [0.5])
-    for cell, megabytes in zip(store.cells, (12.34, 12.31), strict=True):
+    for cell, megabytes in zip(store.cells, (12.342, 12.338), strict=True):
         path = store.folder / "runs" / cell["run"] / "record.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"bytes_per_client": 1e6 * megabytes}))
-    assert paper_of(store)[2] == "| CIFAR-10 | #C = 2 | **12.3** | **12.3** |"
+    assert paper_of(store)[2] == "| CIFAR-10 | #C = 2 | **12.34** | **12.34** |"
 
 
 def test_the_caption_says_what_bold_means_where_it_is_not_the_best(store):

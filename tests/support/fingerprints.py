@@ -14,6 +14,7 @@ from bench import models
 from bench.models.base import BoundModel
 from bench.simulation.evaluation import evaluate
 from datasets import partitions, transforms
+from datasets.partitions.shift import Shift
 from tests.support.toy import settings_for, toy, toy_method, toy_task, train
 
 STORED = Path(__file__).with_name("fingerprints.json")
@@ -53,14 +54,14 @@ def of_partition(name: str) -> dict:
     """Checksum of all index lists of twenty clients."""
     clients = 1 if name == "none" else 20
     partition = partitions.parse(name)
-    if isinstance(partition, partitions.Shift):
+    if isinstance(partition, Shift):
         return _of_shift(partition)
     indices = partition.split(np.arange(2000) % 10, clients, 10, 0, groups=np.arange(2000) % 20)
     digest = hashlib.sha256(b"".join(client.astype("<i8").tobytes() for client in indices)).hexdigest()
     return {"version": partition.version, "numbers": [int(digest[:12], 16)]}
 
 
-def _of_shift(partition: partitions.Shift) -> dict:
+def _of_shift(partition: Shift) -> dict:
     """Checksum of the index lists of twenty clients, and of what one client of each group makes of images and labels."""
     classes = partition.needed_classes or 10
     drawn = partition.draw(np.arange(20_000) % classes, 20, classes, 0, num_test=4000)

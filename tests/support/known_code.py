@@ -11,6 +11,7 @@ import algorithms
 from bench import models
 from bench.config.code_version import ENGINE, ENGINE_VERSION, hash_now
 from bench.config.stale import KNOWN, Known, read_known
+from datasets import partitions
 from tests.support import fingerprints
 from tests.support.toy import toy_method
 
@@ -31,6 +32,8 @@ def today() -> dict[tuple[str, int], str]:
         method = toy_method(name)
         keys |= {(f"algorithm {name}", method.version_with(buffers)) for buffers in (False, True)}
     keys |= {(f"model {name}", models.load(name).version) for name, entry in models.REGISTRY.items() if not entry.lab}
+    kinds = {name: entry.load() for name, entry in partitions.KINDS.items() if not entry.lab}
+    keys |= {(f"partition {name}", kind.version) for name, kind in kinds.items()}
     return {(part, version): str(hash_now(part)) for part, version in sorted(keys)}
 
 

@@ -2,13 +2,17 @@
 
 import errno
 import io
+import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -16,10 +20,12 @@ from typer.testing import CliRunner
 
 import algorithms
 import datasets
+from bench import __version__
+from bench.api import load_runs
 from bench.cli import options
 from bench.cli.app import app
 from bench.cli.console import Output
-from bench.cli.listing import listing, listing_table
+from bench.cli.listing import KINDS, listing, listing_table
 from bench.config.resolve import resolve
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
@@ -28,6 +34,7 @@ from bench.results.store import Store
 from bench.simulation.build import build_algorithm, build_task
 from tests.support.leaf import write_femnist
 
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 ALGORITHM = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "label-2"]
 
 
@@ -61,6 +68,68 @@ def imported_by(*arguments: str) -> set[str]:
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list"], ["list", "algorithms"]])
 def test_help_and_list_import_neither_torch_nor_ray_nor_pandas(arguments):
     assert not imported_by(*arguments) & {"torch", "ray", "pandas", "sklearn", "matplotlib"}
+
+
+def program(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    """`python -m bench` as a process of its own, with these environment variables."""
+    words = [sys.executable, "-m", "bench", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, env=os.environ | {"COLUMNS": "120"} | variables)
+
+
+def test_without_a_word_the_program_says_what_there_is():
+    done = program()
+    assert done.returncode == 0 and "Usage: python -m bench" in done.stdout and not done.stderr
+
+
+def test_the_version_is_that_of_the_package(bench):
+    assert bench("--version") == (0, f"skewbench {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("skewbench stat", ["status"]),
+        ("skewbench report --grid quick", ["quickstart"]),
+        ("skewbench run --algorithm fedpro", ["fedproto", "fedprox"]),
+        ("skewbench describe --dataset svh", ["svhn"]),
+    ],
+)
+def test_a_shell_completes_commands_and_names(typed, completed):
+    asked = {"_SKEWBENCH_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    code = "from bench.cli.app import app; app(prog_name='skewbench')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | asked)
+    assert sorted(done.stdout.split()) == completed and not done.stderr
+
+
+def test_lists_and_costs_are_there_for_programs(bench):
+    listed = json.loads(bench("list", "--json")[1])
+    assert list(listed) == list(KINDS)
+    assert {"name": "fedprox", "description": algorithms.describe("fedprox")} in listed["algorithms"]
+    assert list(json.loads(bench("list", "spaces", "--json")[1])) == ["spaces"]
+    told = json.loads(bench("describe", "--grid", "quickstart", "--json")[1])
+    total = told["costs"][-1]
+    assert told["grid"] == "quickstart@paper" and total["trials"] == sum(row["trials"] for row in told["costs"][:-1])
+    table = bench("describe", "--grid", "quickstart")[1]
+    assert f"{total['examples'] / 1e6:,.1f}" in table
+    assert f"{told['costs'][0]['bytes_per_client'][0]['bytes'] / 1e6:.2f}" in table
+    assert [row["keep_state"] for row in told["disk"]] == ["deployed", "all", "none"]
+    assert all(row["together"] == row["kept"] + row["checkpoints"] + row["scratch"] for row in told["disk"])
+
+
+def test_the_results_directory_may_be_named_by_a_variable(tmp_path, monkeypatch):
+    named = {"SKEWBENCH_RESULTS": str(EXAMPLES / "paper_figure12")}
+    told = json.loads(program("status", "--json", **named).stdout)
+    assert told["results_dir"] == named["SKEWBENCH_RESULTS"] and told["grids"]
+    monkeypatch.setenv("SKEWBENCH_RESULTS", named["SKEWBENCH_RESULTS"])
+    assert len(load_runs()) == sum(row["finished"] for row in told["grids"])
+    other = ["--results-dir", str(EXAMPLES / "encoders")]
+    assert json.loads(program("status", "--json", *other, **named).stdout)["results_dir"] == other[1]
+
+
+def test_tables_are_printed_to_the_output_and_all_else_beside_it(stored):
+    done = program("report", "--results-dir", str(stored))
+    assert done.returncode == 0 and "| Digits" in done.stdout and "Saved" not in done.stdout
+    assert done.stderr.startswith("Saved: ")
 
 
 def test_status_imports_neither_torch_nor_ray_nor_pandas(tmp_path):
@@ -424,6 +493,10 @@ def one_setting(algorithm="fedavg", dataset="digits", partition="iid"):
         (one_setting(partition="Dir(0.5)"), "Did you mean 'dir-0.5'?"),
         (one_setting(partition="noniid-#label2"), "Did you mean 'label-2'?"),
         ([*one_setting(), "--set", "learning_rate=0.1"], "Unknown setting 'learning_rate'. Did you mean 'lr'?"),
+        (
+            [*one_setting(), "--set", "engine=loop"],
+            "Unknown setting 'engine': it is an option of the command, --engine.",
+        ),
         ([*one_setting(), "--set", "num-clients=3"], "Did you mean 'clients'?"),
         ([*one_setting(), "--set", "mu=0.1"], "'mu': options of fedavg: none; mu is of clsprox, fedprox, moon."),
         ([*one_setting(), "--rounds", "5"], "There is no option --rounds; set it by --set rounds=5."),
@@ -520,16 +593,34 @@ def test_results_that_cannot_be_written_to_are_reported_elsewhere_or_only_printe
     code, table = bench("report", "--print")
     assert code == 0 and "| Digits" in table and "Saved" not in table
     code, text = bench("report", "--to", str(tmp_path / "elsewhere"))
-    assert code == 0 and text.startswith(table)
+    assert code == 0 and table in text
     assert sorted(path.suffix for path in (tmp_path / "elsewhere").iterdir()) == [".csv", ".html", ".md", ".tex"]
 
 
 def test_a_printed_report_has_the_format_that_is_asked_for_and_makes_no_file(bench, stored):
     before = sorted(stored.rglob("*"))
-    assert bench("report", "--print", "--format", "csv")[1].startswith("dataset,partition,")
+    assert bench("report", "--print", "--format", "csv")[1].startswith("grid,budget,dataset,partition,")
     code, text = bench("report", "--print", "--to", "x", "--figure", "time")
     assert code == 2 and "error: --print saves nothing; leave out --to and --figure." in text
     assert sorted(stored.rglob("*")) == before
+
+
+def test_a_printed_csv_of_several_budgets_has_numbers_below_one_header():
+    words = [sys.executable, "-m", "bench", "report", "--format", "csv", "--print", "--results-dir"]
+    read = "import sys, pandas; print(pandas.read_csv(sys.stdin).to_json(orient='split'))"
+    report = subprocess.Popen([*words, str(EXAMPLES / "paper_table1")], stdout=subprocess.PIPE)
+    piped = subprocess.run(
+        [sys.executable, "-c", read], stdin=report.stdout, capture_output=True, text=True, check=True
+    )
+    assert report.wait() == 0
+    made = pd.read_json(io.StringIO(piped.stdout), orient="split")
+    assert list(made["budget"].unique()) == ["medium", "paper", "small"] and set(made["grid"]) == {"paper_table1"}
+    numbers = ["mean", "std", "done", "seeds", "p_value", "published_mean", "published_std", "difference"]
+    assert all(pd.api.types.is_numeric_dtype(made[key]) for key in numbers)
+    means = (
+        made.query("algorithm == 'fedavg' and partition == 'label-2'").groupby(["budget", "dataset"])["mean"].count()
+    )
+    assert set(means) == {1}
 
 
 @pytest.mark.parametrize(
@@ -645,7 +736,7 @@ def test_sigterm_ends_every_command_as_ctrl_c_does(bench, monkeypatch, command):
     monkeypatch.setattr("bench.cli.app.listing_table", hear)
     monkeypatch.setattr(Store, "__init__", hear)
     before = signal.getsignal(signal.SIGTERM)
-    assert bench(*command) == (130, "Stopped.\n")
+    assert bench(*command) == (143, "Stopped.\n")
     assert signal.getsignal(signal.SIGTERM) == before
 
 

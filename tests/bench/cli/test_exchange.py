@@ -1,9 +1,13 @@
 """`export`, `import` and `compare` on the command line: what they print, write and return."""
 
+import io
+import warnings
+
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from bench.api import load_rounds
 from bench.cli.app import app
 from bench.results.store import Store
 from tests.bench.cli.test_app import imported_by
@@ -40,6 +44,21 @@ def test_export_writes_a_table_and_says_what_is_not_in_it(both, bench, tmp_path)
     assert list(pd.read_csv(tmp_path / "rounds.csv")["accuracy"]) == [0.4, 0.5, 0.5, 0.6]
     assert bench("export --grid quickstart --to {tmp}/rounds.parquet --results-dir {a}")[0] == 0
     assert len(pd.read_parquet(tmp_path / "rounds.parquet")) == 4
+
+
+def test_export_has_the_columns_of_notebooks_and_goes_into_a_pipe(both, bench, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        wanted = load_rounds(tmp_path / "a")
+    bench("export --grid quickstart --to {tmp}/rounds.csv --results-dir {a}")
+    command = f"export --grid quickstart --to - --results-dir {tmp_path / 'a'}"
+    text = CliRunner().invoke(app, command.split()).stdout
+    assert text == (tmp_path / "rounds.csv").read_text()
+    read = pd.read_csv(io.StringIO(text))
+    pd.testing.assert_frame_equal(read, wanted, check_dtype=False)
+    assert {"grid", "budget", "lr", "rounds", "local_epochs", "batch_size", "momentum", "weight_decay", "split"} <= {
+        *read
+    }
 
 
 @pytest.mark.parametrize("option", ["--to {tmp}/new/{name}", "--tensorboard {tmp}/{name}"])

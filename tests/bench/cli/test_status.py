@@ -1,5 +1,6 @@
 """`python -m bench status`: what it says of made-up results, and of a driver that is at work."""
 
+import json
 import os
 import re
 import signal
@@ -8,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from bench.cli.status import _last_ended, _name_of, _name_of_config
+from bench.cli.status import _ago, _last_ended, _name_of, _name_of_config
 from bench.config.code_version import code_version
 from bench.results.ids import hash_of
 from bench.results.snapshot import RunState
@@ -47,7 +48,7 @@ def test_every_state_of_a_run_has_its_column(tmp_path):
         finish(store, failed, 0.5, status="failed", reason="out of memory")
         finish(store, running, None)
         store.append(running.id, [{"round": number} for number in (1, 2, 3)])
-        text = status(tmp_path)
+        text, told = status(tmp_path), json.loads(status(tmp_path, "--json"))
     found = counts(text)
     states = ("finished", "diverged", "running", "interrupted", "failed", "not begun")
     assert {found[name] for name in states} == {"1"}, text
@@ -55,6 +56,15 @@ def test_every_state_of_a_run_has_its_column(tmp_path):
     seconds = 100 + 100 + 100 * (rounds - 3) / rounds  # interrupted before its first round, not begun, running
     assert found["left"] == f"about {duration_in_words(seconds)}"
     assert f"A driver is at work in {tmp_path} since " in text and "running: 1 trial." in text
+    (row,) = told["grids"]
+    assert {row[name.replace(" ", "_")] for name in states} == {1} and row["grid"] == LABEL
+    assert row["seconds_left"] == pytest.approx(seconds) and row["last_ended"] is None
+    running_now = {
+        "run": running.id,
+        "name": f"digits label-2 {running.setting('algorithm')} seed {running.config.seed}",
+    }
+    assert told["running"] == [running_now | {"round": 3, "rounds": rounds, "machine": ""}]
+    assert told["driver"]["at_work"] and (told["stale"], told["searches"]) == ([], [])
     lines = [line for line in text.splitlines() if EXPECTED in line]
     assert lines == [
         f"{running.id}  digits label-2 {running.setting('algorithm')} seed {running.config.seed}: round 3 of {rounds}"
@@ -186,8 +196,8 @@ def test_the_last_end_is_told_in_local_time_whatever_the_zone_of_the_record(monk
     ended = [
         RunState("done", finished=text) for text in ("2026-01-01T08:57:00+0000", "2026-01-01T11:59:00+0400", "soon")
     ]
-    assert _last_ended(ended) == f"{datetime.fromtimestamp(now - 180):%Y-%m-%d %H:%M}, 3 min ago"
-    assert _last_ended([RunState("running"), RunState("failed", finished="soon")]) == ""
+    assert _ago(_last_ended(ended)) == f"{datetime.fromtimestamp(now - 180):%Y-%m-%d %H:%M}, 3 min ago"
+    assert _ago(_last_ended([RunState("running"), RunState("failed", finished="soon")])) == ""
 
 
 @pytest.mark.slow

@@ -36,8 +36,7 @@ OF_EVERY_RUN = {
     *("bench/models/pretrained.py", "bench/models/resnet.py"),  # any method may ask its task for such a network
     *(
         "datasets/federation.py",
-        "datasets/partitions/__init__.py",
-        "datasets/shifts.py",
+        *("datasets/partitions/__init__.py", "datasets/partitions/base.py"),
         "datasets/transforms/__init__.py",
         *(f"datasets/transforms/{name}.py" for name in ("base", "fedcat", "fedcollab", "fedconcat", "moon", "none")),
         "datasets/skew.py",
@@ -77,26 +76,27 @@ CALIBRATION = {
 )
 def test_the_code_of_a_run_is_its_method_with_what_that_imports_and_wraps(settings, own):
     files = {str(path.relative_to(ROOT)) for path in files_of(resolve(DIGITS | settings))}
-    assert files == OF_EVERY_RUN | own | {"bench/models/mlp.py"}
+    assert files == OF_EVERY_RUN | own | {"bench/models/mlp.py", "datasets/partitions/label.py"}
 
 
-def test_the_parts_of_the_code_are_the_engine_the_model_and_each_method():
+def test_the_parts_of_the_code_are_the_engine_the_model_the_partition_and_each_method():
     config = resolve(DIGITS | {"algorithm": "ccvr", "base": "scaffold", "model": "mlp"})
     version = code_version(config)
-    assert [*version] == ["engine", "algorithm ccvr", "algorithm scaffold", "model mlp"]
-    assert len({*version.values()}) == 4 and all(map(is_run_id, version.values()))
+    assert [*version] == ["engine", "algorithm ccvr", "algorithm scaffold", "model mlp", "partition label"]
+    assert len({*version.values()}) == 5 and all(map(is_run_id, version.values()))
     assert version == code_version(config.canonical()), "a stored config has the same parts"
-    assert versions_of(config) == {"engine": 1, "algorithm ccvr": 1, "algorithm scaffold": 1, "model mlp": 1}
+    assert versions_of(config) == dict.fromkeys(version, 1)
     buffers = resolve(DIGITS | {"algorithm": "scaffold", "model": "resnet18", "dataset": "cifar10"})
     assert versions_of(buffers)["algorithm scaffold"] == 2
 
 
 def test_a_file_of_the_engine_is_in_no_other_part():
     config = resolve(DIGITS | {"algorithm": "fedconcat", "model": "mlp"})
-    engine, *methods, model = ({*definitions_of(part)} for part in versions_of(config))
+    engine, *methods, model, dealt = ({*definitions_of(part)} for part in versions_of(config))
     assert engine == OF_EVERY_RUN and model == {"bench/models/mlp.py"}
+    assert dealt == {"datasets/partitions/label.py"}
     assert "algorithms/fedconcat.py" in methods[0] and not any(engine & method for method in methods)
-    assert len(set.union(engine, model, *methods)) == len(files_of(config))
+    assert len(set.union(engine, model, dealt, *methods)) == len(files_of(config))
 
 
 @pytest.mark.parametrize("part", ["algorithm of-a-lab", "model of-a-lab", "kind of part", "of"])

@@ -45,6 +45,14 @@ def test_a_run_of_a_version_of_the_harness_that_recorded_no_code_is_current(know
     assert stale.changes({}, CONFIG) == ()
 
 
+def test_a_run_from_when_the_code_of_its_partition_was_part_of_the_engine_is_current():
+    engine = stale.known()["engine", 1]
+    assert len(engine) > 1 and {"engine", "partition iid"} <= NOW.keys()
+    before = {part: hash for part, hash in NOW.items() if part != "partition iid"}
+    assert stale.changes({"code": before | {"engine": engine[0]}}, CONFIG) == ()
+    assert stale.changes({"code": before | {"engine": "0" * 16}}, CONFIG) == (("engine", "0" * 16),)
+
+
 def test_code_that_is_known_to_give_the_numbers_of_the_version_is_no_change(known):
     before = {"code": NOW | {MOON: "0" * 16, "engine": "1" * 16}}
     known[MOON, 1] = ["0" * 16, NOW[MOON]]

@@ -186,5 +186,5 @@ def test_the_script_for_slurm_trains_on_its_nodes(tmp_path):
         start_new_session=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "has no authentication" not in done.stdout
-    assert "3 done, 0 diverged, 0 failed." in done.stdout
+    assert "has no authentication" not in done.stdout + done.stderr
+    assert "3 done, 0 diverged, 0 failed." in done.stderr

@@ -36,8 +36,8 @@ def test_a_grid_ends_with_a_record_and_a_state_for_every_run_and_a_table(uninter
         assert (folder / "final.pt").exists()
         assert record["id"] == run_id and record["versions"]["ray"]
         assert record["started"] <= record["finished"]
-    assert "| Digits" in (uninterrupted / "reports" / "six@paper.md").read_text()
-    page = (uninterrupted / "reports" / "six@paper.html").read_text()
+    assert "| Digits" in (uninterrupted / "reports" / "six@full.md").read_text()
+    page = (uninterrupted / "reports" / "six@full.html").read_text()
     assert all(run_id in page for run_id in found)
     partitions = {record["partition"] for record in configs(uninterrupted)}
     assert len(list(uninterrupted.glob("runs/*/probe-label-counts.json"))) == len(partitions)
@@ -69,7 +69,7 @@ def test_failing_and_diverging_runs_are_recorded_and_the_others_go_on(tmp_path):
     assert sorted(record["status"] for record in records(results).values()) == ["diverged", "done", "failed", "failed"]
     assert "dir-0.001" in by_status["failed"]["reason"] and "Traceback" in by_status["failed"]["traceback"]
     assert "not all params were finite" in by_status["diverged"]["reason"]
-    assert "failed" in (results / "reports" / "six@paper+clients=100+rounds=2.md").read_text()
+    assert "failed" in (results / "reports" / "six@full+clients=100+rounds=2.md").read_text()
 
 
 def test_a_finished_run_is_played_again_only_for_a_reason(uninterrupted, tmp_path):
@@ -155,4 +155,4 @@ def test_what_was_asked_for_earlier_stays_in_the_stored_grid(uninterrupted, tmp_
         "--grid", write_grid(tmp_path), "--results-dir", results, "--only", "algorithm=fedavg", "--seeds", "0"
     )
     assert code == 0
-    assert Store(results).grid("six@paper")["cells"] == Store(uninterrupted).grid("six@paper")["cells"]
+    assert Store(results).grid("six@full")["cells"] == Store(uninterrupted).grid("six@full")["cells"]

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.errors import Terminated, terminate
 from bench.execution import cluster, ray_session
 from bench.execution.resources import Machines, Resources
 from bench.results.store import Store
+from tests.support.processes import Driver
 
 import ray  # isort: skip
 from ray._private import node  # isort: skip
@@ -26,19 +28,41 @@ def test_the_handler_of_sigterm_is_restored_afterwards(tmp_path, monkeypatch):
     with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
         with ray_session.session(store, Machines(Resources()), None, print):
             pass
-    assert during == [signal.default_int_handler]
+    assert during == [terminate]
     assert signal.getsignal(signal.SIGTERM) == before != during[0]
 
 
-def test_sigterm_stops_as_ctrl_c_does_though_ray_has_a_handler_of_its_own(tmp_path, monkeypatch):
+def test_sigterm_stops_as_ctrl_c_does_also_while_ray_starts_which_has_a_handler_of_its_own(tmp_path, monkeypatch):
     def start_and_hear(*arguments, **options):
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+        ray._private.utils.set_sigterm_handler(lambda number, frame: sys.exit(number))  # as Ray does
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(ray_session, "_start_local", start_and_hear)
-    with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
+    with Store(tmp_path).locked() as store, pytest.raises(Terminated):
         with ray_session.session(store, Machines(Resources()), None, print):
             pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["node.Node.start_head_processes", "worker.connect"])
+def test_sigterm_while_ray_starts_ends_with_143_and_the_usual_sentence(tmp_path, step):
+    owner, name = step.rsplit(".", 1)
+    before = f"""
+import os, signal
+from ray._private import node, worker
+own = {step}
+def late(*arguments, **options):
+    found = own(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return found
+{owner}.{name} = late
+"""
+    setting = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "iid", "--budget", "smoke"]
+    driver = Driver(*setting, "--results-dir", tmp_path, before=before)
+    said = driver.ended()
+    assert driver.returncode == 143, said
+    assert said.endswith("Stopped. Finished runs are kept; the same command continues with the rest.\n")
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, TimeoutError])  # the second is an OSError

@@ -1,5 +1,6 @@
 """What a tracking service is told: every round of every run, under the run's own name; and that runs do not depend on it."""
 
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -77,7 +78,7 @@ def said():
 @pytest.fixture
 def tracker(tmp_path, said):
     return lambda kind="mlflow": Tracker(
-        kind, "table@small", {"a1": "digits fedprox seed 0"}, tmp_path / "t", said.append
+        kind, "table@small", {"a1": "digits fedprox seed 0"}, Store(tmp_path), said.append
     )
 
 
@@ -93,6 +94,7 @@ def test_every_round_reaches_the_service_by_itself(mlflow, tracker, said):
     assert params == {"run": "a1", "algorithm/name": "fedprox", "algorithm/mu": 0.1, "dataset": "digits", "seed": 0}
     metrics = [line[1:] for line in mlflow.told if line[0] == "metric" and line[2] in ("loss", "accuracy")]
     assert metrics == [(run, "loss", 2.0, 1), (run, "loss", 1.0, 2), (run, "accuracy", 0.5, 2)]
+    assert {line[2] for line in mlflow.told if line[0] == "metric"} == {"round", "loss", "accuracy"}
     assert mlflow.told[-1] == ("end", run, "FINISHED") and said == []
 
 
@@ -152,6 +154,23 @@ def test_weights_and_biases_gets_project_group_and_rounds(tracker, said, monkeyp
     assert told[0] == {"project": "skewbench", "group": "table@small"} and said == []
     names = [call[0] for call in told[1:]]
     assert names == ["setup", "log_trial_start", *["log_trial_result"] * 2, "log_trial_end", "on_experiment_end"]
+
+
+def test_what_ray_prints_of_the_actors_of_weights_and_biases_is_in_its_log(tracker, tmp_path, monkeypatch, capfd):
+    class Callback:
+        def __init__(self, **options): ...
+
+        def setup(self): ...
+
+        def log_trial_start(self, trial):
+            self._start_logging_actor(trial)
+
+        def _start_logging_actor(self, trial):
+            os.write(2, b"core_worker.cc: Actor with class name: '_WandbLoggingActor' has constructor arguments ...")
+
+    monkeypatch.setattr("ray.air.integrations.wandb.WandbLoggerCallback", Callback)
+    tracker("wandb").started("a1", CONFIG)
+    assert capfd.readouterr().err == "" and "_WandbLoggingActor" in (tmp_path / "ray.log").read_text()
 
 
 def test_the_scheduler_tells_the_tracker_what_workers_report(mlflow, tracker, tmp_path):

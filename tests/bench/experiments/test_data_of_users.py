@@ -86,7 +86,9 @@ def test_names_of_files_have_no_paths_and_are_short(here):
         for name in (f"{ExperimentSpec(longest, 'smoke').label}.json", f"{search.name}.journal.lock"):
             assert len(name) < 80 and not re.search(r"imagefolder|file:|/|:|_home|tmp", name), name
     spec = ExperimentSpec(grid, overrides={"partition": f"file:{here}/parts.json"}, only={"dataset": [dataset]})
-    assert re.search(r"@paper\+partition=parts-[0-9a-f]{8}$", spec.label)
+    assert len(f"{spec.label}-standalone.tex") <= 80
+    assert re.search(r"@full\+partition=parts-[0-9a-f]{8}$", spec.earlier_labels[0])
+    assert re.search(r"@paper\+partition=parts-[0-9a-f]{8}$", spec.earlier_labels[1])
     assert str(here) not in json.dumps([spec.overrides, spec.only])
 
 
@@ -169,7 +171,7 @@ def test_a_stored_run_of_a_path_is_found_again_by_the_digest_of_its_images(here)
     )
     cells = cells_of(grid, seeds=[0, 1, 2])
     images = resized.load(cells[0].config.dataset, "fedconcat", None)
-    spec, options, store = ExperimentSpec(grid), ExecutionOptions(), Store(here / "results")
+    spec, options, store = ExperimentSpec(grid, "paper"), ExecutionOptions(), Store(here / "results")
     with store.locked():
         same = stored_by_path(store, cells[0], path, data={"kind": "image folders", "digest": images.digest})
         other = stored_by_path(store, cells[1], path, data={"kind": "image folders", "digest": "0badcafe"})

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from bench.config.schema import RunConfig
 from bench.errors import ConfigError
 from bench.experiments.cost import examples_to_train
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.planning import training_of
+from bench.experiments.planning import as_stored, training_of
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.results.json_files import SEAL
 from bench.results.store import Store
@@ -508,6 +509,20 @@ def test_real_images_replace_a_substitute_whatever_the_seed(without_svhn, store,
         ("fedprox", 0, "digits"),
         ("fedprox", 1, "digits"),
     ]
+
+
+def test_a_grid_keeps_the_name_that_earlier_versions_gave_it(ask, store):
+    request = ask()
+    train(request, store)
+    own = replace(request.spec, budget="full")
+    assert (own.label, as_stored(own, store).label, as_stored(own, store).budget_label) == (
+        "mine@full",
+        "mine@paper",
+        "paper",
+    )
+    assert as_stored(replace(own, overrides={"lr": 0.5}), store).label == "mine@full+lr=0.5"
+    train(replace(request, spec=as_stored(own, store)), store)
+    assert list(store.grids()) == ["mine@paper"]
 
 
 def test_another_grid_of_the_same_name_is_refused(ask, store):

@@ -122,7 +122,7 @@ def test_without_client_states_what_reads_a_last_state_is_as_it_was(tmp_path, di
             assert store.record(run)["summary"] == whole.record(run)["summary"]
             for probe in whole.run_folder(run).glob("probe-*.json"):
                 assert (store.run_folder(run) / probe.name).read_text() == probe.read_text()
-        assert render(store.folder, "mine", "paper") == render(whole.folder, "mine", "paper")
+        assert render(store.folder, "mine", "full") == render(whole.folder, "mine", "full")
 
 
 @pytest.fixture

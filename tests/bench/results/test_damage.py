@@ -84,7 +84,7 @@ def real(tmp_path_factory) -> Path:
         bench = Command(folder / "results", patch)
         code, text = bench("run", "--grid", folder / "mine.yaml")
         assert code == 0, text
-        (folder / "whole.md").write_text((folder / "results" / "reports" / "mine@paper.md").read_text())
+        (folder / "whole.md").write_text((folder / "results" / "reports" / "mine@full.md").read_text())
     store = Store(folder / "results")
     for run, record in store.records().items():
         config = store.config(run)
@@ -145,15 +145,15 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 # Without its record a run has not ended; without its grid nothing was asked for.
-CANNOT_BE_MISSED = ("record.json", "mine@paper.json")
+CANNOT_BE_MISSED = ("record.json", "mine@full.json")
 
 
 _REPORTS: dict[bool, str] = {}  # of the store without damage, sealed or not
 
 
 def files_of(results: Path) -> list[Path]:
-    """Every file of a results directory."""
-    return sorted(path for path in results.rglob("*") if path.is_file() and path.name != ".lock")
+    """Every file of a results directory but for its locks, of which other tests are."""
+    return sorted(path for path in results.rglob("*") if path.is_file() and path.name not in (".lock", ".driver"))
 
 
 def check(real: Path, folder: Path, name: Path, damage: str, monkeypatch, sealed: bool = True) -> None:
@@ -185,7 +185,7 @@ def check(real: Path, folder: Path, name: Path, damage: str, monkeypatch, sealed
     assert not whole & set(bench.trained), "what is finished and undamaged is not trained again"
     if owner in bench.trained and damage != "removed":
         assert told.search(text) and list((results / "superseded").glob(f"{owner}-*")), "it is named, and kept"
-    assert (results / "reports" / "mine@paper.md").read_text() == (real / "whole.md").read_text()
+    assert (results / "reports" / "mine@full.md").read_text() == (real / "whole.md").read_text()
 
 
 def _kinds(results: Path) -> Iterator[Path]:
@@ -482,7 +482,7 @@ def test_a_damaged_or_hostile_state_of_a_base_is_named_and_the_base_trained_agai
     assert not trap.exists() and list((store.folder / "superseded").glob(f"{base}-1/{FINAL}"))
     everything = text + "".join(path.read_text() for path in store.folder.rglob("*.json"))
     assert "weights_only" not in everything
-    assert (store.folder / "reports" / "mine@paper.md").read_text() == (real / "whole.md").read_text()
+    assert (store.folder / "reports" / "mine@full.md").read_text() == (real / "whole.md").read_text()
 
 
 # What a record says must fit.

@@ -5,9 +5,18 @@ import struct
 import pytest
 from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
 from bench.results.tensorboard import NAME, name_runs, write_events
 
+CONFIG = {
+    "algorithm": {"name": "ccvr", "relu": True, "base": {"name": "fedprox", "mu": 0.1}},
+    "dataset": "digits",
+    "partition": "dir-0.5",
+    "seed": 3,
+    "lr": 0.1,
+    "versions": {"algorithm": 1},
+}
 ROWS = [
     {"round": 1, "bytes_up": 10.0, "loss": float("nan"), "seconds": 0.5},
     {"round": 2, "bytes_up": 20.0, "accuracy": 0.25, "seconds": 1.5, "local_models": {"clients": [1]}},
@@ -28,8 +37,8 @@ def read(path) -> list[Event]:
 
 
 def test_every_number_of_every_round_is_at_its_step_and_time(tmp_path):
-    path = write_events(tmp_path, {"dataset": "digits"}, ROWS, "2026-01-01T12:00:00+0000")
-    version, config, *rounds = read(path)
+    path = write_events(tmp_path, CONFIG, ROWS, "2026-01-01T12:00:00+0000")
+    version, config, _, *rounds = read(path)
     assert (
         version.file_version == "brain.Event:2"
         and b'"dataset": "digits"' in config.summary.value[0].tensor.string_val[0]
@@ -41,11 +50,28 @@ def test_every_number_of_every_round_is_at_its_step_and_time(tmp_path):
     assert found[1] == {"bytes_up": 20.0, "accuracy": 0.25}
 
 
+def test_settings_and_options_are_hyperparameters_and_final_accuracies_their_metrics(tmp_path):
+    """What the tab HPARAMS shows: the start of a session, and the last value of every number."""
+    _, _, event, *rounds = read(write_events(tmp_path, CONFIG, ROWS, "2026-01-01T12:00:00+0000"))
+    (value,) = event.summary.value
+    assert (value.tag, value.metadata.plugin_data.plugin_name) == ("_hparams_/session_start_info", "hparams")
+    session = HParamsPluginData.FromString(value.metadata.plugin_data.content).session_start_info
+    found = {key: getattr(one, one.WhichOneof("kind")) for key, one in session.hparams.items()}
+    options = {"ccvr.relu": True, "base": "fedprox", "fedprox.mu": 0.1}
+    data = {"dataset": "digits", "partition": "dir-0.5", "partition_kind": "dir", "concentration": 0.5}
+    assert (
+        found
+        == {"algorithm": "ccvr", "seed": 3, "lr": 0.1, "weights": "none", "versions": "algorithm 1"} | options | data
+    )
+    assert session.start_time_secs == 1767268800
+    assert {one.tag for one in rounds[-1].summary.value} == {"accuracy", "bytes_up"}
+
+
 def test_the_file_has_a_name_that_tensorboard_knows_and_the_same_bytes_each_time(tmp_path):
-    path = write_events(tmp_path, {}, ROWS, None)
+    path = write_events(tmp_path, CONFIG, ROWS, None)
     assert path.name == NAME and "tfevents" in NAME
     first = path.read_bytes()
-    write_events(tmp_path, {}, ROWS, None)
+    write_events(tmp_path, CONFIG, ROWS, None)
     assert [path.name for path in tmp_path.iterdir()] == [NAME] and path.read_bytes() == first
 
 

@@ -105,19 +105,18 @@ def test_the_space_of_sets_needs_some():
         select.searches_of(spec, select_cells(spec).selected)
 
 
-def test_the_protocol_of_a_grid_is_part_of_the_budget_paper_and_no_other_search_is():
+def test_the_protocol_of_a_grid_is_part_of_the_whole_budget_and_no_other_search_is():
     grid = make_grid("mine", GRID)
-    assert ExperimentSpec(grid, tuning=PROTOCOL).label == "mine@paper"
+    assert ExperimentSpec(grid, tuning=PROTOCOL).label == "mine@full"
     other = TuningOptions(space="sets", search_seeds=(1,), compares=True)
     tuned = "searcher=grid+space=sets+tuned=validation"
-    assert ExperimentSpec(grid, tuning=other).label == f"mine@paper+search_seeds=1+{tuned}"
-    assert ExperimentSpec(grid, "small", tuning=PROTOCOL).label == f"mine@small+search_seeds=0+{tuned}"
+    assert ExperimentSpec(grid, tuning=other).earlier_labels[0] == f"mine@full+search_seeds=1+{tuned}"
+    assert ExperimentSpec(grid, "small", tuning=PROTOCOL).earlier_labels[0] == f"mine@small+search_seeds=0+{tuned}"
     own_file = TuningOptions("random", samples=2, space="/home/me/lr.yaml,own", compares=True)
-    assert (
-        ExperimentSpec(grid, tuning=own_file).label == "mine@paper+searcher=random+space=lr.yaml,own+tuned=validation"
-    )
+    (label, _) = ExperimentSpec(grid, tuning=own_file).earlier_labels
+    assert label == "mine@full+searcher=random+space=lr.yaml,own+tuned=validation"
     on_test = make_grid("mine", {**GRID, "tuning": [{**SET, "chosen_on": "test"}]})
-    assert ExperimentSpec(on_test, tuning=PROTOCOL).label == f"mine@paper+search_seeds=0+{tuned}"
+    assert ExperimentSpec(on_test, tuning=PROTOCOL).earlier_labels[0] == f"mine@full+search_seeds=0+{tuned}"
 
 
 def bench(*arguments: str) -> tuple[int, str]:
@@ -135,7 +134,7 @@ def test_the_command_line_searches_where_the_grid_says_so(tmp_path):
         "digits label-2 clsnorm with base fedprox: mu; 3 configurations, seeds 0"
     )
     code, text = bench(*run, "--set", "mu=0.5")
-    assert code == 0 and "0 finished, 16 to run mine@paper+mu=0.5" in text
+    assert code == 0 and "0 finished, 16 to run mine@full+mu=0.5" in text
     code, text = bench(*run, "--budget", "small")
     assert code == 0 and "0 finished, 16 to run mine@small" in text
     code, text = bench(*run, "--tuned", "test")

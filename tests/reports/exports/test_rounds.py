@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from bench.results.store import Store
-from reports.exports.rounds import rounds_table, write
+from reports.exports.frames import rounds_frame
+from reports.exports.rounds import write
 
 
 @pytest.fixture
@@ -27,8 +28,7 @@ def table(store):
             if record["status"] == "done":
                 record["summary"] = dict.fromkeys(("last", "best", "last10"), {"accuracy": 0.75})
             (path / "record.json").write_text(json.dumps(record))
-        grid = stored.grid("small_table@paper")
-        return rounds_table(grid, stored.records(), stored)
+        return rounds_frame(stored, ["small_table@paper"])
 
     return make
 
@@ -37,26 +37,18 @@ def test_a_run_has_a_line_per_round_with_its_setting(store, table):
     store.add("cifar10 label-2", "fedprox", [0.5, "diverged", None], choice={"mu": 0.1})
     store.add("cifar10 label-2", "fedavg", [0.5], substitute="digits")
     made = table()
-    assert len(made) == 6 and list(made["round"]) == [1, 2] * 3
-    first, second = made.iloc[0], made.iloc[1]
-    assert (first["dataset"], first["partition"], first["algorithm"], first["seed"]) == (
-        "cifar10",
-        "label-2",
-        "fedprox",
-        0,
-    )
-    assert (first["options"], first["mu"], first["status"], first["run"]) == (
-        '{"mu": 0.1}',
-        0.1,
-        "done",
-        store.cells[0]["run"],
-    )
+    assert len(made) == 6 and list(made["round"]) == [1, 2] * 3 and made.columns.is_unique
+    assert set(zip(made["grid"], made["budget"], strict=True)) == {("small_table", "paper")}
+    first, second = (made[made["run"] == store.cells[0]["run"]].iloc[row] for row in (0, 1))
+    assert (first["dataset"], first["partition"], first["algorithm"]) == ("cifar10", "label-2", "fedprox")
+    assert (first["partition_kind"], first["labels_per_client"], first["seed"]) == ("label", 2, 0)
+    assert (first["fedprox.mu"], first["status"], first["split"]) == (0.1, "done", "test")
     assert pd.isna(first["accuracy"]) and second["accuracy"] == 0.75
     assert (second["loss"], second["bytes_up"], second["examples"], second["seconds"]) == (1.0, 20.0, 10, 1.0)
-    assert list(made["status"]) == ["done"] * 2 + ["diverged"] * 2 + ["done"] * 2
-    assert list(made["substitute"]) == [""] * 4 + ["digits"] * 2
-    assert "local_models" not in made and made.columns.is_unique
-    assert made["mu"].isna().tolist() == [False] * 4 + [True] * 2
+    assert sorted(made["status"]) == ["diverged"] * 2 + ["done"] * 4 and "local_models" not in made
+    replaced = made[made["substitute_for"].notna()]
+    assert set(replaced["algorithm"]) == {"fedavg"} and replaced["fedprox.mu"].isna().all() and len(replaced) == 2
+    assert set(zip(replaced["substitute_for"], replaced["dataset"], strict=True)) == {("cifar10", "digits")}
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -70,11 +62,10 @@ def test_files_hold_what_the_table_holds(store, table, tmp_path, suffix):
     if suffix == ".parquet":
         read = pd.read_parquet(path)
     else:
-        texts = dict.fromkeys(("num_clusters", "run", "substitute"), str)
-        numbers = {"mu": [""], "accuracy": [""]}
-        read = pd.read_csv(path, dtype=texts, keep_default_na=False, na_values=numbers)
-    pd.testing.assert_frame_equal(read, made, check_dtype=False)
-    assert list(read["num_clusters"].unique()) == ["5", "elbow", ""]
+        read = pd.read_csv(path, dtype={"fedconcat.num_clusters": str})
+    texts = {"fedconcat.num_clusters": made["fedconcat.num_clusters"].dropna().map(str).reindex(made.index)}
+    pd.testing.assert_frame_equal(read, made.assign(**texts), check_dtype=False)
+    assert set(read["fedconcat.num_clusters"].dropna()) == {"5", "elbow"}
     assert [path.name for path in path.parent.iterdir()] == [path.name]
 
 
@@ -92,13 +83,6 @@ def test_no_text_of_somebody_elses_results_is_a_formula_of_a_spreadsheet(tmp_pat
     assert list(made["text"]) == [*texts, *harmless], "the table itself is as it was"
     write(made[["text"]], tmp_path / "rounds.parquet")
     assert list(pd.read_parquet(tmp_path / "rounds.parquet")["text"]) == [*texts, *harmless]
-
-
-def test_a_grid_without_results_has_an_empty_table(store, table):
-    store.add("cifar10 label-2", "fedavg", [None])
-    (store.folder / "runs").mkdir()
-    made = table()
-    assert len(made) == 0 and {"dataset", "run", "round", "accuracy"} <= set(made.columns)
 
 
 def test_another_kind_of_file_is_refused(tmp_path):

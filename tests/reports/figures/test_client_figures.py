@@ -283,11 +283,11 @@ def test_figures_are_drawn_of_runs_that_were_played(tmp_path, monkeypatch):
         measure(plan.cells, request.spec.grid.report.needs, store, None, said.append)
         assert len(said) == sum(cell.wrapper == "fedcollab" for cell in plan.cells) > 0
         assert not [line for line in said if "not measured" in line]
-    paths, sentences = api.write_figures(store, "mine", "paper")
+    paths, sentences = api.write_figures(store, "mine", "full")
     assert sentences == [] and [path.name for path in paths if path.suffix == ".png"] == [
-        f"mine@paper-{name}.png" for name in NAMES
+        f"mine@full-{name}.png" for name in NAMES
     ]
-    expanded = store.grid("mine@paper")
+    expanded = store.grid("mine@full")
     (partners,) = quantities.collect(PARTNERS, expanded, store.records_of(expanded), store)
     config = plan.cells[0].config
     assert partners.run.num_examples.tolist() == build_task(config, digits).sizes(torch.arange(4))

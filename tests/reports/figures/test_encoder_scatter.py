@@ -55,7 +55,7 @@ def test_a_figure_has_a_file_per_format(store):
 def test_five_panels_take_two_rows_of_three():
     figure = draw([shown({str(number): panel() for number in range(5)})])
     width, height = figure.get_size_inches()
-    assert width > 8 and 1 < width / height < 2
+    assert width == 7 and 1 < width / height < 2
     assert len([axes for axes in figure.axes if axes.axison]) == 5
 
 

@@ -177,7 +177,7 @@ def test_csv_reads_back_as_the_same_numbers(small_table):
     ]
 
 
-PAPER = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n%s\\end{document}\n"
+PAPER = "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n%s\\end{document}\n"
 SPECIAL = r"a&b_50%#$x{y}~^\z<|>`*"
 
 
@@ -209,7 +209,7 @@ def test_latex_groups_rows_by_dataset_and_puts_published_values_below(small_tabl
         r" &  & {\scriptsize ($-$0.4, inside)} & {\scriptsize (+6.6, outside)} "
         r"& {\scriptsize (+0.0, inside)} \\",
         r"\addlinespace[2pt]",
-        r" & $p_k \sim Dir(0.1)$ & 53.0$\pm$2.0, 2/3 seeds & diverged &  \\",
+        r" & $p_k \sim \mathrm{Dir}(0.1)$ & 53.0$\pm$2.0, 2/3 seeds & diverged &  \\",
         r" &  & {\scriptsize (53.0$\pm$1.0)} & {\scriptsize (53.1$\pm$3.5)} &  \\",
         r" &  & {\scriptsize (+0.0)} &  &  \\",
     ]
@@ -227,7 +227,7 @@ def test_a_latex_cell_without_data_is_a_dash_with_one_footnote_per_table(small_t
         for algorithm in ("fedavg", "moon"):
             small_table.add(f"{dataset} label-2", algorithm, [None], missing=f"no data: {dataset}")
     folder = small_table.save()
-    *floats, chosen = re.split(r"\\end{table\*?}", api.render(folder, "small_table", "paper", format="tex"))[:-1]
+    *floats, chosen = re.split(r"\\endgroup", api.render(folder, "small_table", "paper", format="tex"))[:-1]
     assert [text.count("–: no data: SVHN, FEMNIST, CIFAR-100.") for text in (*floats, chosen)] == [1, 1, 0]
     assert all(text.count("no data") == 1 and text.count("& – ") == 5 for text in floats)
     assert "| no data: SVHN (82.8±0.5) " in api.render(folder, "small_table", "paper")
@@ -244,6 +244,9 @@ def test_a_latex_row_or_dash_is_not_read_as_a_command(store):
 
 def test_latex_sets_letters_that_it_knows_and_names_the_others():
     assert escape("Zoë Łukasz, λ ≤ µ – α") == r"Zoë Łukasz, $\lambda$ $\leq$ µ – $\alpha$"
+    assert escape("10^6 bytes, 2^-3; a^6, 1^2^3") == (
+        r"$10^{6}$ bytes, $2^{-3}$; a\textasciicircum{}6, 1\textasciicircum{}2\textasciicircum{}3"
+    )
     assert escape("中ą\u2028\x07") == "[U+4E2D][U+0105] [U+0007]"
 
 
@@ -300,7 +303,7 @@ def test_a_standalone_page_is_as_wide_as_a_table_of_long_caveats(store, tmp_path
     assert "Overfull" not in (tmp_path / "paper.log").read_text(errors="replace")
 
 
-def test_latex_compiles_with_nothing_but_booktabs(small_table, tmp_path):
+def test_latex_compiles_with_nothing_but_the_packages_that_it_names(small_table, tmp_path):
     small_table.title = SPECIAL
     small_table.add(f"{SPECIAL} label-2", "local", [0.3] * 3, personal=True)
     text = api.render(small_table.save(), "small_table", "paper", format="tex")

@@ -390,6 +390,70 @@ def test_on_a_phone_nothing_but_tables_scrolls_sideways(page, colours):
     assert (red < 60) == (colours == "dark")
 
 
+def printing(browser) -> None:
+    """As a printer sees the page, on A4 or Letter within margins."""
+    resize(browser, 700)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+
+
+def shown_texts(browser, selector: str) -> list[str]:
+    return [one.text for one in browser.find_elements(By.CSS_SELECTOR, selector) if one.is_displayed()]
+
+
+def test_in_print_tables_fit_charts_have_their_legend_and_a_line_says_what_is_left_out(page):
+    button(page, "MOON", "#lines").click()
+    for word in "label-3":
+        page.find_element(By.CSS_SELECTOR, "[data-filters='table-1']").send_keys(word)
+    printing(page)
+    assert shown_texts(page, "#lines button") == [name for name in texts(page, "#lines button") if name != "MOON"]
+    assert shown_texts(page, "#curve-title") == [f"{texts(page, '#panel option')[0]}, over rounds"]
+    assert shown_texts(page, "#partition-title") and not shown_texts(page, ".tools, nav, #runs, .chart details")
+    said = shown_texts(page, "main > .printed:last-child")
+    assert len(said) == 1 and re.fullmatch(r"Not printed: curves of other panels .* list of the \d+ runs\. .*", said[0])
+    (left,) = shown_texts(page, "[data-left='table-1']")
+    assert re.fullmatch(r"Printed: \d of \d rows, those with: label-3", left)
+    widths = page.execute_script(
+        "return [...document.querySelectorAll('.chart svg')].map(e => e.getBoundingClientRect().width)"
+    )
+    assert max(widths) <= 700
+    wide = "[...document.querySelectorAll('main *')].filter(e => e.checkVisibility() && e.getBoundingClientRect().right > 701)"
+    assert (
+        page.execute_script(f"return {wide}.filter(e => !e.closest('.turned')).map(e => e.outerHTML.slice(0, 80))")
+        == []
+    )
+    scheme(page, "light")
+
+
+def test_a_table_that_would_have_too_small_letters_is_turned_with_its_heading(browser, store, tmp_path):
+    store.mirrors = None
+    for count, turned in ((2, False), (16, True)):
+        for number in range(count):
+            store.add("cifar10 label-2", f"a-method-of-{count}-{number}", [0.5] * 3)
+        resize(browser, 1280)
+        browser.get(api.write(store.save(), "small_table", "paper", formats=("html",))["html"].as_uri())
+        found = browser.execute_script(
+            "return [...document.querySelectorAll('#table-1, #tables h2')].map("
+            "e => e.tagName === 'H2' ? e.classList.contains('turned') : e.parentElement.classList.contains('turned'))"
+        )
+        assert found[:2] == [turned, turned]
+        fit = float(browser.execute_script("return document.querySelector('#table-1').style.getPropertyValue('--fit')"))
+        assert fit <= 1 and (turned or fit >= 0.6)
+
+
+def test_screen_readers_hear_what_charts_and_tables_show(page):
+    nodes = page.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    names = {}
+    for node in nodes:
+        if not node["ignored"]:
+            names.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
+    assert not any("Vega visualization" in name for found in names.values() for name in found)
+    charts = names["graphics-document"] if "graphics-document" in names else names["GraphicsDocument"]
+    assert charts[0].startswith("accuracy over rounds, CIFAR-10, #C = 2: curves of FedAvg")
+    assert charts[1].startswith("Training examples of each class at each client: CIFAR-10")
+    assert names["table"] and all(names["table"]) and len({*names["table"]}) == len(names["table"])
+    assert names["table"][0].endswith(": accuracy for each Dataset, Partition")
+
+
 def test_the_page_asks_for_nothing_else(page, path):
     assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
     assert page.find_elements(By.CSS_SELECTOR, "[src], link:not([href^='data:'])") == []

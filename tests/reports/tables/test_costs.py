@@ -58,7 +58,7 @@ def test_rounds_and_traffic_until_a_target(grid):
     grid.add(ROWS[0], "fedavg", [FAST, SLOW]).add(ROWS[0], "moon", [SLOW, SLOW])
     found = built(grid)
     assert [cell(found, "fedavg", metric).measured for metric in grid.report["metrics"]] == ["3±1", "9±3"]
-    assert [cell(found, "moon", metric).measured for metric in grid.report["metrics"]] == ["4±0", "12±0"]
+    assert [cell(found, "moon", metric).measured for metric in grid.report["metrics"]] == ["4", "12"]
     assert [title.plain for title in found.combined.titles] == [
         "FedAvg rounds to 40 %",
         "FedAvg MB to 40 %",
@@ -174,8 +174,8 @@ def test_minutes_and_traffic_of_whole_runs(grid):
         change(grid, "record.json", number, lambda record, spent=spent: record | spent)
     found = built(grid)
     shown = {metric: cell(found, "fedavg", metric).measured for metric in grid.report["metrics"]}
-    assert shown == {"accuracy": "80.0±0.0", "minutes": "2±1", "mb": "123.5±0"}
-    assert cell(found, "moon", "minutes").measured == "0.05±0" and cell(found, "moon", "minutes").best
+    assert shown == {"accuracy": "80.0±0.0", "minutes": "2±1", "mb": "123.5"}
+    assert cell(found, "moon", "minutes").measured == "0.05" and cell(found, "moon", "minutes").best
     assert cell(found, "fedavg", "mb").best and cell(found, "moon", "mb").best, "they print alike"
     assert cell(found, "fedavg", "accuracy").best
 

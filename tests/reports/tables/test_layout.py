@@ -1,4 +1,5 @@
 import json
+import math
 import re
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from bench.errors import StoreError
 from bench.results.store import Store as ResultStore
 from reports import api
+from reports.tables import layout
 from reports.tables.footnotes import without_paths
 
 
@@ -490,3 +492,27 @@ def test_image_folders_of_one_name_have_rows_and_footnotes_of_their_own(store):
 def test_a_text_has_the_name_of_an_image_folder_instead_of_its_path(store, folder, text, shown):
     store.add(f"imagefolder:{folder} label-2", "fedavg", [0.5])
     assert without_paths({"report": store.report, "cells": store.cells})(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "std", "shown"),
+    [
+        (7.108, 0.0, ("7.108", "")),
+        (0.4542, 0.007039, ("0.4542", "0.0070")),
+        (0.5, 0.007, ("0.500", "0.007")),
+        (12.345, 15.123, ("12.3", "15.1")),
+        (12.0, 3.0, ("12", "3")),
+        (123456.0, 1234.4, ("123456", "1230")),
+        (100000.0, math.nan, ("100000", "")),
+        (0.0, 0.5, ("0.0", "0.5")),
+        (math.nan, math.nan, ("nan", "")),
+    ],
+)
+def test_a_cost_has_four_digits_and_its_std_three_with_the_same_decimals(value, std, shown):
+    assert layout.with_std("minutes", value, std) == shown
+
+
+def test_percentages_have_the_decimals_of_a_paper_and_differences_a_sign():
+    assert layout.with_std("accuracy", 53.25, 0.04, sign="+") == ("+53.2", "0.0")
+    assert layout.with_std("accuracy", 53.254, 0.04, digits=2) == ("53.25", "0.04")
+    assert layout.with_std("mb", 3.25, 0.04, sign="+") == ("+3.25", "0.04") and layout.printed("mb", -0.001) == "-0.001"

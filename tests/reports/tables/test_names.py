@@ -5,7 +5,7 @@ import pytest
 import algorithms
 from bench import models
 from datasets.info import INFO
-from datasets.partitions import _CLASSES
+from datasets.partitions import KINDS
 from reports.tables.names import Name, Names, axis_label
 from tests.support import method_files
 
@@ -16,9 +16,9 @@ from tests.support import method_files
         ("dataset", "cifar10", "CIFAR-10", "CIFAR-10"),
         ("dataset", "imagefolder:/home/me/leaves/", "leaves", "leaves"),
         ("partition", "label-2", "#C = 2", r"$\#C=2$"),
-        ("partition", "dir-0.10", "Dir(0.1)", r"$p_k \sim Dir(0.1)$"),
-        ("partition", "dirichlet-equal-0.1", "Dir(0.1), equal sizes", r"$p_k \sim Dir(0.1)$, equal sizes"),
-        ("partition", "region-3-0.1", "3 regions, Dir(0.1)", r"3 regions, $p_k \sim Dir(0.1)$"),
+        ("partition", "dir-0.10", "Dir(0.1)", r"$p_k \sim \mathrm{Dir}(0.1)$"),
+        ("partition", "dirichlet-equal-0.1", "Dir(0.1), equal sizes", r"$p_k \sim \mathrm{Dir}(0.1)$, equal sizes"),
+        ("partition", "region-3-0.1", "3 regions, Dir(0.1)", r"3 regions, $p_k \sim \mathrm{Dir}(0.1)$"),
         ("partition", "dir-none", "dir-none", "dir-none"),
         ("algorithm", "fedconcat-id", "FedConcat-ID", "FedConcat-ID"),
         ("algorithm", "fedcat-dc", "FedCat-DC", "FedCat-DC"),
@@ -107,7 +107,7 @@ def test_names_that_a_grid_gives_stay_and_other_axes_have_their_ids_behind_them(
     assert [names.value("dataset", folder).plain for folder in folders] == ["train", "train (b)"]
     names = Names.of_grid(grid_of("partition", ["dir-0.1", "dir-0.10", "iid"]))
     assert [names.value("partition", value) for value in ("dir-0.10", "iid")] == [
-        ("Dir(0.1) (dir-0.10)", r"$p_k \sim Dir(0.1)$ (dir-0.10)"),
+        ("Dir(0.1) (dir-0.10)", r"$p_k \sim \mathrm{Dir}(0.1)$ (dir-0.10)"),
         ("IID", "IID"),
     ]
 
@@ -118,7 +118,9 @@ def test_everything_of_the_box_has_a_name_of_its_own():
     assert all(info.title for info in INFO.values()) and all(
         "title" in entry.given for entry in models.REGISTRY.values()
     )
-    assert all(cls.title.count("{}") == (cls.latex.count("%s") or cls.title.count("{}")) for cls in _CLASSES.values())
+    for entry in KINDS.values():
+        title, latex, count = entry.given["title"], entry.given.get("latex"), len(entry.given.get("symbols", ()))
+        assert title.count("{}") == count and (latex is None or latex.count("%s") == count)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from bench.results.store import Store as ResultStore
 from reports import api
-from reports.exports import rounds
+from reports.exports import frames
 
 
 def choice(mu: float, tried: int = 4, **changes) -> dict:
@@ -101,11 +101,8 @@ def test_choices_stand_in_latex_too(searched):
 
 def test_all_rounds_of_a_tuned_grid_have_a_column_for_what_was_chosen(searched):
     store = ResultStore(searched.save())
-    expanded = store.grid("small_table@paper+tuned=validation")
-    columns = rounds.rounds_table(
-        expanded, {cell["run"]: store.record(cell["run"]) for cell in expanded["cells"]}, store
-    )
-    assert "mu" in columns
+    columns = frames.rounds_frame(store, ["small_table@paper+tuned=validation"])
+    assert "fedprox.mu" in columns
 
 
 def test_where_nothing_was_chosen_there_is_no_table_of_choices(store):
