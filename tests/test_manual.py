@@ -51,16 +51,16 @@ NOTEBOOKS = DOCS / "notebooks.md"
 OWN_MODEL = DOCS / "own-model.md"
 (VIT,) = (block.text for block in manual.blocks("python") if block.page == OWN_MODEL)
 OWN_DATA = DOCS / "own-data.md"
-POLLEN, HOSPITAL, LEAVES = (block.text for block in manual.blocks("python") if block.page == OWN_DATA)
+POLLEN, HOSPITAL, TURNED, LEAVES = (block.text for block in manual.blocks("python") if block.page == OWN_DATA)
 _NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, DOCS / "data.md")
 (EXAMPLE,) = (block.text for block in manual.blocks("python") if block.page not in _NOT_HERE)
 
 
 @pytest.fixture
 def example(tmp_path, monkeypatch):
-    """The method of the README, and the model, dataset and partition of the manual, in a lab's folder."""
+    """The method of the README, and the model, dataset, partition and transform of the manual, in a lab's folder."""
     files = {"algorithms/fedams.py": EXAMPLE, "models/vit.py": VIT}
-    data = {"datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL}
+    data = {"datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL, "transforms/turned.py": TURNED}
     method_files.use(tmp_path, monkeypatch, files | data)
     monkeypatch.setattr(algorithms, "describe", lambda name: EXAMPLE.splitlines()[0].strip('"'))
     return algorithms.load("fedams")
@@ -231,9 +231,9 @@ def test_every_model_stands_in_the_table_with_its_sizes():
 
 def test_every_transform_stands_in_the_table_with_its_datasets():
     rows = {codes(name)[0]: about for name, about, _ in manual.table(DOCS / "data.md", "transform")}
-    assert tuple(rows) == transforms.NAMES
+    assert rows.keys() == transforms.REGISTRY.keys()
     assert {name: rows[name] for name in ("moon", "fedcat")} == {
-        name: ", ".join(transforms.RECIPES[name]) for name in ("moon", "fedcat")
+        name: ", ".join(transforms.recipes_of(name)) for name in ("moon", "fedcat")
     }
 
 
@@ -401,6 +401,21 @@ def test_the_dataset_and_the_partition_of_the_manual_train_a_run(tmp_path, monke
     assert played.config.dataset.startswith("lab:pollen@") and played.config.model == "simple-cnn"
     assert [len(client) for client in played.run.task.federation.clients] == [22, 5, 5]
     assert "partition hospital" in played.record["code"]
+
+
+def test_the_transform_of_the_manual_trains_a_run(example):
+    given = {
+        "algorithm": "fedavg",
+        "dataset": "digits",
+        "partition": "iid",
+        "rounds": 1,
+        "local_epochs": 1,
+        "clients": 2,
+    }
+    played = play(given | {"transform": "turned"})
+    assert played.run.task.federation.transform.recipe == transforms.Recipe(flip=True, rotation=30.0)
+    assert not transforms.recipe("turned", "mnist").flip
+    assert "transform turned" in played.record["code"]
 
 
 # A model of one's own

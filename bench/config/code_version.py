@@ -2,8 +2,8 @@
 trained is repeated (see `bench.config.stale`).
 
 The parts are "engine", the code of all runs; "algorithm fedavg" for the method and for each that it wraps; "model mlp" for the
-model and for each that the method names; and "partition dir", but a partition file has no code. A file of the engine is in no
-other part, so that a change of it is one change.
+model and for each that the method names; "partition dir", but a partition file has no code; and "transform turned" for one of a
+lab: all others are in the engine. A file of the engine is in no other part, so that a change of it is one change.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ ENGINE = "engine"
 ENGINE_VERSION = (
     1  # raised when a change of the engine moves numbers, so that runs of methods of labs are repeated, too
 )
-_ENGINE = ("bench.simulation.run",)
+_TRANSFORMS = Registry("transform")
 
 
 def code_version(config: Any) -> dict[str, str]:
@@ -65,23 +65,30 @@ def versions_of(config: Any) -> dict[str, int]:
     Where the engine changes numbers, the parts whose numbers it changes get another version; those of labs follow that of the
     engine, which is no part of the id of a run.
     """
-    keys = ("algorithm", "model", "versions", "partition")
+    keys = ("algorithm", "model", "versions", "partition", "transform")
     read = itemgetter(*keys) if isinstance(config, Mapping) else attrgetter(*keys)
-    algorithm, model, versions, partition = read(config)
+    algorithm, model, versions, partition, transform = read(config)
     methods = {f"algorithm {name}": versions.get(path, 1) for path, name in algorithms.methods_in(algorithm)}
     others = {f"model {key.removeprefix('model.')}": of for key, of in versions.items() if key.startswith("model.")}
     kind = partitions.KINDS.named_in(partition)
     dealt = {f"partition {kind.name}": versions.get("partition", 1)} if kind else {}
+    found = _TRANSFORMS.get(transform)
+    dealt |= {f"transform {transform}": versions.get("transform", 1)} if found and found.lab else {}
     return {ENGINE: ENGINE_VERSION} | methods | others | {f"model {model}": versions.get("model", 1)} | dealt
 
 
 def _modules(part: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The modules of a part, and those whose code is another part; raises KeyError if there is no such part."""
     if part == ENGINE:
-        return _ENGINE, ()
+        return _engine(), ()
     kind, _, name = part.partition(" ")
     if kind == "model":
-        return models.modules_of(name), _ENGINE
+        return models.modules_of(name), _engine()
     if kind == "partition":
-        return partitions.modules_of(name), _ENGINE
-    return (Registry(kind)[name].module,), _ENGINE
+        return partitions.modules_of(name), _engine()
+    return (Registry(kind)[name].module,), _engine()
+
+
+def _engine() -> tuple[str, ...]:
+    """The module of a run, and the transforms of the harness, which it finds by their names."""
+    return ("bench.simulation.run", *(entry.module for entry in _TRANSFORMS.values() if not entry.lab))

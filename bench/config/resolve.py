@@ -225,7 +225,7 @@ def _takes(model: str, shape: tuple[int, int, int]) -> bool:
 
 def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int]:
     """Check the names of dataset, partition, model and transform, fill in the model, and collect the versions."""
-    versions = {"transform": transforms.VERSION}
+    versions = {"transform": 1}
     named = {key: value for key, value in settings.items() if isinstance(value, str)}  # `RunConfig` tells of the others
     dataset, partition, model = (named.get(key) for key in ("dataset", "partition", "model"))
     if usual := datasets.usual_model(str(dataset)):
@@ -255,7 +255,9 @@ def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int
         except ValueError as error:
             mistakes.append(str(error))
     try:
-        transforms.recipe(named.get("transform", RunConfig.model_fields["transform"].default), str(dataset))
+        transform = named.get("transform", RunConfig.model_fields["transform"].default)
+        transforms.recipe(transform, str(dataset))
+        versions["transform"] = transforms.version_of(transform)
     except ValueError as error:
         mistakes.append(str(error))
     return versions

@@ -77,7 +77,7 @@ def test_every_form_of_an_import_counts(statement, tmp_path, monkeypatch):
         ("algorithms/fedcollab.py", True),
         ("bench/seeding.py", True),
         ("bench/models/base.py", True),
-        ("datasets/transforms.py", True),
+        ("datasets/transforms/base.py", True),
         ("algorithms/scaffold.py", False),
         ("bench/models/vgg.py", False),
         ("bench/files.py", False),

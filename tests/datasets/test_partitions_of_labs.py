@@ -123,7 +123,7 @@ def test_what_is_no_partition_gets_a_sentence(lab, returned, sentence):
         (
             '"hospital"',
             '"iid"',
-            "Two things are registered as 'iid', in partitions/iid.py and mylab/partitions/hospital.py",
+            "Two things are registered as 'iid', in datasets/partitions/iid.py and mylab/partitions/hospital.py",
         ),
         ("share=0.5", "share=None", "share must be a number of at least 0, but got None"),
         ("({}, {})", "({}, {}, {})", "title must have at most one {}, and latex one %s, for each of the 2 parameters"),

@@ -78,18 +78,18 @@ def of_transform(name: str) -> dict:
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), dtype=np.uint8))
     weights = torch.linspace(0, 1, images.numel(), dtype=torch.float64).view_as(images)
     numbers = []
-    for dataset in transforms.RECIPES[name] or ("digits",):
+    for dataset in [one for one in transforms.recipes_of(name) if one != transforms.ALL] or ["digits"]:
         transform = transforms.build(name, dataset, (3, 32, 32))
         draws = transform.draw(4, torch.Generator().manual_seed(0))
         numbers.append(float((transform.scale(transform.augment(images, draws), torch.float64) * weights).sum()))
-    return {"version": transforms.VERSION, "numbers": numbers}
+    return {"version": transforms.version_of(name), "numbers": numbers}
 
 
 KINDS: dict[str, tuple[Callable[[str], dict], tuple[str, ...]]] = {
     "algorithm": (of_algorithm, tuple(algorithms.REGISTRY)),
     "model": (of_model, tuple(models.REGISTRY)),
     "partition": (of_partition, PARTITIONS),
-    "transform": (of_transform, transforms.NAMES),
+    "transform": (of_transform, tuple(transforms.REGISTRY)),
 }
 
 

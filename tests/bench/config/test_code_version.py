@@ -37,7 +37,8 @@ OF_EVERY_RUN = {
     *(
         "datasets/federation.py",
         *("datasets/partitions/__init__.py", "datasets/partitions/base.py"),
-        "datasets/transforms.py",
+        "datasets/transforms/__init__.py",
+        *(f"datasets/transforms/{name}.py" for name in ("base", "fedcat", "fedcollab", "fedconcat", "moon", "none")),
         "datasets/skew.py",
     ),
     *("algorithms/base.py", "algorithms/local.py", "algorithms/rows.py", "algorithms/tree.py"),

@@ -2,9 +2,6 @@
 
 Augmentation is an index map: each output pixel has the index of the input pixel that it copies. Crop, flip and rotation
 compose into one map, so a batch is augmented by one gather of bytes on its device.
-
-The sets of transforms are those of the papers: `fedconcat` (FedConcat and NIID-Bench), `moon` (MOON, used by CCVR), `fedcat`
-and `fedcollab` (normalisation without augmentation), and `none` (scaling to [0, 1] only, for any dataset).
 """
 
 from __future__ import annotations
@@ -13,10 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.errors import unknown
-
 if TYPE_CHECKING:
     from torch import Generator, Tensor
+
+
+ALL = "*"  # stands for the datasets that a transform does not name
 
 
 @dataclass(frozen=True)
@@ -40,71 +38,13 @@ class Recipe:
     std: tuple[float, ...] = ()
     image_size: int | None = None
 
-
-_CIFAR100 = {
-    "mean": (0.5070751592371323, 0.48654887331495095, 0.4409178433670343),
-    "std": (0.2673342858792401, 0.2564384629170883, 0.27615047132568404),
-}
-_FEDCAT_CIFAR100 = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
-_FEDCOLLAB_CIFAR100 = {"mean": (0.5071, 0.4866, 0.4409), "std": (0.2673, 0.2564, 0.2762)}
-_ROTATED = {"padding": "zero", "flip": True, "rotation": 15.0}
-_MIRRORED = {"padding": "reflect", "flip": True}
-
-# FedConcat: as in its released code; other datasets are only scaled.
-# MOON: as in QinbinLi/MOON for CIFAR and in FedML for CINIC-10; defined for these three datasets only.
-# FedCat: no augmentation; the paper names no scaling, these are the statistics of its authors' code (HMHelloWorld/FedMR).
-# FedCollab: no augmentation; as in its authors' code. MNIST, which may stand in for Fashion-MNIST, with its own statistics.
-RECIPES = {
-    "fedconcat": {
-        "cifar10": Recipe(**_MIRRORED),
-        "cifar100": Recipe(**_ROTATED, **_CIFAR100),
-        "cifar100-coarse": Recipe(**_ROTATED, **_CIFAR100),
-        "tinyimagenet": Recipe(**_ROTATED, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), image_size=32),
-    },
-    "moon": {
-        "cifar10": Recipe(
-            **_MIRRORED, mean=(125.3 / 255, 123.0 / 255, 113.9 / 255), std=(63.0 / 255, 62.1 / 255, 66.7 / 255)
-        ),
-        "cifar100": Recipe(
-            **_ROTATED, mean=(0.50707516, 0.48654887, 0.44091784), std=(0.26733429, 0.25643846, 0.27615047)
-        ),
-        "cinic10": Recipe(
-            **_MIRRORED, mean=(0.47889522, 0.47227842, 0.43047404), std=(0.24205776, 0.23828046, 0.25874835)
-        ),
-    },
-    "fedcat": {
-        "mnist": Recipe(mean=(0.1307,), std=(0.3081,)),
-        "cifar10": Recipe(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
-        "cifar100": Recipe(**_FEDCAT_CIFAR100),
-        "cifar100-coarse": Recipe(**_FEDCAT_CIFAR100),
-        "femnist": Recipe(mean=(0.5,), std=(-0.5,)),  # 1 - 2x: the white background becomes -1
-    },
-    "fedcollab": {
-        "fmnist": Recipe(mean=(0.2860,), std=(0.3530,)),
-        "mnist": Recipe(mean=(0.1307,), std=(0.3081,)),
-        "cifar10": Recipe(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)),
-        "cifar100": Recipe(**_FEDCOLLAB_CIFAR100),
-        "cifar100-coarse": Recipe(**_FEDCOLLAB_CIFAR100),
-    },
-    "none": {},
-}
-_UNDEFINED_ELSEWHERE = ("moon", "fedcat", "fedcollab")  # transforms that are refused for datasets without an entry
-NAMES = tuple(RECIPES)
-VERSION = 1  # raised whenever the outputs of a transform may change; part of the run id
-
-
-def recipe(name: str, dataset: str) -> Recipe:
-    """The recipe of a transform for a dataset.
-
-    Raises:
-        ValueError: if there is no such transform, or the paper does not define it for the dataset.
-    """
-    if name not in RECIPES:
-        raise ValueError(unknown("transform", name, NAMES))
-    recipes = RECIPES[name]
-    if name in _UNDEFINED_ELSEWHERE and dataset not in recipes:
-        raise ValueError(f"The transform {name} is defined for {', '.join(recipes)}, but the dataset is {dataset}.")
-    return recipes.get(dataset, Recipe())
+    def __post_init__(self):
+        if self.padding not in ("", "reflect", "zero"):
+            raise ValueError(f'padding must be "reflect", "zero" or "", but got {self.padding!r}.')
+        if len(self.mean) != len(self.std) or 0 in self.std:
+            raise ValueError(
+                f"mean and std need one number for each channel, std none of 0, but got {self.mean} and {self.std}."
+            )
 
 
 @dataclass(frozen=True)
@@ -186,11 +126,19 @@ class Identity:
         return inputs.to(dtype)
 
 
-def build(name: str, dataset: str, shape: tuple[int, int, int], device: str = "cpu") -> Transform:
-    """The transform of a name for images [C, H, W] of a dataset, with its tensors on a device."""
+def prepare(parameters: Recipe, shape: tuple[int, int, int], device: str = "cpu") -> Transform:
+    """The transform of a recipe for images [C, H, W], with its tensors on a device.
+
+    Raises:
+        ValueError: the recipe normalises other channels than the images have.
+    """
     import torch
 
-    parameters = recipe(name, dataset)
+    if len(parameters.mean) not in (0, 1, shape[0]):
+        raise ValueError(
+            f"A transform normalises {len(parameters.mean)} channels, but the images have {shape[0]}; its mean and std need "
+            "one number for each."
+        )
     maps = None
     if (parameters.flip or parameters.padding) and not parameters.rotation and parameters.padding != "zero":
         maps, _ = _source_pixels(parameters, shape, torch.arange(_num_codes(parameters)), None)
