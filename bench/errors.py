@@ -2,6 +2,7 @@
 
 import difflib
 import itertools
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,13 +26,20 @@ class ConfigError(ValueError):
         super().__init__(message)
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM has come, which ends a command as Ctrl-C does, but with another exit code."""
+_signals: list[
+    int
+] = []  # that have ended the command; Ray raises a KeyboardInterrupt of its own, which does not say by what
 
 
 def terminate(number: int, frame: object) -> NoReturn:
-    """A handler of SIGTERM."""
-    raise Terminated
+    """A handler of SIGTERM, which then ends a command as Ctrl-C does, but with another exit code."""
+    _signals.append(number)
+    raise KeyboardInterrupt
+
+
+def exit_code_when_stopped() -> int:
+    """The exit code after a KeyboardInterrupt, as shells have it: 130 after Ctrl-C, 143 after SIGTERM."""
+    return 128 + (_signals.pop() if _signals else signal.SIGINT)
 
 
 def sentences(error: "ValidationError", known: Callable[[tuple], Iterable[str]] = lambda loc: ()) -> list[str]:

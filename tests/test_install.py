@@ -1,5 +1,6 @@
 """The wheel: what travels in it, and that its command works in a directory without the repository."""
 
+import datetime
 import os
 import re
 import shutil
@@ -146,7 +147,7 @@ def test_all_files_of_the_packages_travel_in_the_wheel(installed):
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {"bench/budgets.yaml", "bench/known_code.txt", "reports/html/page.html.jinja"} <= there
+    assert {"bench/py.typed", "bench/budgets.yaml", "bench/known_code.txt", "reports/html/page.html.jinja"} <= there
     with zipfile.ZipFile(installed.wheel) as wheel:
         sent = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert sent == there | {ONLY_THERE}
@@ -162,6 +163,12 @@ def test_the_wheel_the_program_and_the_citation_name_one_version_and_one_licence
             assert wheel.read(f"{inside}/licenses/{name}") == (ROOT / name).read_bytes()
     assert {metadata["Version"], citation["version"]} == {__version__}
     assert {metadata["License-Expression"], citation["license"], project["license"]} == {"Apache-2.0"}
+    assert isinstance(citation["date-released"], datetime.date) and project["keywords"] == citation["keywords"]
+    assert (
+        f"Programming Language :: Python :: {project['requires-python'].removeprefix('>=')}" in project["classifiers"]
+    )
+    assert metadata.get_all("Classifier") == project["classifiers"]
+    assert not any(line.startswith("License ::") for line in project["classifiers"]), "the licence is an expression"
     assert "url" not in citation and "repository-code" not in citation
     assert "Version 2.0, January 2004" in (ROOT / "LICENSE").read_text()
 

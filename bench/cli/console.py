@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console, ConsoleDimensions
 
-from bench.errors import Terminated, terminate
+from bench.errors import exit_code_when_stopped, terminate
 
 if TYPE_CHECKING:
     from bench.results.store import Store
 
-_INTERRUPTED, _TERMINATED = 130, 143  # exit codes after Ctrl-C and SIGTERM, as shells have them
 _UNLIMITED = 1_000_000  # columns
 
 
@@ -141,10 +140,10 @@ def _one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def stopped(error: KeyboardInterrupt, sentence: str) -> typer.Exit:
+def stopped(sentence: str) -> typer.Exit:
     """Says that a command has been stopped; the exit that says by what."""
     warn(sentence)
-    return typer.Exit(_TERMINATED if isinstance(error, Terminated) else _INTERRUPTED)
+    return typer.Exit(exit_code_when_stopped())
 
 
 @contextmanager
@@ -172,8 +171,8 @@ def explained() -> Iterator[None]:
     except BrokenPipeError:  # of `... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from None
-    except KeyboardInterrupt as error:
-        raise stopped(error, "Stopped.") from None
+    except KeyboardInterrupt:
+        raise stopped("Stopped.") from None
     except OSError as error:
         sentence = f"Cannot use {error.filename}: {error.strerror}." if error.filename else f"{error}."
     except Exception as error:

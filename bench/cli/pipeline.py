@@ -263,8 +263,8 @@ def _stopping():
     """Ends with one sentence after Ctrl-C and SIGTERM."""
     try:
         yield
-    except KeyboardInterrupt as error:
-        raise stopped(error, "Stopped. Finished runs are kept; the same command continues with the rest.") from None
+    except KeyboardInterrupt:
+        raise stopped("Stopped. Finished runs are kept; the same command continues with the rest.") from None
 
 
 def read_machines(

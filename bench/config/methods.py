@@ -4,12 +4,15 @@ import dataclasses
 import functools
 import json
 from collections.abc import Mapping
-from typing import Any, TypeGuard, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeGuard, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 import algorithms
 from bench.errors import ConfigError, sentences, unknown
+
+if TYPE_CHECKING:
+    from algorithms.base import Algorithm
 
 
 def is_method(name: object) -> TypeGuard[str]:
@@ -29,7 +32,7 @@ def defaults_of(algorithm: str) -> dict[str, Any]:
     return defaults | algorithms.presets(algorithm)
 
 
-def build(algorithm: str, options: Mapping[str, Any]):
+def build(algorithm: str, options: Mapping[str, Any]) -> "Algorithm":
     """A method object from plain values; a wrapper's base is given as `{"name": ..., options}`, or by its name alone.
 
     Raises:

@@ -48,7 +48,7 @@ def session(
         on_message: gets lines on what is there, and on what the cluster lacks.
 
     Raises:
-        KeyboardInterrupt: on Ctrl-C or SIGTERM (`bench.errors.Terminated`), after the workers have been stopped.
+        KeyboardInterrupt: on Ctrl-C or SIGTERM, after the workers have been stopped.
         ValueError: if Ray does not start, or the cluster cannot run the trials.
         StoreError: if results or checkpoints cannot be written any more.
     """
@@ -58,7 +58,7 @@ def session(
         return
     earlier_handler = signal.getsignal(signal.SIGTERM)
     own_folder = contextlib.nullcontext() if address else ray_folder.private()
-    with _logged(store), _without_handlers(), own_folder as folder, contextlib.ExitStack() as at_end:
+    with _logged(store), _heard(), own_folder as folder, contextlib.ExitStack() as at_end:
         try:
             signal.signal(signal.SIGTERM, terminate)  # stops as cleanly as Ctrl-C
             watch = None
@@ -217,9 +217,25 @@ def _check_authentication(on_message: Callable[[str], None]) -> None:
         )
 
 
-def _without_handlers() -> contextlib.AbstractContextManager[Any]:
-    """Keeps Ray from setting handlers of SIGTERM meanwhile, which would end the process at once and without a word."""
-    return mock.patch.object(ray._private.utils, "set_sigterm_handler", lambda handler: None, create=True)
+@contextlib.contextmanager
+def _heard() -> Iterator[None]:
+    """Keeps SIGTERM from ending the process at once and without a word while Ray starts: Ray sets handlers of its own, the last
+    one in C++ where it connects. Signals that come meanwhile wait until the handler of this session is back."""
+    own = ray._private.worker.connect
+
+    def connect(*arguments: Any, **options: Any) -> Any:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        try:
+            return own(*arguments, **options)
+        finally:
+            signal.signal(signal.SIGTERM, terminate)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+    with (
+        mock.patch.object(ray._private.utils, "set_sigterm_handler", lambda handler: None),
+        mock.patch.object(ray._private.worker, "connect", connect),
+    ):
+        yield
 
 
 def _logged(store: Store) -> contextlib.AbstractContextManager[Any]:

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from datasets import Dataset, Split, partitions
 from datasets.partition_files import FilePartition
 from datasets.partitions.shift import Shift
 from datasets.resized import shape_in_run
+
+if TYPE_CHECKING:
+    from algorithms.base import Algorithm, State
+    from bench.simulation.task import Task
 
 
 def examples_to_train(config: RunConfig) -> int:
@@ -95,8 +99,8 @@ def without_numbers(config: RunConfig) -> str | None:
     return config.model_copy(update=blank).model_dump_json()
 
 
-def blank_task(described: str):
-    """A `bench.simulation.task.Task` of blank images, as `without_numbers` describes it."""
+def blank_task(described: str) -> "Task":
+    """A task of blank images, as `without_numbers` describes it."""
     from bench.simulation.build import build_task
 
     config = RunConfig.model_validate_json(described)
@@ -104,7 +108,7 @@ def blank_task(described: str):
 
 
 @functools.cache
-def outlined(described: str):
+def outlined(described: str) -> "tuple[Task, list[State]]":
     """A blank task on the device `meta`, on which states take no memory, and its method's `outlines`.
 
     Raises:
@@ -133,8 +137,8 @@ def _refusal(described: str) -> tuple[str, ...]:
     return ()
 
 
-def method_of(described: str):
-    """The method of what `without_numbers` describes, an `algorithms.base.Algorithm`."""
+def method_of(described: str) -> "Algorithm":
+    """The method of what `without_numbers` describes."""
     return _method(json.dumps(json.loads(described)["algorithm"]))
 
 
@@ -152,7 +156,7 @@ def _traffic(described: str) -> int:
 
 
 @functools.cache
-def _method(algorithm: str):
+def _method(algorithm: str) -> "Algorithm":
     from bench.simulation.build import build_algorithm
 
     return build_algorithm(json.loads(algorithm))

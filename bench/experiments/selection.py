@@ -105,7 +105,7 @@ def with_chosen(selection: Selection, spec: ExperimentSpec, chosen: Mapping[str,
     return Selection(tuned(selection.cells), tuned(selection.selected))
 
 
-def _expand(spec: ExperimentSpec, **about_images) -> Selection:
+def _expand(spec: ExperimentSpec, **about_images: Any) -> Selection:
     refused: list[Refused] = []
     cells = expansion.expand(
         spec.grid.untuned() if spec.tuning else spec.grid,

@@ -86,7 +86,7 @@ def render_document(report: Report, notes: str = "inside", widths: Widths | None
 
 
 def _label(name: str) -> str:
-    """ "tab:paper_table1", with the budget behind it unless the grid is whole, and a short digest of what a budget overrides."""
+    """ "tab:paper_table1", with the budget behind it unless the grid is whole, and a short digest of what it overrides."""
     grid, budget, overrides, ending = re.fullmatch(
         r"([^@]*)@?([^+]*?)(\+.*?)?((?:-(?:best|last|last10))?(?:-paper)?)", name, flags=re.DOTALL
     ).groups()

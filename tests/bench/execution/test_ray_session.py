@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import Terminated, terminate
+from bench.errors import exit_code_when_stopped, terminate
 from bench.execution import cluster, ray_session
 from bench.execution.resources import Machines, Resources
 from bench.results.store import Store
@@ -38,9 +38,10 @@ def test_sigterm_stops_as_ctrl_c_does_also_while_ray_starts_which_has_a_handler_
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(ray_session, "_start_local", start_and_hear)
-    with Store(tmp_path).locked() as store, pytest.raises(Terminated):
+    with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
         with ray_session.session(store, Machines(Resources()), None, print):
             pass
+    assert (exit_code_when_stopped(), exit_code_when_stopped()) == (143, 130), "of this one, and of Ctrl-C"
 
 
 @pytest.mark.slow
