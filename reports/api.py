@@ -173,8 +173,7 @@ def write_figures(
         if not by_metric:
             sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
         for of, drawn in by_metric.items():
-            shown = f"-{title}" + (f"-{of}" if of != metric else "")
-            stem = file_name(name, max(20, 76 - len(shown))) + shown
+            stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
             for format in lines.FORMATS:
                 paths.append(below(folder, f"{stem}.{format}"))
                 lines.save(drawn, paths[-1])

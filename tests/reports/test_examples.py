@@ -101,7 +101,7 @@ def test_commands_of_the_manual_name_exactly_the_committed_runs():
     named, stored = defaultdict(set), {}
     for options in map(manual.check_bench, runs):
         store, is_tuned = Store(ROOT / options["results_dir"]), options["tuned"] == "validation"
-        start, overrides = f"{options['grid']}@{options['budget']}", given.read_set(options["set_"])
+        start, overrides = f"{options['grid']}@{options['budget'] or 'paper'}", given.read_set(options["set_"])
         labels = [label for label in store.grids() if re.match(rf"{re.escape(start)}(\+|$)", label)]
         labels = [label for label in labels if store.grid(label).get("overrides", {}) == overrides]
         (label,) = [label for label in labels if ("tuned=validation" in label) == is_tuned]
