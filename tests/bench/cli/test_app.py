@@ -362,7 +362,7 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["run", "--grid", "quickstart", "--substitute", "svhn=cifar10"], "no selected cell uses svhn"),
         (["run", "--grid", "quickstart", *ALGORITHM], "Use either --grid or --algorithm, --dataset, --partition"),
         (["run", "--algorithm", "fedavg"], "Name a --grid, or one setting: --dataset, --partition missing."),
-        (["run", *ALGORITHM, "--set", "clients=4"], "at least 5 clients to hold all classes"),
+        (["run", *ALGORITHM, "--set", "clients=4"], "at least 5 clients to hold all 10 classes"),
         (["run", *ALGORITHM, "--set", "rounds=0"], "rounds must be greater than 0, but got 0."),
         (["run", *ALGORITHM, "--cpus-per-trial", "1000"], "--cpus-per-trial must be above 0 and at most"),
         (["run", "--grid", "quickstart", "--only", "dataset=*"], "'*' is not a value that YAML can read"),
