@@ -15,7 +15,6 @@ import algorithms
 from bench import imports, models, provenance
 from bench.imports import Definitions
 from bench.registry import Registry
-from datasets import partitions
 
 ENGINE = "engine"
 ENGINE_VERSION = (
@@ -70,7 +69,7 @@ def versions_of(config: Any) -> dict[str, int]:
     algorithm, model, versions, partition, transform = read(config)
     methods = {f"algorithm {name}": versions.get(path, 1) for path, name in algorithms.methods_in(algorithm)}
     others = {f"model {key.removeprefix('model.')}": of for key, of in versions.items() if key.startswith("model.")}
-    kind = partitions.KINDS.named_in(partition)
+    kind = Registry("partition").named_in(partition)
     dealt = {f"partition {kind.name}": versions.get("partition", 1)} if kind else {}
     found = _TRANSFORMS.get(transform)
     dealt |= {f"transform {transform}": versions.get("transform", 1)} if found and found.lab else {}
@@ -84,9 +83,9 @@ def _modules(part: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     kind, _, name = part.partition(" ")
     if kind == "model":
         return models.modules_of(name), _engine()
-    if kind == "partition":
-        return partitions.modules_of(name), _engine()
-    return (Registry(kind)[name].module,), _engine()
+    entry = Registry(kind)[name]
+    dealt = kind == "partition" and not entry.is_class  # by a function of a lab
+    return (entry.module, *["datasets.partitions.of_labs"] * dealt), _engine()
 
 
 def _engine() -> tuple[str, ...]:

@@ -28,13 +28,11 @@ __all__ = [
     "counts_clients",
     "entry_of",
     "known_kinds",
-    "modules_of",
     "parse",
     "registered_partition",
     "usual_clients",
 ]
 
-_ADAPTER = "datasets.partitions.of_labs"
 _OF_FILES = "file:PATH"
 
 
@@ -85,12 +83,6 @@ def entry_of(text: object) -> Entry | None:
     return KINDS.named_in(text)
 
 
-def modules_of(name: str) -> tuple[str, ...]:
-    """The modules whose code deals a kind of partition; raises KeyError if there is none of that name."""
-    entry = KINDS[name]
-    return (entry.module,) if entry.is_class else (entry.module, _ADAPTER)
-
-
 def parse(name: str) -> Partition:
     """The partition of a name such as "label-2", "dir-0.1", "iid" or "file:PATH".
 
@@ -113,7 +105,7 @@ def _of_kind(entry: Entry, name: str) -> Partition:
     behind = name.removeprefix(entry.name).removeprefix("-")
     given = [_number(part) for part in behind.split("-", max(0, len(_parameters(entry)) - 1))] if behind else []
     if not entry.is_class:
-        return importlib.import_module(_ADAPTER).of_function(entry, given, name)
+        return importlib.import_module("datasets.partitions.of_labs").of_function(entry, given, name)
     kind = _class_of(entry)
     usual = {field.name: field.default for field in fields(kind)} | entry.options
     values = [*given, *[*usual.values()][len(given) :]]

@@ -480,7 +480,7 @@ def test_budgets_and_checks_go_by_what_is_known_about_a_dataset():
     (smoke,) = expand(cell, "smoke", facts=facts)
     assert (smoke.config.clients, smoke.config.train_examples, smoke.config.test_examples) == (20, 1000, 200)
     assert expand(cell, "paper", facts=facts)[0].config.clients == 40
-    with pytest.raises(ConfigError, match="tinyimagenet has 200"):
+    with pytest.raises(ConfigError, match="hold all 200 classes"):
         expand(cell, "paper")
 
 

@@ -433,7 +433,7 @@ def svhn(monkeypatch):
 def test_incomplete_data_decide_what_is_possible_and_are_played_again_when_more_is_there(ask, store, svhn):
     request = ask(axes=GRID["axes"] | {"dataset": ["svhn"]}, only=ONE, overrides={"clients": 4})
     svhn(_images(10, 30, ""))
-    with pytest.raises(ConfigError, match="svhn has 10"):
+    with pytest.raises(ConfigError, match="hold all 10 classes"):
         request.plan(store)
     svhn(_images(5, 30, "5 of 10 classes"))
     (cell,) = train(request, store, data_note="5 of 10 classes").todo
