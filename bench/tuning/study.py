@@ -197,7 +197,7 @@ class Study:
         study = optuna.create_study(study_name=self.search.name, storage=storage, direction="maximize")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            study.set_metric_names([self.search.metric])
+            study.set_metric_names([f"validation_{self.search.metric}"])
         described = self.search.describe()
         for key in ("metric", "searcher", "scheduler", "sampler"):
             if key in described:

@@ -94,9 +94,11 @@ def _described_runs(store: Store, wanted: Collection[str] | None = None) -> tupl
     Raises:
         StoreError: if no run has ended.
     """
-    records = store.records()
-    asked = records if wanted is None else [run_id for run_id in wanted if run_id in records]
-    configs = {run_id: config for run_id in asked if (config := store.config(run_id))}
+    if wanted is None:
+        records = store.records()
+    else:  # read what is wanted alone, whatever else the directory holds
+        records = {run_id: record for run_id in wanted if (record := store.record(run_id))}
+    configs = {run_id: config for run_id in records if (config := store.config(run_id))}
     if not configs:
         raise StoreError(
             f"No run has ended in {store.folder}; `python -m bench run` continues, or starts, those of a grid."

@@ -15,6 +15,7 @@ import pytest
 from bench.execution import cluster, ray_session
 from bench.execution.fleet import Fleet
 from bench.execution.resources import Resources
+from bench.files import stderr_to
 from tests.support.processes import ROOT
 
 import ray  # isort: skip
@@ -96,7 +97,7 @@ def test_another_ray_or_python_is_named_with_both_versions():
 
 def test_what_libraries_print_while_a_cluster_is_joined_goes_to_the_log(capfd):
     with tempfile.TemporaryFile() as log:
-        with cluster._stderr_to(log):
+        with stderr_to(log):
             os.write(2, b"[gcs_client.cc:210] a raw line\n")
         log.seek(0)
         assert log.read() == b"[gcs_client.cc:210] a raw line\n" and capfd.readouterr().err == ""

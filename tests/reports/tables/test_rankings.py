@@ -86,7 +86,7 @@ def test_standings_stand_below_the_table_in_every_format(grid):
     assert "| FedAvg | 1.62 [1.00, 2.50] | | 62 [25, 100] | 75 [25, 100] |" in " ".join(text.split())
     assert "95% percentile intervals of 9,999 bootstrap samples" in text and "of 4 rows they are too narrow" in text
     latex = paths["tex"].read_text()
-    assert latex.count(r"\begin{table") == 2 and r"\caption{Mean ranks and wins over 4 rows}" in latex
+    assert latex.count(r"\begin{\tablefloat}") == 2 and r"\caption{Mean ranks and wins over 4 rows}" in latex
     lines = list(csv.DictReader(StringIO(paths["standings"].read_text())))
     assert paths["standings"].name == "small_table@paper-standings.csv"
     assert lines[0] | {"low": "", "high": ""} == {

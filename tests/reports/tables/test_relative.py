@@ -95,9 +95,12 @@ def test_the_caption_of_the_paper_style_explains_metrics_that_are_no_accuracies(
         "strictly; RSD: std over the clients (population) of the gain in accuracy on their own test data over the reference "
         "run, in points; reference: Local; mean±std (sample) over 2 seeds (0, 1)."
     )
-    assert facts() == f"Accuracy in percent on the test split, at the last round; {explained}"
+    assert (
+        facts()
+        == f"Simple CNN, 40 clients, 4 rounds; accuracy in percent on the test split, at the last round; {explained}"
+    )
     table.report |= {"metric": "ipr", "metrics": ["ipr", "rsd"]}
-    assert facts() == f"On the test split, at the last round; {explained}"
+    assert facts() == f"Simple CNN, 40 clients, 4 rounds; on the test split, at the last round; {explained}"
 
 
 @pytest.mark.parametrize("examples", [50, 350, 500])
@@ -228,7 +231,7 @@ def test_all_formats_show_all_metrics(table):
         for format in ("md", "tex", "csv", "html")
     }
     assert texts["md"].count("| Method ") == 1 and "| 100.0±0.0" in texts["md"].replace("**", "")
-    assert texts["tex"].count(r"\begin{table*}") == 1
+    assert texts["tex"].count(r"\begin{\tablefloat}") == 1
     assert (
         r"\multicolumn{3}{c}{label shift}" in texts["tex"] and r"\cmidrule(lr){3-5}\cmidrule(lr){6-8}" in texts["tex"]
     )
