@@ -23,6 +23,7 @@ INTERRUPTED = FIXTURE / "interrupted.yaml"
 RENAMED = {
     "like_best": "not_significant",
     r"like\_best": r"not\_significant",
+    r"10\textasciicircum{}6": "$10^{6}$",
     "; budget paper": "; mlp, 20 clients; budget paper",  # what all cells share is said since then
 }  # words in reports: then -> now
 TIMES = ("seconds", "examples_per_second")
