@@ -28,6 +28,7 @@ _Thing = TypeVar("_Thing", bound=Callable[..., Any])
 _DECORATED = re.compile(
     r"^((?:@.*\n(?:[ \t)\]}].*\n)*)+)(class|def) (\w+)", re.MULTILINE
 )  # 40 times as fast as parsing
+_NAME = re.compile(r"\w([\w.-]*\w)?")  # it stands in options of the command and in names of files
 FOR_PEOPLE = {
     "title": str,
     "latex": str,
@@ -100,7 +101,10 @@ class Entry:
         file."""
         if "description" in self.given:
             return str(self.given["description"])
-        source = ast.parse(self.path.read_text(encoding="utf-8"))
+        try:
+            source = ast.parse(self.path.read_text(encoding="utf-8"))
+        except (SyntaxError, ValueError) as error:  # ValueError: a NUL in it
+            raise ValueError(f"{self.place}: cannot be parsed: {error}.") from error
         found = next(
             node
             for node in source.body
@@ -279,7 +283,11 @@ def _read(kind: str, path: Path, lab: Path | None) -> Iterator[Entry]:
         yield Entry(kind, path.stem, path, "", "", {}, lab)
         return
     module = f"{KINDS[kind].package}.{path.stem}"
-    for decorators, made_as, target in _DECORATED.findall(path.read_text(encoding="utf-8")):
+    try:
+        source = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{_place(path, kind, lab)} is no text in UTF-8 ({error}).") from error
+    for decorators, made_as, target in _DECORATED.findall(source):
         for text in re.findall(rf"^@{decorator}\b(?:.*\n)(?:[ \t)\]}}].*\n)*", decorators, re.MULTILINE):
             name, given = _arguments(text.strip(), _place(path, kind, lab))
             yield Entry(kind, name, path, module, target, given, lab, made_as == "class")
@@ -294,9 +302,13 @@ def _arguments(text: str, place: str) -> tuple[str, dict[str, Any]]:
         given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         assert isinstance(name, str)
         assert all(isinstance(given[key], kind) for key, kind in FOR_PEOPLE.items() if key in given)
+        assert all(isinstance(text, str) for pair in given.get("symbols", {}).items() for text in pair)
+        odd = [text for text in (name, *given.get("aliases", ())) if not _NAME.fullmatch(str(text))]
     except (SyntaxError, ValueError, AssertionError) as error:
         wanted = 'a name and options, all constants, as @registered("mine", title="Mine", mu=0.1)'
         raise ValueError(f"{place}: got {text}, expected {wanted}.") from error
+    if odd:
+        raise ValueError(f"{place}: a name has letters, digits, and between them - _ and ., but got {odd[0]!r}.")
     return name, given
 
 

@@ -63,7 +63,7 @@ def listing_table(what: str) -> Table:
     columns = Column(no_wrap=True), Column()
     table = Table(*columns, title=what, title_justify="left", box=None, show_header=False, pad_edge=False)
     for name, description in listing(what):
-        table.add_row(name, description)
+        table.add_row(Text(name), Text(description))  # brackets in them mean nothing
     return table
 
 

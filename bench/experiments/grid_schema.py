@@ -437,7 +437,7 @@ class GridSpec(Part):
     @property
     def usual_budget(self) -> str:
         """The budget at which it is whole."""
-        return FULL if FULL in self.budgets else PAPER
+        return FULL if FULL in self.budgets and not self.mirrors else PAPER
 
     @property
     def stored_title(self) -> str:

@@ -159,15 +159,17 @@ class ExperimentSpec:
 
     @property
     def label(self) -> str:
-        """Name of the experiment in the store: the longest file of a report, "<label>-standalone.tex", has at most 80
-        characters."""
+        """Name of the experiment in the store: the longest file of its tables, "<label>-standalone.tex", has at most 80
+        characters, unless the name of the grid alone has more than 51."""
         budget = file_name(self._described(self.budget), max(12, _LONGEST_LABEL - len(self.grid.stored_name)))
         return self.stored_as or f"{self.grid.stored_name}@{budget}"
 
     @property
     def earlier_labels(self) -> list[str]:
         """Names that earlier versions gave it: those of any length, and those in which the budget `full` was called `paper`."""
-        budgets = [self.budget, *([PAPER] if self.budget == FULL else [])]
+        held = self.grid.budgets
+        renamed = self.budget == FULL and held.get(FULL) == held.get(PAPER)  # else it is one of the grid's own
+        budgets = [self.budget, *([PAPER] if renamed else [])]
         return [f"{self.grid.stored_name}@{self._described(budget)}" for budget in budgets]
 
     def _described(self, budget: str) -> str:

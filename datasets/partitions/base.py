@@ -133,20 +133,21 @@ class Partition:
             seed = dirichlet_seed_override
         try:
             drawn = self.deal(np.array(labels), num_clients, num_classes, seed, groups=groups, num_test=num_test)
-            rows = np.concatenate(drawn.indices)
+            sides = [drawn.indices, drawn.test_indices or ()] if self.has_own_tests else [drawn.indices]
+            fits = all(_are_dealt(parts, num_clients, len(labels)) for parts in sides) and _differ(sides)
         except ValueError:
             raise
         except Exception as error:  # whatever the code of a lab raises
             raise ValueError(self.entry.failure(error)) from error
-        for parts in (drawn.indices, drawn.test_indices or ()):
-            if mistake := self.empty_client([len(indices) for indices in parts], len(labels)):
-                raise ValueError(mistake)
-        fits = rows.dtype.kind == "i" and 0 <= rows.min() and rows.max() < len(labels)
-        if not fits or len(drawn.indices) != num_clients or len(np.unique(rows)) < len(rows):
+        if not fits:
             raise ValueError(
                 f"{self.name} must deal each of the {len(labels)} examples to one client at most: {num_clients} integer arrays "
-                f"of indices from 0, but {self.entry.target} in {self.entry.place} returned something else."
+                f"of indices from 0{', and as many for testing' * self.has_own_tests}, but {self.entry.target} in "
+                f"{self.entry.place} returned something else."
             )
+        for parts in sides:
+            if mistake := self.empty_client([len(indices) for indices in parts], len(labels)):
+                raise ValueError(mistake)
         return drawn
 
     def empty_client(self, sizes: Sequence[int], num_examples: int) -> str:
@@ -182,3 +183,16 @@ class Partition:
     def describe_groups(self, num_clients: int) -> str:
         """What sets groups of clients apart beside their numbers of examples, as one sentence; "" for nothing."""
         return ""
+
+
+def _are_dealt(parts: Sequence[np.ndarray], num_clients: int, num_examples: int) -> bool:
+    """Whether these are rows of examples for each client."""
+    arrays = [part for part in parts if isinstance(part, np.ndarray) and part.ndim == 1 and part.dtype.kind == "i"]
+    rows = np.concatenate([*arrays, np.empty(0, dtype=np.int64)])
+    return len(arrays) == len(parts) == num_clients and bool(((rows >= 0) & (rows < num_examples)).all())
+
+
+def _differ(sides: Sequence[Sequence[np.ndarray]]) -> bool:
+    """Whether no row is there twice, also not for training and for testing."""
+    rows = np.concatenate([part for parts in sides for part in parts])
+    return len(np.unique(rows)) == len(rows)

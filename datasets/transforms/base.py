@@ -41,6 +41,12 @@ class Recipe:
     def __post_init__(self):
         if self.padding not in ("", "reflect", "zero"):
             raise ValueError(f'padding must be "reflect", "zero" or "", but got {self.padding!r}.')
+        for number in (self.rotation, *self.mean, *self.std):
+            if type(number) not in (int, float) or not math.isfinite(number):
+                raise ValueError(f"rotation, mean and std are numbers, but got {number!r:.40}.")
+        for name, size, least in (("pad", self.pad, 0), ("image_size", self.image_size or 1, 1)):
+            if type(size) is not int or size < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, but got {size!r:.40}.")
         if len(self.mean) != len(self.std) or 0 in self.std:
             raise ValueError(
                 f"mean and std need one number for each channel, std none of 0, but got {self.mean} and {self.std}."
@@ -130,10 +136,12 @@ def prepare(parameters: Recipe, shape: tuple[int, int, int], device: str = "cpu"
     """The transform of a recipe for images [C, H, W], with its tensors on a device.
 
     Raises:
-        ValueError: the recipe normalises other channels than the images have.
+        ValueError: the recipe normalises other channels than the images have, or reflects more pixels.
     """
     import torch
 
+    if parameters.padding == "reflect" and parameters.pad >= min(shape[1:]):
+        raise ValueError(f"A transform reflects {parameters.pad} pixels, but the images have {shape[1]}x{shape[2]}.")
     if len(parameters.mean) not in (0, 1, shape[0]):
         raise ValueError(
             f"A transform normalises {len(parameters.mean)} channels, but the images have {shape[0]}; its mean and std need "

@@ -11,6 +11,8 @@ import algorithms
 import search_spaces
 from bench import models, plugins, registry
 from bench.cli import options
+from bench.cli.console import console
+from bench.cli.listing import listing_table
 from bench.errors import ConfigError
 from bench.experiments import grid_files
 from bench.experiments.cells import to_json
@@ -81,6 +83,15 @@ def test_without_its_folder_nothing_of_a_lab_is_there(lab, monkeypatch):
             {"algorithms/mine.py": METHOD.replace("0.5", "half")},
             'mylab/algorithms/mine.py: got @registered("fedmine", strength=half), expected a name and options, all constants',
         ),
+        (
+            {"algorithms/mine.py": METHOD.replace("strength=0.5", "symbols={1: 2}")},
+            'mylab/algorithms/mine.py: got @registered("fedmine", symbols={1: 2}), expected a name and options, all constants',
+        ),
+        (
+            {"algorithms/mine.py": METHOD.replace("fedmine", "a/../b")},
+            "mylab/algorithms/mine.py: a name has letters, digits, and between them - _ and ., but got 'a/../b'.",
+        ),
+        ({"algorithms/mine.py": METHOD.replace("fedmine", "")}, "- _ and ., but got ''."),
     ],
 )
 def test_what_would_hide_something_else_is_refused_with_both_files(lab, files, sentence):
@@ -133,6 +144,23 @@ def test_an_alias_that_is_the_name_of_another_model_is_refused(lab):
         ConfigError, match="'mlp', an alias in mylab/models/tiny.py, is a name in bench/models/mlp.py; rename one."
     ):
         models.canonical("mlp")
+
+
+def test_a_file_that_is_no_python_is_told_where_its_text_is_wanted(lab):
+    lab({"models/tiny.py": MODEL + "def broken(:\n"})
+    with pytest.raises(ValueError, match=r"^mylab/models/tiny.py: cannot be parsed: invalid syntax"):
+        models.describe("tiny")
+    folder = lab()
+    (folder / "models" / "tiny.py").write_bytes(b"# \xe9\n" + MODEL.encode())
+    registry.forget()
+    with pytest.raises(ConfigError, match="^mylab/models/tiny.py is no text in UTF-8"):
+        models.describe("tiny")
+
+
+def test_brackets_in_a_description_are_listed_as_they_are(lab, capsys):
+    lab({"models/tiny.py": MODEL.replace("A tiny one.", "Heads [classes] of [/one] net.")})
+    console.print(listing_table("models"))
+    assert "Heads [classes] of [/one] net." in capsys.readouterr().out
 
 
 def test_a_project_that_names_its_folders_wrongly_is_told(tmp_path, monkeypatch):

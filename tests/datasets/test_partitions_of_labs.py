@@ -195,6 +195,8 @@ def test_a_class_of_a_lab_is_a_kind_as_those_of_the_box(lab):
             "2))",
             "wards-3-0.5 must deal each of the 40 examples to one client at most: 4 integer arrays",
         ),
+        ("Drawn(", "(lambda parts: Drawn([*map(list, parts)]))(", "integer arrays of indices from 0, but Wards in mylab"),
+        ("Drawn(", "Drawn([]) or Drawn(", "4 integer arrays of indices from 0, but Wards in mylab"),
         (
             "self.share",
             "self.part",
@@ -207,6 +209,21 @@ def test_what_is_no_partition_of_a_class_gets_a_sentence(lab, before, after, sen
     lab(WARDS.replace(before, after, 1))
     with pytest.raises(ValueError, match=sentence):
         deal("wards-3")
+
+
+@pytest.mark.parametrize(
+    ("tested", "is_right"), [("rows[30:]", True), ("rows[:20]", False), ("rows[39:]", False), ("", False)]
+)
+def test_a_class_whose_clients_have_tests_of_their_own_tests_on_no_training_example(lab, tested, is_right):
+    both = f", 1, np.array_split({tested}, num_clients)" if tested else ""
+    content = WARDS.replace("    num_wards:", "    has_own_tests = True\n    num_wards:")
+    lab(content.replace(", num_clients))", f", num_clients){both})"))
+    if is_right:
+        drawn = partitions.parse("wards-3").draw(LABELS, 4, 4, 0, num_test=10)
+        assert not {*np.concatenate(drawn.indices)} & {*np.concatenate(drawn.test_indices)}
+    else:
+        with pytest.raises(ValueError, match="as many for testing, but|leaves client 1 of 4 without examples"):
+            partitions.parse("wards-3").draw(LABELS, 4, 4, 0, num_test=10)
 
 
 def test_the_function_cannot_change_the_labels(lab):

@@ -91,6 +91,10 @@ def test_without_the_folder_nothing_is_known_about_its_code(lab, monkeypatch):
         ("flip=True", "flop=True", "turned in mylab/transforms/turned.py failed in line 7: TypeError"),
         ("flip=True", 'padding="mirror"', 'padding must be "reflect", "zero" or "", but got \'mirror\''),
         ("flip=True", "mean=(0.5,)", "mean and std need one number for each channel"),
+        ("flip=True", 'rotation="30"', "failed in line 7: ValueError: rotation, mean and std are numbers, but got '30'"),
+        ("flip=True", "mean=(float('nan'),), std=(1.0,)", "rotation, mean and std are numbers, but got nan"),
+        ("flip=True", "image_size=-3", "image_size must be a whole number of at least 1, but got -3"),
+        ("flip=True", 'padding="zero", pad=1.5', "pad must be a whole number of at least 0, but got 1.5"),
         ("Recipe(flip=True)", "3", "turned in mylab/transforms/turned.py must return a Recipe for each dataset"),
         ("ALL: Recipe(", '"mnist": Recipe(', "turned is defined for pollen, mnist, but the dataset is digits"),
         (
@@ -111,3 +115,10 @@ def test_what_is_no_transform_gets_a_sentence(lab, before, after, sentence):
 def test_a_recipe_for_other_channels_than_those_of_the_images_is_refused():
     with pytest.raises(ValueError, match="A transform normalises 3 channels, but the images have 1"):
         transforms.build("fedcat", "cifar10", (1, 8, 8))
+
+
+def test_a_recipe_that_reflects_more_pixels_than_the_images_have_is_refused():
+    recipe = transforms.Recipe(padding="reflect", pad=8)
+    with pytest.raises(ValueError, match="A transform reflects 8 pixels, but the images have 8x9"):
+        transforms.base.prepare(recipe, (1, 8, 9))
+    assert transforms.base.prepare(recipe, (1, 9, 9))

@@ -53,6 +53,14 @@ def test_a_run_from_when_the_code_of_its_partition_was_part_of_the_engine_is_cur
     assert stale.changes({"code": before | {"engine": "0" * 16}}, CONFIG) == (("engine", "0" * 16),)
 
 
+def test_a_partition_that_changes_its_numbers_makes_runs_stale_whose_code_does_not_name_it(known):
+    before = {part: hash for part, hash in NOW.items() if part != "partition iid"}
+    known["partition iid", 1] = ["0" * 16]
+    assert stale.changes({"code": before}, CONFIG) == (("partition iid", "0" * 16),)
+    known["partition iid", 1].append(NOW["partition iid"])
+    assert stale.changes({"code": before}, CONFIG) == ()
+
+
 def test_code_that_is_known_to_give_the_numbers_of_the_version_is_no_change(known):
     before = {"code": NOW | {MOON: "0" * 16, "engine": "1" * 16}}
     known[MOON, 1] = ["0" * 16, NOW[MOON]]

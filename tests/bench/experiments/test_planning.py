@@ -525,6 +525,14 @@ def test_a_grid_keeps_the_name_that_earlier_versions_gave_it(ask, store):
     assert list(store.grids()) == ["mine@paper"]
 
 
+def test_a_budget_of_ones_own_that_is_called_full_is_not_the_whole_grid_of_earlier_versions(ask, store):
+    train(ask(), store)
+    own = replace(ask(budgets={"full": {"settings": {"lr": 0.7}}}).spec, budget="")
+    assert (own.budget, as_stored(own, store).label) == ("full", "mine@full")
+    of_a_paper = load_grid("paper_table1").model_copy(update={"budgets": own.grid.budgets})
+    assert of_a_paper.usual_budget == "paper"
+
+
 def test_another_grid_of_the_same_name_is_refused(ask, store):
     train(ask(only=ONE), store)
     moved = ask(folder="b", only=ONE)
