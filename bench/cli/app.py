@@ -264,8 +264,11 @@ def report(
             raise ValueError(
                 "A CSV has ids and numbers, whatever the style; leave csv out of --format, or --style paper."
             )
-        if notes != api.NOTES[0] and not standalone and "tex" not in formats:
+        shown = ("md",) if print_ and not format else formats
+        if notes != api.NOTES[0] and not standalone and "tex" not in shown:
             raise ValueError(f"--notes {notes} is for LaTeX only; add tex to --format, or leave --notes out.")
+        if asked and print_ and "tex" not in shown:
+            raise ValueError("--width and --template are for LaTeX and figures only; add tex to --format, or leave them out.")
         saving = {"--to": to, "--figure": figures, "--standalone": standalone}
         if print_ and any(saving.values()):
             raise ValueError(f"--print saves nothing; leave out {' and '.join(key for key in saving if saving[key])}.")
@@ -286,7 +289,7 @@ def report(
         for name, of in chosen:
             try:
                 if print_:
-                    for one in formats if format else ["md"]:
+                    for one in shown:
                         if one == "csv":  # all of them below one header, for what reads it
                             in_csv[f"{name}@{of}"] = api.report_of(store, name, of, value=value)
                             continue

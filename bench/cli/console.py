@@ -53,7 +53,7 @@ def say(line: str) -> None:
 
 def say_json(content: Any) -> None:
     """Results for a program."""
-    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def warn(line: str) -> None:

@@ -160,8 +160,9 @@ class ExperimentSpec:
     @property
     def label(self) -> str:
         """Name of the experiment in the store: the longest file of its tables, "<label>-standalone.tex", has at most 80
-        characters, unless the name of the grid alone has more than 51."""
-        budget = file_name(self._described(self.budget), max(12, _LONGEST_LABEL - len(self.grid.stored_name)))
+        characters, unless the name of the grid is long itself."""
+        least = len(f"{self.budget}+~12345678")  # of a name that is cut
+        budget = file_name(self._described(self.budget), max(least, _LONGEST_LABEL - len(self.grid.stored_name)))
         return self.stored_as or f"{self.grid.stored_name}@{budget}"
 
     @property

@@ -145,7 +145,13 @@ def numbers_are(grid: dict, value: str) -> str:
     alone = f"1 seed {listed}, {'std of these rounds' if value == 'last10' else 'so no std'}"
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds {listed}" if len(seeds) > 1 else alone
     common = "".join(f"; {fact}" for fact in [in_common(grid)] if fact)
-    return f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; {spread}{common}; budget {grid['budget']}."
+    return f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; {spread}{common}; {_budget(grid)}."
+
+
+def _budget(grid: dict) -> str:
+    """The budget by its name, and what it overrides where that name is cut."""
+    cut = "~" in grid["budget"] and [f"{key}={value}" for key, value in sorted(grid.get("overrides", {}).items())]
+    return f"budget {grid['budget']}" + (f" ({', '.join(cut)})" if cut else "")
 
 
 def in_common(grid: dict, seen: Iterable[str] = ()) -> str:

@@ -172,7 +172,7 @@ def _cost(value: float, std: float, sign: str) -> tuple[str, str]:
 
 def _decimals(value: float, digits: int) -> int:
     """How many decimals leave a number that many digits, none before which it has to be cut."""
-    if not value or math.isnan(value):
+    if not value or not math.isfinite(value):
         return _MOST_DECIMALS
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))
 

@@ -563,6 +563,15 @@ def test_the_caption_has_no_label_of_a_budget(store):
         assert api.render(store.folder, "small_table", budget, style="paper").rstrip().endswith(said)
 
 
+def test_a_budget_with_a_name_that_is_cut_says_what_it_overrides(store):
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3)
+    saved = store.save() / "grids" / "small_table@paper.json"
+    budget, overrides = "small+lo~0123abcd", {"mu": 5, "local_epochs": 2}
+    named = json.loads(saved.read_text()) | {"budget": budget, "overrides": overrides}
+    (store.folder / "grids" / f"small_table@{budget}.json").write_text(json.dumps(named))
+    assert f"; budget {budget} (local_epochs=2, mu=5)." in api.render(store.folder, "small_table", budget)
+
+
 def test_rows_that_the_grid_joins_have_one_label_in_the_order_of_their_names(store):
     store.report |= {"rows": ["dataset", "algorithm", "wrapper"], "columns": "partition"}
     order = {"moon none": "MOON itself", "fedavg none": "FedAvg itself"}

@@ -602,6 +602,9 @@ def test_a_printed_report_has_the_format_that_is_asked_for_and_makes_no_file(ben
     assert bench("report", "--print", "--format", "csv")[1].startswith("grid,budget,dataset,partition,")
     code, text = bench("report", "--print", "--to", "x", "--figure", "time")
     assert code == 2 and "error: --print saves nothing; leave out --to and --figure." in text
+    for unread in (["--width", "5in"], ["--template", "acl"], ["--notes", "below"]):
+        code, text = bench("report", "--print", *unread)
+        assert code == 2 and "add tex to --format" in text, "the Markdown that is printed has neither"
     assert sorted(stored.rglob("*")) == before
 
 

@@ -92,6 +92,16 @@ def test_names_of_files_have_no_paths_and_are_short(here):
     assert str(here) not in json.dumps([spec.overrides, spec.only])
 
 
+@pytest.mark.parametrize("name", ["mine", "m" * 90])
+def test_a_label_that_is_cut_still_begins_with_its_budget_and_differs_from_others(name):
+    grid = make_grid(name, {"title": "t", "axes": {"algorithm": ["fedavg"], "dataset": ["digits"], "seed": [0]}})
+    many = {"batch_size": 128, "local_epochs": 10, "lr": 0.0123456789, "momentum": 0.123456789}
+    specs = [ExperimentSpec(grid, "smoke", overrides=many | {"weight_decay": n}) for n in range(20)]
+    labels = {spec.budget_label for spec in specs}
+    assert len(labels) == 20 and {label.partition("+")[0] for label in labels} == {"smoke"}
+    assert all("~" in label for label in labels)
+
+
 def test_cells_of_a_grid_have_references_and_are_selected_by_paths(here):
     axes = {
         "dataset": ["imagefolder:leaves", "digits"],

@@ -506,6 +506,7 @@ def test_a_text_has_the_name_of_an_image_folder_instead_of_its_path(store, folde
         (100000.0, math.nan, ("100000", "")),
         (0.0, 0.5, ("0.0", "0.5")),
         (math.nan, math.nan, ("nan", "")),
+        (math.inf, math.nan, ("inf", "")),
     ],
 )
 def test_a_cost_has_four_digits_and_its_std_three_with_the_same_decimals(value, std, shown):
