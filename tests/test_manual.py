@@ -29,6 +29,7 @@ from bench.experiments.expansion import expand
 from bench.experiments.figure_schema import KINDS
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning
+from bench.experiments.names_schema import Printed
 from bench.simulation.client import Batch, ClientView, Settings
 from bench.simulation.run import Run
 from bench.simulation.task import Cohort, Task
@@ -366,6 +367,8 @@ def test_the_tables_of_the_parts_of_a_grid_have_every_key():
     parts = {"mirrors": Mirrors, "conditions": Condition, "tuning": Tuning, "budgets": Budget, "report": Layout}
     for key, part in parts.items():
         assert set(codes(rows[key])) >= part.model_fields.keys(), key
+    described = {key for row in manual.table(OWN_GRID, "key of `printed`") for key in codes(row[0])}
+    assert described == Printed.model_fields.keys()
     rows = [row for kind in ("figure", "measured table") for row in manual.table(OWN_GRID, f"kind of {kind}")]
     shown = {codes(row[0])[0]: set(codes(row[1])) for row in rows}
     assert shown == {kind: set(part.model_fields) - {"kind"} for kind, part in KINDS.items()}

@@ -42,8 +42,8 @@ class Output(Console):
             self.on_broken_pipe()
 
 
-console = Output()
-errors = Output(stderr=True, soft_wrap=True, highlight=False)
+console = Output(emoji=False)
+errors = Output(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 
 def say(line: str) -> None:
