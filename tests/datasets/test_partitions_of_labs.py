@@ -195,7 +195,11 @@ def test_a_class_of_a_lab_is_a_kind_as_those_of_the_box(lab):
             "2))",
             "wards-3-0.5 must deal each of the 40 examples to one client at most: 4 integer arrays",
         ),
-        ("Drawn(", "(lambda parts: Drawn([*map(list, parts)]))(", "integer arrays of indices from 0, but Wards in mylab"),
+        (
+            "Drawn(",
+            "(lambda parts: Drawn([*map(list, parts)]))(",
+            "integer arrays of indices from 0, but Wards in mylab",
+        ),
         ("Drawn(", "Drawn([]) or Drawn(", "4 integer arrays of indices from 0, but Wards in mylab"),
         (
             "self.share",
