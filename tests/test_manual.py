@@ -1,5 +1,6 @@
 """The README and the manual are true: what they show runs, what they name exists."""
 
+import ast
 import dataclasses
 import functools
 import inspect
@@ -173,6 +174,69 @@ def test_every_path_of_the_repository_that_is_named_exists():
 
 def test_the_front_page_is_short():
     assert len(README.read_text().splitlines()) <= 150
+
+
+# Messages
+
+
+def test_every_message_of_troubleshooting_is_one_of_the_code():
+    found = [
+        part for folder in ("bench", "datasets") for path in (ROOT / folder).rglob("*.py") for part in texts_of(path)
+    ]
+    quoted = re.findall(r"^### (.+)$", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    quoted += re.findall(r"`([^`\n]+ … ?[^`\n]*)`", (DOCS / "troubleshooting.md").read_text())
+    assert len(quoted) >= 20
+    for message in quoted:
+        pattern = ".*".join(map(re.escape, message.split("…")))
+        assert any(re.search(pattern, text) for text in found), message
+
+
+def texts_of(path: Path) -> list[str]:
+    """The texts in a file of Python, as they are after joining; "…" for each value that is put in."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            texts.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
+    return texts
+
+
+# The landing page
+
+
+@pytest.mark.slow
+def test_the_tables_of_the_front_pages_are_what_their_command_prints(tmp_path):
+    """To a point: other processors round in another way."""
+    assert "--grid quickstart" in (ROOT / "Makefile").read_text()
+    results = train_alone(ROOT / "bench" / "grids" / "quickstart.yaml", tmp_path / "results")
+    printed, *_ = tables(results / "reports" / "quickstart@paper.md")
+    for page in (README, DOCS / "index.md"):
+        shown = next(table for table in tables(page) if table[0] == printed[0])
+        assert [row[:2] for row in shown] == [row[:2] for row in printed]
+        assert [*map(means, shown)] == [pytest.approx(means(row), abs=1.0) for row in printed]
+
+
+def test_the_leaderboard_of_the_landing_page_is_the_committed_one():
+    reports = DOCS / "examples" / "leaderboards" / "reports"
+    accuracies, ranks, *_ = tables(
+        reports / "leaderboard_mnist@paper+search_seeds=0+searcher=random+tuned=validation.md"
+    )
+    accuracy = {row[0]: [cell.strip("_*") for cell in (row[1], row[5])] for row in accuracies}
+    expected = [[row[0], *accuracy[row[0]], row[1]] for row in ranks[1:]]
+    first = [row for row in expected if row in expected[:5] or row[0] == "FedAvg"]
+    assert next(table for table in tables(DOCS / "index.md") if table[0][0] == "method")[1:] == first
+
+
+def tables(page: Path) -> list[list[list[str]]]:
+    """The tables of a page: rows of cells, the headings first."""
+    found = re.findall(r"^(\|.*\n)\|[-:| ]+\n((?:\|.*\n)+)", page.read_text(), re.MULTILINE)
+    lines = [(head + rows).splitlines() for head, rows in found]
+    return [[[cell.strip() for cell in line.split("|")[1:-1]] for line in table] for table in lines]
+
+
+def means(row: list[str]) -> list[float]:
+    """The numbers of a row of a table, without their stds."""
+    return [float(number) for number in re.findall(r"([\d.]+)±", " ".join(row))]
 
 
 # Methods
