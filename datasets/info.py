@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import references
+from bench.errors import ConfigError
 from bench.registry import Registry
 
 
@@ -59,7 +60,10 @@ class _Facts(Mapping[str, DatasetInfo]):
         entry = REGISTRY[name]
         if entry.lab:
             raise KeyError(name)
-        return DatasetInfo(**entry.given)
+        try:
+            return DatasetInfo(**entry.given)
+        except TypeError as error:
+            raise ConfigError([f"{entry.place}: registered_dataset of {name} has the fields of DatasetInfo: {error}."]) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(name for name, entry in REGISTRY.items() if not entry.lab))

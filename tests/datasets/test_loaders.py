@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import datasets
+from bench.errors import ConfigError
 from datasets import DataError, MissingData, load
 from datasets.image_size import read_image_size
 
@@ -466,3 +467,10 @@ def test_missing_data_is_one_sentence_with_the_expected_files(tmp_path, read, na
 def test_an_unknown_dataset_gets_the_nearest_name(tmp_path, call):
     with pytest.raises(ValueError, match=r"Unknown dataset 'cifar01'\. Did you mean 'cifar10'\? Known: cifar10, "):
         call("cifar01", tmp_path)
+
+
+def test_a_file_of_the_harness_that_registers_other_facts_is_named(monkeypatch):
+    entry = datasets.info.REGISTRY["digits"]
+    monkeypatch.setitem(entry.given, "modell", "mlp")
+    with pytest.raises(ConfigError, match=r"^datasets/loaders/digits.py: .* DatasetInfo: .*'modell'"):
+        datasets.facts_of("digits")
