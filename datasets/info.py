@@ -63,7 +63,9 @@ class _Facts(Mapping[str, DatasetInfo]):
         try:
             return DatasetInfo(**entry.given)
         except TypeError as error:
-            raise ConfigError([f"{entry.place}: registered_dataset of {name} has the fields of DatasetInfo: {error}."]) from error
+            raise ConfigError(
+                [f"{entry.place}: registered_dataset of {name} has the fields of DatasetInfo: {error}."]
+            ) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(name for name, entry in REGISTRY.items() if not entry.lab))

@@ -268,7 +268,9 @@ def report(
         if notes != api.NOTES[0] and not standalone and "tex" not in shown:
             raise ValueError(f"--notes {notes} is for LaTeX only; add tex to --format, or leave --notes out.")
         if asked and print_ and "tex" not in shown:
-            raise ValueError("--width and --template are for LaTeX and figures only; add tex to --format, or leave them out.")
+            raise ValueError(
+                "--width and --template are for LaTeX and figures only; add tex to --format, or leave them out."
+            )
         saving = {"--to": to, "--figure": figures, "--standalone": standalone}
         if print_ and any(saving.values()):
             raise ValueError(f"--print saves nothing; leave out {' and '.join(key for key in saving if saving[key])}.")

@@ -53,7 +53,9 @@ def changes(record: Mapping[str, Any], config: Any) -> Changes:
     versions = versions_of(config)
     # Code that was in the engine when it ran, as that of partitions once was, was what the first hash of its part stands for.
     later = versions.keys() - {part for part, _ in hashes}
-    hashes |= dict.fromkeys((part, known()[part, versions[part]][0]) for part in later if (part, versions[part]) in known())
+    hashes |= dict.fromkeys(
+        (part, known()[part, versions[part]][0]) for part in later if (part, versions[part]) in known()
+    )
     return tuple((part, then) for part, then in hashes if _has_changed(part, then, versions.get(part, 1)))
 
 

@@ -91,7 +91,11 @@ def test_without_the_folder_nothing_is_known_about_its_code(lab, monkeypatch):
         ("flip=True", "flop=True", "turned in mylab/transforms/turned.py failed in line 7: TypeError"),
         ("flip=True", 'padding="mirror"', 'padding must be "reflect", "zero" or "", but got \'mirror\''),
         ("flip=True", "mean=(0.5,)", "mean and std need one number for each channel"),
-        ("flip=True", 'rotation="30"', "failed in line 7: ValueError: rotation, mean and std are numbers, but got '30'"),
+        (
+            "flip=True",
+            'rotation="30"',
+            "failed in line 7: ValueError: rotation, mean and std are numbers, but got '30'",
+        ),
         ("flip=True", "mean=(float('nan'),), std=(1.0,)", "rotation, mean and std are numbers, but got nan"),
         ("flip=True", "image_size=-3", "image_size must be a whole number of at least 1, but got -3"),
         ("flip=True", 'padding="zero", pad=1.5', "pad must be a whole number of at least 0, but got 1.5"),
