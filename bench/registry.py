@@ -131,13 +131,13 @@ class Entry:
         except Exception as error:  # whatever the code of a file raises
             line = error.lineno if isinstance(error, SyntaxError) else self._line_of(error)
             where = self.place + (f", line {line}" if line else "")
-            raise ValueError(f"{where}: cannot be imported: {type(error).__name__}: {error}.") from error
+            raise ValueError(f"{where}: cannot be imported: {_said(error)}.") from error
 
     def failure(self, error: Exception) -> str:
         """What its function has raised, as a sentence: "load in mylab/datasets/pollen.py failed in line 9: ..."."""
         line = self._line_of(error)
         where = f" in line {line}" if line else ""
-        return f"{self.target} in {self.place} failed{where}: {type(error).__name__}: {error}."
+        return f"{self.target} in {self.place} failed{where}: {_said(error)}."
 
     def _line_of(self, error: Exception) -> int | None:
         lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(self.path)]
@@ -310,6 +310,11 @@ def _arguments(text: str, place: str) -> tuple[str, dict[str, Any]]:
     if odd:
         raise ValueError(f"{place}: a name has letters, digits, and between them - _ and ., but got {odd[0]!r}.")
     return name, given
+
+
+def _said(error: Exception) -> str:
+    """An error within a sentence."""
+    return f"{type(error).__name__}: {error}".removesuffix(".")
 
 
 def _place(path: Path, kind: str, lab: Path | None) -> str:
