@@ -104,7 +104,7 @@ class Installed(NamedTuple):
             [self.command, *map(str, words)], cwd=folder, env=_clean(), capture_output=True, text=True
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return done.stderr + done.stdout
 
 
 @pytest.fixture(scope="module")

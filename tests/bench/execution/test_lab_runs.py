@@ -50,7 +50,7 @@ def test_a_grid_of_a_lab_runs_notices_what_was_edited_and_is_reported_without_th
     (lab / "partitions" / "hospital.py").write_text(HOSPITAL.replace("round(", "int("))
     printed = bench(*run, "--dry-run")
     assert "1 finished, 2 to run" in printed
-    assert "2 runs run again: the code has changed (datasets/partitions/hospital.py: hospital)" in printed
+    assert "2 runs run again: the code has changed (mylab/partitions/hospital.py: hospital)" in printed
     (lab / "datasets" / "pollen.py").write_text(POLLEN.replace("50 *", "51 *"))
     assert "0 finished, 3 to run" in bench(*run, "--dry-run")
 
