@@ -84,8 +84,8 @@ def _until(name: object) -> Metric | None:
     (unit, what), target = _UNTIL[match[1]], float(match[2])
     about = (
         f"{what} with an accuracy of at least {100 * target:g} % (of the shared model; where clients have test data of their "
-        'own, the mean on these); mean over the seeds that reach it. "2 of 3 seeds" says how many do; a cell of which more do '
-        "ranks before all others, then less is better"
+        'own, the mean on these); mean over the seeds that reach it. "2 of 3 seeds" says how many do: the cell in which more '
+        "do ranks higher; of equal counts, less is better"
     )
     return Metric(about, f"{unit} to {100 * target:g} %", less_is_better=True, cost=match[1], target=target)
 

@@ -124,23 +124,17 @@ def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> I
         yield f"Fewer than 2 seeds per cell say nothing about which cells differ from {of}: none is marked."
         return
     seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
-    weak = " Of so few seeds its power is low: italics say unknown, not equal." if pairs.min() < FEW_SEEDS else ""
+    weak = " So few seeds show large differences only: italics mean unknown, not equal." * bool(pairs.min() < FEW_SEEDS)
     alone = (
         f" Cells with fewer than 2 seeds in common with {against or 'the best'} are not tested."
         if 1 in cells["pairs"].values
         else ""
     )
-    if against:
-        yield (
-            f"Italics (not_significant in the CSV): not distinguishable from {against}, by the two-sided paired t-test over "
-            f"the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the cells of the {contest}.{weak}{alone}"
-        )
-        return
+    chosen = f" The best was chosen on these seeds, so equal methods differ in more than {LEVEL:.0%} of the {contest}s."
     yield (
-        f"Italics (not_significant in the CSV): not distinguishable from the best of the {contest}, by the two-sided paired "
-        f"t-test over the same {seeds} seeds at level {LEVEL:g} with Holm's correction for the rivals of the {contest}; that "
-        f"the best was found on the same seeds is not corrected for, so that more than {LEVEL:.0%} of the {contest}s of equals "
-        f"show a difference.{weak}{alone}"
+        f"Italics (not_significant in the CSV): not significantly different from {against or f'the best of the {contest}'} "
+        f"(two-sided paired t-test over the same {seeds} seeds, level {LEVEL:g}, Holm's correction within the {contest})."
+        f"{'' if against else chosen}{weak}{alone}"
     )
 
 

@@ -118,11 +118,11 @@ def test_a_cell_with_one_seed_is_not_tested_and_that_is_said(store):
         ),
         (
             4,
-            "5% of the rows of equals show a difference. Of so few seeds its power is low: italics say unknown, not equal.\n",
+            "5% of the rows. So few seeds show large differences only: italics mean unknown, not equal.\n",
         ),
         (
             5,
-            "over the same 5 seeds at level 0.05 with Holm's correction for the rivals of the row; that the best was found",
+            "over the same 5 seeds, level 0.05, Holm's correction within the row). The best was chosen",
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_cells_are_tested_against_the_one_that_the_grid_names(store, compared):
     markdown, latex = (api.render(store.save(), "small_table", "paper", format=f) for f in ("md", "tex"))
     assert "| **_62.0±1.6_** | _52.0±2.2_ | 60.0±2.2 |" in " ".join(markdown.split())
     assert r"\textbf{\textit{62.0$\pm$1.6}} & \textit{52.0$\pm$2.2} & 60.0$\pm$2.2 \\" in latex
-    assert "not distinguishable from FedRS, by the two-sided paired t-test over the same 3 seeds" in markdown
+    assert "not significantly different from FedRS (two-sided paired t-test over the same 3 seeds" in markdown
     assert "from the best" not in markdown
 
 
