@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup quickstart queue test test-tools torture format docs clean
+.PHONY: setup quickstart queue test test-all test-tools torture format docs clean
 
 setup: .venv/ready
 
@@ -22,15 +22,17 @@ QUEUE ?= $(HOME)/skewbench-queue
 queue: setup
 	$(BIN)/python -m tests.support.trial_queue $(QUEUE) --data-dir $${SKEWBENCH_DATA:-$(QUEUE)/data}
 
-# Fast tests first: those marked slow start Ray, train on real images, or measure. Two workers each; slow tests of one file stay
-# together, because they share a session of Ray.
+# Five minutes on two cores.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PYTHONPATH=. $(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(MKDOCS)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal
+
+# Before a change is merged: also the tests marked slow, with those of one file together, because they share a session of Ray.
+test-all: test
 	$(BIN)/python -m pytest -m "slow and not torture" -n 2 --dist loadfile
 
 # The manual as a site, site/index.html. The variable silences an advertisement.

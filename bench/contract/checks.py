@@ -118,7 +118,7 @@ def inputs_are_left_as_they_are(case: Case) -> None:
         )
 
 
-@_every_method({"participation": 1.0}, {"participation": 0.6})
+@_every_method({"participation": 0.6}, {"participation": 1.0})
 def both_engines_agree(case: Case, participation: float) -> None:
     """Both engines give the same numbers."""
     task, (*_, looped) = history(case.method, **case.settings(participation))
@@ -287,7 +287,7 @@ def clients_deploy_own_models_exactly_if_personal(case: Case) -> None:
         )
 
 
-@_every_method({"participation": 1.0}, {"participation": 0.7})
+@_every_method({"participation": 0.7}, {"participation": 1.0})
 def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
     """What a run costs is known before it is trained."""
     method, special = case.method, case.special

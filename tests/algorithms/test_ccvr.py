@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from algorithms import calibration
 from algorithms.ccvr import CCVR, upload_size
 from algorithms.class_gaussians import (
     Gaussian,
@@ -53,6 +54,12 @@ def held(features: dict) -> list[dict[int, Gaussian]]:
         {label: gaussian_of(tensor(rows)) for label, rows in enumerate(client.values()) if rows}
         for client in features.values()
     ]
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Classifiers are trained again for 20 steps instead of 1,000, where epochs do not ask for more."""
+    monkeypatch.setattr(calibration, "_LEAST_STEPS", 20)
 
 
 @pytest.fixture
@@ -192,6 +199,7 @@ def deployed(method, task=None):
     return method.deploy(task, train(method, task), EVERYONE)
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("method", [CCVR(), Oracle()])
 def test_training_and_the_encoder_stay_as_they_are(method):
     task = toy_task()
@@ -202,6 +210,7 @@ def test_training_and_the_encoder_stay_as_they_are(method):
     assert all(torch.equal(leaf, train(method, task)["params"][name]) for name, leaf in state["params"].items())
 
 
+@pytest.mark.usefixtures("short")
 def test_without_virtual_features_or_data_nothing_changes():
     base = deployed(FedAvg())
     for method in (CCVR(virtual_per_class=0), Oracle(fraction=0.0)):
@@ -210,6 +219,7 @@ def test_without_virtual_features_or_data_nothing_changes():
         assert all(torch.equal(found.params[name], base.params[name]) for name in base.params)
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
     "change",
     [
@@ -232,6 +242,7 @@ def test_every_option_changes_the_classifier(change):
     assert (other.model == toy_task().model) == (change.get("transform_stage") == "none")
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
     "change", [{"calibration_batch_size": 32}, {"calibration_epochs": 1200}, {"transform_features": True}]
 )
@@ -261,6 +272,7 @@ def test_draws_hardly_change_where_features_hardly_do():
     assert (one - other).abs().max() < 1e-3
 
 
+@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize(
     "base", [FedConcat(num_clusters=2, encoder_rounds=2, classifier_rounds=2), Scaffold(), FedNova()]
 )
@@ -290,6 +302,7 @@ def test_a_class_that_nobody_holds_is_named():
     assert CCVR().caveats(lacking) == ["ccvr: no client has an example of 2, so there are no virtual features of it."]
 
 
+@pytest.mark.usefixtures("short")
 def test_more_real_features_than_a_fraction_are_another_calibration():
     whole, half = deployed(Oracle()), deployed(Oracle(fraction=0.5))
     assert not torch.equal(whole.params["classifier.weight"], half.params["classifier.weight"])
@@ -324,6 +337,7 @@ def test_methods_that_make_no_sense_are_refused_in_one_sentence():
         CCVR(tukey=0.0)
 
 
+@pytest.mark.usefixtures("short")
 def test_clsnorm_trains_another_classifier_and_composes():
     task = toy_task()
     plain, normal = train(FedAvg(), task), train(ClsNorm(), task)
@@ -358,6 +372,7 @@ def test_separability_is_about_pairs_of_classes_and_its_relative_form_not_about_
     assert larger["relative_sliced_wasserstein"] == pytest.approx(found["relative_sliced_wasserstein"])
 
 
+@pytest.mark.usefixtures("short")
 def test_what_is_deployed_tells_how_far_apart_classes_are():
     task = toy_task()
     deployed = CCVR().deploy(task, train(CCVR(), task, rounds=2), EVERYONE)

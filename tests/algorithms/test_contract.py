@@ -10,20 +10,15 @@ from algorithms.ditto import Ditto
 from algorithms.local_training import LocalTraining
 from bench.contract.cases import Case
 from bench.contract.checks import CHECKS, batch_norm_is_trained_and_its_statistics_move, every_option_has_an_effect
+from tests.support import kinds
 from tests.support.toy import TESTED_ELSEWHERE, toy, toy_method
 
-METHODS = {name: (name, {}) for name in algorithms.REGISTRY} | {
+OPTIONS = {name: (name, {}) for name in algorithms.REGISTRY} | {
     "fedcollab-ditto": ("fedcollab", {"base": Ditto()}),
     "fedcollab-local": ("fedcollab", {"base": LocalTraining()}),
     "fedconcat-two-models": ("fedconcat", {"models": "mlp+fedcollab-mlp"}),
     "fedconcat-id-two-models": ("fedconcat-id", {"models": "mlp+fedcollab-mlp", "inference_round": "before"}),
 }
-
-
-@pytest.fixture(scope="module", params=METHODS)  # so that all tests of a method come one after another, and share
-def named(request):
-    """A method's name in the registry, and options that it is tested with."""
-    return METHODS[request.param]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,11 +36,26 @@ def case_of(name: str, **options) -> Case:
     return Case(name, method, special=toy(name), no_effect=elsewhere)
 
 
-@pytest.mark.parametrize(
-    "check", CHECKS, ids=[f"{check.function.__name__}-{'-'.join(map(str, check.given.values()))}" for check in CHECKS]
-)
-def test_every_method_keeps_the_contract(named, check):
-    name, options = named
+def cases() -> list:
+    """Every method in every check, all checks of a method one after another, since they share what is trained.
+
+    Of the circumstances of a check, such as shares of clients, the fast tests try the first, and all for one method of each
+    kind.
+    """
+    found = []
+    for key in OPTIONS:
+        tried = set()
+        for check in CHECKS:
+            slow = check.function in tried and key not in kinds.METHODS
+            tried.add(check.function)
+            said = "-".join([key, check.function.__name__, *map(str, check.given.values())])
+            found.append(pytest.param(key, check, marks=[pytest.mark.slow] if slow else [], id=said))
+    return found
+
+
+@pytest.mark.parametrize(("key", "check"), cases())
+def test_every_method_keeps_the_contract(key, check):
+    name, options = OPTIONS[key]
     if check.function is every_option_has_an_effect and options:
         pytest.skip("not every option has an effect on every base: local trains the same in any coalition")
     case = case_of(name, **options)

@@ -10,10 +10,10 @@ import algorithms
 from algorithms import base, tree
 from algorithms.base import RoundBased
 from algorithms.fedavg import FedAvg
-from algorithms.fednova import FedNova
 from algorithms.scaffold import Scaffold
 from algorithms.streaming import RunningMean
 from bench.simulation.task import Task
+from tests.support.kinds import others_slow
 from tests.support.toy import assert_equal, settings_for, toy_method, toy_task, train
 
 ALONE = ["local", "centralized"]  # no mean, or of one client
@@ -55,8 +55,8 @@ def test_a_running_mean_of_nothing_is_refused():
         RunningMean().mean()
 
 
-@pytest.mark.parametrize("name", algorithms.REGISTRY)
-def test_methods_that_average_stream_and_others_do_not(name, streamed):
+@pytest.mark.parametrize("name", ALONE + WRAPPERS + OWN + CLUSTERED)
+def test_wrappers_stream_the_rounds_of_their_base_and_methods_that_conclude_rounds_themselves_do_not(name, streamed):
     task = toy_task(**settings_for(name))
     train(toy_method(name), task)
     assert not streamed, "the toy task is far below the limit"
@@ -84,15 +84,17 @@ def test_a_round_is_streamed_if_its_results_pass_the_limit(name, streamed):
 
 
 @pytest.mark.parametrize(
-    "method",
+    "named",
     [
-        *[toy_method(name) for name in MEANS],
-        Scaffold(weighting="examples", server_lr=0.5),
-        FedNova(momentum_mode="steps"),
+        *others_slow(MEANS),
+        ("scaffold", {"weighting": "examples", "server_lr": 0.5}),
+        ("fednova", {"momentum_mode": "steps"}),
     ],
     ids=str,
 )
-def test_streaming_changes_rounding_alone_with_running_statistics_too(method):
+def test_streaming_changes_rounding_alone_with_running_statistics_too(named):
+    name, options = (named, {}) if isinstance(named, str) else named
+    method = toy_method(name, **options)
     small = {"model": "resnet50", "shape": (3, 8, 8), "local_epochs": 1, "batch_size": 4, "lr": 0.01}
     task = toy_task(sizes=(4, 8, 6), dtype=torch.float32, **small)
     task = replace(task, model=replace(task.model, width=1 / 16))

@@ -457,6 +457,7 @@ def modules_after(code: str) -> set[str]:
     return {name.partition(".")[0] for name in json.loads(done.stdout.partition("MODULES")[2])}
 
 
+@pytest.mark.slow
 def test_reading_results_imports_no_torch_and_playing_a_run_no_scheduler():
     heavy = {"torch", "ray", "optuna", "pydantic", "matplotlib", "pandas"}
     assert not modules_after("") & heavy

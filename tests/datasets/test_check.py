@@ -102,6 +102,7 @@ def test_prepare_needs_a_data_directory_except_for_digits():
         prepare("cifar10", None)
 
 
+@pytest.mark.slow
 def test_loading_imports_neither_torch_nor_torchvision(tmp_path):
     code = (
         "import sys, pathlib, datasets, datasets.partitions, datasets.show\n"

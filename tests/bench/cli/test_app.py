@@ -743,6 +743,7 @@ def test_sigterm_ends_every_command_as_ctrl_c_does(bench, monkeypatch, command):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.slow
 def test_describe_imports_neither_a_compiler_nor_sklearn_nor_ray(tmp_path):
     """Each takes seconds to import; what a method sends and keeps is known from shapes."""
     modules = modules_of("describe", "--grid", "quickstart", "--results-dir", str(tmp_path))

@@ -91,6 +91,7 @@ def renamed(leaves, names):
     return {names(name): leaf for name, leaf in leaves.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_torchvisions_resnet18_equals_ours_bit_for_bit_also_when_it_is_resumed(method):
     own, adapted = (models.load(name)(COLOUR, NUM_CLASSES) for name in ("resnet18", "torchvision:resnet18"))

@@ -194,6 +194,15 @@ def _kinds(results: Path) -> Iterator[Path]:
     yield from found.values()
 
 
+@pytest.mark.parametrize(
+    ("kind", "damage"), [("record.json", "another number"), ("mine@full.json", "cut in the middle")]
+)
+def test_a_damaged_record_or_grid_is_named_and_played_again(real, tmp_path, monkeypatch, kind, damage):
+    path = next(path for path in files_of(real / "results") if path.name == kind)
+    check(real, tmp_path / "x", path.relative_to(real / "results"), damage, monkeypatch)
+
+
+@pytest.mark.slow
 def test_a_damaged_file_of_each_kind_is_named_and_played_again(real, tmp_path, monkeypatch):
     damages = itertools.cycle(["cut in the middle", "[]", "a link", "another number", "a folder"])
     for number, (path, damage) in enumerate(zip(_kinds(real / "results"), damages, strict=False)):

@@ -355,6 +355,7 @@ def test_engine_is_the_loop_on_a_cpu_for_convolutions_and_whatever_a_model_needs
     assert [choose_engine(model, "cuda") for model in (cnn, mlp, resnet)] == ["vectorised", "vectorised", "loop"]
 
 
+@pytest.mark.slow
 def test_a_run_imports_neither_ray_nor_pydantic_nor_torchvision():
     script = (
         "import sys; from types import SimpleNamespace as N; import datasets; from bench.simulation.run import Run\n"

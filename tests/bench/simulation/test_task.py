@@ -14,6 +14,7 @@ from algorithms.fednova import FedNova
 from bench.participation import cohort_size
 from bench.simulation.engines import _blocks, _pad, padding_share
 from datasets import partitions
+from tests.support.kinds import others_slow
 from tests.support.toy import SETTINGS, SIZES, normalised_task, toy, toy_method, toy_task, train
 
 
@@ -203,7 +204,8 @@ ROUND_BASED = [
 ]
 
 
-@pytest.mark.parametrize("name", ROUND_BASED)
+# The contract tests train all methods with batch norm, on a smaller model.
+@pytest.mark.parametrize("name", others_slow(ROUND_BASED))
 def test_every_method_trains_a_model_with_batch_norm_and_keeps_its_local_models(name):
     task = toy_task(sizes=(4, 8), model="resnet50", shape=(3, 8, 8), local_epochs=1, batch_size=4)
     task = replace(task, model=replace(task.model, width=1 / 16), dtype=torch.float32)

@@ -25,6 +25,7 @@ from bench.speed.rows import EXAMPLES, Row, markdown, read_json, write_json
 from bench.speed.workload import W1, Setting, apart, images, task_on, write_random_cifar10
 from tests.datasets.test_loaders import idx_bytes
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
 
@@ -369,7 +370,6 @@ def test_trials_side_by_side_count_from_the_first_beginning_to_the_last_end():
     assert (row.value, row.per_core_second, row.peak_mb) == (40, 25, 6)
 
 
-@pytest.mark.slow
 def test_w1_runs_alone_and_by_processes_at_once(setting):
     rows = w1.w1(setting)
     assert [row.case for row in rows] == [
@@ -381,7 +381,6 @@ def test_w1_runs_alone_and_by_processes_at_once(setting):
     assert rows[3].note == f"{rows[3].value / rows[1].value:.2f} of one trial"
 
 
-@pytest.mark.slow
 def test_calls_apart_are_made_in_other_processes():
     ids = apart(2, os.getpid)
     assert len(ids) == 2 and os.getpid() not in ids
@@ -455,7 +454,6 @@ def test_the_store_that_a_report_is_timed_on_is_a_full_table(tmp_path):
     assert "missing" not in table and "/2" not in table  # seeds that are not there
 
 
-@pytest.mark.slow
 def test_the_scheduler_is_measured_on_few_runs(setting, monkeypatch):
     monkeypatch.setattr(scheduler, "seconds_per_trial", lambda: 0.03)
     rows = scheduler.scheduler(setting, count=4, growth=(2, 5), seeds=1)

@@ -195,6 +195,7 @@ def test_a_run_without_its_base_or_without_a_distance_is_no_point(store, measure
     assert not series.collect(SEPARABILITY, *stored(store))
 
 
+@pytest.mark.slow
 def test_a_report_draws_them_from_stored_numbers_and_says_what_is_not_there(store, measured):
     measured("cifar10 dir-0.1", "fedavg", [0.5], probes={f"cka-linear-{ROUNDS:04d}": [similar(0.1, 0.2, 0.3)]})
     store.report |= {"figures": [CKA, CKA | {"show": "clients"}, NORMS, EMBEDDING, SEPARABILITY]}

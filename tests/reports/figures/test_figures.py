@@ -342,6 +342,7 @@ def test_report_draws_what_the_grid_lists_and_what_is_asked_for(store, trained):
     assert code == 2 and "Unknown figure 'tme'. Did you mean 'time'? Known: rounds, communication" in text
 
 
+@pytest.mark.slow
 def test_a_report_without_figures_does_not_import_matplotlib_and_figures_do_not_import_torch(store, trained):
     trained("cifar10 label-2", "fedavg", [0.5])
     code = (

@@ -321,6 +321,7 @@ def run_python(code: str) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_a_report_imports_neither_torch_nor_ray_and_the_package_alone_not_even_pandas(
     small_table, tmp_path, monkeypatch
 ):

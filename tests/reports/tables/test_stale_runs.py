@@ -52,6 +52,7 @@ def test_tables_of_current_runs_say_nothing(tmp_path):
     assert "earlier code" not in api.render(store, GRID, BUDGET)
 
 
+@pytest.mark.slow
 def test_a_report_on_stale_runs_imports_neither_torch_nor_ray(store):
     script = (
         f"import sys\nfrom reports import api\ntext = api.render({str(store.folder)!r}, {GRID!r}, {BUDGET!r})\n"
