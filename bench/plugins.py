@@ -104,6 +104,11 @@ def _mistake(folder: Path, by: str) -> str:
     return ""
 
 
+def hint() -> str:
+    """A sentence for names that nobody knows, where no folder of a lab is used; "" where one is."""
+    return "" if folders() else " No folder of your own is in use: --plugins DIR, or SKEWBENCH_PLUGINS, names one."
+
+
 def copy_to(target: Path) -> Path | None:
     """Copies the code of all folders into a package that workers of a cluster can import.
 

@@ -61,7 +61,7 @@ def run_experiment(
             _warn_unsearched(selection, searches, spec)
             _check_models(without_searches(selection, spec, searches))
             if dry_run:
-                _print_searches(searches)
+                _print_searches(searches, store)
                 return
             selection = _tune(selection, searches, spec, options, machines, store, session)
         plan = make_plan(selection, spec.grid, options, images, store)
@@ -156,12 +156,18 @@ def _tune(
     return with_chosen(selection, spec, chosen)
 
 
-def _print_searches(searches: dict[str, Search]) -> None:
-    """Names the searches, before whose end nobody knows the runs."""
+def _print_searches(searches: dict[str, Search], store: Store) -> None:
+    """Names the searches, before whose end nobody knows the runs, and says what is left of each."""
     from bench.tuning import select
 
-    for search in {search.name: search for search in searches.values()}.values():  # table cells may share one
-        say(select.title_of(search))
+    distinct = {search.name: search for search in searches.values()}  # table cells may share one
+    for search in distinct.values():
+        finished, stale = select.runs_there(search, store)
+        left = f"{finished} of {search.wanted * len(search.configs)} runs finished" + f", {stale} to run again" * bool(
+            stale
+        )
+        say(f"{select.title_of(search)}; {left}")
+    say("What they choose is trained after them.")
 
 
 def _warn_unsearched(selection: Selection, searches: dict[str, Search], spec: ExperimentSpec) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 import algorithms
+from bench import plugins
 from bench.errors import ConfigError, sentences, unknown
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def build(algorithm: str, options: Mapping[str, Any]) -> "Algorithm":
         ConfigError: with everything that is wrong with the values.
     """
     if not is_method(algorithm):
-        raise ConfigError([unknown("algorithm", algorithm, algorithms.REGISTRY)])
+        raise ConfigError([unknown("algorithm", algorithm, algorithms.REGISTRY) + plugins.hint()])
     known = options_of(algorithm)
     wrong = [unknown(f"option of {algorithm}", key, known) for key in options if key not in known]
     if wrong:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 import algorithms
 import datasets
-from bench import models
+from bench import models, plugins
 from bench.config.compatibility import validate_config
 from bench.config.methods import build, describe_method, is_method, options_of, versions_of
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
@@ -160,7 +160,11 @@ def _method(flat: dict[str, Any], mistakes: list[str]) -> tuple[Any, list[str]]:
         flat.update({key: value for key, value in named.items() if key != "name"})
     given = _name_of(flat)
     if not is_method(given):
-        mistakes.append("algorithm is missing." if given is None else unknown("algorithm", given, algorithms.REGISTRY))
+        mistakes.append(
+            "algorithm is missing."
+            if given is None
+            else unknown("algorithm", given, algorithms.REGISTRY) + plugins.hint()
+        )
         return None, [key for key in flat if key not in SETTINGS]
     options = options_of(given)
     try:

@@ -259,6 +259,15 @@ def _train_bases(
         driver.run_configs(lacking, names, retention, {}, options, machines, store, console)
 
 
+def runs_there(search: Search, store: Store) -> tuple[int, int]:
+    """How many runs of a search have finished with the code of today, and how many with earlier code."""
+    stored = store.search(search.name)
+    proposed = stored["proposed"] if stored else []
+    runs = {run for params in proposed for run in search.runs(params) if store.record(run)}
+    again = sum(bool(stale(store, run)) for run in runs)
+    return len(runs) - again, again
+
+
 def title_of(search: Search) -> str:
     """A search on the terminal."""
     config, method = search.template, " with base ".join(reversed(search.methods))

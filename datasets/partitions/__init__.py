@@ -165,9 +165,14 @@ _ELSEWHERE = {
 
 
 def _suggested(name: str) -> str:
-    """The sentence for a name that other frameworks might have for a partition with one parameter; "" for others."""
+    """The sentence for a misspelt name, or one that other frameworks have for a partition with one parameter; "" for others."""
     number = re.search(r"\d+(\.\d+)?|\.\d+", name)
     kind = _ELSEWHERE.get(re.sub(r"[^a-z]", "", name.lower()))
+    if not number:
+        return ""
+    beginning = name[: number.start()].rstrip("-")
+    if kind is None and (near := difflib.get_close_matches(beginning, KINDS, n=1, cutoff=0.75)):
+        kind, number = near[0], re.search(r"\S+", name[number.start() :])
     if not (kind and number):
         return ""
     try:

@@ -155,8 +155,9 @@ def test_a_resolved_config_resolves_to_itself():
     ("change", "said"),
     [
         ({"algorithm": "fedporx"}, "Did you mean 'fedprox'?"),
+        ({"algorithm": "fedporx"}, "No folder of your own is in use: --plugins DIR, or SKEWBENCH_PLUGINS, names one."),
         ({"dataset": "cifer10"}, "Did you mean 'cifar10'?"),
-        ({"partition": "lable-2"}, "Did you mean 'label-k'?"),
+        ({"partition": "lable-2"}, "Did you mean 'label-2'?"),
         ({"model": "simple-cn"}, "Did you mean 'simple-cnn'?"),
         ({"model": "lenet-cifer"}, "Did you mean 'lenet-cifar'?"),
         ({"transform": "fedconcta"}, "Did you mean 'fedconcat'?"),
