@@ -132,6 +132,7 @@ def test_of_several_budgets_one_must_be_chosen(both, bench, tmp_path):
     assert code == 0 and (tmp_path / "x.csv").exists()
 
 
+@pytest.mark.slow
 def test_stored_results_are_read_without_torch_and_ray(both, tmp_path):
     a, b, table = (str(tmp_path / name) for name in ("a", "b", "rounds.csv"))
     assert not imported_by("compare", a, b) & {"torch", "ray"}

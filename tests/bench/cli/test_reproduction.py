@@ -42,5 +42,6 @@ def test_all_mistakes_are_said_at_once(folder, tmp_path):
     assert f"There is no page {tmp_path / 'page.md'}." in text and "**0 of" not in text
 
 
+@pytest.mark.slow
 def test_it_needs_neither_torch_nor_ray(folder):
     assert not imported_by("reproduction", str(folder)) & {"torch", "ray"}

@@ -140,6 +140,7 @@ class Mine(FedAvg):
 """
 
 
+@pytest.mark.slow
 def test_another_method_leaves_a_checkpoint_usable_and_a_change_of_its_own_method_does_not(tmp_path):
     for name in PACKAGES:
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

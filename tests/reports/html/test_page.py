@@ -488,6 +488,7 @@ def test_a_page_has_names_of_image_folders_and_no_path(store, style):
         assert "on leaves (autumn)" in own or style == "paper"
 
 
+@pytest.mark.slow
 def test_a_page_of_table_1_with_all_its_runs_is_small(tmp_path, monkeypatch):
     """477 runs as in Table 1: 20 rows of 8 methods, less one, by three seeds; more points than a line can have."""
     monkeypatch.setattr("tests.reports.conftest.SEEN", range(1, 200))
