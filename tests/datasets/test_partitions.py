@@ -342,7 +342,7 @@ def test_every_kind_has_a_description_without_being_imported():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("lable-2", r"Unknown partition 'lable-2'\. Did you mean 'label-k'\? Known: concept-shift, dir-b"),
+        ("lable-2", r"Unknown partition 'lable-2'\. Did you mean 'label-2'\? Known: concept-shift, dir-b"),
         ("dri-0.1", r"Unknown partition 'dri-0\.1'"),
         ("idd", r"Did you mean 'iid'\?"),
         ("label-shft", r"Did you mean 'label-shift'\?"),
