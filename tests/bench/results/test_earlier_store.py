@@ -25,10 +25,11 @@ RENAMED = {
     r"like\_best": r"not\_significant",
     r"10\textasciicircum{}6": "$10^{6}$",
     "; budget paper": "; mlp, 20 clients; budget paper",  # what all cells share is said since then
-    "not distinguishable from the best of the row, by the two-sided paired t-test over the same 3 seeds at level 0.05 with Holm's "
-    "correction for the rivals of the row; that the best was found on the same seeds is not corrected for, so that more than ": (
-        "not significantly different from the best of the row (two-sided paired t-test over the same 3 seeds, level 0.05, Holm's "
-        "correction within the row). The best was chosen on these seeds, so equal methods differ in more than "
+    "not distinguishable from the best of the row, by the two-sided paired t-test over the same 3 seeds at level 0.05 with "
+    "Holm's correction for the rivals of the row; that the best was found on the same seeds is not corrected for, so that more "
+    "than ": (
+        "not significantly different from the best of the row (two-sided paired t-test over the same 3 seeds, level 0.05, "
+        "Holm's correction within the row). The best was chosen on these seeds, so equal methods differ in more than "
     ),
     " of the rows of equals show a difference. Of so few seeds its power is low: italics say unknown, not equal.": (
         " of the rows. So few seeds show large differences only: italics mean unknown, not equal."
