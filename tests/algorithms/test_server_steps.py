@@ -9,6 +9,7 @@ import torch
 
 from algorithms import tree
 from algorithms.fedavg import FedAvg
+from algorithms.fedavgm import FedAvgM
 from algorithms.fedexp import FedExP
 from algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from bench import models
@@ -238,3 +239,12 @@ def test_impossible_options_are_refused_in_one_sentence(make, sentence):
     with pytest.raises(ValueError) as error:
         make()
     assert str(error.value) == sentence
+
+
+def test_a_step_of_nesterov_is_the_mean_delta_and_a_share_of_the_new_velocity():
+    """Deltas 1 and 2 with beta 0.5: velocities 1 and 2.5, steps 1 + 0.5 and 2 + 1.25."""
+    method, params = FedAvgM(server_momentum=0.5, form="nesterov"), {"w": torch.zeros(1)}
+    server = method.init_server(None, params)
+    for delta, expected in ((1.0, 1.5), (2.0, 4.75)):
+        params, server = method.server_step(None, params, server, {"delta": {"w": torch.tensor([delta])}}, None)
+        assert params["w"].item() == expected

@@ -46,6 +46,7 @@ def test_committed_reports_follow_from_the_committed_records(folder, tmp_path):
             assert path.read_text() == (folder / "reports" / path.name).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", STORES, ids=lambda folder: folder.name)
 def test_committed_figures_follow_from_the_committed_records(folder, tmp_path):
     compared = set()
