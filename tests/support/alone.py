@@ -16,21 +16,21 @@ from bench.simulation.retention import StateRetention
 from reports import api
 
 
-def train_alone(grid_file: Path, results: Path) -> Path:
+def train_alone(grid_file: Path, results: Path, budget: str = "paper") -> Path:
     """Plays the runs of a grid file one after another in this process, and writes its tables; returns the results directory."""
     grid, threads = load_grid(str(grid_file)), torch.get_num_threads()
     torch.set_num_threads(1)  # as workers have: the number of threads changes how sums are rounded
     try:
         with Store(results).locked() as store:
-            cells, recorder = expand(grid, "paper"), RunRecorder(store)
-            store.write_grid(f"{grid.name}@paper", to_json(grid, "paper", {}, cells))
+            cells, recorder = expand(grid, budget), RunRecorder(store)
+            store.write_grid(f"{grid.name}@{budget}", to_json(grid, budget, {}, cells))
             for cell in cells:
                 run_job_alone(
                     Job(cell.id, cell.config, str(store.unfinished_folder(cell.id)), StateRetention()), recorder
                 )
     finally:
         torch.set_num_threads(threads)
-    api.write(results, grid.name, "paper")
+    api.write(results, grid.name, budget)
     return results
 
 

@@ -76,7 +76,7 @@ def test_however_a_grid_is_interrupted_it_goes_on_and_nothing_is_repeated_or_los
     assert continued >= kills + 2
     unchanged(before, results)
     assert not list(results.glob("runs/*/checkpoint")), "nothing is left of them"
-    whole = train_alone(grid, tmp_path / "whole")
+    whole = train_alone(grid, tmp_path / "whole", "full")
     assert metrics(results) == metrics(whole)
     for name in ("six@full.md", "six@full.csv", "six@full.tex"):
         assert (results / "reports" / name).read_bytes() == (whole / "reports" / name).read_bytes()
