@@ -378,7 +378,7 @@ def describe(
         console.print(disk_table(disk, at_once))
         if heads := heads_in_words(cells, of, store):
             say(heads)
-        if of.is_searched(budget or of.usual_budget):
+        if of.is_searched(spec.budget):
             say("Not counted: the searches on validation data that come before, which run --dry-run names.")
 
 
