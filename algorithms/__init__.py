@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bench.registry import Entry, Registry, registered
 
 if TYPE_CHECKING:
-    from algorithms.base import Algorithm
+    from algorithms.shared.base import Algorithm
 
 __all__ = [
     "REGISTRY",

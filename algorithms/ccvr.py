@@ -9,10 +9,9 @@ from typing import Literal, get_args
 
 import torch
 
-from algorithms import registered, tree
-from algorithms.calibration import Calibration, features_of
-from algorithms.checks import at_least, one_of
-from algorithms.class_gaussians import allocate, draw, gaussian_of, pool_classes, separability
+from algorithms import at_least, one_of, registered, tree
+from algorithms.shared.calibration import Calibration, features_of
+from algorithms.shared.class_gaussians import allocate, draw, gaussian_of, pool_classes, separability
 from bench.models.concat import encoder_part
 from bench.seeding import seed_for
 

@@ -11,11 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import registered, tree
-from algorithms.base import Average, RoundBased, State, average_buffers
-from algorithms.checks import one_of
-from algorithms.local import LocalResult, descend
-from algorithms.tree import Tree
+from algorithms import Average, LocalResult, RoundBased, State, Tree, descend, one_of, registered, tree
+from algorithms.shared.base import average_buffers
 
 Similarity = Literal["arccos", "l1", "l2"]
 

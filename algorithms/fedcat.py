@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import registered, tree
-from algorithms.base import RoundBased, State, average_buffers
-from algorithms.checks import at_least, between, one_of
-from algorithms.tree import Tree
+from algorithms import RoundBased, State, Tree, at_least, between, one_of, registered, tree
+from algorithms.shared.base import average_buffers
 
 CountRule = Literal["plus_one", "limit", "bellemare"]
 

@@ -17,12 +17,10 @@ from torch import Tensor
 
 import algorithms
 import datasets
-from algorithms import registered, tree
-from algorithms.base import Algorithm, Deployed, RoundBased, State, nothing_spent
-from algorithms.checks import above, at_least, one_of
-from algorithms.coalitions import bound, solve
-from algorithms.divergence import check_sizes, estimate, exchanged, is_estimate
-from algorithms.wrapper import Wrapper
+from algorithms import Algorithm, Deployed, RoundBased, State, Wrapper, above, at_least, one_of, registered, tree
+from algorithms.shared.base import nothing_spent
+from algorithms.shared.coalitions import bound, solve
+from algorithms.shared.divergence import check_sizes, estimate, exchanged, is_estimate
 from bench.models.pretrained import CHANNELS
 
 Divergence = Literal["estimated", "published"]
@@ -37,8 +35,8 @@ class FedCollab(Wrapper):
     """A method in every coalition of clients, on its own; all coalitions start from one initial model.
 
     Before the first round of the base, every pair of clients estimates how much their data differ
-    (`algorithms.divergence.estimate`; once for all runs with the same data, partition and seed), and the server searches for
-    the coalitions that minimise the bound of the paper (`algorithms.coalitions.objective`). They stay as they are. Each client
+    (`algorithms.shared.divergence.estimate`; once for all runs with the same data, partition and seed), and the server searches for
+    the coalitions that minimise the bound of the paper (`algorithms.shared.coalitions.objective`). They stay as they are. Each client
     deploys what its coalition trains: with one coalition that is what the base trains, with clients that are all alone what
     each would train by itself.
 
@@ -47,7 +45,7 @@ class FedCollab(Wrapper):
     What a run exchanges includes the discriminators of all pairs, which come with the first round; `traffic` is an upper
     bound, because their training may stop early. Examples are counted for the base alone.
 
-    The record has the bound of Theorem 3.3 for each client in the coalitions that were found (`algorithms.coalitions.bound`),
+    The record has the bound of Theorem 3.3 for each client in the coalitions that were found (`algorithms.shared.coalitions.bound`),
     without the irreducible error, which nobody knows.
 
     Differs from the paper: it calls the search greedy; that it is repeated, that D is the best balanced accuracy of all
@@ -64,7 +62,7 @@ class FedCollab(Wrapper):
         discriminator_rounds: rounds of the discriminator of a pair, at most, >= 1.
         features: what discriminators see of an image: its "pixels", or what a frozen ResNet-18 makes of them, with the ImageNet
             weights of a file (see `bench.models.pretrained.load`), as the code has for CIFAR.
-        delta: of the bound in the record, see `algorithms.coalitions.bound`, in (0, 0.5). The sources name no value.
+        delta: of the bound in the record, see `algorithms.shared.coalitions.bound`, in (0, 0.5). The sources name no value.
         dimension: d of the bound in the record, VC dimension of the models, >= 1. The authors' poster prints the bound with 1;
             that of a network is not known, and so large that the bound says nothing.
     """

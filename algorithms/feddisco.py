@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import registered
-from algorithms.base import Algorithm, RoundBased, spend
-from algorithms.checks import at_least, one_of
-from algorithms.wrapper import Wrapper, refuse_wrapper
+from algorithms import Algorithm, RoundBased, Wrapper, at_least, one_of, registered
+from algorithms.shared.base import spend
+from algorithms.shared.wrapper import refuse_wrapper
 
 Metric = Literal["kl", "l1", "l2", "cosine"]
 

@@ -9,10 +9,8 @@ from typing import Literal, get_args
 
 import torch
 
-from algorithms import registered, tree
-from algorithms.base import Average, RoundBased, Weighting
-from algorithms.checks import above, one_of
-from algorithms.local import LocalResult, clipped, descend, gradient
+from algorithms import Average, LocalResult, RoundBased, Weighting, above, descend, gradient, one_of, registered, tree
+from algorithms.shared.local_sgd import clipped
 
 Mean = Literal["uniform", "examples"]
 

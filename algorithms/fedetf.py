@@ -10,13 +10,9 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import registered
-from algorithms.balanced_softmax import balanced
-from algorithms.base import RoundBased
-from algorithms.checks import above, at_least
-from algorithms.etf import etf_of
-from algorithms.local import cross_entropy
-from algorithms.tree import Tree
+from algorithms import RoundBased, Tree, above, at_least, cross_entropy, registered
+from algorithms.shared.balanced_softmax import balanced
+from algorithms.shared.etf import etf_of
 from bench.models.base import uniform_init
 from bench.models.concat import encoder_part
 

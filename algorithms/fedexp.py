@@ -10,10 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import registered, tree
-from algorithms.base import Average, Deployed, RoundBased
-from algorithms.checks import at_least, one_of
-from algorithms.tree import Tree
+from algorithms import Average, Deployed, RoundBased, Tree, at_least, one_of, registered, tree
 
 Iterate = Literal["mean", "last"]
 

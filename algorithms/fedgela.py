@@ -11,12 +11,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import registered
-from algorithms.base import Deployed, RoundBased
-from algorithms.checks import above
-from algorithms.etf import etf_of
-from algorithms.local import cross_entropy
-from algorithms.tree import Tree
+from algorithms import Deployed, RoundBased, Tree, above, cross_entropy, registered
+from algorithms.shared.etf import etf_of
 from bench.models.concat import encoder_part
 
 

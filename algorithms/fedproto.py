@@ -9,11 +9,19 @@ from typing import Literal, get_args
 
 import torch
 
-from algorithms import registered, tree
-from algorithms.base import Average, RoundBased, Weighting
-from algorithms.checks import at_least, one_of
-from algorithms.local import LocalResult, cross_entropy, descend
-from algorithms.moments import ClassSums, class_sums
+from algorithms import (
+    Average,
+    LocalResult,
+    RoundBased,
+    Weighting,
+    at_least,
+    cross_entropy,
+    descend,
+    one_of,
+    registered,
+    tree,
+)
+from algorithms.shared.moments import ClassSums, class_sums
 from bench.models.calibrated import NearestPrototype, wrap
 
 Collect = Literal["after", "last_epoch"]

@@ -6,10 +6,7 @@ https://arxiv.org/abs/1812.06127
 
 from dataclasses import dataclass
 
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.checks import at_least
-from algorithms.local import task_loss
+from algorithms import RoundBased, at_least, registered, task_loss, tree
 
 
 @registered("fedprox")

@@ -6,10 +6,9 @@ https://arxiv.org/abs/2001.01523
 
 from dataclasses import dataclass, replace
 
-from algorithms import registered
-from algorithms.checks import at_least
-from algorithms.partial import PartialSharing, PersonalPart
-from algorithms.rows import no_rows, read_rows
+from algorithms import at_least, registered
+from algorithms.shared.client_states import no_rows, read_rows
+from algorithms.shared.partial import PartialSharing, PersonalPart
 
 
 @registered("lg-fedavg")

@@ -5,9 +5,7 @@ The reference that collaboration has to beat; FedCollab (Bao et al., ICML 2023) 
 
 from dataclasses import dataclass, replace
 
-from algorithms import registered
-from algorithms.base import RoundBased
-from algorithms.local import LocalResult, descend
+from algorithms import LocalResult, RoundBased, descend, registered
 
 
 @registered("local")

@@ -10,10 +10,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import registered, tree
-from algorithms.base import Average, RoundBased, Weighting, average_buffers
-from algorithms.checks import above, one_of
-from algorithms.local import LocalResult, descend, momentum_steps
+from algorithms import Average, LocalResult, RoundBased, Weighting, above, descend, one_of, registered, tree
+from algorithms.shared.base import average_buffers
+from algorithms.shared.local_sgd import momentum_steps
 
 MomentumMode = Literal["outside", "effective-lr", "none"]
 

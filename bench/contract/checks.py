@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 
 import algorithms
-from algorithms import tree
-from algorithms.rows import without_clients
+from algorithms.shared import tree
+from algorithms.shared.client_states import without_clients
 from bench.contract.cases import Case
 from bench.contract.places import hooks_in_words
 from bench.contract.toy import difference, history, normalised_task, other_value, toy_task, train

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from algorithms import row_files, rows, tree
+from algorithms.shared import client_states as rows
+from algorithms.shared import row_files, tree
 from bench.config.schema import RunConfig
 from bench.execution.resources import Machines
 from bench.experiments.cells import Cell

@@ -19,7 +19,7 @@ from datasets.partitions.shift import Shift
 from datasets.resized import shape_in_run
 
 if TYPE_CHECKING:
-    from algorithms.base import Algorithm, State
+    from algorithms.shared.base import Algorithm, State
     from bench.simulation.task import Task
 
 

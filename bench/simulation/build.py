@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import algorithms
-from algorithms.base import Algorithm
+from algorithms.shared.base import Algorithm
 from bench import models
 from bench.models import pretrained
 from bench.models.base import Model

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algorithms.tree import Tree
+from algorithms.shared.tree import Tree
 from bench.models.base import BoundModel, Model, Params
 from bench.participation import cohort_size
 from datasets.federation import Federation

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from algorithms import tree
-from algorithms.base import Deployed, RoundBased
+from algorithms.shared import tree
+from algorithms.shared.base import Deployed, RoundBased
 from bench.simulation.evaluation import evaluate_clients, evaluate_own
 
 

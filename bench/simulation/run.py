@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 import bench
-from algorithms import tree
-from algorithms.base import Deployed, RoundBased
-from algorithms.rows import without_clients
+from algorithms.shared import tree
+from algorithms.shared.base import Deployed, RoundBased
+from algorithms.shared.client_states import without_clients
 from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
 from bench.results.artifacts import Folder, on_device, on_host
 from bench.results.checkpoints import UnusableCheckpoint

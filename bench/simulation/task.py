@@ -8,8 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.tree import Tree
 from bench.models import pretrained
 from bench.models.base import Model, Params
 from bench.models.pretrained import Pretrained

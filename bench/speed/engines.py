@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from algorithms import make
-from algorithms.base import Algorithm, State
+from algorithms.shared.base import Algorithm, State
 from bench.simulation.engines import padding_share
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task

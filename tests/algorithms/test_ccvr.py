@@ -8,9 +8,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from algorithms import calibration
 from algorithms.ccvr import CCVR, upload_size
-from algorithms.class_gaussians import (
+from algorithms.clsnorm import ClsNorm
+from algorithms.clsprox import ClsProx
+from algorithms.fedavg import FedAvg
+from algorithms.fedconcat import FedConcat
+from algorithms.fednova import FedNova
+from algorithms.oracle import Oracle
+from algorithms.scaffold import Scaffold
+from algorithms.shared import calibration
+from algorithms.shared.class_gaussians import (
     Gaussian,
     allocate,
     draw,
@@ -21,14 +28,7 @@ from algorithms.class_gaussians import (
     separability,
     sliced_wasserstein,
 )
-from algorithms.clsnorm import ClsNorm
-from algorithms.clsprox import ClsProx
-from algorithms.fedavg import FedAvg
-from algorithms.fedconcat import FedConcat
-from algorithms.fednova import FedNova
-from algorithms.local import task_loss
-from algorithms.oracle import Oracle
-from algorithms.scaffold import Scaffold
+from algorithms.shared.local_sgd import task_loss
 from bench.models.base import BoundModel
 from bench.models.calibrated import NormalisedClassifier, tukey, wrap
 from bench.models.mlp import Mlp

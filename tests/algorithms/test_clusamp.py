@@ -12,10 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import ClusterWarning, fcluster, linkage
 
-from algorithms import clusamp, tree
+from algorithms import clusamp
 from algorithms.clusamp import CluSamp, fill, merges, similarities, subtrees, with_products
 from algorithms.fedavg import FedAvg
 from algorithms.fedconcat import FedConcat
+from algorithms.shared import tree
 from bench.results.artifacts import Folder, on_host
 from bench.simulation.local_models import local_models
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
@@ -210,7 +211,7 @@ def cohorts_of(method, task, rounds: int = 3) -> list[list[int]]:
 def test_a_run_goes_on_as_if_it_had_not_been_interrupted_with_rows_in_files(monkeypatch, tmp_path):
     task, method = toy_task(**BUSY, rounds=5), CluSamp()
     expected = train(method, task)
-    monkeypatch.setattr("algorithms.row_files.MEMORY_BYTES", 0)
+    monkeypatch.setattr("algorithms.shared.row_files.MEMORY_BYTES", 0)
     Folder(tmp_path).save("state.pt", on_host(train(method, task, rounds=3)))
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     for _ in range(2):

@@ -9,13 +9,14 @@ import torch
 from sklearn.cluster import KMeans as Reference
 from sklearn.metrics import adjusted_rand_score
 
-from algorithms import fedcluster, tree
-from algorithms.clustering import bipartition, cluster_seed, coordinates, inner_products
+from algorithms import fedcluster
 from algorithms.fedavg import FedAvg
 from algorithms.fedcluster import FedCluster, cosines, lengths
 from algorithms.kmeans import KMeans
-from algorithms.local import LocalResult
-from algorithms.rows import no_rows
+from algorithms.shared import tree
+from algorithms.shared.client_states import no_rows
+from algorithms.shared.clustering import bipartition, cluster_seed, coordinates, inner_products
+from algorithms.shared.local_sgd import LocalResult
 from bench.models.resnet import ResNet50
 from bench.simulation.client import Mapped
 from tests.support.toy import assert_equal, toy_task, train

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.feddecorr import FedDecorr
 from algorithms.fedproto import FedProto
 from algorithms.feduv import FedUV, _closeness, _lower_median
-from algorithms.local import cross_entropy, gradient
 from algorithms.local_training import LocalTraining
-from algorithms.moments import class_sums, moments
+from algorithms.shared import tree
+from algorithms.shared.local_sgd import cross_entropy, gradient
+from algorithms.shared.moments import class_sums, moments
 from bench.models.base import BoundModel, Model
 from bench.models.calibrated import NearestPrototype, wrap
 from bench.models.cnn import SimpleCnn

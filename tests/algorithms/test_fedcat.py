@@ -11,12 +11,13 @@ import torch
 
 import algorithms
 import datasets
-from algorithms import fedcat, tree
+from algorithms import fedcat
 from algorithms.ccvr import CCVR
 from algorithms.fedavg import FedAvg
 from algorithms.fedcat import FedCat
 from algorithms.fedconcat import FedConcat
-from algorithms.local import LocalResult
+from algorithms.shared import tree
+from algorithms.shared.local_sgd import LocalResult
 from bench.config.resolve import resolve, with_options
 from bench.errors import ConfigError
 from bench.simulation.run import Run

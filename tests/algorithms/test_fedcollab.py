@@ -15,12 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import algorithms
-from algorithms import divergence, fedcollab, tree
+from algorithms import fedcollab
 from algorithms.ccvr import CCVR
 from algorithms.centralized import Centralized
 from algorithms.clsnorm import ClsNorm
 from algorithms.clusamp import CluSamp
-from algorithms.coalitions import bound, solve
 from algorithms.ditto import Ditto
 from algorithms.fedavg import FedAvg
 from algorithms.fedcat import FedCat
@@ -31,6 +30,8 @@ from algorithms.finetune import Finetune
 from algorithms.ifca import IFCA
 from algorithms.local_training import LocalTraining
 from algorithms.scaffold import Scaffold
+from algorithms.shared import divergence, tree
+from algorithms.shared.coalitions import bound, solve
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
 from tests.support.weights import write_weights
 
@@ -405,7 +406,7 @@ def test_published_divergences_at_other_seeds_are_footnoted():
         (Centralized(), "but centralized has only one, which holds everything."),
         (FedConcat(), "trains in rounds with any number of clients, but fedconcat does not."),
     ],
-    ids=lambda value: algorithms.name_of(value) if isinstance(value, algorithms.base.Algorithm) else "",
+    ids=lambda value: algorithms.name_of(value) if isinstance(value, algorithms.shared.base.Algorithm) else "",
 )
 def test_bases_that_do_not_fit(base, said):
     with pytest.raises(ValueError) as caught:

@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from scipy import stats
 
 import algorithms
-from algorithms import label_inference, tree
 from algorithms.fedavg import FedAvg
 from algorithms.fedconcat import FedConcat
 from algorithms.fedconcat_ib import FedConcatIB
 from algorithms.fedconcat_id import FedConcatID
 from algorithms.fedprox import FedProx
-from algorithms.label_inference import bias_answers, label_shares, noisy_label_shares
 from algorithms.local_training import LocalTraining
 from algorithms.random_clusters import RandomClusters
 from algorithms.scaffold import Scaffold
+from algorithms.shared import label_inference, tree
+from algorithms.shared.label_inference import bias_answers, label_shares, noisy_label_shares
 from bench import models
 from bench.config.code_version import files_of
 from bench.config.resolve import resolve

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.fedbabu import FedBabu
 from algorithms.feddisco import FedDisco, discrepancies
@@ -20,6 +19,7 @@ from algorithms.fedopt import FedAdam
 from algorithms.fedprox import FedProx
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
+from algorithms.shared import tree
 from bench.config.resolve import resolve, wrapped
 from bench.errors import ConfigError
 from bench.simulation.build import build_algorithm

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.feddisco import FedDisco
 from algorithms.feddyn import FedDyn
-from algorithms.local import clipped
-from algorithms.rows import write_rows
+from algorithms.shared import tree
+from algorithms.shared.client_states import write_rows
+from algorithms.shared.local_sgd import clipped
 from bench.models.base import Model
 from tests.support.toy import normalised_task, toy_task, train
 

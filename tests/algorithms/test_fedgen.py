@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import algorithms
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.fedgen import FedGen
-from algorithms.generator import Generator, diversity_loss, teacher_loss
+from algorithms.shared import tree
+from algorithms.shared.generator import Generator, diversity_loss, teacher_loss
 from bench import models
 from bench.models.base import BoundModel, Model
 from bench.models.mlp import Mlp

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.fedconcat import FedConcat
 from algorithms.fedconcat_id import FedConcatID
 from algorithms.fedsam import FedASAM, FedSAM, MoFedSAM
+from algorithms.shared import tree
 from bench import models
 from bench.config.resolve import resolve
 from bench.errors import ConfigError

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms import tree
-from algorithms.base import RoundBased
 from algorithms.ccvr import CCVR
 from algorithms.ditto import Ditto
 from algorithms.fedavg import FedAvg
 from algorithms.fedconcat import FedConcat
 from algorithms.fedprox import FedProx
 from algorithms.finetune import Finetune
-from algorithms.local import LocalResult, descend, gradient, task_loss, unless_padding
 from algorithms.local_training import LocalTraining
 from algorithms.per_fedavg import PerFedAvg
 from algorithms.pfedme import PFedMe
-from algorithms.wrapper import Wrapper
+from algorithms.shared import tree
+from algorithms.shared.base import RoundBased
+from algorithms.shared.local_sgd import LocalResult, descend, gradient, task_loss, unless_padding
+from algorithms.shared.wrapper import Wrapper
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import Batch, BatchIndex
 from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_task, train

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.fedavgm import FedAvgM
 from algorithms.fedexp import FedExP
 from algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
+from algorithms.shared import tree
 from bench import models
 from bench.simulation.task import Cohort
 from tests.support.toy import assert_equal, normalised_task, toy_task, train

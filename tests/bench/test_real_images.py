@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import datasets
-from algorithms import tree
+from algorithms.shared import tree
 from bench.config.resolve import resolve
 from bench.simulation.run import Run
 from datasets import transforms

@@ -335,7 +335,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from algorithms import registered
-from algorithms.base import Algorithm
+from algorithms.shared.base import Algorithm
 
 
 @registered("wrap")

@@ -20,9 +20,10 @@ RIGHT = '''"""FedMine: clients dig near the global model."""
 
 from dataclasses import dataclass
 
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.local import task_loss
+from algorithms import registered
+from algorithms.shared import tree
+from algorithms.shared.base import RoundBased
+from algorithms.shared.local_sgd import task_loss
 
 
 @registered("fedmine")

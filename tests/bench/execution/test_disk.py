@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from algorithms import row_files, rows, tree
+from algorithms.shared import client_states as rows
+from algorithms.shared import row_files, tree
 from bench.config.resolve import resolve
 from bench.execution import disk
 from bench.execution.disk import Footprint, footprint, total

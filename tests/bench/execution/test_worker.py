@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import bench.simulation.run
-from algorithms import divergence
+from algorithms.shared import divergence
 from bench.config.code_version import code_version
 from bench.config.resolve import resolve
 from bench.execution import worker as workers
@@ -284,7 +284,7 @@ def test_a_line_that_cannot_run_for_many_clients_at_once_is_named_with_what_to_d
     job, line, engine, tmp_path, monkeypatch
 ):
     text = method_files.RUNNABLE.replace(
-        "import registered", "import registered\nfrom algorithms.local import task_loss"
+        "import registered", "import registered\nfrom algorithms.shared.local_sgd import task_loss"
     )
     method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text + HOOK.format(line=line)})
     config = resolve({"algorithm": "ccvr", "base": {"name": "fedmine"}, **DIGITS, "rounds": 1})

@@ -8,8 +8,8 @@ import pytest
 import torch
 import yaml
 
-from algorithms import row_files
-from algorithms.calibration import features_of
+from algorithms.shared import row_files
+from algorithms.shared.calibration import features_of
 from bench.execution.job import Job
 from bench.execution.worker import Worker
 from bench.experiments.expansion import expand

@@ -7,8 +7,8 @@ import torch
 
 import algorithms
 import datasets
-from algorithms import tree
-from algorithms.rows import no_rows, write_rows
+from algorithms.shared import tree
+from algorithms.shared.client_states import no_rows, write_rows
 from bench.config.methods import options_of
 from bench.config.resolve import resolve
 from bench.errors import StoreError

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import datasets
-from algorithms import row_files, tree
-from algorithms.base import Deployed
+from algorithms.shared import row_files, tree
+from algorithms.shared.base import Deployed
 from bench.config.resolve import resolve
 from bench.errors import ConfigError
 from bench.experiments.cost import bytes_per_client

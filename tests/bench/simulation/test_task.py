@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import tree
-from algorithms.base import RoundBased, average_buffers
 from algorithms.fedavg import FedAvg
 from algorithms.fednova import FedNova
+from algorithms.shared import tree
+from algorithms.shared.base import RoundBased, average_buffers
 from bench.participation import cohort_size
 from bench.simulation.engines import _blocks, _pad, padding_share
 from datasets import partitions

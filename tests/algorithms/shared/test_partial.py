@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms import tree
 from algorithms.ccvr import CCVR
 from algorithms.fedavg import FedAvg
 from algorithms.fedbabu import FedBabu
@@ -20,7 +19,8 @@ from algorithms.fedrep import FedRep
 from algorithms.finetune import Finetune, FinetuneBody, FinetuneHead
 from algorithms.lg_fedavg import LGFedAvg
 from algorithms.local_training import LocalTraining
-from algorithms.partial import layers_of, pick
+from algorithms.shared import tree
+from algorithms.shared.partial import layers_of, pick
 from bench import models
 from bench.models.base import Model
 from bench.models.concat import SimpleCnnConcat5

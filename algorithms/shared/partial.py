@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import tree
-from algorithms.base import Average, Deployed, RoundBased, State, Weighting, average_buffers
-from algorithms.checks import at_least, one_of
-from algorithms.local import LocalResult, descend
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.base import Average, Deployed, RoundBased, State, Weighting, average_buffers
+from algorithms.shared.checks import at_least, one_of
+from algorithms.shared.local_sgd import LocalResult, descend
+from algorithms.shared.tree import Tree
 from bench.models.concat import SideBySide
 
 Part = Literal["body", "head"]

@@ -6,9 +6,9 @@ from typing import ClassVar
 from torch import Tensor
 
 import algorithms
-from algorithms.base import Algorithm, Deployed, State
 from algorithms.centralized import Centralized
 from algorithms.fedavg import FedAvg
+from algorithms.shared.base import Algorithm, Deployed, State
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.base import Deployed, RoundBased, State, average_buffers
-from algorithms.checks import at_least
-from algorithms.clustering import ClusterInit, too_many_clusters
-from algorithms.local import LocalResult, descend
-from algorithms.rows import read_rows
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.base import Deployed, RoundBased, State, average_buffers
+from algorithms.shared.checks import at_least
+from algorithms.shared.client_states import read_rows
+from algorithms.shared.clustering import ClusterInit, too_many_clusters
+from algorithms.shared.local_sgd import LocalResult, descend
+from algorithms.shared.tree import Tree
 from bench.seeding import seed_for
 
 Proximal = Literal["released", "intended"]

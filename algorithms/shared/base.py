@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.local import LocalResult, descend, task_loss
-from algorithms.rows import no_rows, read_rows, replace_rows, rows_of, write_rows
-from algorithms.streaming import RunningMean
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.client_states import no_rows, read_rows, replace_rows, rows_of, write_rows
+from algorithms.shared.local_sgd import LocalResult, descend, task_loss
+from algorithms.shared.streaming import RunningMean
+from algorithms.shared.tree import Tree
 
 if TYPE_CHECKING:
     from bench.simulation.task import Cohort
@@ -119,7 +119,7 @@ class Algorithm:
 
     @property
     def deploy_reads_clients(self) -> bool:
-        """Whether `deploy`, `watched` or `diagnostics` read client states (see `algorithms.rows`), so that a run keeps them
+        """Whether `deploy`, `watched` or `diagnostics` read client states (see `algorithms.shared.client_states`), so that a run keeps them
         with its last state: no, unless the method is personal."""
         return self.personal
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms.coalitions import bound, descend, objective, solve
+from algorithms.shared.coalitions import bound, descend, objective, solve
 
 ORACLE = json.loads((Path(__file__).parent / "fedcollab_oracle.json").read_text())
 SETTINGS = ORACLE["settings"]

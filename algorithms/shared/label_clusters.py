@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import tree
-from algorithms.base import Algorithm, Deployed, RoundBased, State, nothing_spent
 from algorithms.centralized import Centralized
-from algorithms.clustering import (
+from algorithms.shared import tree
+from algorithms.shared.base import Algorithm, Deployed, RoundBased, State, nothing_spent
+from algorithms.shared.client_states import no_rows, read_rows, write_rows
+from algorithms.shared.clustering import (
     ClusterInit,
     NumClusters,
     balanced_k_means,
@@ -22,9 +23,8 @@ from algorithms.clustering import (
     k_means,
     model_of_cluster,
 )
-from algorithms.rows import no_rows, read_rows, write_rows
-from algorithms.tree import Tree
-from algorithms.wrapper import refuse_wrapper
+from algorithms.shared.tree import Tree
+from algorithms.shared.wrapper import refuse_wrapper
 
 Inferred = Callable[[Any, Tree, Tree], tuple[Tensor, Tree | None]]
 

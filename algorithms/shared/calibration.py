@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms.base import Deployed
-from algorithms.checks import above, at_least
-from algorithms.local import LocalResult, descend, task_loss
-from algorithms.wrapper import PostHoc
+from algorithms.shared.base import Deployed
+from algorithms.shared.checks import above, at_least
+from algorithms.shared.local_sgd import LocalResult, descend, task_loss
+from algorithms.shared.wrapper import PostHoc
 from bench.models.base import BoundModel, Params
 from bench.models.calibrated import Transformed, classifier_of, tukey, wrap
 from bench.models.concat import classifier_part

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import base, tree
-from algorithms.base import RoundBased
 from algorithms.fedavg import FedAvg
 from algorithms.scaffold import Scaffold
-from algorithms.streaming import RunningMean
+from algorithms.shared import base, tree
+from algorithms.shared.base import RoundBased
+from algorithms.shared.streaming import RunningMean
 from bench.simulation.task import Task
 from tests.support.kinds import others_slow
 from tests.support.toy import assert_equal, settings_for, toy_method, toy_task, train

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 import algorithms
-from algorithms import tree
-from algorithms.base import Algorithm, Deployed, State, spend
-from algorithms.checks import at_least, one_of
-from algorithms.clustering import NumClusters, model_of_cluster, too_many_clusters
-from algorithms.local import LocalResult, cross_entropy, descend
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.base import Algorithm, Deployed, State, spend
+from algorithms.shared.checks import at_least, one_of
+from algorithms.shared.clustering import NumClusters, model_of_cluster, too_many_clusters
+from algorithms.shared.local_sgd import LocalResult, cross_entropy, descend
+from algorithms.shared.tree import Tree
 from bench.models.base import BoundModel, Model, uniform_init
 from bench.models.calibrated import classifier_of
 from bench.models.concat import classifier_part, concatenate, encoder_part, num_encoders, with_prefix

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algorithms.tree import Tree
+from algorithms.shared.tree import Tree
 from bench.models.base import uniform_init
 from bench.models.pretrained import NUM_FEATURES, Pretrained
 from bench.seeding import keys_from, normal_from_keys, seed_for, uniform_from_keys

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from algorithms import tree
-from algorithms.clustered import lowest, on_each_model, one_hot, pull, squared_distances
 from algorithms.fedavg import FedAvg
 from algorithms.fedsoft import FedSoft
 from algorithms.fesem import FeSEM
 from algorithms.ifca import IFCA
+from algorithms.shared import tree
+from algorithms.shared.clustered import lowest, on_each_model, one_hot, pull, squared_distances
 from bench.models.resnet import ResNet50
 from bench.results.artifacts import Folder, on_host
 from bench.simulation.client import ClientView

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from algorithms import divergence
-from algorithms.divergence import check_sizes, estimate, exchanged, num_bytes, stratified
+from algorithms.shared import divergence
+from algorithms.shared.divergence import check_sizes, estimate, exchanged, num_bytes, stratified
 from bench.models.base import uniform_init
 from bench.models.pretrained import load
 from bench.seeding import generator_for

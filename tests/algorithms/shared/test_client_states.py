@@ -5,9 +5,9 @@ import os
 import pytest
 import torch
 
-from algorithms import row_files, tree
 from algorithms.moon import Moon
-from algorithms.rows import no_rows, read_rows, write_rows
+from algorithms.shared import row_files, tree
+from algorithms.shared.client_states import no_rows, read_rows, write_rows
 from bench.results.artifacts import Folder, on_host
 from tests.support.toy import toy_task, train
 
