@@ -68,7 +68,7 @@ class CluSamp(RoundBased):
     def init_client(self, task, params):
         return {"update": tree.zeros_like(params)}
 
-    def client_states(self, task, cohort, state):
+    def cohort_states(self, task, cohort, state):
         """Nothing: it is the server that keeps the updates."""
         return {}
 
@@ -98,14 +98,14 @@ class CluSamp(RoundBased):
         clients = task.population
         return {"products": torch.zeros(clients, clients, dtype=torch.double, device=task.device)}
 
-    def averaged(self, updates, cohort):
+    def weighted_means(self, updates, cohort):
         return {"delta": Average(updates["delta"], torch.ones_like(cohort.num_examples))}
 
     def aggregate_buffers(self, buffers, trained, updates, cohort):
         return average_buffers(trained, torch.ones_like(cohort.num_examples))
 
-    def play_round(self, task, state):
-        after = super().play_round(task, state)
+    def run_round(self, task, state):
+        after = super().run_round(task, state)
         before, rows = state["clients"]["rows"], after["clients"]["rows"]
         changed = [client for client, row in rows.items() if row is not before.get(client)]
         products = with_products(state["server"]["products"], rows, changed, self.similarity)

@@ -67,8 +67,8 @@ class FedETF(RoundBased):
         logits = params["scale"] * (F.normalize(projected, dim=1) @ view.server["etf"])
         return cross_entropy(balanced(logits, view.label_counts, vacant="clamp"), batch)
 
-    def local_models(self, state, mapped):
-        models = super().local_models(state, mapped)
+    def local_models(self, state, outputs):
+        models = super().local_models(state, outputs)
         return {**models, "params": _merged(models["params"], state["server"]["etf"])}
 
     def deploy(self, task, state, client_ids):

@@ -63,8 +63,8 @@ class FedGELA(RoundBased):
         logits = features @ view.server["etf"] * class_weights(view.label_counts)
         return cross_entropy(logits / self.temperature, batch)
 
-    def local_models(self, state, mapped):
-        models, etf = super().local_models(state, mapped), state["server"]["etf"]
+    def local_models(self, state, outputs):
+        models, etf = super().local_models(state, outputs), state["server"]["etf"]
         count = len(next(iter(models["params"].values())))
         return {**models, "params": models["params"] | _classifier(etf.expand(count, *etf.shape))}
 

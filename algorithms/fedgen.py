@@ -177,9 +177,13 @@ class FedGen(RoundBased):
         sent = {name: part for name, part in update.items() if name != "classifier"}  # which is sent with the model
         return super().uploads(sent, buffers)
 
-    def returned(self, state):
+    def result_template(self, state):
         classifier = classifier_part(state["params"])
-        return {**super().returned(state), "classifier": classifier, "counts": classifier["classifier.weight"][:, 0]}
+        return {
+            **super().result_template(state),
+            "classifier": classifier,
+            "counts": classifier["classifier.weight"][:, 0],
+        }
 
     def server_step(self, task, params, server, update, cohort):
         params, _ = super().server_step(task, params, server, update, cohort)

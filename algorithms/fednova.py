@@ -40,7 +40,7 @@ class FedNova(RoundBased):
         work = momentum_steps(view.num_steps, momentum)
         return LocalResult({"delta": tree.subtract(trained, view.params), "work": work}, view.client)
 
-    def averaged(self, updates, cohort):
+    def weighted_means(self, updates, cohort):
         return {"delta": Average(_normalised(updates["delta"], updates["work"]), cohort.weights)}
 
     def server_step(self, task, params, server, update, cohort):

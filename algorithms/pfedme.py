@@ -55,7 +55,7 @@ class PFedMe(RoundBased):
     def init_client(self, task, params):
         return {"params": params, "buffers": task.initial_buffers()}
 
-    def client_states(self, task, cohort, state):
+    def cohort_states(self, task, cohort, state):
         return read_models(state, cohort.ids)
 
     def local_update(self, data, plan, view):

@@ -125,8 +125,8 @@ class Calibration(PostHoc):
             return LocalResult(descend(task_loss, view.params, data, plan, view).params, {})
 
         start = classifier_part(deployed.params)
-        mapped = server.map_clients(train, server.cohort(torch.tensor([0])), round=0, params=start, buffers={})
-        return deployed.params | {name: leaf[0] for name, leaf in mapped.result.update.items()}
+        outputs = server.map_clients(train, server.cohort(torch.tensor([0])), round=0, params=start, buffers={})
+        return deployed.params | {name: leaf[0] for name, leaf in outputs.result.update.items()}
 
 
 def features_of(task, deployed: Deployed, images: Tensor) -> Tensor:

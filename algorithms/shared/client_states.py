@@ -1,7 +1,7 @@
 """Client states: one row for each client that has taken part; all others are as new.
 
-Rows live on the host, and all that do not fit into a bounded memory in files (see `algorithms.shared.row_files`), so that what a run
-needs at once is bounded by the cohort: only the cohort's rows are read and written.
+Rows live on the host; those that do not fit into a bounded memory lie in files (see `algorithms.shared.row_files`). So what a
+run needs at once is bounded by the cohort: only the cohort's rows are read and written.
 """
 
 import itertools

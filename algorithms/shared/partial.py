@@ -102,7 +102,7 @@ class PartialSharing(RoundBased):
         shared = self.shared_layers(state["params"])
         return {key: pick(state[key], shared) for key in ("params", "buffers")}
 
-    def averaged(self, updates, cohort):
+    def weighted_means(self, updates, cohort):
         return {"delta": Average(updates["delta"], self._weights(cohort))}
 
     def server_step(self, task, params, server, update, cohort):
@@ -112,19 +112,19 @@ class PartialSharing(RoundBased):
     def aggregate_buffers(self, buffers, trained, updates, cohort):
         return {**buffers, **average_buffers(trained, self._weights(cohort))}
 
-    def local_models(self, state, mapped):
-        size = len(tree.leaves(mapped)[0])
+    def local_models(self, state, outputs):
+        size = len(tree.leaves(outputs)[0])
         start = {
             key: tree.map(lambda leaf: leaf.expand(size, *leaf.shape), state[key]) for key in ("params", "buffers")
         }
-        delta, kept = mapped.result.update["delta"], mapped.result.client
+        delta, kept = outputs.result.update["delta"], outputs.result.client
         moved = tree.add(pick(state["params"], layers_of(delta)), delta)
         return {
             "params": {**start["params"], **moved, **kept.get("params", {})},
-            "buffers": {**start["buffers"], **mapped.buffers, **kept.get("buffers", {})},
+            "buffers": {**start["buffers"], **outputs.buffers, **kept.get("buffers", {})},
         }
 
-    def returned(self, state):
+    def result_template(self, state):
         return {"shared": self.downloads(state), "client": state["clients"]["fresh"]}
 
     def _weights(self, cohort) -> Tensor:

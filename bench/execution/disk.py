@@ -198,7 +198,7 @@ def _sizes(described: str) -> _Sizes:
 
 def _stage(outline: dict[str, Any], population: int, cohort: int) -> _Stage:
     found = list(_clients(outline))
-    parts = [part for name, part in found if name != "held"]
+    parts = [part for name, part in found if name != "round_only"]
     fresh = sum(_in_file(part["fresh"]) for part in parts)
     return _Stage(
         round=outline["round"],
@@ -209,7 +209,7 @@ def _stage(outline: dict[str, Any], population: int, cohort: int) -> _Stage:
         row=fresh // max(1, len(parts)),  # in clusters there are several parts, of one kind
         rows=sum(len(part["rows"]) for part in parts),
         state=max((tree.num_bytes(part["fresh"]) for part in parts), default=0),
-        held=sum(len(part["rows"]) * tree.num_bytes(part["fresh"]) for name, part in found if name == "held"),
+        held=sum(len(part["rows"]) * tree.num_bytes(part["fresh"]) for name, part in found if name == "round_only"),
     )
 
 

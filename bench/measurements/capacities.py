@@ -55,7 +55,7 @@ def coalitions_of(
         return best_coalitions(of_clients, num_examples, (smallest, largest), search, tuple(coalitions))
 
     key = (_RESTARTS, smallest, largest, str(divergences), str(coalitions))
-    found = task.derived("coalitions-by-capacity", key, compute, lambda found: _are_intervals(found, len(coalitions)))
+    found = task.cached("coalitions-by-capacity", key, compute, lambda found: _are_intervals(found, len(coalitions)))
     return {name: of.tolist() for name, of in found.items()}
 
 

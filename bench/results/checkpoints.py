@@ -58,8 +58,8 @@ class Checkpoints:
         """Replaces the checkpoint.
 
         Args:
-            content: nested dicts and lists of tensors, numbers and texts. Of client rows (see `algorithms.shared.client_states`) in it,
-                those are written that are not the same objects as last time.
+            content: nested dicts and lists of tensors, numbers and texts. Of client rows in it, only those are written
+                that are not the same objects as last time (see `algorithms.shared.client_states`).
 
         Raises:
             bench.errors.StoreError: if it cannot be written; the one before stays.

@@ -71,7 +71,7 @@ def build_task(
         federation,
         config.seed,
         engine,
-        derived_dir=cache.default_dir() / "derived",
+        cache_dir=cache.default_dir() / "derived",
         weights=weights,
         data_dir=data_dir,
     )

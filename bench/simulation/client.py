@@ -168,7 +168,7 @@ class ClientView:
     label_counts: Tensor
 
 
-class Mapped(NamedTuple):
+class ClientOutputs(NamedTuple):
     """What a function returned on every client of a cohort: leaves [K, ...], and the buffers it left, [K, ...]."""
 
     result: Tree

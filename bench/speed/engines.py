@@ -153,7 +153,7 @@ def method_round(task: Task, name: str) -> Callable[[], int]:
             state = method.step(task, state)
             deployed = method.deploy(task, state, everyone) or deployed
             evaluate(task, deployed)
-        return state["spent"]["examples"] - start["spent"]["examples"]
+        return state["costs"]["examples"] - start["costs"]["examples"]
 
     return run
 

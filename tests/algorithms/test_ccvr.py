@@ -187,11 +187,11 @@ def test_what_clients_send_is_accounted():
         assert upload_size(case["d"], case["classes"]) == case["with_int64_count_per_class"]
     task = toy_task()
     assert (task.federation.label_counts > 0).sum() == 13, "two clients lack a class or two"
-    spent = CCVR().deployment(task, task.model)
+    spent = CCVR().deploy_traffic(task, task.model)
     encoder = sum(leaf.numel() for name, leaf in task.initial_params().items() if not name.startswith("classifier"))
     assert spent == {"bytes_up": upload_size(64, 13), "bytes_down": 5 * 4 * encoder}
     for free in (Oracle(), CCVR(virtual_per_class=0), FedAvg()):
-        assert set(free.deployment(task, task.model).values()) == {0}
+        assert set(free.deploy_traffic(task, task.model).values()) == {0}
 
 
 def deployed(method, task=None):

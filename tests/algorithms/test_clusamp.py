@@ -247,8 +247,8 @@ def test_a_client_that_is_drawn_twice_trains_twice_and_counts_twice(make, option
     for key in ("params", "buffers"):
         assert_equal(after[key], tree.row(models[key], 0), tolerance=close)
     assert list(after["clients"]["rows"]) == [0]
-    assert after["spent"]["examples"] == 2 * 16
-    assert {**after["spent"], "examples": 0} == {**other["spent"], "examples": 0}
+    assert after["costs"]["examples"] == 2 * 16
+    assert {**after["costs"], "examples": 0} == {**other["costs"], "examples": 0}
 
 
 def test_models_count_alike_whatever_their_clients_have():
@@ -263,7 +263,7 @@ def test_models_count_alike_whatever_their_clients_have():
 def test_with_equal_clients_that_are_all_there_it_is_fedavg(engine):
     task = toy_task(sizes=(8,) * 4, engine=engine)
     one, other = train(CluSamp(), task), train(FedAvg(), task)
-    for key in ("params", "buffers", "spent"):
+    for key in ("params", "buffers", "costs"):
         assert_equal(one[key], other[key], tolerance=1e-12)
 
 

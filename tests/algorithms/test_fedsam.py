@@ -251,7 +251,7 @@ class Scripted(FedSAM):
 
     script: tuple[tuple[float, float], ...] = ()
 
-    def play_round(self, task, state):
+    def run_round(self, task, state):
         weight, bias = torch.tensor(self.script[state["round"]], dtype=torch.float64).split(1)
         delta = {"weight": weight, "bias": bias}
         params, server = self.server_step(task, tree.zeros_like(delta), state["server"], {"delta": delta}, None)

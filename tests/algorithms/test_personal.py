@@ -363,7 +363,7 @@ def test_training_of_per_fedavg_leaves_the_running_statistics_as_they_are(normal
 def test_per_fedavg_does_not_count_the_batches_that_it_skips(largest_stack):
     """Of clients with 13, 4, 20, 8 and 11 examples in batches of 6, batches of 1, 2 and 2 are skipped in each of 2 epochs."""
     task = replace(toy_task(rounds=1), largest_stack=largest_stack)
-    spent = [train(method, task)["spent"]["examples"] for method in (FedAvg(), PerFedAvg())]
+    spent = [train(method, task)["costs"]["examples"] for method in (FedAvg(), PerFedAvg())]
     assert spent == [2 * 56, 2 * (56 - 1 - 2 - 2)]
     assert [PerFedAvg().workload(task.settings, size) for size in (13, 4)] == [2 * 12, 2 * 4]
 

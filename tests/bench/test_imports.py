@@ -67,7 +67,7 @@ def test_every_form_of_an_import_counts(statement, tmp_path, monkeypatch):
     monkeypatch.setattr(algorithms, "__path__", [str(package)])
     found = {*imports.definitions_of(["algorithms.mine"])}
     inside = {"algorithms/inner/__init__.py", "algorithms/inner/deep.py"} if "inner" in statement else set()
-    assert found == {"algorithms/mine.py", "algorithms/moon.py", "algorithms/shared/tree.py"} | inside
+    assert found == {"algorithms/mine.py", "algorithms/moon.py", "algorithms/tree.py"} | inside
 
 
 @pytest.mark.parametrize(

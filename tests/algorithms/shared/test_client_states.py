@@ -46,7 +46,7 @@ def test_only_the_rows_of_the_cohort_are_written_and_the_earlier_state_stays(lim
 
 
 def mappings(folder) -> list[str]:
-    """Lines on the files of a folder that this process has mapped."""
+    """Lines on the files of a folder that this process has outputs."""
     return [line for line in open("/proc/self/maps") if str(folder) in line]
 
 

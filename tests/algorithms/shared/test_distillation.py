@@ -19,7 +19,7 @@ from bench.models.base import BoundModel, Model
 from bench.simulation.client import Batch, ClientView, bind
 from tests.support.toy import SETTINGS, normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "rivals_oracle.json").read_text())
+ORACLE = json.loads((Path(__file__).parents[1] / "rivals_oracle.json").read_text())
 GIVEN = ORACLE["fedntd"]["inputs"]  # all three have the same logits
 TOLERANCE = {"rtol": 0, "atol": ORACLE["fedntd"]["tol"]}
 ENGINES = ["loop", "vectorised"]

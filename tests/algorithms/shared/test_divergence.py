@@ -119,7 +119,7 @@ def test_what_blocks_have_found_is_kept_when_a_later_one_is_interrupted(monkeypa
         return train(block, rounds)
 
     monkeypatch.setattr(divergence._Block, "train", interrupted)
-    task = replace(task, derived_dir=tmp_path)
+    task = replace(task, cache_dir=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         estimate(task, 0.1, 40)
     for one, other in zip(whole, estimate(task, 0.1, 40), strict=True):

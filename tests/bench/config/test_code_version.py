@@ -42,6 +42,7 @@ OF_EVERY_RUN = {
         "datasets/skew.py",
     ),
     *(
+        "algorithms/shared/__init__.py",
         "algorithms/shared/base.py",
         "algorithms/shared/local_sgd.py",
         "algorithms/shared/client_states.py",
@@ -57,7 +58,8 @@ STAGES = {
 }
 CONCATENATED = {f"bench/models/{name}.py" for name in ("concat", "calibrated", "cnn")}
 CALIBRATION = {
-    f"algorithms/{name}.py" for name in ("calibration", "class_gaussians", "wrapper", "fedavg", "centralized")
+    *(f"algorithms/shared/{name}.py" for name in ("calibration", "class_gaussians", "wrapper")),
+    *("algorithms/fedavg.py", "algorithms/centralized.py"),
 }
 
 

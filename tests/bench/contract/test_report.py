@@ -118,7 +118,7 @@ def test_an_error_in_a_hook_is_told_with_its_line_and_ends_the_checks(lab):
 
 
 @pytest.mark.parametrize(
-    ("returned", "sentence"),
+    ("result_template", "sentence"),
     [
         (
             "{name: leaf[..., None] for name, leaf in params.items()}, server",

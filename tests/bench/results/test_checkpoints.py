@@ -76,8 +76,8 @@ def test_a_run_that_goes_on_from_a_checkpoint_ends_as_if_nothing_had_happened(na
         assert all(
             torch.equal(one, other)
             for one, other in zip(
-                tree.leaves(second.algorithm.watched(second.state)),
-                tree.leaves(whole.algorithm.watched(whole.state)),
+                tree.leaves(second.algorithm.finite_check(second.state)),
+                tree.leaves(whole.algorithm.finite_check(whole.state)),
                 strict=True,
             )
         )
