@@ -27,10 +27,11 @@ from bench.config.resolve import resolve
 from bench.contract.cases import Case
 from bench.contract.checks import CHECKS
 from bench.experiments.expansion import expand
-from bench.experiments.figure_schema import KINDS
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning
 from bench.experiments.names_schema import Printed
+from bench.measurements.specs import REGISTRY
+from bench.measurements.tables import TABLES
 from bench.simulation.client import Batch, ClientView, Settings
 from bench.simulation.run import Run
 from bench.simulation.task import Cohort, Task
@@ -435,7 +436,8 @@ def test_the_tables_of_the_parts_of_a_grid_have_every_key():
     assert described == Printed.model_fields.keys()
     rows = [row for kind in ("figure", "measured table") for row in manual.table(OWN_GRID, f"kind of {kind}")]
     shown = {codes(row[0])[0]: set(codes(row[1])) for row in rows}
-    assert shown == {kind: set(part.model_fields) - {"kind"} for kind, part in KINDS.items()}
+    kinds = {kind: entry.load() for kind, entry in REGISTRY.items()} | TABLES
+    assert shown == {kind: set(part.model_fields) - {"kind"} for kind, part in kinds.items()}
 
 
 def test_the_search_space_of_the_manual_is_one(files):
