@@ -5,7 +5,7 @@ PATH), by `plugins = ["."]` under `[tool.skewbench]` in a `pyproject.toml` of th
 installed package with the entry point `skewbench.plugins`. A stored result never names one.
 
     mylab/
-      algorithms/fedmine.py   models/vit.py   search_spaces/fedmine.yaml   grids/table2.yaml
+      algorithms/fedmine.py   models/vit.py   figures/drift.py   search_spaces/fedmine.yaml   grids/table2.yaml
 """
 
 import functools

@@ -55,7 +55,9 @@ OWN_MODEL = DOCS / "own-model.md"
 (VIT,) = (block.text for block in manual.blocks("python") if block.page == OWN_MODEL)
 OWN_DATA = DOCS / "own-data.md"
 POLLEN, HOSPITAL, TURNED, LEAVES = (block.text for block in manual.blocks("python") if block.page == OWN_DATA)
-_NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, DOCS / "data.md")
+OWN_FIGURE = DOCS / "own-figure.md"
+(DRIFT,) = (block.text for block in manual.blocks("python") if block.page == OWN_FIGURE)
+_NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, OWN_FIGURE, DOCS / "data.md")
 (EXAMPLE,) = (block.text for block in manual.blocks("python") if block.page not in _NOT_HERE)
 
 
@@ -64,6 +66,7 @@ def example(tmp_path, monkeypatch):
     """The method of the README, and the model, dataset, partition and transform of the manual, in a lab's folder."""
     files = {"algorithms/fedams.py": EXAMPLE, "models/vit.py": VIT}
     data = {"datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL, "transforms/turned.py": TURNED}
+    data |= {"figures/drift.py": DRIFT}
     method_files.use(tmp_path, monkeypatch, files | data)
     monkeypatch.setattr(algorithms, "describe", lambda name: EXAMPLE.splitlines()[0].strip('"'))
     return algorithms.load("fedams")
