@@ -29,6 +29,7 @@ def bench(tmp_path, monkeypatch):
     monkeypatch.setattr(scheduler, "run_jobs", run_jobs_alone)
 
     def bench(*words: str) -> tuple[int, str]:
+        code_digest.cache_clear()  # as in a process of its own
         result = CliRunner().invoke(app, [*words, "--results-dir", str(tmp_path / "results")])
         if result.exception and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -75,7 +76,6 @@ def test_what_fails_in_it_costs_it_alone(bench, tmp_path, monkeypatch):
     assert code == 0 and f"Drift in mylab/figures/drift.py failed in line {line}: NameError" in text
     assert (tmp_path / "results" / "reports" / "drift@full-rounds.svg").exists()
     monkeypatch.setenv(plugins.VARIABLE, "")
-    code_digest.cache_clear()  # as in another process
     code, text = bench("report")
     assert code == 0 and "Not drawn in drift@full: Unknown kind of figure 'drift'." in text
     assert "SKEWBENCH_PLUGINS, names one." in text and "FedAvg" in text
