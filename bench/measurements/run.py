@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measurements.specs import Probe, Shown, local_models
-from bench.results.shapes import mismatch
+from bench.results.json_schema import mismatch
 from bench.results.store import Store
 
 
@@ -55,7 +55,7 @@ class FinishedRun:
 
     @functools.cached_property
     def algorithm(self) -> Any:
-        """Its `algorithms.base.Algorithm`."""
+        """Its `algorithms.shared.base.Algorithm`."""
         from bench.simulation.build import build_algorithm
 
         return build_algorithm(self.config.algorithm)

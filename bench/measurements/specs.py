@@ -14,7 +14,7 @@ from bench import plugins
 from bench.config.parts import Part
 from bench.errors import ConfigError, sentences, unknown
 from bench.registry import Registry
-from bench.results.shapes import Shape, mismatch
+from bench.results.json_schema import Shape, mismatch
 from bench.results.store import Store
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Shown(Part):
         Only a method that trains one model in rounds has local models.
         """
         import algorithms
-        from algorithms.base import RoundBased
+        from algorithms.shared.base import RoundBased
 
         is_in_rounds = issubclass(algorithms.load(config.algorithm["name"]), RoundBased)
         return local_models(probe.round) if probe.round is not None and is_in_rounds else None

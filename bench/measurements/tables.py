@@ -6,7 +6,7 @@ from pydantic import Field
 
 from bench.errors import ConfigError, unknown
 from bench.measurements.specs import Probe, Shown, checked
-from bench.results.shapes import is_integer, is_number, is_text
+from bench.results.json_schema import is_integer, is_number, is_text
 
 if TYPE_CHECKING:
     from bench.config.schema import RunConfig
