@@ -321,7 +321,7 @@ def list_(
     what: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(KINDS)}; all if left out.")] = None,
     json_: given.JsonOption = False,
 ) -> None:
-    """List grids, algorithms, datasets, models, partitions and search spaces."""
+    """List grids, algorithms, datasets, models, partitions, kinds of figures and search spaces."""
     with explained():
         kinds = KINDS if what is None else ["algorithms" if what == "methods" else what]
         require_known("listing", kinds, KINDS)
