@@ -57,7 +57,7 @@ def test_estimates_agree_with_files(digits, tmp_path, settings):
     locally = (2,) if rounds and "base" not in settings else ()
     largest = {}
     for final in ("all", "deployed"):
-        retention = StateRetention(final=final, rounds=(3,), local_models=locally)
+        retention = StateRetention(final=final, rounds=(3 if rounds else 2,), local_models=locally)
         run = Run(config, digits, folder=Folder(tmp_path / final), retention=retention)
         checkpoints = Checkpoints(Folder(tmp_path / f"{final}-checkpoint"), {}, 0)
         while not run.finished:
