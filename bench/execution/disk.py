@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from algorithms import row_files, rows, tree
+from algorithms.shared import client_states as rows
+from algorithms.shared import row_files, tree
 from bench.config.schema import RunConfig
 from bench.execution.resources import Machines
 from bench.experiments.cells import Cell
@@ -146,7 +147,7 @@ def _sizes(described: str) -> tuple[tuple[_Stage, ...], int, int]:
 
 def _stage(outline: dict[str, Any], population: int, cohort: int, reads_clients: bool) -> _Stage:
     found = list(_clients(outline))
-    parts = [part for name, part in found if name != "held"]
+    parts = [part for name, part in found if name != "round_only"]
     fresh = sum(_in_file(part["fresh"]) for part in parts)
     row = fresh // max(1, len(parts))  # in clusters there are several parts, of one kind
     reached = math.ceil(population * (1 - (1 - cohort / population) ** outline["round"]))
@@ -155,13 +156,13 @@ def _stage(outline: dict[str, Any], population: int, cohort: int, reads_clients:
     whole = shared + fresh + clients * row
     # The states before and after a round have all rows but those of the cohort in common; others are there only within a round.
     state = max((tree.num_bytes(part["fresh"]) for part in parts), default=0)
-    held = sum(len(part["rows"]) * tree.num_bytes(part["fresh"]) for name, part in found if name == "held")
+    round_only = sum(len(part["rows"]) * tree.num_bytes(part["fresh"]) for name, part in found if name == "round_only")
     return _Stage(
         round=outline["round"],
         whole=whole,
         deployed=whole if reads_clients else shared,
         checkpoint=whole + clients * _FILE * bool(row),
-        scratch=max(0, (clients + cohort) * state - row_files.MEMORY_BYTES, held - row_files.MEMORY_BYTES),
+        scratch=max(0, (clients + cohort) * state - row_files.MEMORY_BYTES, round_only - row_files.MEMORY_BYTES),
     )
 
 
