@@ -34,18 +34,7 @@ LONG = ("population", "memory", "scheduler")  # only measured when they are name
 
 def main(arguments: list[str], prog: str = "python -m bench.speed") -> None:
     """The command: prints the table, and ends with a sentence and exit code 2 where an option makes no sense."""
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__.splitlines()[0], allow_abbrev=False)
-    add, own = parser.add_argument, "(default: %(default)s)"
-    add("--data-dir", type=Path, default=os.environ.get("SKEWBENCH_DATA"), help=f"Where the images are {own}.")
-    add("--cases", help=f"NAME,... of {', '.join(CASES)}; all but {', '.join(LONG)} if left out.")
-    add("--methods", help="NAME,... that the case methods measures; most methods if left out.")
-    add("--share", type=float, default=0.5, help=f"Part of the 40 clients that trains in a round {own}; in W1 all do.")
-    add("--repeats", type=int, default=3, help=f"Measurements of each case {own}; the median counts.")
-    add(
-        "--processes", type=int, default=min(2, os.cpu_count() or 1), help=f"Plain processes that run W1 at once {own}."
-    )
-    add("--json", type=Path, help="Also write the rows to this file.")
-    add("--compare", type=Path, help="Set an earlier --json file's values beside the rows.")
+    parser = _parser(prog)
     given = parser.parse_args(arguments)
     try:
         cases = _names("case", given.cases, CASES) or [name for name in CASES if name not in LONG]
@@ -85,6 +74,22 @@ def measure(cases: list[str], data_dir: Path | None = None, **options) -> list[R
             except (ModuleNotFoundError, datasets.MissingData) as error:
                 rows.append(not_measured(name, error))
     return rows
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__.splitlines()[0], allow_abbrev=False)
+    add, own = parser.add_argument, "(default: %(default)s)"
+    add("--data-dir", type=Path, default=os.environ.get("SKEWBENCH_DATA"), help=f"Where the images are {own}.")
+    add("--cases", help=f"NAME,... of {', '.join(CASES)}; all but {', '.join(LONG)} if left out.")
+    add("--methods", help="NAME,... that the case methods measures; most methods if left out.")
+    add("--share", type=float, default=0.5, help=f"Part of the 40 clients that trains in a round {own}; in W1 all do.")
+    add("--repeats", type=int, default=3, help=f"Measurements of each case {own}; the median counts.")
+    add(
+        "--processes", type=int, default=min(2, os.cpu_count() or 1), help=f"Plain processes that run W1 at once {own}."
+    )
+    add("--json", type=Path, help="Also write the rows to this file.")
+    add("--compare", type=Path, help="Set an earlier --json file's values beside the rows.")
+    return parser
 
 
 def _names(kind: str, text: str | None, known: Iterable[str]) -> list[str]:
