@@ -81,9 +81,6 @@ _RENAMED = {
     "idle_round": "run_round",
     "brief": "profile_options",
     "drawn": "seeded",
-    "idle_round": "run_round",
-    "brief": "profile_options",
-    "drawn": "seeded",
 }  # hooks: once -> now
 _MOVED = {"rows": "client_states", "local": "local_sgd"}  # modules of `algorithms.shared`: once -> now
 
