@@ -29,7 +29,7 @@ from bench.contract.cases import Case
 from bench.contract.checks import CHECKS
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning
+from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Reproduces, Tuning
 from bench.experiments.names_schema import Printed
 from bench.measurements.specs import REGISTRY
 from bench.measurements.tables import TABLES
@@ -433,7 +433,7 @@ def test_the_grid_of_the_manual_is_played_and_its_report_has_all_it_asks_for(fil
 def test_the_tables_of_the_parts_of_a_grid_have_every_key():
     rows = {key: row[1] for row in manual.table(OWN_GRID, "key of a grid") for key in codes(row[0])}
     assert rows.keys() == GridSpec.model_fields.keys() - {"name", "source"} | {"extends"}
-    parts = {"mirrors": Mirrors, "conditions": Condition, "tuning": Tuning, "budgets": Budget, "report": Layout}
+    parts = {"reproduces": Reproduces, "conditions": Condition, "tuning": Tuning, "budgets": Budget, "report": Layout}
     for key, part in parts.items():
         assert set(codes(rows[key])) >= part.model_fields.keys(), key
     described = {key for row in manual.table(OWN_GRID, "key of `printed`") for key in codes(row[0])}
