@@ -114,6 +114,8 @@ def run(
     max_concurrent: Annotated[int, typer.Option(help="Trials at once; 0: as many as there are cores.")] = 0,
     address: given.AddressOption = None,
     wait_for_machines: given.WaitOption = 0.0,
+    executor: given.ExecutorOption = "ray",
+    slurm: given.SlurmOption = None,
     engine: given.EngineOption = "auto",
     keep_state: Annotated[
         str, typer.Option(help="What a run keeps of its last state: deployed (all but clients' states), all, or none.")
@@ -167,6 +169,7 @@ def run(
         )
         require_known("value of --engine", [engine], given.ENGINES)
         require_known("value of --record-host", [record_host], given.HOSTS)
+        require_known("value of --executor", [executor], given.EXECUTORS)
         if rerun and keep_stale:
             raise ValueError("--rerun repeats all finished runs, and --keep-stale keeps some; leave one of them out.")
         require_known("value of --keep-state", [keep_state], get_args(Final))
@@ -185,7 +188,20 @@ def run(
                 "search_seeds": given.read_search_seeds(search_seeds),
             },
         )
-        machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, wait_for_machines)
+        if tuning and executor != "ray":
+            raise ValueError(
+                f"Searches of hyper-parameters need Ray Tune: leave --executor {executor} out, or fix them by --tuned test, "
+                "--set or a budget that does not search."
+            )
+        machines = read_machines(
+            cpus_per_trial,
+            gpus_per_trial,
+            max_concurrent,
+            address,
+            wait_for_machines,
+            executor,
+            given.read_once("--slurm", slurm),
+        )
         spec = ExperimentSpec(
             grid=of,
             budget=budget,

@@ -98,6 +98,18 @@ WaitOption = Annotated[
         help="Seconds that a cluster may take to start, and until a machine has what a trial needs.",
     ),
 ]
+ExecutorOption = Annotated[
+    str,
+    typer.Option(
+        help="What starts trials: ray; slurm, one job for each run; or local, plain processes of this machine."
+    ),
+]
+SlurmOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm", help="Of --executor slurm: options of sbatch, as time=4:00:00,partition=gpu,gpus_per_node=1."
+    ),
+]
 HostOption = Annotated[
     str, typer.Option(help="What a record says of the machine of its run: name (its host name), or none.")
 ]
@@ -133,6 +145,7 @@ ShareOption = Annotated[float, typer.Option(help="Validation data: of each class
 RESULTS = Path("results")
 ENGINES = ("auto", "loop", "vectorised")
 HOSTS = ("name", "none")
+EXECUTORS = ("ray", "slurm", "local")
 
 
 def plugins_first(arguments: Iterable[str]) -> list[str]:

@@ -2,7 +2,9 @@
 
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -35,18 +37,27 @@ class Machines:
         max_concurrent: bound on the trials at once, 0 for none.
         address: a running Ray cluster; None for this machine alone.
         wait_seconds: how long a cluster may take until a machine has what a trial needs.
+        executor: "ray"; "slurm" for jobs of Slurm, or "local" for plain processes of this machine.
+        slurm: options of sbatch for each job of Slurm.
     """
 
     resources: Resources
     max_concurrent: int = 0
     address: str | None = None
     wait_seconds: float = 0.0
+    executor: str = "ray"
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether trials run on other machines than this one."""
+        return bool(self.address) or self.executor == "slurm"
 
     @property
     def at_once(self) -> int:
         """Trials that this machine runs at once; of a cluster, which is not inspected, the bound on them, or 1."""
         bound, share = self.max_concurrent, self.resources
-        if self.address:
+        if self.is_cluster:
             return bound or 1
         most = int((os.cpu_count() or 1) / share.cpus)
         if share.gpus and not share.auto:
@@ -90,6 +101,39 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
             "train on the CPU."
         )
     return Resources(cpus_per_trial, gpus, "cuda" if gpus else "cpu")
+
+
+def choose_for_processes(cpus_per_trial: float, gpus_per_trial: str) -> Resources:
+    """What one process gets of this machine, of which nothing is measured: `auto` is a whole GPU, where there is one.
+
+    Raises:
+        ValueError: as `choose`, and for a share of a GPU.
+    """
+    share = choose(cpus_per_trial, gpus_per_trial)
+    if share.gpus != int(share.gpus):
+        raise ValueError(
+            f"--executor local gives a trial whole GPUs: --gpus-per-trial must be a whole number, but got {gpus_per_trial}."
+        )
+    return Resources(share.cpus, share.gpus, share.device)
+
+
+def choose_for_slurm(cpus_per_trial: float, gpus_per_trial: str, slurm: Mapping[str, Any]) -> Resources:
+    """What one job of Slurm gets; this machine is not asked.
+
+    Args:
+        slurm: options of sbatch, which say whether there are GPUs.
+
+    Raises:
+        ValueError: if GPUs are asked for by --gpus-per-trial, or the number of cores is none.
+    """
+    if gpus_per_trial != "auto":
+        raise ValueError(
+            f"With --executor slurm, GPUs are named by --slurm gpus_per_node=1; leave --gpus-per-trial {gpus_per_trial} out."
+        )
+    if not (cpus_per_trial >= 1 and cpus_per_trial == int(cpus_per_trial)):
+        raise ValueError(f"--cpus-per-trial must be a whole number with --executor slurm, but got {cpus_per_trial:g}.")
+    gpus = any(value != "0" and ("gpu" in key or key == "gres" and "gpu" in value) for key, value in slurm.items())
+    return Resources(cpus_per_trial, float(gpus), "cuda" if gpus else "cpu")
 
 
 def _num_gpus() -> int:
