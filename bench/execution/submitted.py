@@ -191,7 +191,7 @@ class _Stage:
             self._open[job.id] = _Submitted(job, handle, path, slot)
         if self._on_slurm:
             array = handles[0].job_id.partition("_")[0]
-            self._callback.on_message(f"Submitted to Slurm: job {array}, {len(batch)} runs.")
+            self._callback.on_message(f"Submitted to Slurm: job {array}, {len(batch)} run{'s' * (len(batch) > 1)}.")
 
     def _handles(self, paths: Sequence[Path]) -> list[Any]:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -251,7 +251,7 @@ class _Stage:
         self._deaths[one.job.id] += 1
         if (deaths := self._deaths[one.job.id]) <= RETRIES:
             self._recorder.postpone(one.job)
-            self._waiting.append(one.job)
+            self._waiting.insert(0, one.job)
             return
         if not one.host:
             self._begin(one, "")
