@@ -3,12 +3,15 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
 
+from bench.api import play
 from bench.execution import job_file, submitted
 from bench.execution.job import Job
 from bench.execution.resources import Resources, choose_for_slurm
@@ -18,7 +21,7 @@ from bench.simulation.retention import StateRetention
 from tests.support import fake_slurm
 from tests.support.alone import train_alone
 from tests.support.grid_runs import GRID, LONG, metrics, records, wait_for_rounds, write_grid
-from tests.support.processes import Driver, family, in_this_process, wait_until
+from tests.support.processes import ROOT, Driver, family, in_this_process, wait_until
 
 TIMES = {"seconds", "base_seconds", "started", "finished", "peak_memory_mb", "unique_memory_mb", "sha256"}
 SLURM = ("--executor", "slurm", "--slurm", "time=1:00:00,partition=short")
@@ -256,6 +259,28 @@ def test_a_job_comes_back_from_its_file_and_a_half_line_of_a_killed_worker_is_le
     assert job_file.read(job_file.reports_of(path), offset) == ([], offset)
     job_file.reports_of(path).unlink()
     assert not say(vars(report)), "nobody waits for it"
+
+
+WITHOUT = """
+import sys
+for name in ("ray", "pydantic", "submitit", "optuna", "pandas", "typer", "rich"):
+    sys.modules[name] = None
+from bench.worker import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_worker_trains_a_stored_config_alone_without_ray_and_pydantic(tmp_path):
+    played = play({"dataset": "digits", "partition": "label-2", "algorithm": "scaffold", "rounds": 2, "clients": 5})
+    (tmp_path / "config.json").write_text(json.dumps(played.config.canonical()))
+    words = [sys.executable, "-c", WITHOUT, str(tmp_path / "config.json")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    begins, *reports = map(json.loads, done.stdout.splitlines())
+    assert [*begins] == [job_file.BEGINS]
+    rows = [row for report in reports for row in report["rows"]]
+    assert [row["loss"] for row in rows] == [*played.rounds["loss"]] and len(rows) == 2
+    assert reports[-1]["result"]["summary"] == played.record["summary"]
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
 @pytest.mark.parametrize(
