@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bench.participation import cohort_size
-from bench.results.left_out import spell_out
+from bench.results.omitted_defaults import spell_out
 
 
 class Sizes:

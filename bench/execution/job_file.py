@@ -27,7 +27,15 @@ from bench.results.schema import check_config
 from bench.simulation.retention import StateRetention
 from datasets import of_labs, own_data, partition_files
 
-_SAME = ("id", "folder", "checkpoint_seconds", "engine", "block", "base", "marker")  # in a job and in its file
+_SAME = (
+    "id",
+    "folder",
+    "checkpoint_seconds",
+    "engine",
+    "max_clients_per_vmap",
+    "base",
+    "marker",
+)  # in a job and in its file
 BEGINS = "begins"  # key of the line by which a worker says on which machine it begins, or begins again
 
 
@@ -132,7 +140,7 @@ def _alone(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
         "checkpoint_seconds": math.inf,
         "retention": {"final": "none"},
         **dict.fromkeys(("base", "marker", "images", "dataset", "partition"), ""),
-        **{"engine": "auto", "block": None, "code": {}, "plugins": [], "gpus": None},
+        **{"engine": "auto", "max_clients_per_vmap": None, "code": {}, "plugins": [], "gpus": None},
         **{"data_dir": os.environ.get("SKEWBENCH_DATA", ""), "device": "cpu", "threads": 1},
     }
 

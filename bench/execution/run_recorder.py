@@ -139,7 +139,7 @@ class JobRecorder:
             machine: as in `update`.
         """
         if job.base:
-            result = {**result, **self.store.as_base(base_of(job.base))}
+            result = {**result, **self.store.base_fields(base_of(job.base))}
         record = self.runs.end(job.id, result, job.folder)
         where = _on(machine())
         self._callback.on_end(job, {**record, "reason": record["reason"] + where} if where else record)

@@ -83,8 +83,8 @@ class JobTrials(TrialRecorder):
     def record(self, trial: Trial, report: WorkerReport) -> None:
         job = self._job(trial)
         self._recorder.update(job, report, lambda: self.machine_of(trial))
-        if report.block:
-            self._allocator.reduce_block(job, report.block)
+        if report.max_clients_per_vmap:
+            self._allocator.reduce_clients_per_vmap(job, report.max_clients_per_vmap)
         if report.result:
             self._end(job, report.result, trial)
         elif report.out_of_memory:
@@ -168,7 +168,9 @@ def _run_stage(
     while jobs:
         shares = [allocator.of(job) for job in jobs]
         members = [
-            replace(job, block=allocator.block_of(job)) for job, of in zip(jobs, shares, strict=True) if of == shares[0]
+            replace(job, max_clients_per_vmap=allocator.clients_per_vmap_of(job))
+            for job, of in zip(jobs, shares, strict=True)
+            if of == shares[0]
         ]
         others = [job for job, of in zip(jobs, shares, strict=True) if of != shares[0]]
         recorder.fleet.wait_for(shares[0], storage)
@@ -216,11 +218,11 @@ def make_allocator(
             on_message("No machine is left whose GPUs can be used, so trials train on CPUs.")
         resources = Resources(resources.cpus)
 
-    def profile(job: Job, block: int | None) -> gpu_sharing.Profile:
+    def profile(job: Job, max_clients_per_vmap: int | None) -> gpu_sharing.Profile:
         measure: Any = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(gpu_sharing.measure)
         others = fleet.selector()
         try:
-            given = (job.config, data_dir, block, job.engine, job.inputs.own_data)
+            given = (job.config, data_dir, max_clients_per_vmap, job.engine, job.inputs.own_data)
             return ray.get(measure.options(label_selector=others).remote(*given))
         except ray.exceptions.RayError as error:
             raise gpu_sharing.Unprofiled(reason_of(str(error))) from error

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import calibration
-from algorithms.base import Algorithm, State
+from algorithms.shared import calibration
+from algorithms.shared.base import Algorithm, State
 from bench.config.resolve import resolve, wrappers
 from bench.errors import ConfigError
 from bench.simulation.build import build_algorithm

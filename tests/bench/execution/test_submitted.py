@@ -246,7 +246,7 @@ def test_a_job_comes_back_from_its_file_and_a_half_line_of_a_killed_worker_is_le
         assert getattr(read.config, name) == getattr(config, name), name
     for name in ("population", "cohort_size", "nearest_cohort"):
         assert getattr(read.config, name) == getattr(config, name)
-    assert (read.id, read.retention, read.engine, read.block) == (job.id, job.retention, job.engine, job.block)
+    assert (read.id, read.retention, read.engine, read.max_clients_per_vmap) == (job.id, job.retention, job.engine, 3)
 
     say = job_file._to(job_file.reports_of(path), os.getpid())
     with open(job_file.reports_of(path), "a") as file:
