@@ -132,7 +132,7 @@ def choose_for_slurm(cpus_per_trial: float, gpus_per_trial: str, slurm: Mapping[
         )
     if not (cpus_per_trial >= 1 and cpus_per_trial == int(cpus_per_trial)):
         raise ValueError(f"--cpus-per-trial must be a whole number with --executor slurm, but got {cpus_per_trial:g}.")
-    gpus = any(value != "0" and ("gpu" in key or key == "gres" and "gpu" in value) for key, value in slurm.items())
+    gpus = any(value != "0" and ("gpu" in key or key == "gres" and "gpu" in str(value)) for key, value in slurm.items())
     return Resources(cpus_per_trial, float(gpus), "cuda" if gpus else "cpu")
 
 

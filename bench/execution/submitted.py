@@ -80,12 +80,13 @@ class _Submitted:
 
 
 def read_slurm(pairs: Mapping[str, str]) -> dict[str, Any]:
-    """Values of `--slurm`: options of sbatch by their names, `gpus_per_node` or `gpus-per-node`.
+    """Values of `--slurm`: options of sbatch by their names, `gpus_per_node` or `gpus-per-node`; "true" for those
+    without a value.
 
     Raises:
         ValueError: if there is no time, or something else that must not be there.
     """
-    options: dict[str, Any] = {key.replace("-", "_"): value for key, value in pairs.items()}
+    options: dict[str, Any] = {key.replace("-", "_"): value == "true" or value for key, value in pairs.items()}
     for key in options:
         if key in _OWN:
             raise ValueError(f"--slurm {key} is set by {_OWN[key]}; leave it out.")

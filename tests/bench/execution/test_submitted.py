@@ -7,14 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from bench.api import play
-from bench.execution import job_file, submitted
+from bench.execution import job_file, resources, submitted
 from bench.execution.job import Job
-from bench.execution.resources import Resources, choose_for_slurm
+from bench.execution.resources import Machines, Resources, choose_for_slurm
+from bench.execution.run_recorder import JobRecorder
 from bench.execution.worker import WorkerReport
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
@@ -64,8 +66,9 @@ def test_records_are_the_same_whatever_executes_the_runs(ray_session, slurm, tmp
     axes = GRID["axes"] | {"algorithm": ["scaffold", "ccvr", "fedconcat"], "seed": [0]}
     settings = {**GRID["settings"], "rounds": 3, "model": "mlp", "encoder_rounds": 2, "classifier_rounds": 1}
     grid = write_grid(tmp_path, axes=axes, settings=settings, save_rounds=[2])
+    stored = ("--executor", "local", "--storage", tmp_path / "storage")
     found = {}
-    for name, more in {"ray": (), "local": ("--executor", "local"), "slurm": SLURM}.items():
+    for name, more in {"ray": (), "local": stored, "slurm": SLURM}.items():
         where = ("--grid", grid, "--results-dir", tmp_path / name, "--keep-state", "all")
         code, output = in_this_process(*where, *more)
         assert code == 0 and "4 done, 0 diverged, 0 failed" in output, output
@@ -74,6 +77,7 @@ def test_records_are_the_same_whatever_executes_the_runs(ray_session, slurm, tmp
     states = {name: {run: Store(tmp_path / name).states(run) for run in found[name]} for name in found}
     assert states["ray"] == states["local"] == states["slurm"] and any(map(len, states["ray"].values()))
     assert not any((tmp_path / name / "jobs").exists() for name in found)
+    assert not list((tmp_path / "storage").glob("*/*"))
 
 
 @pytest.mark.slow
@@ -154,6 +158,8 @@ def test_stopping_cancels_the_jobs_of_slurm(slurm, tmp_path):
     driver = Driver("--grid", grid, "--results-dir", tmp_path / "results", *SLURM, "--max-concurrent", 2)
     wait_for_rounds(tmp_path / "results", 1, driver)
     pids = [int(path.read_text()) for path in slurm.glob("*.srun")]
+    code, output = in_this_process("--grid", grid, "--results-dir", tmp_path / "results", "--executor", "local")
+    assert code == 2 and "Another run is writing to" in output
     driver.send_signal(signal.SIGTERM)
     assert "Stopped. Finished runs are kept" in driver.ended() and driver.returncode == 143
     assert {path.read_text() for path in slurm.glob("*.state")} == {"CANCELLED"}
@@ -232,6 +238,31 @@ def test_what_is_asked_of_slurm_says_on_what_a_run_trains():
         choose_for_slurm(1, "1", {})
     with pytest.raises(ValueError, match="whole number with --executor slurm, but got 0.5"):
         choose_for_slurm(0.5, "auto", {})
+
+
+def test_processes_on_this_machine_share_no_gpu(tmp_path, monkeypatch):
+    from bench.config.resolve import resolve
+
+    class Executor:
+        submit = staticmethod(lambda training, path: SimpleNamespace(done=lambda: False, cancel=list))
+
+    monkeypatch.setattr(submitted, "_executor", lambda machines, folder: Executor)
+    monkeypatch.setattr(resources, "_num_gpus", lambda: 4)
+    monkeypatch.setattr(resources.os, "cpu_count", lambda: 8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7")
+    machines = Machines(resources.choose_for_processes(1, "2"), executor="local")
+    assert machines.resources.device == "cuda"
+    config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
+    with Store(tmp_path / "results").locked() as store:
+        jobs = [Job(name * 16, config, str(tmp_path / name), StateRetention()) for name in "abc"]
+        stage = submitted._Stage(jobs, JobRecorder(store, None), None, tmp_path, None, machines, True)
+        stage._submit()
+        stage._submit()
+    found = {path.stem[0]: json.loads(path.read_text())["gpus"] for path in tmp_path.glob("*.json")}
+    assert found == {"a": "2,5", "b": "6,7"}, "the third waits"
+    with pytest.raises(ValueError, match="must be a whole number, but got 0.5"):
+        resources.choose_for_processes(1, "0.5")
+    assert resources.choose_for_processes(1, "auto") == Resources(1, 1.0, "cuda")
 
 
 def test_a_job_comes_back_from_its_file_and_a_half_line_of_a_killed_worker_is_left_out(tmp_path):
