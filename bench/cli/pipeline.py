@@ -290,42 +290,21 @@ def read_machines(
     """
     from bench.execution import resources
 
-    if executor != "ray":
-        return _machines_without_ray(
-            cpus_per_trial, gpus_per_trial, max_concurrent, address, wait_seconds, executor, slurm
-        )
-    if slurm:
+    if slurm and executor != "slurm":
         raise ValueError("--slurm is for --executor slurm; leave it out, or name that executor.")
+    if executor != "ray":
+        from bench.execution import submitted
+
+        if wait_seconds or address not in (None, os.environ.get("RAY_ADDRESS")):
+            raise ValueError(
+                f"--address and --wait-for-machines are for --executor ray; leave them out with {executor}."
+            )
+        return submitted.machines(executor, cpus_per_trial, gpus_per_trial, max_concurrent, slurm or {})
     address = None if address == "local" else address  # as Ray reads RAY_ADDRESS
     if wait_seconds and not address:
         raise ValueError("--wait-for-machines is for a cluster; name it by --address.")
     share = resources.choose(cpus_per_trial, gpus_per_trial, address)
     return resources.Machines(share, max_concurrent, address, wait_seconds)
-
-
-def _machines_without_ray(
-    cpus_per_trial: float,
-    gpus_per_trial: str,
-    max_concurrent: int,
-    address: str | None,
-    wait_seconds: float,
-    executor: str,
-    slurm: Mapping[str, str] | None,
-) -> Machines:
-    """`read_machines` for the other executors."""
-    from bench.execution import resources, submitted
-
-    if wait_seconds or address not in (None, os.environ.get("RAY_ADDRESS")):
-        raise ValueError(f"--address and --wait-for-machines are for --executor ray; leave them out with {executor}.")
-    submitted.check(executor)
-    if executor == "local":
-        if slurm:
-            raise ValueError("--slurm is for --executor slurm; leave it out, or name that executor.")
-        share = resources.choose_for_processes(cpus_per_trial, gpus_per_trial)
-        return resources.Machines(share, max_concurrent, executor=executor)
-    options = submitted.read_slurm(slurm or {})
-    share = resources.choose_for_slurm(cpus_per_trial, gpus_per_trial, options)
-    return resources.Machines(share, max_concurrent, executor=executor, slurm=options)
 
 
 def storage_of(uri: str | None) -> str | None:

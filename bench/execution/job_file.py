@@ -4,6 +4,7 @@ Beside <run>.json, which says what to train, the driver makes an empty <run>.jso
 `WorkerReport`. When the driver removes them, nobody waits for the run any more, and the worker ends.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -128,7 +129,11 @@ def read(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
         file.seek(offset)
         written = file.read()
     whole = written[: written.rfind(b"\n") + 1]
-    return [found for line in whole.splitlines() if (found := _parsed(line))], offset + len(whole)
+    lines = []
+    for line in whole.splitlines():
+        with contextlib.suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines, offset + len(whole)
 
 
 def _alone(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
@@ -180,10 +185,3 @@ def _to(path: Path, driver: int) -> Callable[[Mapping[str, Any]], bool]:
 def _print(line: Mapping[str, Any]) -> bool:
     print(json.dumps(line), flush=True)
     return True
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None

@@ -103,39 +103,6 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
     return Resources(cpus_per_trial, gpus, "cuda" if gpus else "cpu")
 
 
-def choose_for_processes(cpus_per_trial: float, gpus_per_trial: str) -> Resources:
-    """What one process gets of this machine, of which nothing is measured: `auto` is a whole GPU, where there is one.
-
-    Raises:
-        ValueError: as `choose`, and for a share of a GPU.
-    """
-    share = choose(cpus_per_trial, gpus_per_trial)
-    if share.gpus != int(share.gpus):
-        raise ValueError(
-            f"--executor local gives a trial whole GPUs: --gpus-per-trial must be a whole number, but got {gpus_per_trial}."
-        )
-    return Resources(share.cpus, share.gpus, share.device)
-
-
-def choose_for_slurm(cpus_per_trial: float, gpus_per_trial: str, slurm: Mapping[str, Any]) -> Resources:
-    """What one job of Slurm gets; this machine is not asked.
-
-    Args:
-        slurm: options of sbatch, which say whether there are GPUs.
-
-    Raises:
-        ValueError: if GPUs are asked for by --gpus-per-trial, or the number of cores is none.
-    """
-    if gpus_per_trial != "auto":
-        raise ValueError(
-            f"With --executor slurm, GPUs are named by --slurm gpus_per_node=1; leave --gpus-per-trial {gpus_per_trial} out."
-        )
-    if not (cpus_per_trial >= 1 and cpus_per_trial == int(cpus_per_trial)):
-        raise ValueError(f"--cpus-per-trial must be a whole number with --executor slurm, but got {cpus_per_trial:g}.")
-    gpus = any(value != "0" and ("gpu" in key or key == "gres" and "gpu" in str(value)) for key, value in slurm.items())
-    return Resources(cpus_per_trial, float(gpus), "cuda" if gpus else "cpu")
-
-
 def _num_gpus() -> int:
     import torch  # takes seconds, and most runs train on the CPU
 

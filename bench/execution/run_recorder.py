@@ -99,16 +99,17 @@ class JobRecorder:
 
     Attributes:
         runs: those in progress.
+        callback: is told what happens.
     """
 
     def __init__(self, store: Store, callback: RunCallback, tracker: Tracker | None = None):
         self.store, self.runs = store, RunRecorder(store)
-        self._callback, self._tracker = callback, tracker
+        self.callback, self._tracker = callback, tracker
 
     def start(self, job: Job) -> None:
         """A job begins, or begins again after its worker has died."""
         self.runs.start(job.id, job.config.canonical())
-        self._callback.on_start(job)
+        self.callback.on_start(job)
         if self._tracker:
             self._tracker.started(job.id, job.config.canonical())
 
@@ -119,17 +120,17 @@ class JobRecorder:
             machine: names the machine for people, where there are several; is called for a message only.
         """
         if report.note:
-            self._callback.on_note(job, report.note + _on(machine()))
+            self.callback.on_note(job, report.note + _on(machine()))
         self.runs.update(job.id, report.start, report.rows)
         if self._tracker:
             self._tracker.reported(job.id, report.rows)
         if report.rows and not report.is_last:
             self.store.append(job.id, report.rows)
-            self._callback.on_progress(job, len(self.runs.rows[job.id]))
+            self.callback.on_progress(job, len(self.runs.rows[job.id]))
 
     def postpone(self, job: Job) -> None:
         """A job that has begun is to be trained once more."""
-        self._callback.on_postponed(job)
+        self.callback.on_postponed(job)
 
     def end(self, job: Job, result: Mapping[str, Any], machine: Callable[[], str] = str) -> None:
         """A job has ended.
@@ -142,7 +143,7 @@ class JobRecorder:
             result = {**result, **self.store.base_fields(base_of(job.base))}
         record = self.runs.end(job.id, result, job.folder)
         where = _on(machine())
-        self._callback.on_end(job, {**record, "reason": record["reason"] + where} if where else record)
+        self.callback.on_end(job, {**record, "reason": record["reason"] + where} if where else record)
         if self._tracker:
             self._tracker.ended(job.id, failed=record["status"] == "failed")
 

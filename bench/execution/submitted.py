@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from bench.execution import job_file
 from bench.execution.job import Job
 from bench.execution.job_file import BEGINS
 from bench.execution.ray_environment import python_path
-from bench.execution.resources import Machines
+from bench.execution.resources import Machines, Resources, choose
 from bench.execution.run_recorder import OUT_OF_MEMORY, RETRIES, JobRecorder, RunCallback, given_up
 from bench.execution.tracking import Tracker
 from bench.execution.worker import WorkerReport
@@ -40,9 +40,9 @@ _LARGEST_ARRAY = 1000  # jobs; Slurm's own bound is 1001 unless it is set
 _TIMEOUTS = 100  # how often a job whose time is over is queued again
 _FOREVER = 10 * 365 * 24 * 60  # minutes
 _END_SECONDS = 10.0  # that processes get to end when the command is stopped
-# Of `--slurm`, what other options say, and what a run of one process does not use.
-_OWN = {"cpus_per_task": "--cpus-per-trial", "array": "--max-concurrent", "array_parallelism": "--max-concurrent"}
-_UNUSED = ("nodes", "ntasks", "ntasks_per_node", "setup", "teardown", "srun_args", "additional_parameters", "requeue")
+# Of `--slurm`: what is said by --cpus-per-trial and --max-concurrent, or is the same for every run of one process.
+_OWN = {"cpus_per_task", "array", "array_parallelism", "nodes", "ntasks", "ntasks_per_node", "requeue"}
+_OWN |= {"setup", "teardown", "srun_args", "additional_parameters"}
 _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
@@ -79,30 +79,15 @@ class _Submitted:
     host: str = ""
 
 
-def read_slurm(pairs: Mapping[str, str]) -> dict[str, Any]:
-    """Values of `--slurm`: options of sbatch by their names, `gpus_per_node` or `gpus-per-node`; "true" for those
-    without a value.
+def machines(
+    executor: str, cpus_per_trial: float, gpus_per_trial: str, max_concurrent: int, slurm: Mapping[str, str]
+) -> Machines:
+    """What a job gets, from the options of the command line. Of this machine `auto` is a whole GPU if there is one; Slurm is
+    asked for GPUs by the options of sbatch.
 
     Raises:
-        ValueError: if there is no time, or something else that must not be there.
+        ValueError: if submitit is not installed, there is no Slurm here, or an option does not go with the executor.
     """
-    options: dict[str, Any] = {key.replace("-", "_"): value == "true" or value for key, value in pairs.items()}
-    for key in options:
-        if key in _OWN:
-            raise ValueError(f"--slurm {key} is set by {_OWN[key]}; leave it out.")
-        if key in _UNUSED:
-            raise ValueError(
-                f"--slurm {key} cannot be set: a run is one process of one job, queued again when it must."
-            )
-    if "time" not in options:
-        raise ValueError(
-            "--executor slurm needs the time of a job, as --slurm time=4:00:00; a run that takes longer is queued again."
-        )
-    return options | {"time": _minutes(options["time"])}
-
-
-def check(executor: str) -> None:
-    """Raises ValueError if submitit is not installed, or there is no Slurm here."""
     try:
         importlib.import_module("submitit")
     except ImportError as error:
@@ -110,12 +95,49 @@ def check(executor: str) -> None:
             f"--executor {executor} needs the package submitit, which is not installed ({error}); install it with: "
             "uv pip install --python .venv/bin/python submitit"
         ) from error
-    absent = [name for name in ("sbatch", "srun", "sacct", "scancel") if not shutil.which(name)]
-    if executor == "slurm" and absent:
+    if executor == "local":
+        share = choose(cpus_per_trial, gpus_per_trial)
+        if share.gpus != int(share.gpus):
+            raise ValueError(f"--executor local needs a whole number as --gpus-per-trial, but got {gpus_per_trial}.")
+        return Machines(replace(share, auto=False), max_concurrent, executor=executor)
+    if not all(map(shutil.which, ("sbatch", "srun", "sacct", "scancel"))):
         raise ValueError(
-            f"--executor slurm needs Slurm's programs, but {', '.join(absent)} is not found: run the command on a machine from "
-            "which jobs are submitted, or use --executor local."
+            "--executor slurm needs Slurm's programs (sbatch, srun, sacct, scancel): run the command on a machine from which "
+            "jobs are submitted, or use --executor local."
         )
+    options = read_slurm(slurm)
+    if gpus_per_trial != "auto" or cpus_per_trial < 1 or cpus_per_trial != int(cpus_per_trial):
+        raise ValueError(
+            "--executor slurm needs a whole number as --cpus-per-trial, and GPUs are named by --slurm gpus_per_node=1: leave "
+            f"--gpus-per-trial out; but got {cpus_per_trial:g} and {gpus_per_trial}."
+        )
+    gpus = any("gpu" in (str(value) if key == "gres" else key) and value != "0" for key, value in options.items())
+    share = Resources(cpus_per_trial, float(gpus), "cuda" if gpus else "cpu")
+    return Machines(share, max_concurrent, executor=executor, slurm=options)
+
+
+def read_slurm(pairs: Mapping[str, str]) -> dict[str, Any]:
+    """Values of `--slurm`: options of sbatch by their names, `gpus_per_node` or `gpus-per-node`, with minutes as the time;
+    "true" for those without a value.
+
+    Raises:
+        ValueError: if there is no time, or something else that must not be there.
+    """
+    options: dict[str, Any] = {key.replace("-", "_"): value == "true" or value for key, value in pairs.items()}
+    if own := [key for key in options if key in _OWN]:
+        raise ValueError(
+            f"--slurm {own[0]} cannot be set: a run is one process, with --cpus-per-trial and --max-concurrent; leave it out."
+        )
+    if not (found := _TIME.fullmatch(str(options.get("time")))):
+        raise ValueError(
+            "--executor slurm needs the time of a job in minutes, or as --slurm time=4:00:00 or time=1-12:00:00, but got "
+            f"{options.get('time', 'none')}; a run that takes longer is queued again."
+        )
+    days, *parts = found.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    numbers = [0, *numbers] if days is None and len(numbers) < 3 else numbers  # "30" and "30:00" are minutes
+    hours, minutes, seconds = [*numbers, 0, 0][:3]
+    return options | {"time": max(1, round(1440 * int(days or 0) + 60 * hours + minutes + seconds / 60))}
 
 
 def run_jobs(
@@ -142,33 +164,35 @@ def run_jobs(
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
         for stage in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
             with shared_bases([job.base for job in stage], store):
-                _Stage(stage, recorder, callback, folder, data_dir, machines, names_hosts).run()
+                _Stage(stage, recorder, folder, data_dir, machines, names_hosts).run()
 
 
+@dataclass
 class _Stage:
-    """Jobs of which none waits for another one."""
+    """Jobs of which none waits for another one; other attributes as arguments of `run_jobs`.
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        recorder: JobRecorder,
-        callback: RunCallback,
-        folder: Path,
-        data_dir: Path | None,
-        machines: Machines,
-        names_hosts: bool,
-    ):
-        self._waiting, self._recorder, self._callback, self._folder = [*jobs], recorder, callback, folder
-        self._data_dir, self._machines, self._names_hosts = data_dir, machines, names_hosts
-        self._store, self._on_slurm = recorder.store, machines.executor == "slurm"
-        self._executor = _executor(machines, folder)
-        self._open: dict[str, _Submitted] = {}
-        self._deaths: Counter[str] = Counter()
+    Attributes:
+        waiting: jobs that are to be submitted.
+        folder: for the files of jobs.
+    """
+
+    waiting: list[Job]
+    recorder: JobRecorder
+    folder: Path
+    data_dir: Path | None
+    machines: Machines
+    names_hosts: bool
+    _open: dict[str, _Submitted] = field(default_factory=dict)
+    _deaths: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._store, self._on_slurm = self.recorder.store, self.machines.executor == "slurm"
+        self._executor = _executor(self.machines, self.folder)
 
     def run(self) -> None:
         """Returns when every job has ended with a record."""
         try:
-            while self._waiting or self._open:
+            while self.waiting or self._open:
                 self._submit()
                 for one in [*self._open.values()]:
                     self._look_at(one)
@@ -179,9 +203,9 @@ class _Stage:
 
     def _submit(self) -> None:
         """Submits what may begin: all at once to Slurm, which has a queue, else as many as there are free places."""
-        free = sorted({*range(self._machines.at_once)} - {one.slot for one in self._open.values()})
+        free = sorted({*range(self.machines.at_once)} - {one.slot for one in self._open.values()})
         count = _LARGEST_ARRAY if self._on_slurm else len(free)
-        batch, self._waiting = self._waiting[:count], self._waiting[count:]
+        batch, self.waiting = self.waiting[:count], self.waiting[count:]
         if not batch:
             return
         slots = [0] * len(batch) if self._on_slurm else free
@@ -192,7 +216,9 @@ class _Stage:
             self._open[job.id] = _Submitted(job, handle, path, slot)
         if self._on_slurm:
             array = handles[0].job_id.partition("_")[0]
-            self._callback.on_message(f"Submitted to Slurm: job {array}, {len(batch)} run{'s' * (len(batch) > 1)}.")
+            self.recorder.callback.on_message(
+                f"Submitted to Slurm: job {array}, {len(batch)} run{'s' * (len(batch) > 1)}."
+            )
 
     def _handles(self, paths: Sequence[Path]) -> list[Any]:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -206,15 +232,15 @@ class _Stage:
 
     def _write(self, job: Job, slot: int) -> Path:
         """Writes the file of a job, and begins its run, which waits for a machine of Slurm."""
-        self._recorder.runs.start(job.id, job.config.canonical(), is_queued=True)
+        self.recorder.runs.start(job.id, job.config.canonical(), is_queued=True)
         if self._on_slurm:
             self._store.place(job.id, "")
-        share, path = self._machines.resources, self._folder / f"{job.id}-{self._deaths[job.id]}.json"
+        share, path = self.machines.resources, self.folder / f"{job.id}-{self._deaths[job.id]}.json"
         count = int(share.gpus)
         gpus = None if self._on_slurm else ",".join(_visible_gpus()[slot * count : (slot + 1) * count])
         partitions = self._store.folder / partition_files.FOLDER
         driver = 0 if self._on_slurm else os.getpid()
-        job_file.write(path, job, self._data_dir, share, partitions, gpus, driver)
+        job_file.write(path, job, self.data_dir, share, partitions, gpus, driver)
         return path
 
     def _look_at(self, one: _Submitted) -> None:
@@ -231,14 +257,14 @@ class _Stage:
 
     def _begin(self, one: _Submitted, host: str) -> None:
         one.host = host
-        self._recorder.start(one.job)
+        self.recorder.start(one.job)
         if self._on_slurm:
             self._store.place(one.job.id, host)
 
     def _record(self, one: _Submitted, report: WorkerReport) -> None:
         if report.storage_error:
             raise StoreError(report.storage_error + (f" (On the machine {one.host}.)" if self._on_slurm else ""))
-        self._recorder.update(one.job, report, lambda: self._machine_of(one))
+        self.recorder.update(one.job, report, lambda: self._machine_of(one))
         if report.is_last:
             reason = report.machine_error or OUT_OF_MEMORY
             self._end(one, report.result or {"reason": reason})
@@ -251,8 +277,8 @@ class _Stage:
         job_file.reports_of(one.path).unlink()  # without which a process of it that is left ends
         self._deaths[one.job.id] += 1
         if (deaths := self._deaths[one.job.id]) <= RETRIES:
-            self._recorder.postpone(one.job)
-            self._waiting.insert(0, one.job)
+            self.recorder.postpone(one.job)
+            self.waiting.insert(0, one.job)
             return
         if not one.host:
             self._begin(one, "")
@@ -261,8 +287,8 @@ class _Stage:
 
     def _end(self, one: _Submitted, result: Mapping[str, Any]) -> None:
         self._open.pop(one.job.id, None)
-        host = {"host": one.host} if self._names_hosts and one.host else {}
-        self._recorder.end(one.job, {**result, **host}, lambda: self._machine_of(one))
+        host = {"host": one.host} if self.names_hosts and one.host else {}
+        self.recorder.end(one.job, {**result, **host}, lambda: self._machine_of(one))
 
     def _machine_of(self, one: _Submitted) -> str:
         return one.host if self._on_slurm else ""
@@ -296,7 +322,6 @@ def _folder(store: Store) -> Iterator[Path]:
 def _executor(machines: Machines, folder: Path) -> Any:
     """What submits jobs, whose processes find this code before what lies in their working directory."""
     import submitit
-    from submitit.slurm import slurm
 
     logging.getLogger("submitit").setLevel(logging.CRITICAL)  # what matters is said here
     share = machines.resources
@@ -307,7 +332,7 @@ def _executor(machines: Machines, folder: Path) -> Any:
         local = submitit.LocalExecutor(folder)
         local.update_parameters(timeout_min=_FOREVER)
         return local
-    known = slurm._get_default_parameters()
+    known = submitit.SlurmExecutor._valid_parameters()  # others go to sbatch as they are
     options = {"job_name": "skewbench", **machines.slurm}
     cpus = {"cpus_per_task": share.threads, "array_parallelism": machines.max_concurrent or _LARGEST_ARRAY}
     others = {key: value for key, value in options.items() if key not in known}
@@ -319,21 +344,6 @@ def _executor(machines: Machines, folder: Path) -> Any:
         additional_parameters={"requeue": True, **others},
     )
     return executor
-
-
-def _minutes(text: str) -> int:
-    """Minutes of a time of Slurm: MINUTES, HOURS:MINUTES:SECONDS, MINUTES:SECONDS, or DAYS- and hours before any of it."""
-    if not (found := _TIME.fullmatch(text)):
-        raise ValueError(f"--slurm time must be minutes, or as 4:00:00 or 1-12:00:00, but got {text}.")
-    days, *parts = found.groups()
-    numbers = [int(part) for part in parts if part is not None]
-    if days is not None or len(numbers) == 3:
-        hours, minutes, seconds = [*numbers, 0, 0][:3]
-        total = 1440 * int(days or 0) + 60 * hours + minutes + seconds / 60
-    else:
-        minutes, seconds = [*numbers, 0][:2]
-        total = minutes + seconds / 60
-    return max(1, round(total))
 
 
 def _visible_gpus() -> list[str]:

@@ -15,7 +15,7 @@ import yaml
 from bench.api import play
 from bench.execution import job_file, resources, submitted
 from bench.execution.job import Job
-from bench.execution.resources import Machines, Resources, choose_for_slurm
+from bench.execution.resources import Resources
 from bench.execution.run_recorder import JobRecorder
 from bench.execution.worker import WorkerReport
 from bench.results.store import Store
@@ -194,7 +194,7 @@ def test_plain_processes_find_what_belongs_to_a_lab_and_what_fails_is_recorded(t
         (("--executor", "slrum"), "Unknown value of --executor 'slrum'. Did you mean 'slurm'?"),
         (
             ("--executor", "slurm"),
-            "--executor slurm needs Slurm's programs, but sbatch, srun, sacct, scancel is not found",
+            "--executor slurm needs Slurm's programs (sbatch, srun, sacct, scancel)",
         ),
         (("--slurm", "time=5"), "--slurm is for --executor slurm"),
         (("--executor", "local", "--slurm", "time=5"), "--slurm is for --executor slurm"),
@@ -219,10 +219,10 @@ def test_times_are_those_of_slurm(text, minutes):
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, "needs the time of a job, as --slurm time=4:00:00"),
-        ({"time": "soon"}, "--slurm time must be minutes, or as 4:00:00 or 1-12:00:00, but got soon."),
+        ({}, "needs the time of a job in minutes, or as --slurm time=4:00:00 .* but got none"),
+        ({"time": "soon"}, "or time=1-12:00:00, but got soon"),
         ({"time": "5", "nodes": "2"}, "--slurm nodes cannot be set"),
-        ({"time": "5", "cpus-per-task": "2"}, "--slurm cpus_per_task is set by --cpus-per-trial"),
+        ({"time": "5", "cpus-per-task": "2"}, "--slurm cpus_per_task cannot be set"),
     ],
 )
 def test_options_of_slurm_that_are_not_for_jobs_of_one_process_are_refused(given, sentence):
@@ -230,14 +230,16 @@ def test_options_of_slurm_that_are_not_for_jobs_of_one_process_are_refused(given
         submitted.read_slurm(given)
 
 
-def test_what_is_asked_of_slurm_says_on_what_a_run_trains():
-    assert choose_for_slurm(2, "auto", {"time": 5}) == Resources(2, 0.0, "cpu")
-    assert choose_for_slurm(1, "auto", {"gpus_per_node": "1"}).device == "cuda"
-    assert choose_for_slurm(1, "auto", {"gres": "gpu:a100:1"}).device == "cuda"
-    with pytest.raises(ValueError, match="leave --gpus-per-trial 1 out"):
-        choose_for_slurm(1, "1", {})
-    with pytest.raises(ValueError, match="whole number with --executor slurm, but got 0.5"):
-        choose_for_slurm(0.5, "auto", {})
+def test_what_is_asked_of_slurm_says_on_what_a_run_trains(slurm):
+    def share(cpus=1, gpus="auto", **options):
+        return submitted.machines("slurm", cpus, gpus, 0, {"time": "5", **options}).resources
+
+    assert share(2) == share(2, gpus_per_node="0") == Resources(2, 0.0, "cpu")
+    assert share(gpus_per_node="1").device == share(gres="gpu:a100:1").device == "cuda"
+    assert share(gres="disk:1").device == "cpu"
+    for wrong in ((1, "1"), (0.5, "auto")):
+        with pytest.raises(ValueError, match=r"leave --gpus-per-trial out; but got (1 and 1|0.5 and auto)"):
+            share(*wrong)
 
 
 def test_processes_on_this_machine_share_no_gpu(tmp_path, monkeypatch):
@@ -250,19 +252,19 @@ def test_processes_on_this_machine_share_no_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(resources, "_num_gpus", lambda: 4)
     monkeypatch.setattr(resources.os, "cpu_count", lambda: 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7")
-    machines = Machines(resources.choose_for_processes(1, "2"), executor="local")
+    machines = submitted.machines("local", 1, "2", 0, {})
     assert machines.resources.device == "cuda"
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
     with Store(tmp_path / "results").locked() as store:
         jobs = [Job(name * 16, config, str(tmp_path / name), StateRetention()) for name in "abc"]
-        stage = submitted._Stage(jobs, JobRecorder(store, None), None, tmp_path, None, machines, True)
+        stage = submitted._Stage(jobs, JobRecorder(store, None), tmp_path, None, machines, True)
         stage._submit()
         stage._submit()
     found = {path.stem[0]: json.loads(path.read_text())["gpus"] for path in tmp_path.glob("*.json")}
     assert found == {"a": "2,5", "b": "6,7"}, "the third waits"
-    with pytest.raises(ValueError, match="must be a whole number, but got 0.5"):
-        resources.choose_for_processes(1, "0.5")
-    assert resources.choose_for_processes(1, "auto") == Resources(1, 1.0, "cuda")
+    with pytest.raises(ValueError, match="needs a whole number as --gpus-per-trial, but got 0.5"):
+        submitted.machines("local", 1, "0.5", 0, {})
+    assert submitted.machines("local", 1, "auto", 0, {}).resources == Resources(1, 1.0, "cuda")
 
 
 def test_a_job_comes_back_from_its_file_and_a_half_line_of_a_killed_worker_is_left_out(tmp_path):
