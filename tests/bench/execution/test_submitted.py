@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from bench.api import play
+from bench import api
 from bench.execution import job_file, resources, submitted
 from bench.execution.job import Job
 from bench.execution.resources import Resources
@@ -304,15 +304,15 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_worker_trains_a_stored_config_alone_without_ray_and_pydantic(tmp_path):
-    played = play({"dataset": "digits", "partition": "label-2", "algorithm": "scaffold", "rounds": 2, "clients": 5})
-    (tmp_path / "config.json").write_text(json.dumps(played.config.canonical()))
+    trained = api.run({"dataset": "digits", "partition": "label-2", "algorithm": "scaffold", "rounds": 2, "clients": 5})
+    (tmp_path / "config.json").write_text(json.dumps(trained.config.canonical()))
     words = [sys.executable, "-c", WITHOUT, str(tmp_path / "config.json")]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     begins, *reports = map(json.loads, done.stdout.splitlines())
     assert [*begins] == [job_file.BEGINS]
     rows = [row for report in reports for row in report["rows"]]
-    assert [row["loss"] for row in rows] == [*played.rounds["loss"]] and len(rows) == 2
-    assert reports[-1]["result"]["summary"] == played.record["summary"]
+    assert [row["loss"] for row in rows] == [*trained.rounds["loss"]] and len(rows) == 2
+    assert reports[-1]["result"]["summary"] == trained.record["summary"]
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
 
