@@ -183,6 +183,7 @@ class _Stage:
     machines: Machines
     names_hosts: bool
     _open: dict[str, _Submitted] = field(default_factory=dict)
+    _leaving: list[_Submitted] = field(default_factory=list)  # ended, but their processes have not
     _deaths: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -192,18 +193,20 @@ class _Stage:
     def run(self) -> None:
         """Returns when every job has ended with a record."""
         try:
-            while self.waiting or self._open:
+            while self.waiting or self._open or self._leaving:
+                self._leaving = [one for one in self._leaving if not one.handle.done()]
                 self._submit()
                 for one in [*self._open.values()]:
                     self._look_at(one)
-                if self._open:
+                if self._open or self._leaving:
                     time.sleep(_LOOK_SECONDS_SLURM if self._on_slurm else _LOOK_SECONDS)
         finally:
-            self._cancel([*self._open.values()])
+            self._cancel([*self._open.values(), *self._leaving])
 
     def _submit(self) -> None:
         """Submits what may begin: all at once to Slurm, which has a queue, else as many as there are free places."""
-        free = sorted({*range(self.machines.at_once)} - {one.slot for one in self._open.values()})
+        taken = {one.slot for one in (*self._open.values(), *self._leaving)}
+        free = sorted({*range(self.machines.at_once)} - taken)
         count = _LARGEST_ARRAY if self._on_slurm else len(free)
         batch, self.waiting = self.waiting[:count], self.waiting[count:]
         if not batch:
@@ -287,6 +290,8 @@ class _Stage:
 
     def _end(self, one: _Submitted, result: Mapping[str, Any]) -> None:
         self._open.pop(one.job.id, None)
+        if not self._on_slurm:
+            self._leaving.append(one)
         host = {"host": one.host} if self.names_hosts and one.host else {}
         self.recorder.end(one.job, {**result, **host}, lambda: self._machine_of(one))
 

@@ -50,6 +50,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def wait_until_ended(pids: list[int]) -> None:
+    """A process without a driver ends after a round at most."""
+    deadline = time.monotonic() + 60
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @pytest.fixture
 def slurm(tmp_path, monkeypatch) -> Path:
     """The folder with what is known of the jobs of a pretended Slurm."""
@@ -92,10 +100,7 @@ def test_however_processes_end_runs_go_on_and_nothing_is_lost(tmp_path):
     (worker,) = processes(driver)
     os.kill(driver.pid, signal.SIGKILL)
     driver.ended()
-    deadline = time.monotonic() + 60
-    while is_alive(worker):
-        assert time.monotonic() < deadline, "a worker without its driver ends"
-        time.sleep(0.1)
+    wait_until_ended([worker])
     assert (results / "jobs").exists() and not records(results)
 
     driver = Driver(*command, "--max-concurrent", 1)
@@ -112,7 +117,8 @@ def test_however_processes_end_runs_go_on_and_nothing_is_lost(tmp_path):
     driver.send_signal(signal.SIGINT)
     assert "Stopped. Finished runs are kept" in driver.ended() and driver.returncode == 130
     assert "Traceback" not in driver.printed()
-    assert not any(map(is_alive, left)) and not (results / "jobs").exists()
+    wait_until_ended(left)
+    assert not (results / "jobs").exists()
 
     driver = Driver(*command)
     assert "0 diverged, 0 failed." in driver.ended() and driver.returncode == 0
