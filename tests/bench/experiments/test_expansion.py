@@ -416,7 +416,7 @@ def test_further_rounds_of_a_report_are_others_than_the_first(grid_of):
     assert grid_of(report={"rounds_shown": "best", "also": ["last", "last10"]}).report.also == ["last", "last10"]
     for also in (["last"], ["best", "best"]):
         with pytest.raises(
-            ConfigError, match=f"value and also of the report name {also[0]} twice; name it in one of them, once"
+            ConfigError, match=f"rounds_shown and also of the report name {also[0]} twice; name it in one of them, once"
         ):
             grid_of(report={"also": also})
     with pytest.raises(ConfigError, match="Did you mean 'best'"):
