@@ -1,30 +1,60 @@
-"""Methods by name, one file each. To add a method: write its file; `registered` gives its class a name."""
+"""Methods by name, one file each. To add a method: write its file; `registered` gives its class a name.
+
+What a method needs is imported from here: `from algorithms import RoundBased, registered, tree`. Where it lies, and what few
+methods need, is in `algorithms.shared`.
+"""
 
 import ast
 import difflib
 import functools
+import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench import imports
 from bench.registry import Entry, Registry, registered
 
-if TYPE_CHECKING:
-    from algorithms.base import Algorithm
+if TYPE_CHECKING:  # imported when first asked for, because they need torch
+    from algorithms.shared import tree
+    from algorithms.shared.base import Algorithm, Average, Deployed, RoundBased, State, Weighting
+    from algorithms.shared.checks import above, at_least, between, one_of
+    from algorithms.shared.local_sgd import LocalResult, cross_entropy, descend, gradient, task_loss
+    from algorithms.shared.tree import Tree
+    from algorithms.shared.wrapper import PostHoc, Wrapper
 
 __all__ = [
+    "Algorithm",
+    "Average",
+    "Deployed",
+    "LocalResult",
+    "PostHoc",
     "REGISTRY",
+    "RoundBased",
+    "State",
+    "Tree",
+    "Weighting",
+    "Wrapper",
+    "above",
+    "at_least",
+    "between",
+    "cross_entropy",
+    "descend",
     "describe",
+    "gradient",
     "load",
     "make",
     "methods_in",
     "name_of",
+    "one_of",
     "presets",
     "registered",
     "symbols",
+    "task_loss",
     "title_of",
+    "tree",
     "version_of",
 ]
 
@@ -33,7 +63,30 @@ _VERSION = re.compile(r"^    version = (\d+)(?:  # (.*))?$", re.MULTILINE)
 REGISTRY = Registry("algorithm")
 """Name of a method -> where it is, and the options that the name sets; see `bench.registry.registered`."""
 
-_RENAMED = {"mistakes": "validate", "remarks": "caveats", "findings": "diagnostics"}  # hooks: once -> now
+_RENAMED = {
+    "mistakes": "validate",
+    "remarks": "caveats",
+    "findings": "diagnostics",
+    "watched": "finite_check",
+    "outlines": "state_templates",
+    "returned": "result_template",
+    "averaged": "weighted_means",
+    "play_round": "run_round",
+    "conclude": "finish_round",
+    "client_states": "cohort_states",
+    "deployment": "deploy_traffic",
+    "held": "proximal_params",
+}  # hooks: once -> now
+_MOVED = {"rows": "client_states", "local": "local_sgd"}  # modules of `algorithms.shared`: once -> now
+
+
+def __getattr__(name: str) -> Any:
+    """What this package passes on of `algorithms.shared`: the names imported above for type checkers."""
+    target = imports.passed_on(__name__).get(name)
+    if target is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(target.rpartition(".")[0])
+    return getattr(module, name, None) or importlib.import_module(target)
 
 
 def load(name: str) -> "type[Algorithm]":

@@ -9,10 +9,9 @@ from typing import Literal, get_args
 
 import torch
 
-from algorithms import registered, tree
-from algorithms.calibration import Calibration, features_of
-from algorithms.checks import at_least, one_of
-from algorithms.class_gaussians import allocate, draw, gaussian_of, pool_classes, separability
+from algorithms import at_least, one_of, registered, tree
+from algorithms.shared.calibration import Calibration, features_of
+from algorithms.shared.class_gaussians import allocate, draw, gaussian_of, pool_classes, separability
 from bench.models.concat import encoder_part
 from bench.seeding import seed_for
 
@@ -63,10 +62,10 @@ class CCVR(Calibration):
         params = self.retrain(task, deployed, vectors, labels)
         return self.with_classifier(deployed, params)._replace(diagnostics=separability(list(gaussians.values())))
 
-    def deployment(self, task, model):
+    def deploy_traffic(self, task, model):
         """Each client receives the encoder, and sends the statistics of each class that it holds."""
         if not self.virtual_per_class:
-            return super().deployment(task, model)
+            return super().deploy_traffic(task, model)
         num_held = int((task.federation.label_counts > 0).sum())
         encoder = tree.num_bytes([encoder_part(model.init(task.generator_for("init"))), model.init_buffers()])
         return {"bytes_down": task.population * encoder, "bytes_up": upload_size(model.feature_dim, num_held)}

@@ -5,9 +5,7 @@ The usual upper reference of federated learning; the last row of Table 1 of FedC
 
 from dataclasses import dataclass
 
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.local import LocalResult, descend
+from algorithms import LocalResult, RoundBased, descend, registered, tree
 
 
 @registered("centralized")

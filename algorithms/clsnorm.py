@@ -6,9 +6,8 @@ Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Section 3.3. https://arxiv.o
 from dataclasses import dataclass, replace
 
 import algorithms
-from algorithms import registered
-from algorithms.base import RoundBased
-from algorithms.wrapper import Wrapper, refuse_wrapper
+from algorithms import RoundBased, Wrapper, registered
+from algorithms.shared.wrapper import refuse_wrapper
 from bench.models.calibrated import NormalisedClassifier, wrap
 
 

@@ -18,5 +18,5 @@ class ClsProx(FedProx):
     Differs from the paper: it does not print mu; the default is ours.
     """
 
-    def held(self, params):
+    def proximal_params(self, params):
         return classifier_part(params)

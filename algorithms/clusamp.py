@@ -11,11 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import registered, tree
-from algorithms.base import Average, RoundBased, State, average_buffers
-from algorithms.checks import one_of
-from algorithms.local import LocalResult, descend
-from algorithms.tree import Tree
+from algorithms import Average, LocalResult, RoundBased, State, Tree, descend, one_of, registered, tree
+from algorithms.shared.base import average_buffers
 
 Similarity = Literal["arccos", "l1", "l2"]
 
@@ -71,7 +68,7 @@ class CluSamp(RoundBased):
     def init_client(self, task, params):
         return {"update": tree.zeros_like(params)}
 
-    def client_states(self, task, cohort, state):
+    def cohort_states(self, task, cohort, state):
         """Nothing: it is the server that keeps the updates."""
         return {}
 
@@ -101,14 +98,14 @@ class CluSamp(RoundBased):
         clients = task.population
         return {"products": torch.zeros(clients, clients, dtype=torch.double, device=task.device)}
 
-    def averaged(self, updates, cohort):
+    def weighted_means(self, updates, cohort):
         return {"delta": Average(updates["delta"], torch.ones_like(cohort.num_examples))}
 
     def aggregate_buffers(self, buffers, trained, updates, cohort):
         return average_buffers(trained, torch.ones_like(cohort.num_examples))
 
-    def play_round(self, task, state):
-        after = super().play_round(task, state)
+    def run_round(self, task, state):
+        after = super().run_round(task, state)
         before, rows = state["clients"]["rows"], after["clients"]["rows"]
         changed = [client for client, row in rows.items() if row is not before.get(client)]
         products = with_products(state["server"]["products"], rows, changed, self.similarity)

@@ -6,11 +6,8 @@ https://arxiv.org/abs/2012.04221
 
 from dataclasses import dataclass, replace
 
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.checks import at_least
-from algorithms.local import LocalResult, descend
-from algorithms.rows import read_models
+from algorithms import LocalResult, RoundBased, at_least, descend, registered, tree
+from algorithms.shared.client_states import read_models
 
 
 @registered("ditto")
@@ -46,7 +43,7 @@ class Ditto(RoundBased):
     def init_client(self, task, params):
         return {"params": params, "buffers": task.initial_buffers()}
 
-    def client_states(self, task, cohort, state):
+    def cohort_states(self, task, cohort, state):
         return read_models(state, cohort.ids)
 
     def local_update(self, data, plan, view):

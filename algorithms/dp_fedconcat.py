@@ -7,13 +7,11 @@ https://arxiv.org/abs/2312.06290
 import functools
 from dataclasses import dataclass
 
-from algorithms import registered
-from algorithms.base import Algorithm
-from algorithms.checks import above
+from algorithms import Algorithm, above, registered
 from algorithms.fedavg import FedAvg
-from algorithms.label_clusters import LabelClusters, by_labels, check_balanced, check_base
-from algorithms.label_inference import noisy_label_shares
-from algorithms.models_per_cluster import ModelsPerCluster
+from algorithms.shared.label_clusters import LabelClusters, by_labels, check_balanced, check_base
+from algorithms.shared.label_inference import noisy_label_shares
+from algorithms.shared.models_per_cluster import ModelsPerCluster
 
 
 @registered("dp-fedconcat")

@@ -6,8 +6,7 @@ https://arxiv.org/abs/1602.05629
 
 from dataclasses import dataclass
 
-from algorithms import registered
-from algorithms.base import RoundBased
+from algorithms import RoundBased, registered
 
 
 @registered("fedavg")

@@ -7,9 +7,7 @@ https://arxiv.org/abs/1909.06335
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.checks import above, at_least, one_of
+from algorithms import RoundBased, above, at_least, one_of, registered, tree
 
 Form = Literal["plain", "damped", "nesterov"]
 

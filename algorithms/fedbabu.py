@@ -7,7 +7,7 @@ https://arxiv.org/abs/2106.06042
 from dataclasses import dataclass
 
 from algorithms import registered
-from algorithms.partial import PartialSharing, descend_on
+from algorithms.shared.partial import PartialSharing, descend_on
 
 
 @registered("fedbabu")

@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import registered, tree
-from algorithms.base import RoundBased, State, average_buffers
-from algorithms.checks import at_least, between, one_of
-from algorithms.tree import Tree
+from algorithms import RoundBased, State, Tree, at_least, between, one_of, registered, tree
+from algorithms.shared.base import average_buffers
 
 CountRule = Literal["plus_one", "limit", "bellemare"]
 
@@ -149,25 +147,25 @@ class FedCat(RoundBased):
             fn, cohort, round=state["round"], params=start["params"], buffers=start["buffers"], own_params=True
         )
 
-    def local_models(self, state, mapped):
-        params = tree.add(self._received(state)["params"], mapped.result.update["delta"])
-        return {"params": params, "buffers": mapped.buffers}
+    def local_models(self, state, outputs):
+        params = tree.add(self._received(state)["params"], outputs.result.update["delta"])
+        return {"params": params, "buffers": outputs.buffers}
 
-    def conclude(self, task, state, cohort, mapped):
+    def finish_round(self, task, state, cohort, outputs):
         counted = self._counted(task, state, cohort)
         if not self.concatenation:
-            after = super().conclude(task, state, cohort, mapped)
+            after = super().finish_round(task, state, cohort, outputs)
             return {**after, "server": counted}
-        copies, examples = self.local_models(state, mapped), cohort.num_examples
+        copies, examples = self.local_models(state, outputs), cohort.num_examples
         if self._received(state) is not state:
             examples = examples + state["server"]["examples"]
         new = {"params": state["params"], "buffers": state["buffers"]}
         if (state["round"] + 1) % len(examples) == 0:
             new["params"] = tree.weighted_mean(copies["params"], examples)
             new["buffers"] = average_buffers(copies["buffers"], examples)
-        bytes_up = tree.num_bytes(self.uploads(mapped.result.update, mapped.buffers))
+        bytes_up = tree.num_bytes(self.uploads(outputs.result.update, outputs.buffers))
         server = {**counted, "copies": copies, "examples": examples}
-        return self._concluded(task, state, cohort, **new, server=server, bytes_up=bytes_up)
+        return self._finished(task, state, cohort, **new, server=server, bytes_up=bytes_up)
 
     def deploy(self, task, state, client_ids):
         return super().deploy(task, state, client_ids) if self._received(state) is state else None

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algorithms import registered, tree
-from algorithms.base import State
-from algorithms.checks import above, at_least
-from algorithms.clustered import RegroupedRounds
-from algorithms.clustering import bipartition, inner_products
-from algorithms.rows import no_rows, read_rows, write_rows
-from algorithms.streaming import RunningMean
-from algorithms.tree import Tree
+from algorithms import State, Tree, above, at_least, registered, tree
+from algorithms.shared.client_states import no_rows, read_rows, write_rows
+from algorithms.shared.clustered import RegroupedRounds
+from algorithms.shared.clustering import bipartition, inner_products
+from algorithms.shared.streaming import RunningMean
 
 
 @registered("fedcluster")

@@ -17,12 +17,10 @@ from torch import Tensor
 
 import algorithms
 import datasets
-from algorithms import registered, tree
-from algorithms.base import Algorithm, Deployed, RoundBased, State, nothing_spent
-from algorithms.checks import above, at_least, one_of
-from algorithms.coalitions import bound, solve
-from algorithms.divergence import check_sizes, estimate, exchanged, is_estimate
-from algorithms.wrapper import Wrapper
+from algorithms import Algorithm, Deployed, RoundBased, State, Wrapper, above, at_least, one_of, registered, tree
+from algorithms.shared.base import no_costs
+from algorithms.shared.coalitions import bound, solve
+from algorithms.shared.divergence import check_sizes, estimate, exchanged, is_estimate
 from bench.models.pretrained import CHANNELS
 
 Divergence = Literal["estimated", "published"]
@@ -36,19 +34,19 @@ _PUBLISHED = Path(__file__).with_name("published_divergences.json")
 class FedCollab(Wrapper):
     """A method in every coalition of clients, on its own; all coalitions start from one initial model.
 
-    Before the first round of the base, every pair of clients estimates how much their data differ
-    (`algorithms.divergence.estimate`; once for all runs with the same data, partition and seed), and the server searches for
-    the coalitions that minimise the bound of the paper (`algorithms.coalitions.objective`). They stay as they are. Each client
-    deploys what its coalition trains: with one coalition that is what the base trains, with clients that are all alone what
-    each would train by itself.
+    Before the first round of the base, every pair of clients estimates how much their data differ: once for all runs with the
+    same data, partition and seed (`algorithms.shared.divergence.estimate`). The server searches for the coalitions that
+    minimise the bound of the paper (`algorithms.shared.coalitions.objective`). They stay as they are. Each client deploys what its
+    coalition trains: with one coalition that is what the base trains, with clients that are all alone what each would train by
+    itself.
 
     A cohort is drawn from all clients, so that in a round a coalition may have few clients, or none.
 
     What a run exchanges includes the discriminators of all pairs, which come with the first round; `traffic` is an upper
     bound, because their training may stop early. Examples are counted for the base alone.
 
-    The record has the bound of Theorem 3.3 for each client in the coalitions that were found (`algorithms.coalitions.bound`),
-    without the irreducible error, which nobody knows.
+    The record has the bound of Theorem 3.3 for each client in the coalitions that were found, without the irreducible error,
+    which nobody knows (`algorithms.shared.coalitions.bound`).
 
     Differs from the paper: it calls the search greedy; that it is repeated, that D is the best balanced accuracy of all
     evaluations, and that it is clipped at 0, is from its code.
@@ -64,7 +62,7 @@ class FedCollab(Wrapper):
         discriminator_rounds: rounds of the discriminator of a pair, at most, >= 1.
         features: what discriminators see of an image: its "pixels", or what a frozen ResNet-18 makes of them, with the ImageNet
             weights of a file (see `bench.models.pretrained.load`), as the code has for CIFAR.
-        delta: of the bound in the record, see `algorithms.coalitions.bound`, in (0, 0.5). The sources name no value.
+        delta: of the bound in the record, see `algorithms.shared.coalitions.bound`, in (0, 0.5). The sources name no value.
         dimension: d of the bound in the record, VC dimension of the models, >= 1. The authors' poster prints the bound with 1;
             that of a network is not known, and so large that the bound says nothing.
     """
@@ -126,16 +124,16 @@ class FedCollab(Wrapper):
             check_sizes(task)
             if self.features != PIXELS and (mistakes := _grey("the dataset", task.federation.input_shape)):
                 raise ValueError(mistakes[0])
-        return {"round": 0, "spent": nothing_spent()}
+        return {"round": 0, "costs": no_costs()}
 
     def step(self, task, state):
         if "models" not in state:
             state = self._divided(task, state)
-        models, spent = {}, state["spent"]
+        models, spent = {}, state["costs"]
         for name, before in state["models"].items():
             models[name] = self.base.step(_coalition(task, state, name), before)
-            spent = {key: spent[key] + models[name]["spent"][key] - before["spent"][key] for key in spent}
-        return {**state, "round": state["round"] + 1, "models": models, "spent": spent}
+            spent = {key: spent[key] + models[name]["costs"][key] - before["costs"][key] for key in spent}
+        return {**state, "round": state["round"] + 1, "models": models, "costs": spent}
 
     def _divided(self, task, state: State) -> State:
         """The state before the first round of the base."""
@@ -145,7 +143,7 @@ class FedCollab(Wrapper):
         else:
             options = (self.discriminator_lr, self.discriminator_rounds)
             network = None if self.features == PIXELS else task.pretrained(self.features)
-            found = task.derived(
+            found = task.cached(
                 "divergences",
                 (self.version, *options, network.digest if network else PIXELS),
                 lambda: estimate(task, *options, network)._asdict(),
@@ -163,7 +161,7 @@ class FedCollab(Wrapper):
             **state,
             "discriminator_bytes": sum(num_bytes.values()),
             "models": {name: self.base.init(_coalition(task, state, name)) for name in names},
-            "spent": state["spent"] | num_bytes,
+            "costs": state["costs"] | num_bytes,
         }
 
     # What is deployed
@@ -189,8 +187,8 @@ class FedCollab(Wrapper):
                 into[rows] = leaf
         return part and Deployed(part.model, **whole, per_client=True)
 
-    def watched(self, state):
-        return {name: self.base.watched(model) for name, model in state.get("models", {}).items()}
+    def finite_check(self, state):
+        return {name: self.base.finite_check(model) for name, model in state.get("models", {}).items()}
 
     # What is known before a run, and reported after it
 
@@ -205,7 +203,7 @@ class FedCollab(Wrapper):
     def traffic_is_bound(self):
         return self.divergence == "estimated" or super().traffic_is_bound
 
-    def outlines(self, task):
+    def state_templates(self, task):
         """As large as with clients that are all alone, the most that there can be."""
         clients = task.population
         found = {
@@ -214,12 +212,12 @@ class FedCollab(Wrapper):
             "num_examples": torch.empty(clients, dtype=torch.float64),
             "objective": torch.empty((), dtype=torch.float64),
             "discriminator_bytes": 0,
-            "spent": nothing_spent(),
+            "costs": no_costs(),
         }
         names = list(map(str, range(clients)))
         return [
             {**found, "round": alone["round"], "models": dict.fromkeys(names, alone)}
-            for alone in self.base.outlines(task.restrict(torch.tensor([0])))
+            for alone in self.base.state_templates(task.restrict(torch.tensor([0])))
         ]
 
     def caveats(self, task):

@@ -8,14 +8,12 @@ import functools
 from dataclasses import dataclass
 from typing import get_args
 
-from algorithms import registered
-from algorithms.base import Algorithm
-from algorithms.checks import one_of
-from algorithms.clustering import ClusterInit
+from algorithms import Algorithm, one_of, registered
 from algorithms.fedavg import FedAvg
-from algorithms.label_clusters import LabelClusters, by_labels, check_balanced, check_base
-from algorithms.label_inference import label_shares
-from algorithms.models_per_cluster import ModelsPerCluster
+from algorithms.shared.clustering import ClusterInit
+from algorithms.shared.label_clusters import LabelClusters, by_labels, check_balanced, check_base
+from algorithms.shared.label_inference import label_shares
+from algorithms.shared.models_per_cluster import ModelsPerCluster
 
 
 @registered("fedconcat", symbols={"num_clusters": "K", "encoder_rounds": "T_e", "classifier_rounds": "T_c"})

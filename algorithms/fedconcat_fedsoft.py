@@ -7,9 +7,9 @@ https://arxiv.org/abs/2312.06290
 from dataclasses import dataclass
 
 from algorithms import registered
-from algorithms.clustered import Proximal
-from algorithms.concatenation import Concatenation
 from algorithms.fedsoft import FedSoft, Vote
+from algorithms.shared.clustered import Proximal
+from algorithms.shared.concatenation import Concatenation
 
 
 @registered("fedconcat-fedsoft")

@@ -7,10 +7,10 @@ https://arxiv.org/abs/2312.06290
 from dataclasses import dataclass
 
 from algorithms import registered
-from algorithms.clustered import Proximal
-from algorithms.clustering import ClusterInit
-from algorithms.concatenation import Concatenation
 from algorithms.fesem import FeSEM
+from algorithms.shared.clustered import Proximal
+from algorithms.shared.clustering import ClusterInit
+from algorithms.shared.concatenation import Concatenation
 
 
 @registered("fedconcat-fesem")

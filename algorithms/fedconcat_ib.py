@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 import algorithms
-from algorithms import registered
-from algorithms.base import Algorithm, RoundBased
-from algorithms.checks import one_of
-from algorithms.concatenation import Concatenation
+from algorithms import Algorithm, RoundBased, one_of, registered
 from algorithms.fedavg import FedAvg
-from algorithms.label_clusters import LabelClusters, by_labels, check_base
-from algorithms.label_inference import bias_answers
+from algorithms.shared.concatenation import Concatenation
+from algorithms.shared.label_clusters import LabelClusters, by_labels, check_base
+from algorithms.shared.label_inference import bias_answers
 
 Estimate = Literal["released", "intended"]
 

@@ -8,14 +8,12 @@ import functools
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from algorithms import registered
-from algorithms.base import Algorithm
-from algorithms.checks import one_of
-from algorithms.concatenation import EncoderMode
+from algorithms import Algorithm, one_of, registered
 from algorithms.fedavg import FedAvg
-from algorithms.label_clusters import LabelClusters, by_labels, check_balanced, check_base
-from algorithms.label_inference import IMAGES_PER_BATCH, answers_to_noise
-from algorithms.models_per_cluster import ModelsPerCluster
+from algorithms.shared.concatenation import EncoderMode
+from algorithms.shared.label_clusters import LabelClusters, by_labels, check_balanced, check_base
+from algorithms.shared.label_inference import IMAGES_PER_BATCH, answers_to_noise
+from algorithms.shared.models_per_cluster import ModelsPerCluster
 
 InferenceRound = Literal["first", "before"]
 

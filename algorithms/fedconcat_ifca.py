@@ -7,9 +7,9 @@ https://arxiv.org/abs/2312.06290
 from dataclasses import dataclass
 
 from algorithms import registered
-from algorithms.clustering import ClusterInit
-from algorithms.concatenation import Concatenation
 from algorithms.ifca import IFCA
+from algorithms.shared.clustering import ClusterInit
+from algorithms.shared.concatenation import Concatenation
 
 
 @registered("fedconcat-ifca")

@@ -11,11 +11,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import registered
-from algorithms.base import RoundBased
-from algorithms.checks import at_least, one_of
-from algorithms.local import cross_entropy
-from algorithms.moments import moments
+from algorithms import RoundBased, at_least, cross_entropy, one_of, registered
+from algorithms.shared.moments import moments
 
 Variant = Literal["code", "paper"]
 _EPSILON = 1e-8  # added to variances: features that are the same for a whole batch, such as dead ones, have none

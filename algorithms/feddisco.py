@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import registered
-from algorithms.base import Algorithm, RoundBased, spend
-from algorithms.checks import at_least, one_of
-from algorithms.wrapper import Wrapper, refuse_wrapper
+from algorithms import Algorithm, RoundBased, Wrapper, at_least, one_of, registered
+from algorithms.shared.base import add_costs
+from algorithms.shared.wrapper import refuse_wrapper
 
 Metric = Literal["kl", "l1", "l2", "cosine"]
 
@@ -77,8 +76,8 @@ class FedDisco(Wrapper):
         clipped = (self._adjusted(cohort) <= 0).all() if len(cohort.ids) else False
         after = super().step(task, state)
         reports = 0 if state["round"] else task.population * _report_bytes(task)
-        spent = spend(after["spent"], bytes_up=reports)
-        return {**after, "spent": spent, "all_clipped": state["all_clipped"] + clipped}
+        spent = add_costs(after["costs"], bytes_up=reports)
+        return {**after, "costs": spent, "all_clipped": state["all_clipped"] + clipped}
 
     def traffic(self, task):
         return super().traffic(task) + _report_bytes(task)

@@ -9,10 +9,8 @@ from typing import Literal, get_args
 
 import torch
 
-from algorithms import registered, tree
-from algorithms.base import Average, RoundBased, Weighting
-from algorithms.checks import above, one_of
-from algorithms.local import LocalResult, clipped, descend, gradient
+from algorithms import Average, LocalResult, RoundBased, Weighting, above, descend, gradient, one_of, registered, tree
+from algorithms.shared.local_sgd import clipped
 
 Mean = Literal["uniform", "examples"]
 
@@ -67,13 +65,13 @@ class FedDyn(RoundBased):
     def init_server(self, task, params):
         return {"memory": tree.zeros_like(params)}
 
-    def client_states(self, task, cohort, state):
+    def cohort_states(self, task, cohort, state):
         """Memory and alpha_i of each client. Traffic leaves out the mean of n, a number that the server sends once."""
         alpha = torch.full_like(cohort.num_examples, self.alpha)
         if self.weighting == "examples":
             mean = sum(task.sizes(torch.arange(task.population))) / task.population
             alpha = self.alpha * mean / cohort.num_examples
-        return {**super().client_states(task, cohort, state), "alpha": alpha}
+        return {**super().cohort_states(task, cohort, state), "alpha": alpha}
 
     def local_update(self, data, plan, view):
         alpha, memory = view.client["alpha"], view.client["memory"]
@@ -87,7 +85,7 @@ class FedDyn(RoundBased):
         delta = tree.subtract(trained, view.params)
         return LocalResult({"delta": delta}, {"memory": tree.add(memory, delta)})
 
-    def averaged(self, updates, cohort):
+    def weighted_means(self, updates, cohort):
         equal = torch.ones_like(cohort.num_examples)
         weights = cohort.weights if self.mean == "examples" else equal
         return {"delta": Average(updates["delta"], weights), "remembered": Average(updates["delta"], equal)}

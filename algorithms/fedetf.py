@@ -10,13 +10,9 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import registered
-from algorithms.balanced_softmax import balanced
-from algorithms.base import RoundBased
-from algorithms.checks import above, at_least
-from algorithms.etf import etf_of
-from algorithms.local import cross_entropy
-from algorithms.tree import Tree
+from algorithms import RoundBased, Tree, above, at_least, cross_entropy, registered
+from algorithms.shared.balanced_softmax import balanced
+from algorithms.shared.etf import etf_of
 from bench.models.base import uniform_init
 from bench.models.concat import encoder_part
 
@@ -71,8 +67,8 @@ class FedETF(RoundBased):
         logits = params["scale"] * (F.normalize(projected, dim=1) @ view.server["etf"])
         return cross_entropy(balanced(logits, view.label_counts, vacant="clamp"), batch)
 
-    def local_models(self, state, mapped):
-        models = super().local_models(state, mapped)
+    def local_models(self, state, outputs):
+        models = super().local_models(state, outputs)
         return {**models, "params": _merged(models["params"], state["server"]["etf"])}
 
     def deploy(self, task, state, client_ids):

@@ -10,10 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import registered, tree
-from algorithms.base import Average, Deployed, RoundBased
-from algorithms.checks import at_least, one_of
-from algorithms.tree import Tree
+from algorithms import Average, Deployed, RoundBased, Tree, at_least, one_of, registered, tree
 
 Iterate = Literal["mean", "last"]
 
@@ -50,10 +47,10 @@ class FedExP(RoundBased):
     def init_server(self, task, params):
         return {"previous": params, "begun": torch.zeros((), dtype=torch.bool, device=task.device)}
 
-    def averaged(self, updates, cohort):
+    def weighted_means(self, updates, cohort):
         # The server computes the norms: clients send what those of FedAvg do.
         norms = _squared_norms(updates["delta"])
-        return {**super().averaged(updates, cohort), "squared_norm": Average(norms, cohort.weights)}
+        return {**super().weighted_means(updates, cohort), "squared_norm": Average(norms, cohort.weights)}
 
     def server_step(self, task, params, server, update, cohort):
         eps = self.eps * (len(cohort.ids) if self.eps_per_client else 1)

@@ -11,12 +11,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import registered
-from algorithms.base import Deployed, RoundBased
-from algorithms.checks import above
-from algorithms.etf import etf_of
-from algorithms.local import cross_entropy
-from algorithms.tree import Tree
+from algorithms import Deployed, RoundBased, Tree, above, cross_entropy, registered
+from algorithms.shared.etf import etf_of
 from bench.models.concat import encoder_part
 
 
@@ -67,8 +63,8 @@ class FedGELA(RoundBased):
         logits = features @ view.server["etf"] * class_weights(view.label_counts)
         return cross_entropy(logits / self.temperature, batch)
 
-    def local_models(self, state, mapped):
-        models, etf = super().local_models(state, mapped), state["server"]["etf"]
+    def local_models(self, state, outputs):
+        models, etf = super().local_models(state, outputs), state["server"]["etf"]
         count = len(next(iter(models["params"].values())))
         return {**models, "params": models["params"] | _classifier(etf.expand(count, *etf.shape))}
 

@@ -12,12 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import algorithms
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.checks import above, at_least, between, one_of
-from algorithms.generator import Generator, TeacherWeighting, adam_step, diversity_loss, teacher_loss
-from algorithms.local import LocalResult, cross_entropy, descend
-from algorithms.tree import Tree
+from algorithms import (
+    LocalResult,
+    RoundBased,
+    Tree,
+    above,
+    at_least,
+    between,
+    cross_entropy,
+    descend,
+    one_of,
+    registered,
+    tree,
+)
+from algorithms.shared.generator import Generator, TeacherWeighting, adam_step, diversity_loss, teacher_loss
 from bench.models.base import BoundModel
 from bench.models.concat import classifier_part
 from bench.seeding import keys_from, normal_from_keys, uniform_from_keys
@@ -35,7 +43,7 @@ class FedGen(RoundBased):
     generator of its inputs.
 
     Server: when a cohort S has trained, G takes `generator_steps` steps of Adam on the teacher and the diversity loss
-    (`algorithms.generator`), with labels y uniform over those with n_k^y > 1 at a client of S, and
+    (`algorithms.shared.generator`), with labels y uniform over those with n_k^y > 1 at a client of S, and
     a_k(y) = n_k^y / sum_S n_j^y. Moments of Adam stay from round to round.
 
     Client: in round r, from the second on, the loss of a batch is
@@ -75,7 +83,7 @@ class FedGen(RoundBased):
         counted: n_k^y are a client's examples of class y in all its "data", or 1 + those in the "batches" of its local
             training, as in the code.
         teacher_weighting: of the classifiers in the teacher loss, "per_label" or as in the "code" (see
-            `algorithms.generator.teacher_loss`).
+            `algorithms.shared.generator.teacher_loss`).
     """
 
     label_weight: float = 10.0
@@ -169,9 +177,13 @@ class FedGen(RoundBased):
         sent = {name: part for name, part in update.items() if name != "classifier"}  # which is sent with the model
         return super().uploads(sent, buffers)
 
-    def returned(self, state):
+    def result_template(self, state):
         classifier = classifier_part(state["params"])
-        return {**super().returned(state), "classifier": classifier, "counts": classifier["classifier.weight"][:, 0]}
+        return {
+            **super().result_template(state),
+            "classifier": classifier,
+            "counts": classifier["classifier.weight"][:, 0],
+        }
 
     def server_step(self, task, params, server, update, cohort):
         params, _ = super().server_step(task, params, server, update, cohort)

@@ -6,10 +6,7 @@ https://arxiv.org/abs/2209.00189
 
 from dataclasses import dataclass
 
-from algorithms import registered
-from algorithms.base import RoundBased
-from algorithms.checks import above, at_least
-from algorithms.local import cross_entropy
+from algorithms import RoundBased, above, at_least, cross_entropy, registered
 
 
 @registered("fedlc")

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from algorithms import registered
-from algorithms.base import RoundBased
-from algorithms.checks import above, at_least
-from algorithms.distillation import masked_divergence, not_true, teacher_logits
-from algorithms.local import cross_entropy
+from algorithms import RoundBased, above, at_least, cross_entropy, registered
+from algorithms.shared.distillation import masked_divergence, not_true, teacher_logits
 
 
 @registered("fedlmd")

@@ -7,10 +7,9 @@ https://arxiv.org/abs/2007.07481
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from algorithms import registered, tree
-from algorithms.base import Average, RoundBased, average_buffers
-from algorithms.checks import one_of
-from algorithms.local import LocalResult, descend, momentum_steps
+from algorithms import Average, LocalResult, RoundBased, descend, one_of, registered, tree
+from algorithms.shared.base import average_buffers
+from algorithms.shared.local_sgd import momentum_steps
 
 MomentumMode = Literal["corrected", "steps"]
 
@@ -41,7 +40,7 @@ class FedNova(RoundBased):
         work = momentum_steps(view.num_steps, momentum)
         return LocalResult({"delta": tree.subtract(trained, view.params), "work": work}, view.client)
 
-    def averaged(self, updates, cohort):
+    def weighted_means(self, updates, cohort):
         return {"delta": Average(_normalised(updates["delta"], updates["work"]), cohort.weights)}
 
     def server_step(self, task, params, server, update, cohort):

@@ -6,11 +6,8 @@ https://arxiv.org/abs/2106.03097
 
 from dataclasses import dataclass
 
-from algorithms import registered
-from algorithms.base import RoundBased
-from algorithms.checks import above, at_least
-from algorithms.distillation import masked_divergence, not_true, teacher_logits
-from algorithms.local import cross_entropy
+from algorithms import RoundBased, above, at_least, cross_entropy, registered
+from algorithms.shared.distillation import masked_divergence, not_true, teacher_logits
 
 
 @registered("fedntd")

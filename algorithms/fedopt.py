@@ -14,9 +14,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.checks import above, one_of
+from algorithms import RoundBased, above, one_of, registered, tree
 
 SecondMoment = Literal["squared-adaptivity", "zero"]
 

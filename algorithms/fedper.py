@@ -7,7 +7,7 @@ https://arxiv.org/abs/1912.00818
 from dataclasses import dataclass
 
 from algorithms import registered
-from algorithms.partial import PersonalPart
+from algorithms.shared.partial import PersonalPart
 
 
 @registered("fedper")

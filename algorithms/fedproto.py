@@ -9,11 +9,19 @@ from typing import Literal, get_args
 
 import torch
 
-from algorithms import registered, tree
-from algorithms.base import Average, RoundBased, Weighting
-from algorithms.checks import at_least, one_of
-from algorithms.local import LocalResult, cross_entropy, descend
-from algorithms.moments import ClassSums, class_sums
+from algorithms import (
+    Average,
+    LocalResult,
+    RoundBased,
+    Weighting,
+    at_least,
+    cross_entropy,
+    descend,
+    one_of,
+    registered,
+    tree,
+)
+from algorithms.shared.moments import ClassSums, class_sums
 from bench.models.calibrated import NearestPrototype, wrap
 
 Collect = Literal["after", "last_epoch"]
@@ -114,7 +122,7 @@ class FedProto(RoundBased):
         blank = torch.zeros(task.model.num_classes, task.model.feature_dim, dtype=task.dtype, device=task.device)
         return {"prototypes": blank, "known": none, "updated": none}
 
-    def averaged(self, updates, cohort):
+    def weighted_means(self, updates, cohort):
         weights = updates["weights"]
         values = {"totals": weights[..., None] * updates["prototypes"], "weights": weights}
         return {"classes": Average(values, cohort.num_examples.new_ones(len(cohort.ids)))}
@@ -128,10 +136,10 @@ class FedProto(RoundBased):
         prototypes = torch.where(updated[:, None], fresh, server["prototypes"])
         return params, {"prototypes": prototypes, "known": server["known"] | updated, "updated": updated}
 
-    def local_models(self, state, mapped):
-        return mapped.result.client
+    def local_models(self, state, outputs):
+        return outputs.result.client
 
-    def returned(self, state):
+    def result_template(self, state):
         prototypes = state["server"]["prototypes"]
         sent = {"prototypes": prototypes, "weights": prototypes[:, 0]}
         return sent | {"buffers": state["buffers"], "client": state["clients"]["fresh"]}
@@ -159,7 +167,7 @@ class FedProto(RoundBased):
         counts = {"counts": update["weights"][held]} if self.weighting == "examples" else {}
         return {"prototypes": update["prototypes"][held], **counts}
 
-    def deployment(self, task, model):
+    def deploy_traffic(self, task, model):
         last = _size(task) * task.population if self.predict == "nearest" else 0
         return {"bytes_down": last, "bytes_up": 0}
 
@@ -168,7 +176,7 @@ class FedProto(RoundBased):
         rounds = task.cohort_share * (2 * task.settings.rounds - 1) * _size(task)
         if self.weighting == "examples":
             rounds += task.cohort_share * task.settings.rounds * _size(task) / task.model.feature_dim
-        return round(rounds) + sum(self.deployment(task, task.model).values()) // task.population
+        return round(rounds) + sum(self.deploy_traffic(task, task.model).values()) // task.population
 
     @property
     def traffic_is_bound(self):

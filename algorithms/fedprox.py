@@ -6,10 +6,7 @@ https://arxiv.org/abs/1812.06127
 
 from dataclasses import dataclass
 
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.checks import at_least
-from algorithms.local import task_loss
+from algorithms import RoundBased, at_least, registered, task_loss, tree
 
 
 @registered("fedprox")
@@ -26,10 +23,10 @@ class FedProx(RoundBased):
     def __post_init__(self):
         at_least("mu", self.mu, 0)
 
-    def held(self, params):
+    def proximal_params(self, params):
         """The params that stay near those that the client received."""
         return params
 
     def local_loss(self, params, batch, view):
-        drift = tree.squared_distance(self.held(params), self.held(view.params))
+        drift = tree.squared_distance(self.proximal_params(params), self.proximal_params(view.params))
         return task_loss(params, batch, view) + 0.5 * self.mu * drift

@@ -6,9 +6,8 @@ https://arxiv.org/abs/2102.07078
 
 from dataclasses import dataclass
 
-from algorithms import registered
-from algorithms.checks import at_least
-from algorithms.partial import PersonalPart, descend_on
+from algorithms import at_least, registered
+from algorithms.shared.partial import PersonalPart, descend_on
 
 
 @registered("fedrep")

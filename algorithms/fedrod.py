@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import get_args
 
 import algorithms
-from algorithms import registered, tree
-from algorithms.balanced_softmax import Vacant, balanced
-from algorithms.base import Deployed, RoundBased
-from algorithms.checks import at_least, linear_classifier, one_of
-from algorithms.local import LocalResult, cross_entropy, descend
-from algorithms.rows import read_rows
+from algorithms import Deployed, LocalResult, RoundBased, at_least, cross_entropy, descend, one_of, registered, tree
+from algorithms.shared.balanced_softmax import Vacant, balanced
+from algorithms.shared.checks import linear_classifier
+from algorithms.shared.client_states import read_rows
 from bench.models.concat import classifier_part
 
 _OWN = "personal."  # prefix of the personal classifier's params while they train

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from algorithms import registered
-from algorithms.base import RoundBased
-from algorithms.checks import between
-from algorithms.local import cross_entropy
+from algorithms import RoundBased, between, cross_entropy, registered
 
 
 @registered("fedrs")

@@ -15,11 +15,8 @@ from dataclasses import dataclass, replace
 import torch
 
 import algorithms
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.checks import above, at_least, between
-from algorithms.local import LocalResult, clipped, descend, gradient
-from algorithms.tree import Tree
+from algorithms import LocalResult, RoundBased, Tree, above, at_least, between, descend, gradient, registered, tree
+from algorithms.shared.local_sgd import clipped
 
 _LEAST_NORM = 1e-12  # added to a norm that divides
 

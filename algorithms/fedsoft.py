@@ -12,10 +12,8 @@ from typing import Literal, get_args
 import torch
 import torch.nn.functional as F
 
-from algorithms import registered
-from algorithms.checks import at_least, between, one_of
-from algorithms.clustered import ClusteredRounds, Proximal, lowest, on_each_model, one_hot, pull, start_models
-from algorithms.local import task_loss
+from algorithms import at_least, between, one_of, registered, task_loss
+from algorithms.shared.clustered import ClusteredRounds, Proximal, lowest, on_each_model, one_hot, pull, start_models
 
 Vote = Literal["per-sample", "released"]
 

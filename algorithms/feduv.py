@@ -9,11 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algorithms import registered
-from algorithms.base import RoundBased
-from algorithms.checks import at_least
-from algorithms.local import cross_entropy
-from algorithms.moments import moments
+from algorithms import RoundBased, at_least, cross_entropy, registered
+from algorithms.shared.moments import moments
 
 _LARGE_LR = 0.1  # ten times that of the authors
 

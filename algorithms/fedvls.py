@@ -9,11 +9,8 @@ from typing import Literal, get_args
 
 import torch
 
-from algorithms import registered
-from algorithms.base import RoundBased
-from algorithms.checks import at_least, one_of
-from algorithms.distillation import masked_divergence, not_true, teacher_logits
-from algorithms.local import cross_entropy
+from algorithms import RoundBased, at_least, cross_entropy, one_of, registered
+from algorithms.shared.distillation import masked_divergence, not_true, teacher_logits
 
 Variant = Literal["code", "paper"]
 _LEAST_SHARE = 1e-9  # the official code adds it within logarithms

@@ -9,12 +9,10 @@ from typing import get_args
 
 import torch
 
-from algorithms import registered, tree
-from algorithms.checks import at_least, one_of
-from algorithms.clustered import ClusteredRounds, Proximal, one_hot, pull, squared_distances, start_models
-from algorithms.clustering import ClusterInit, cluster_seed, in_equal_parts
-from algorithms.local import task_loss
-from algorithms.rows import read_rows
+from algorithms import at_least, one_of, registered, task_loss, tree
+from algorithms.shared.client_states import read_rows
+from algorithms.shared.clustered import ClusteredRounds, Proximal, one_hot, pull, squared_distances, start_models
+from algorithms.shared.clustering import ClusterInit, cluster_seed, in_equal_parts
 
 
 @registered("fesem")

@@ -12,13 +12,8 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor
 
 import algorithms
-from algorithms import registered
-from algorithms.base import Deployed
-from algorithms.checks import at_least, one_of
-from algorithms.local import task_loss
-from algorithms.partial import check_classifier, descend_on, layers_of
-from algorithms.tree import Tree
-from algorithms.wrapper import PostHoc
+from algorithms import Deployed, PostHoc, Tree, at_least, one_of, registered, task_loss
+from algorithms.shared.partial import check_classifier, descend_on, layers_of
 
 Unit = Literal["steps", "epochs"]
 Part = Literal["full", "head", "body"]

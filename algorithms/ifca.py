@@ -9,11 +9,9 @@ from typing import get_args
 
 import torch
 
-from algorithms import registered
-from algorithms.checks import one_of
-from algorithms.clustered import ClusteredRounds, lowest, on_each_model, one_hot, start_models
-from algorithms.clustering import ClusterInit
-from algorithms.local import task_loss
+from algorithms import one_of, registered, task_loss
+from algorithms.shared.clustered import ClusteredRounds, lowest, on_each_model, one_hot, start_models
+from algorithms.shared.clustering import ClusterInit
 
 
 @registered("ifca")

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from algorithms import registered
-from algorithms.checks import at_least
-from algorithms.clustered import RegroupedRounds
-from algorithms.clustering import cluster_seed, coordinates, inner_products, k_means
+from algorithms import at_least, registered
+from algorithms.shared.clustered import RegroupedRounds
+from algorithms.shared.clustering import cluster_seed, coordinates, inner_products, k_means
 
 
 @registered("kmeans")

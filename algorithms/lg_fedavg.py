@@ -6,10 +6,9 @@ https://arxiv.org/abs/2001.01523
 
 from dataclasses import dataclass, replace
 
-from algorithms import registered
-from algorithms.checks import at_least
-from algorithms.partial import PartialSharing, PersonalPart
-from algorithms.rows import no_rows, read_rows
+from algorithms import at_least, registered
+from algorithms.shared.client_states import no_rows, read_rows
+from algorithms.shared.partial import PartialSharing, PersonalPart
 
 
 @registered("lg-fedavg")
@@ -48,14 +47,14 @@ class LGFedAvg(PersonalPart):
         """FedAvg: everything is body, and shared."""
         return PartialSharing(head_layers=0, weighting=self.weighting)
 
-    def client_states(self, task, cohort, state):
+    def cohort_states(self, task, cohort, state):
         fresh = self.kept({"params": state["params"], "buffers": state["buffers"]})
         return read_rows({**state["clients"], "fresh": fresh}, cohort.ids)
 
-    def play_round(self, task, state):
+    def run_round(self, task, state):
         if state["round"] >= self.warm_start_rounds:
-            return super().play_round(task, state)
-        shared = self.warm_start().play_round(task, {**state, "clients": no_rows({})})
+            return super().run_round(task, state)
+        shared = self.warm_start().run_round(task, {**state, "clients": no_rows({})})
         return {**shared, "clients": state["clients"]}
 
     def to_fit(self, state, client_ids):

@@ -5,9 +5,7 @@ The reference that collaboration has to beat; FedCollab (Bao et al., ICML 2023) 
 
 from dataclasses import dataclass, replace
 
-from algorithms import registered
-from algorithms.base import RoundBased
-from algorithms.local import LocalResult, descend
+from algorithms import LocalResult, RoundBased, descend, registered
 
 
 @registered("local")
@@ -25,14 +23,14 @@ class LocalTraining(RoundBased):
         trained = descend(self.local_loss, view.client["params"], data, plan, own).params
         return LocalResult({}, {"params": trained, "buffers": own.model.buffers})
 
-    def averaged(self, updates, cohort):
+    def weighted_means(self, updates, cohort):
         return {}
 
     def server_step(self, task, params, server, update, cohort):
         return params, server
 
-    def local_models(self, state, mapped):
-        return mapped.result.client
+    def local_models(self, state, outputs):
+        return outputs.result.client
 
     def personal_model(self, data, plan, view):
         return view.client

@@ -10,10 +10,7 @@ from typing import Literal, get_args
 import torch
 import torch.nn.functional as F
 
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.checks import above, at_least, one_of
-from algorithms.local import LocalResult, cross_entropy, descend
+from algorithms import LocalResult, RoundBased, above, at_least, cross_entropy, descend, one_of, registered, tree
 
 Mode = Literal["train", "eval"]
 

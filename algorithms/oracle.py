@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
-from algorithms import registered
-from algorithms.calibration import Calibration, features_of
-from algorithms.checks import between
+from algorithms import between, registered
+from algorithms.shared.calibration import Calibration, features_of
 
 _MOST_EPOCHS = 100
 

@@ -8,11 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.checks import at_least
-from algorithms.local import LocalResult, descend, gradient, task_loss
-from algorithms.tree import Tree
+from algorithms import LocalResult, RoundBased, Tree, at_least, descend, gradient, registered, task_loss, tree
 
 
 @registered("per-fedavg")

@@ -9,12 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.checks import above, at_least
-from algorithms.local import LocalResult, gradient, unless_padding
-from algorithms.rows import read_models
-from algorithms.tree import Tree
+from algorithms import LocalResult, RoundBased, Tree, above, at_least, gradient, registered, tree
+from algorithms.shared.client_states import read_models
+from algorithms.shared.local_sgd import unless_padding
 
 
 @registered("pfedme")
@@ -58,7 +55,7 @@ class PFedMe(RoundBased):
     def init_client(self, task, params):
         return {"params": params, "buffers": task.initial_buffers()}
 
-    def client_states(self, task, cohort, state):
+    def cohort_states(self, task, cohort, state):
         return read_models(state, cohort.ids)
 
     def local_update(self, data, plan, view):

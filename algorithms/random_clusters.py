@@ -6,11 +6,10 @@ A control for Diao, Li and He, Exploiting Label Skews in Federated Learning with
 import functools
 from dataclasses import dataclass
 
-from algorithms import registered
-from algorithms.base import Algorithm
+from algorithms import Algorithm, registered
 from algorithms.fedavg import FedAvg
-from algorithms.label_clusters import LabelClusters, at_random, check_base
-from algorithms.models_per_cluster import ModelsPerCluster
+from algorithms.shared.label_clusters import LabelClusters, at_random, check_base
+from algorithms.shared.models_per_cluster import ModelsPerCluster
 
 
 @registered("random-clusters")

@@ -10,10 +10,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import registered, tree
-from algorithms.base import Average, RoundBased, Weighting, average_buffers
-from algorithms.checks import above, one_of
-from algorithms.local import LocalResult, descend, momentum_steps
+from algorithms import Average, LocalResult, RoundBased, Weighting, above, descend, one_of, registered, tree
+from algorithms.shared.base import average_buffers
+from algorithms.shared.local_sgd import momentum_steps
 
 MomentumMode = Literal["outside", "effective-lr", "none"]
 
@@ -59,8 +58,8 @@ class Scaffold(RoundBased):
     def init_client(self, task, params):
         return {"control": tree.zeros_like(params)}
 
-    def returned(self, state):
-        return {**super().returned(state), "change": state["server"]["control"]}
+    def result_template(self, state):
+        return {**super().result_template(state), "change": state["server"]["control"]}
 
     def local_update(self, data, plan, view):
         offset = tree.subtract(view.server["control"], view.client["control"])
@@ -77,7 +76,7 @@ class Scaffold(RoundBased):
         change = tree.subtract(control, view.client["control"])
         return LocalResult({"delta": delta, "change": change}, {"control": control})
 
-    def averaged(self, updates, cohort):
+    def weighted_means(self, updates, cohort):
         change = Average(updates["change"], torch.ones_like(cohort.num_examples))
         return {"delta": Average(updates["delta"], self._weights(cohort)), "change": change}
 

@@ -10,6 +10,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from bench.registry import FOR_PEOPLE, KINDS
 _ROOTS = ("algorithms", "bench", "datasets")
 # Packages that get folders of others while a process runs.
 _EXTENDED = tuple(kind.package for kind in KINDS.values() if kind.decorator)
+_DOOR = "algorithms"  # a package that passes on what its modules define, so that others need not know where that is
 _LEFT_OUT = {
     *("algorithms", "bench", "bench.models", "datasets"),  # they name what there is; the one that is used counts
     # Files of results; checkpoints have a format of their own.
@@ -117,17 +119,33 @@ def _reached(starts: frozenset[str], places: Any) -> tuple[tuple[str, Path], ...
         name = waiting.pop()
         if name not in found and name not in _LEFT_OUT and (path := _path(name, places)):
             found[name] = path
-            waiting += _imported(name, path)
+            waiting += _imported(name, path, places)
     return tuple(sorted(found.items()))
 
 
-def _imported(module: str, path: Path) -> set[str]:
+def passed_on(package: str) -> dict[str, str]:
+    """The names that a package takes from its own modules, and what each is: "algorithms.shared.base.RoundBased"."""
+    return _passed_on(package, _places())
+
+
+@functools.cache
+def _passed_on(package: str, places: Any) -> dict[str, str]:
+    path = _path(package, places)
+    taken = [name for _, name in _read(path).imports if name.startswith(f"{package}.")] if path else []
+    return {name.rpartition(".")[2]: name for name in taken}
+
+
+def _imported(module: str, path: Path, places: Any) -> set[str]:
     """What a module imports of this project, and the packages in which that lies; names that are no modules are among them."""
     inside = module if path.name == "__init__.py" else module.rpartition(".")[0]
     names = set()
     for level, name in _read(path).imports:
         above = inside.split(".")[: inside.count(".") + 2 - level] if level else []
         names.add(".".join([*above, *filter(None, [name])]))
+    mentioned = {*re.findall(r"\w+", path.read_text(encoding="utf-8"))} if _DOOR in names else ()
+    for name, target in _passed_on(_DOOR, places).items():
+        if f"{_DOOR}.{name}" in names or name in mentioned:
+            names.add(target)
     parts = [name.split(".") for name in names if name.split(".")[0] in _ROOTS]
     return {".".join(part[:count]) for part in parts for count in range(1, len(part) + 1)}
 

@@ -28,8 +28,8 @@ from tests.support.ray_cluster import running_cluster
 ONLY_THERE = "algorithms/fedwheel.py"  # of the wheel: no process can have run it with the repository's code
 METHOD = (
     RUNNABLE.replace(
-        "from algorithms.base import RoundBased\n",
-        "from algorithms.base import RoundBased\nfrom algorithms.local import task_loss\n",
+        "from algorithms.shared.base import RoundBased\n",
+        "from algorithms.shared.base import RoundBased\nfrom algorithms.shared.local_sgd import task_loss\n",
     )
     + """
     def local_loss(self, params, batch, view):

@@ -17,8 +17,8 @@ import yaml
 import algorithms
 import datasets
 import search_spaces
-from algorithms.base import Algorithm, RoundBased
-from algorithms.local import descend
+from algorithms.shared.base import Algorithm, RoundBased
+from algorithms.shared.local_sgd import descend
 from bench import models, registry
 from bench.api import play
 from bench.config.code_version import files_of

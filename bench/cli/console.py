@@ -89,7 +89,7 @@ def name_damaged(
         The files that have been named now or before.
     """
     if not looked:
-        store.look_through(grids)
+        store.validate_all(grids)
     damaged = {path: what for path, what in sorted(store.damaged.items()) if path not in named}
     if damaged:
         lines = [f"{path.relative_to(store.folder)} {what}" for path, what in damaged.items()]

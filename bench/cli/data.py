@@ -120,7 +120,7 @@ def elbow(
     FedConcat has with num_clusters=elbow."""
     with explained():
         import datasets
-        from algorithms.clustering import elbow_of, inertias, seed_of_clusters
+        from algorithms.shared.clustering import elbow_of, inertias, seed_of_clusters
         from datasets import partitions
         from datasets import show as pictures
 

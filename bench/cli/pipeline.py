@@ -46,7 +46,7 @@ def run_experiment(
     store = Store(results_dir)
     with contextlib.nullcontext() if dry_run else store.locked(warn), contextlib.ExitStack() as session, _stopping():
         # What is damaged of other runs of this experiment, its plan finds.
-        store.look_through([spec.label, *spec.earlier_labels])
+        store.validate_all([spec.label, *spec.earlier_labels])
         named = name_damaged(store, looked=True)
         spec = as_stored(spec, store)
         check_name(spec, store)
@@ -103,7 +103,7 @@ def _prepare_data_of_users(
             f"{len(earlier)} of the runs are stored under the path of their images, which have the same digest: found again."
         )
         if not dry_run:
-            runs_of_paths.adopt(earlier, spec.label, store)
+            runs_of_paths.import_run(earlier, spec.label, store)
 
 
 def _check_partitions_of_labs(cells: Iterable[Cell], options: ExecutionOptions) -> None:

@@ -13,7 +13,7 @@ from bench import plugins
 from bench.errors import ConfigError, sentences, unknown
 
 if TYPE_CHECKING:
-    from algorithms.base import Algorithm
+    from algorithms.shared.base import Algorithm
 
 
 def is_method(name: object) -> TypeGuard[str]:
@@ -63,7 +63,7 @@ def build(algorithm: str, options: Mapping[str, Any]) -> "Algorithm":
 
 def _spelled_out(value: Any, hint: Any) -> Any:
     """A method that is given by its name alone, as a mapping; all else as it is."""
-    from algorithms.base import Algorithm  # imports torch
+    from algorithms.shared.base import Algorithm  # imports torch
 
     return {"name": value} if hint is Algorithm and isinstance(value, str) else value
 

@@ -17,7 +17,7 @@ from bench.config.methods import build, describe_method, is_method, options_of, 
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
 from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, sentences, unknown
-from bench.results.left_out import spell_out
+from bench.results.omitted_defaults import spell_out
 from datasets import DatasetInfo, own_data, partitions, transforms
 from datasets.image_size import read_image_size
 from datasets.info import OF_USERS
@@ -184,7 +184,7 @@ def _validate_trace(config: RunConfig, method: Any) -> list[str]:
     """Why the local models of a run cannot be traced."""
     if not config.trace_local_models:
         return []
-    from algorithms.base import RoundBased  # imports torch, which only a method needs
+    from algorithms.shared.base import RoundBased  # imports torch, which only a method needs
 
     mistakes = []
     if not isinstance(method, RoundBased):

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from bench.participation import cohort_size
 from bench.results.ids import hash_of
-from bench.results.left_out import shorten
+from bench.results.omitted_defaults import shorten
 from bench.results.records import Config
 from datasets.image_size import ImageSize, read_image_size
 
@@ -101,8 +101,8 @@ class RunConfig(BaseModel):
         return cohort_size(self.population, self.participation, self.nearest_cohort)
 
     def canonical(self) -> Config:
-        """The config as JSON values. A setting that is None does not apply and is left out, and so is what `left_out` lists:
-        settings and options that are added later do not rename the runs that they do not concern."""
+        """The config as JSON values. A setting that is None does not apply and is left out. So is what
+        `omitted_defaults` lists: settings and options that are added later do not rename the runs that they do not concern."""
         return shorten(self.model_dump(mode="json", exclude_none=True))
 
 

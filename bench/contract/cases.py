@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from algorithms.base import Algorithm
 from algorithms.centralized import Centralized
+from algorithms.shared.base import Algorithm
 from bench.contract.toy import SIZES
 from bench.participation import cohort_size
 

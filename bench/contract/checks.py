@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import torch
 
 import algorithms
-from algorithms import tree
-from algorithms.rows import without_clients
+from algorithms.shared import tree
+from algorithms.shared.client_states import without_clients
 from bench.contract.cases import Case
 from bench.contract.places import hooks_in_words
 from bench.contract.toy import difference, history, normalised_task, other_value, toy_task, train
@@ -154,8 +154,9 @@ def a_cohort_too_large_to_stack_gives_the_same(case: Case) -> None:
     found = difference(train(case.method, task), train(case.method, replace(task, largest_stack=0)), _TOLERANCE)
     _require(
         not found,
-        f"{found} where clients are streamed one after another, but the same is expected as from the whole cohort; values and "
-        f"weights of averaged may depend on one client alone, so look at {hooks_in_words(case, 'averaged', 'server_step')}.",
+        f"{found} where clients are streamed one after another, but the same is expected as from the whole cohort; "
+        "values and weights of weighted_means may depend on one client alone, so look at "
+        f"{hooks_in_words(case, 'weighted_means', 'server_step')}.",
     )
 
 
@@ -179,7 +180,7 @@ def what_is_deployed_reads_no_client_states_unless_it_says_so(case: Case) -> Non
         left = state if method.deploy_reads_clients else without_clients(state)
         whole, less = (method.deploy(task, one, _everyone(task)) for one in (state, left))
         compared = {
-            "watched": (method.watched(state), method.watched(left)),
+            "finite_check": (method.finite_check(state), method.finite_check(left)),
             "diagnostics": (method.diagnostics(state), method.diagnostics(left)),
         }
         if whole is not None:
@@ -198,9 +199,9 @@ def outlines_are_as_large_as_states(case: Case) -> None:
     """Outlines are as large as the states of each stage of a run."""
     short = case.settings(local_epochs=1)
     task, states = history(case.method, model="moon-cnn", shape=(1, 16, 16), dataset="mnist", **short)
-    where = hooks_in_words(case, "outlines", "init_client", "init_server")
+    where = hooks_in_words(case, "state_templates", "init_client", "init_server")
     ends = []
-    for outline in case.method.outlines(task):
+    for outline in case.method.state_templates(task):
         state = states[outline["round"]]
         expected, said = _count(without_clients(state)), _count(without_clients(outline))
         fits = said >= expected if case.special.outlines_are_bounds else math.isclose(said, expected, rel_tol=0.05)
@@ -294,8 +295,8 @@ def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
     # Equal clients, so that every cohort costs the same; 0.7 of 5 are 3.
     task = toy_task(**case.settings(participation, sizes=(20,) * 5))
     state = train(method, task)
-    spent = state["spent"]
-    deploying = method.deployment(task, method.deploy(task, state, _everyone(task)).model)
+    spent = state["costs"]
+    deploying = method.deploy_traffic(task, method.deploy(task, state, _everyone(task)).model)
     exchanged = sum(of[key] for of in (spent, deploying) for key in ("bytes_down", "bytes_up")) / task.population
     said = method.traffic(task)
     if special.exchanges_less or method.named_models:  # not all clients train the largest of the models
@@ -380,7 +381,7 @@ def batch_norm_is_trained_and_its_statistics_move(case: Case) -> None:
     deployed, start = method.deploy(task, state, _everyone(task)), method.deployed_model(task).init_buffers()
     where = hooks_in_words(case, "local_update", "aggregate_buffers", "deploy")
     _require(
-        tree.all_finite([method.watched(state), deployed.params, deployed.buffers])
+        tree.all_finite([method.finite_check(state), deployed.params, deployed.buffers])
         and all(map(math.isfinite, evaluate(task, deployed).values())),
         f"numbers of a model with batch normalisation are not finite after 2 rounds; look at {where}.",
     )
@@ -398,12 +399,12 @@ def divergence_ends_in_numbers_and_no_error(case: Case) -> None:
     method = case.method
     task = toy_task(**case.settings(lr=1e30))
     state, left = method.init(task), method.num_rounds(task.settings)
-    while tree.all_finite(method.watched(state)) and left:
+    while tree.all_finite(method.finite_check(state)) and left:
         state, left = method.step(task, state), left - 1
     _require(
-        not tree.all_finite(method.watched(state)),
+        not tree.all_finite(method.finite_check(state)),
         "watched is finite after training with a learning rate of 1e30, so that a run that diverged goes unnoticed; look at "
-        f"{hooks_in_words(case, 'watched', 'server_step', 'aggregate', 'local_update')}.",
+        f"{hooks_in_words(case, 'finite_check', 'server_step', 'aggregate', 'local_update')}.",
     )
     try:
         json.dumps(method.diagnostics(state), allow_nan=False)  # of its record

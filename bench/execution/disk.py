@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from algorithms import row_files, rows, tree
+from algorithms.shared import client_states as rows
+from algorithms.shared import row_files, tree
 from bench.config.schema import RunConfig
 from bench.execution.resources import Machines
 from bench.experiments.cells import Cell
@@ -197,7 +198,7 @@ def _sizes(described: str) -> _Sizes:
 
 def _stage(outline: dict[str, Any], population: int, cohort: int) -> _Stage:
     found = list(_clients(outline))
-    parts = [part for name, part in found if name != "held"]
+    parts = [part for name, part in found if name != "round_only"]
     fresh = sum(_in_file(part["fresh"]) for part in parts)
     return _Stage(
         round=outline["round"],
@@ -208,7 +209,7 @@ def _stage(outline: dict[str, Any], population: int, cohort: int) -> _Stage:
         row=fresh // max(1, len(parts)),  # in clusters there are several parts, of one kind
         rows=sum(len(part["rows"]) for part in parts),
         state=max((tree.num_bytes(part["fresh"]) for part in parts), default=0),
-        held=sum(len(part["rows"]) * tree.num_bytes(part["fresh"]) for name, part in found if name == "held"),
+        held=sum(len(part["rows"]) * tree.num_bytes(part["fresh"]) for name, part in found if name == "round_only"),
     )
 
 

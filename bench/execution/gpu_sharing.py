@@ -16,7 +16,7 @@ from bench.execution.job import Job
 from bench.execution.resources import Resources
 from bench.files import write_file
 from bench.results.json_files import Damaged, parse, read_bytes
-from bench.results.shapes import is_integer, is_number, mismatch
+from bench.results.json_schema import is_integer, is_number, mismatch
 from datasets.own_data import DataOfUser
 
 MEMORY_SHARE = 0.85  # of a GPU's memory that trials get; fragments and libraries need the rest
@@ -144,13 +144,13 @@ class GpuAllocator:
             gpus = self._choose(job, seeds) if self._resources.auto else self._resources.gpus
         return replace(self._resources, gpus=max(gpus, self._of_kind(job, seeds).get("at_least", 0)), auto=False)
 
-    def block_of(self, job: Job) -> int | None:
+    def clients_per_vmap_of(self, job: Job) -> int | None:
         """Clients that a job may train at once; None for no bound."""
         return self._of_kind(job).get("block")
 
-    def reduce_block(self, job: Job, block: int) -> None:
-        """Stores that at most `block` clients fit at once."""
-        self._remember(job, block=min(block, self.block_of(job) or block))
+    def reduce_clients_per_vmap(self, job: Job, most: int) -> None:
+        """Stores that at most so many clients fit at once."""
+        self._remember(job, block=min(most, self.clients_per_vmap_of(job) or most))
 
     def out_of_memory(self, job: Job, had: Resources, seeds: int = 1) -> bool:
         """Stores that a job, or several seeds together, did not fit beside its neighbours; returns False if it had none."""
@@ -172,7 +172,9 @@ class GpuAllocator:
     def _trials(self, job: Job, kind: str, seeds: int) -> int:
         known = self._of_kind(job)
         try:
-            profile = Profile(**known["profile"]) if "profile" in known else self._profile(job, self.block_of(job))
+            profile = (
+                Profile(**known["profile"]) if "profile" in known else self._profile(job, self.clients_per_vmap_of(job))
+            )
         except Unprofiled as error:  # the record of the run says more, and only this one may fail
             self._on_message(f"{kind}: could not be profiled ({error}), so it gets a whole GPU")
             return 1
@@ -215,14 +217,14 @@ def shortened(config: RunConfig) -> RunConfig:
 def measure(
     config: RunConfig,
     data_dir: Path | None,
-    block: int | None = None,
+    max_clients_per_vmap: int | None = None,
     engine: str = "auto",
     data_of_user: DataOfUser | None = None,
 ) -> Profile:
     """Trains short rounds on this process's GPU: the first loads and tunes kernels, the others are measured.
 
     Args:
-        block: clients that train at once, at most; None for no bound.
+        max_clients_per_vmap: clients that train at once, at most; None for no bound.
         engine: as in `bench.execution.job.Job`.
         data_of_user: as `own_data` in `bench.execution.job.Inputs`; None if this process knows it.
 
@@ -241,7 +243,14 @@ def measure(
     if data_of_user:
         own_data.remember(data_of_user, config.dataset)
     dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)
-    run = Run(shortened(config), dataset, device="cuda", engine=engine, block=block, data_dir=data_dir)
+    run = Run(
+        shortened(config),
+        dataset,
+        device="cuda",
+        engine=engine,
+        max_clients_per_vmap=max_clients_per_vmap,
+        data_dir=data_dir,
+    )
     before, total = torch.cuda.mem_get_info()
     before += torch.cuda.memory_reserved()  # what the run holds already
     run.step()

@@ -36,7 +36,7 @@ class Job:
         retention: which states are kept.
         checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
         engine: "loop", "vectorised", or "auto" for the faster one.
-        block: clients that train at once on the vectorised engine, at most; None for no bound.
+        max_clients_per_vmap: clients that train at once on the vectorised engine, at most; None for no bound.
         base: of a method that is `post_hoc`, where the finished run of its base left its state; "" if it has to be trained.
         marker: a file that the driver has written beside the folders of runs, a path or a URI: a worker that does not see it
             does not share the storage; "" if that need not be checked.
@@ -49,7 +49,7 @@ class Job:
     retention: StateRetention
     checkpoint_seconds: float = 60.0
     engine: str = "auto"
-    block: int | None = None
+    max_clients_per_vmap: int | None = None
     base: str = ""
     marker: str = ""
     inputs: Inputs = field(default_factory=Inputs)

@@ -26,7 +26,7 @@ from ray.job_config import JobConfig  # isort: skip
 
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
 _STARTS = 2  # Ray gives its own processes 30 seconds to start, which is little on a busy machine
-_OBJECT_STORE_BYTES = 256 * 2**20  # enough: datasets are memory-mapped files, which do not go through it
+_OBJECT_STORE_BYTES = 256 * 2**20  # enough: datasets are memory-outputs files, which do not go through it
 _SILENT: Any = {"log_to_driver": False, "logging_level": logging.ERROR}
 # Processes of Ray's that start Python each and that no local session uses: the server of a dashboard, which starts even without
 # one, an autoscaler, and what sends logs to the terminal.

@@ -101,8 +101,8 @@ class JobRecorder(TrialRecorder):
         if report.note:
             machine = self.machine_of(trial)
             self._callback.on_note(job, report.note + (f" (on {machine})" if machine else ""))
-        if report.block:
-            self._allocator.reduce_block(job, report.block)
+        if report.max_clients_per_vmap:
+            self._allocator.reduce_clients_per_vmap(job, report.max_clients_per_vmap)
         self.runs.update(job.id, report.start, report.rows)
         if self._tracker:
             self._tracker.reported(job.id, report.rows)
@@ -139,7 +139,7 @@ class JobRecorder(TrialRecorder):
 
     def _end(self, job: Job, result: Mapping[str, Any], trial: Trial) -> None:
         if job.base:
-            result = {**result, **self.store.as_base(_run_of(job.base))}
+            result = {**result, **self.store.base_fields(_run_of(job.base))}
         record = self.runs.end(job.id, {**result, **self.host_of(trial)}, job.folder)
         self._left.pop(job.id, None)
         machine = self.machine_of(trial)
@@ -198,7 +198,9 @@ def _run_stage(
     while jobs:
         shares = [allocator.of(job) for job in jobs]
         members = [
-            replace(job, block=allocator.block_of(job)) for job, of in zip(jobs, shares, strict=True) if of == shares[0]
+            replace(job, max_clients_per_vmap=allocator.clients_per_vmap_of(job))
+            for job, of in zip(jobs, shares, strict=True)
+            if of == shares[0]
         ]
         others = [job for job, of in zip(jobs, shares, strict=True) if of != shares[0]]
         recorder.fleet.wait_for(shares[0], storage)
@@ -265,11 +267,11 @@ def make_allocator(
             on_message("No machine is left whose GPUs can be used, so trials train on CPUs.")
         resources = Resources(resources.cpus)
 
-    def profile(job: Job, block: int | None) -> gpu_sharing.Profile:
+    def profile(job: Job, max_clients_per_vmap: int | None) -> gpu_sharing.Profile:
         measure: Any = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(gpu_sharing.measure)
         others = fleet.selector()
         try:
-            given = (job.config, data_dir, block, job.engine, job.inputs.own_data)
+            given = (job.config, data_dir, max_clients_per_vmap, job.engine, job.inputs.own_data)
             return ray.get(measure.options(label_selector=others).remote(*given))
         except ray.exceptions.RayError as error:
             raise gpu_sharing.Unprofiled(reason_of(str(error))) from error

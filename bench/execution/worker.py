@@ -42,7 +42,7 @@ class WorkerReport:
         rows: new rounds.
         note: what a person should know, or "".
         result: content of the record if the run has ended, else None.
-        block: the bound on clients at once that was found to be needed, or None.
+        max_clients_per_vmap: the bound on clients at once that was found to be needed, or None.
         out_of_memory: whether the run does not fit beside its neighbours on the GPU.
         storage_error: why nothing can be written any more, or "".
         machine_error: why this machine can train no run of this kind, though another one may; or "".
@@ -52,7 +52,7 @@ class WorkerReport:
     rows: list[RoundRow] = field(default_factory=list)
     note: str = ""
     result: Mapping[str, Any] | None = None
-    block: int | None = None
+    max_clients_per_vmap: int | None = None
     out_of_memory: bool = False
     storage_error: str = ""
     machine_error: str = ""
@@ -135,14 +135,14 @@ class Worker:
 
     def _reduce_memory(self) -> WorkerReport:
         """After a GPU has run out of memory: half as many clients train at once, or the run needs fewer neighbours."""
-        block = self._run.halve_block() if self._run else None
-        if block is None:
+        most = self._run.halve_clients_per_vmap() if self._run else None
+        if most is None:
             self._run = None
         torch.cuda.empty_cache()
-        if block is None:
+        if most is None:
             return WorkerReport(out_of_memory=True)
-        self._notes.append(f"out of GPU memory, continues with {block} clients at once")
-        return WorkerReport(block=block)
+        self._notes.append(f"out of GPU memory, continues with {most} clients at once")
+        return WorkerReport(max_clients_per_vmap=most)
 
     def _with_news(self, report: WorkerReport) -> WorkerReport:
         """The report with the rounds and notes since the one before."""
@@ -168,11 +168,11 @@ class Worker:
             engine=job.engine,
             folder=folder,
             retention=job.retention,
-            block=job.block,
+            max_clients_per_vmap=job.max_clients_per_vmap,
             data_dir=self._data_dir,
         )
         if job.base:
-            run.take_over(_last_state(job.base))
+            run.start_from_base(_last_state(job.base))
         key = _checkpoint_key(job, run, dataset.digest)
         self._checkpoints = Checkpoints(folder / "checkpoint", key, job.checkpoint_seconds)
         self._restore(run)
@@ -207,7 +207,14 @@ def _last_state(base: str) -> dict[str, Any]:
     folder = Folder(base)
     if FINAL not in folder.names():
         raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(BASE_PREFIX)}) has failed")
-    return folder.load(FINAL, torch.device("cpu"))
+    return _renamed(folder.load(FINAL, torch.device("cpu")))
+
+
+def _renamed(state: Any) -> Any:
+    """A state as today's code names its entries: an earlier one called "spent" what is "costs" now."""
+    if not isinstance(state, dict):
+        return state
+    return {"costs" if name == "spent" else name: _renamed(part) for name, part in state.items()}
 
 
 def inspect_machine(runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | None, device: str) -> str:

@@ -19,7 +19,7 @@ from datasets.partitions.shift import Shift
 from datasets.resized import shape_in_run
 
 if TYPE_CHECKING:
-    from algorithms.base import Algorithm, State
+    from algorithms.shared.base import Algorithm, State
     from bench.simulation.task import Task
 
 
@@ -109,14 +109,14 @@ def blank_task(described: str) -> "Task":
 
 @functools.cache
 def outlined(described: str) -> "tuple[Task, list[State]]":
-    """A blank task on the device `meta`, on which states take no memory, and its method's `outlines`.
+    """A blank task on the device `meta`, on which states take no memory, and its method's `state_templates`.
 
     Raises:
         ValueError: if the method cannot have the model or the clients.
     """
     task = blank_task(described)
     task = replace(task, federation=replace(task.federation, images=task.federation.images.to("meta")))
-    return task, method_of(described).outlines(task)
+    return task, method_of(described).state_templates(task)
 
 
 def refusals(configs: Iterable[RunConfig]) -> list[str]:

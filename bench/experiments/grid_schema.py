@@ -17,7 +17,7 @@ from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, require_known
 from bench.experiments.figure_names import VALUES, figure_name
 from bench.experiments.figure_schema import BySetting, ClientGains, Figure, Measured, Part, Round, one_of
-from bench.experiments.labels import contender
+from bench.experiments.labels import competitor
 from bench.experiments.names_schema import OwnNames, Printed, Style, check_axes, check_names
 from bench.models import canonical
 from bench.participation import cohort_size
@@ -510,7 +510,7 @@ class GridSpec(Part):
         names = [*self.mirrors.own, *self.mirrors.baselines] if self.mirrors else []
         compared = self.report.compared or [self.report.columns]
         if all(key in self.axes for key in compared):
-            known = [contender(values) for values in itertools.product(*(self.axes[key] for key in compared))]
+            known = [competitor(values) for values in itertools.product(*(self.axes[key] for key in compared))]
             require_known("column in own or baselines of mirrors", names, known)
         return self
 

@@ -71,8 +71,8 @@ def merge_results(
 
 
 def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
-    there.look_through()
-    here.look_through()
+    there.validate_all()
+    here.validate_all()
     own = {run_id: record for run_id, record in here.records().items() if record["status"] in _FINISHED}
     merged = Merged(unfinished=there.unfinished())
     _merge_runs(there, here, own, merged, dry_run)
@@ -116,7 +116,7 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
         if definitions := there.code(digest):
             here.write_code(digest, definitions)
     for first in range(0, len(merged.taken), _BATCH):
-        here.adopt({run_id: there.run_folder(run_id) for run_id in merged.taken[first : first + _BATCH]})
+        here.import_run({run_id: there.run_folder(run_id) for run_id in merged.taken[first : first + _BATCH]})
 
 
 def _can_be_copied(there: Store, run_id: str) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.results.left_out import spell_out
+from bench.results.omitted_defaults import spell_out
 
 UNWRAPPED = "none"  # on the axis `wrapper`: the method as it is
 ABSENT = "-"  # on the axis of an option: methods that do not have it
@@ -20,7 +20,7 @@ def value_of(cell: Mapping[str, Any], key: str) -> Any:
     return shown(next(found, None))
 
 
-def contender(values: Sequence[Any]) -> Any:
+def competitor(values: Sequence[Any]) -> Any:
     """What competes in a table, from its values on the axes that are compared: one value, or "fedavg fedcollab" of several."""
     return values[0] if len(values) == 1 else " ".join(map(str, values))
 

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from bench.config.schema import SETTINGS
 from bench.errors import require_known
 from bench.experiments.figure_schema import Part, one_of
-from bench.experiments.labels import ABSENT, HEADINGS, contender
+from bench.experiments.labels import ABSENT, HEADINGS, competitor
 from bench.results.records import LARGEST_MARKER, MARKERS
 
 
@@ -131,4 +131,4 @@ def check_names(
 
 def _ids(axis: str, values: Mapping[str, Collection[Any]]) -> Iterator[str]:
     parts = [values.get(key, ()) for key in axis.split(" ")]
-    return (str(contender(found)) for found in itertools.product(*parts))
+    return (str(competitor(found)) for found in itertools.product(*parts))

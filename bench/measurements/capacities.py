@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms.coalitions import descend, objective, solve
+from algorithms.shared.coalitions import descend, objective, solve
 
 _RESTARTS = 100  # of the search at each C, as many as a run has unless it is told otherwise
 _SEARCHED = 30  # values of C with which the search begins
@@ -55,7 +55,7 @@ def coalitions_of(
         return best_coalitions(of_clients, num_examples, (smallest, largest), search, tuple(coalitions))
 
     key = (_RESTARTS, smallest, largest, str(divergences), str(coalitions))
-    found = task.derived("coalitions-by-capacity", key, compute, lambda found: _are_intervals(found, len(coalitions)))
+    found = task.cached("coalitions-by-capacity", key, compute, lambda found: _are_intervals(found, len(coalitions)))
     return {name: of.tolist() for name, of in found.items()}
 
 
@@ -87,7 +87,7 @@ def best_coalitions(
     There may be better ones: only a search of all partitions could exclude that.
 
     Args:
-        divergences, num_examples: as in `algorithms.coalitions.solve`.
+        divergences, num_examples: as in `algorithms.shared.coalitions.solve`.
         ends: of the range of C.
         search: good coalitions [N] for a C, numbered in the order of their first clients.
         known: coalitions, numbered likewise, that count only where they are better than all that are found.
@@ -138,7 +138,7 @@ def improved(coalitions: Tensor, divergences: Tensor, num_examples: Tensor, capa
     A search that moves one client at a time misses that two coalitions had better be one.
 
     Args:
-        divergences, num_examples, capacity: as in `algorithms.coalitions.objective`.
+        divergences, num_examples, capacity: as in `algorithms.shared.coalitions.objective`.
     """
     order = torch.arange(len(coalitions))[None]
     while True:

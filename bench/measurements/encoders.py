@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.base import average_buffers
+from algorithms.shared import tree
+from algorithms.shared.base import average_buffers
 from bench.measurements import heads
 from bench.measurements.features import tsne
 from bench.models.base import BoundModel

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.base import Algorithm, Deployed
+from algorithms.shared import tree
+from algorithms.shared.base import Algorithm, Deployed
 from bench.measurements import cka as similarity
 from bench.models.base import BoundModel
 from bench.simulation.data import stratified_subset

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from algorithms.local import descend
+from algorithms.shared.local_sgd import descend
 from bench.seeding import generator_for, seed_for
 from bench.simulation.client import Batch, BatchIndex, BatchPlan, Settings
 

@@ -14,7 +14,7 @@ import fsspec
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
-from algorithms import rows
+from algorithms.shared import client_states as rows
 from bench.errors import StoreError
 
 # As torch says it when the file is not to blame.

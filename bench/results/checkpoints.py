@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from algorithms import rows, tree
-from algorithms.row_files import free_pages
+from algorithms.shared import client_states as rows
+from algorithms.shared import tree
+from algorithms.shared.row_files import free_pages
 from bench.results.artifacts import DamagedState, Folder, compact, walk
 
 FORMAT = 1
@@ -57,8 +58,8 @@ class Checkpoints:
         """Replaces the checkpoint.
 
         Args:
-            content: nested dicts and lists of tensors, numbers and texts. Of client rows (see `algorithms.rows`) in it,
-                those are written that are not the same objects as last time.
+            content: nested dicts and lists of tensors, numbers and texts. Of client rows in it, only those are written
+                that are not the same objects as last time (see `algorithms.shared.client_states`).
 
         Raises:
             bench.errors.StoreError: if it cannot be written; the one before stays.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench import references
-from bench.results.left_out import spell_out
+from bench.results.omitted_defaults import spell_out
 from bench.results.records import Config
 from datasets import partitions
 

@@ -1,6 +1,6 @@
 """What the JSON files of a results directory hold, as types; `bench.results.schema` checks that a file does.
 
-The checks follow from the types (see `bench.results.shapes.shape_of`). `Annotated` adds what a type cannot say.
+The checks follow from the types (see `bench.results.json_schema.shape_of`). `Annotated` adds what a type cannot say.
 """
 
 import re
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 from bench.results.ids import is_name, is_run_id
-from bench.results.shapes import is_integer, is_line, is_number, is_printable_mapping, is_text, mismatch, one_of
+from bench.results.json_schema import is_integer, is_line, is_number, is_printable_mapping, is_text, mismatch, one_of
 
 CONFIG = {
     "algorithm": {"name": is_text},

@@ -13,9 +13,9 @@ from typing import Any, cast
 from bench.results.equality import same
 from bench.results.ids import hash_of
 from bench.results.json_files import Damaged, parse, read_bytes, unseal
+from bench.results.json_schema import is_integer, is_number, is_printable
 from bench.results.records import RoundRow, RunRecord
 from bench.results.schema import check_config, check_record
-from bench.results.shapes import is_integer, is_number, is_printable
 
 RUN_FILES = ("record.json", "config.json", "rounds.jsonl")
 

@@ -6,8 +6,7 @@ from typing import Any, cast
 
 from bench.results.ids import hash_of, is_name
 from bench.results.json_files import Damaged, parse, unseal
-from bench.results.records import CONFIG, Config, RunRecord, StoredGrid, StoredProbe, StoredSearch, is_config
-from bench.results.shapes import (
+from bench.results.json_schema import (
     Shape,
     is_integer,
     is_line,
@@ -17,6 +16,7 @@ from bench.results.shapes import (
     mismatch,
     shape_of,
 )
+from bench.results.records import CONFIG, Config, RunRecord, StoredGrid, StoredProbe, StoredSearch, is_config
 
 SCHEMA = 2  # version of the keys of records that are written now; records without a version are of the first
 _FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: in the first schema -> now

@@ -84,7 +84,7 @@ class Store:
 
     Attributes:
         folder: its absolute path; made by `locked`, not before.
-        damaged: files that cannot be used, of those that were read -> what is wrong with them; see `look_through`.
+        damaged: files that cannot be used, of those that were read -> what is wrong with them; see `validate_all`.
     """
 
     def __init__(self, folder: Path | str):
@@ -225,7 +225,7 @@ class Store:
         record = self.record(run_id)
         return record["summary"] if record else None
 
-    def as_base(self, run_id: str) -> dict[str, Any]:
+    def base_fields(self, run_id: str) -> dict[str, Any]:
         """What a run that starts from the end of this one has in its record."""
         record = self.record(run_id)
         seconds = {"base_seconds": record["seconds"]} if record and "seconds" in record else {}
@@ -279,10 +279,10 @@ class Store:
         """
         stopped = record if (record := self.record(run_id)) and record["status"] == "stopped" else None
         if self.is_damaged(run_id) or code and stopped and stopped.get("code", code) != code:
-            self.set_aside(self.run_folder(run_id))
+            self.quarantine(self.run_folder(run_id))
         folder = self.unfinished_folder(run_id)
         if os.path.lexists(folder) and not _is_plain(folder):
-            self.set_aside(folder)
+            self.quarantine(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in ("record.json", "rounds.jsonl", MACHINE):
             (folder / left_over).unlink(missing_ok=True)
@@ -312,10 +312,10 @@ class Store:
         (folder / MACHINE).unlink(missing_ok=True)
         _forget_checkpoint(folder, record)
         if folder != self.run_folder(run_id) and record["status"] not in UNFINISHED:
-            self.set_aside(self.run_folder(run_id))
+            self.quarantine(self.run_folder(run_id))
             os.replace(folder, self.run_folder(run_id))
 
-    def adopt(self, folders: Mapping[str, Path]) -> None:
+    def import_run(self, folders: Mapping[str, Path]) -> None:
         """Copies finished runs from another directory. What their folders held, runs that failed, have not ended or are
         damaged, goes to `superseded`.
 
@@ -341,7 +341,7 @@ class Store:
         of that id held goes to `superseded`.
 
         Raises:
-            Damaged: as `adopt`.
+            Damaged: as `import_run`.
         """
         record: Any = self.record(earlier)
         copy = self._copy(run_id, require_files(self.run_folder(earlier)))
@@ -362,7 +362,7 @@ class Store:
 
     def _put(self, run_id: str, copy: Path) -> None:
         """Makes a copy the run of an id."""
-        self.set_aside(self.run_folder(run_id))
+        self.quarantine(self.run_folder(run_id))
         os.replace(copy, self.run_folder(run_id))
 
     def unfinished(self) -> list[str]:
@@ -424,7 +424,7 @@ class Store:
             (self.folder / "code").mkdir(exist_ok=True)
             self._write(self._code_file(digest), _json(definitions))
 
-    def look_through(self, grids: Iterable[str] | None = None) -> None:
+    def validate_all(self, grids: Iterable[str] | None = None) -> None:
         """Reads everything, so that `damaged` lists all files that cannot be used.
 
         Args:
@@ -627,7 +627,7 @@ class Store:
     def _write(self, path: Path, text: str) -> None:
         """Replaces a file; a damaged one is kept in `superseded`."""
         if path in self.damaged:
-            self.set_aside(path)
+            self.quarantine(path)
         write_file(path, text)
 
     def _make_id(self) -> None:
@@ -641,7 +641,7 @@ class Store:
             content, what = b"", error.what
         if what:
             self.damaged[self.id_file] = what
-            self.set_aside(self.id_file)
+            self.quarantine(self.id_file)
         if content is None or what:
             write_file(self.id_file, secrets.token_hex(8))
 
@@ -651,7 +651,7 @@ class Store:
             if is_run_id(folder.name) and self._record_in(folder) and not self.run_folder(folder.name).exists():
                 os.replace(folder, self.run_folder(folder.name))
 
-    def set_aside(self, path: Path) -> None:
+    def quarantine(self, path: Path) -> None:
         """Moves a file or folder, if it is there, to the next free number below `superseded`."""
         if not os.path.lexists(path):
             return

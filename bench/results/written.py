@@ -16,7 +16,7 @@ from typing import Any
 
 from bench import plugins
 from bench.files import MIB, UnusableFile, read_foreign, write_file
-from bench.results.shapes import mismatch
+from bench.results.json_schema import mismatch
 from datasets.cache import default_dir
 
 _CODE = (".py", ".txt", ".csv", ".jinja", ".js", ".css", ".yaml")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import algorithms
-from algorithms.base import Algorithm
+from algorithms.shared.base import Algorithm
 from bench import models
 from bench.models import pretrained
 from bench.models.base import Model
@@ -71,7 +71,7 @@ def build_task(
         federation,
         config.seed,
         engine,
-        derived_dir=cache.default_dir() / "derived",
+        cache_dir=cache.default_dir() / "derived",
         weights=weights,
         data_dir=data_dir,
     )

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algorithms.tree import Tree
+from algorithms.shared.tree import Tree
 from bench.models.base import BoundModel, Model, Params
 from bench.participation import cohort_size
 from datasets.federation import Federation
@@ -168,7 +168,7 @@ class ClientView:
     label_counts: Tensor
 
 
-class Mapped(NamedTuple):
+class ClientOutputs(NamedTuple):
     """What a function returned on every client of a cohort: leaves [K, ...], and the buffers it left, [K, ...]."""
 
     result: Tree

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.seeding import seed_for
-from bench.simulation.validation_split import hold_out, set_aside
+from bench.simulation.validation_split import hold_out, hold_out_together
 from datasets import partitions
 
 
@@ -50,7 +50,7 @@ def divide(config: Any, dataset: Any) -> Division:
     clients = clients[: config.first_clients]
     if config.split != "validation":
         return Division(images, labels, clients, *take_subset(dataset.test, config.test_examples, config.seed))
-    kept, held_out = hold_out(labels, clients, dataset.num_classes, config.validation_share, config.seed)
+    kept, held_out = hold_out_together(labels, clients, dataset.num_classes, config.validation_share, config.seed)
     return Division(images, labels, kept, images[held_out], labels[held_out])
 
 
@@ -63,7 +63,7 @@ def _divide_pool(config: Any, dataset: Any, partition: partitions.Partition) -> 
     drawn = partition.draw(labels, config.clients, dataset.num_classes, config.seed, num_test=len(test[1]))
     clients, tested = drawn.indices[: config.first_clients], drawn.test_indices[: config.first_clients]
     if config.split == "validation":
-        clients, tested = set_aside(labels, clients, dataset.num_classes, config.validation_share, config.seed)
+        clients, tested = hold_out(labels, clients, dataset.num_classes, config.validation_share, config.seed)
 
     def gather(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """Images and labels of the clients, one client after another, and where each has its own."""

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from algorithms import tree
-from algorithms.tree import Tree
-from bench.simulation.client import BatchIndex, ClientView, Mapped, bind
+from algorithms.shared import tree
+from algorithms.shared.tree import Tree
+from bench.simulation.client import BatchIndex, ClientOutputs, ClientView, bind
 
 if TYPE_CHECKING:
     from bench.simulation.task import Task
@@ -32,7 +32,7 @@ LARGEST_STACK = 10**9  # bytes of clients' results that the loop holds at once w
 
 def run_loop(
     task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
-) -> Mapped:
+) -> ClientOutputs:
     """One client after another; see `Task.map_clients`."""
     stacked: Any = None
     for position, client in enumerate(clients):
@@ -46,7 +46,7 @@ def run_loop(
         given = {**shared, **tree.row(per_client, position)}
         model = bind(task.model, given["buffers"], task.generator_for("dropout", shared["round"], client))
         result = fn(task.data_of(client), plan, ClientView(model=model, **given))
-        outcome = Mapped(result, model.buffers)
+        outcome = ClientOutputs(result, model.buffers)
         if stacked is None:
             stacked = tree.map(lambda leaf: leaf.new_empty((len(clients), *leaf.shape)), outcome)
         tree.put_row(stacked, position, outcome)
@@ -56,7 +56,7 @@ def run_loop(
 
 def run_vectorised(
     task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
-) -> Mapped:
+) -> ClientOutputs:
     """Blocks of clients at once; see `Task.map_clients`.
 
     Raises:
@@ -64,7 +64,7 @@ def run_vectorised(
     """
     refuse_loop_only(task.model)
 
-    def run_one(given: dict[str, Tree], least: list[int]) -> Mapped:
+    def run_one(given: dict[str, Tree], least: list[int]) -> ClientOutputs:
         given = {**shared, **given}
         padded = given.pop("padded")
         draws = {key: leaf.unbind(0) for key, leaf in padded["draws"].items()}
@@ -75,10 +75,10 @@ def run_vectorised(
         ]
         data = replace(task.data_of(0), noise_level=given.pop("noise", None))
         model = bind(task.model, given["buffers"])
-        return Mapped(fn(data, plan, ClientView(model=model, **given)), model.buffers)
+        return ClientOutputs(fn(data, plan, ClientView(model=model, **given)), model.buffers)
 
     planned = [task.batch_indices(client, shared["round"]) for client in clients]
-    blocks = _blocks([len(sizes) for _, _, sizes in planned], task.block)
+    blocks = _blocks([len(sizes) for _, _, sizes in planned], task.max_clients_per_vmap)
     outcomes = []
     for block in blocks:
         given = tree.map(lambda leaf, block=block: leaf[block], per_client)

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.base import Deployed
+from algorithms.shared import tree
+from algorithms.shared.base import Deployed
 from bench.models.base import BoundModel, Params
 from bench.seeding import normal_from_keys, seed_for
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from algorithms import tree
-from algorithms.base import Deployed, RoundBased
+from algorithms.shared import tree
+from algorithms.shared.base import Deployed, RoundBased
 from bench.simulation.evaluation import evaluate_clients, evaluate_own
 
 
@@ -25,8 +25,8 @@ def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | No
 
     cohort = algorithm.sample(task, state)
     engine = task.engine if epochs is None else "loop"
-    mapped = algorithm.map_clients(replace(task, engine=engine), update, cohort, state)
-    models, ids = {"ids": cohort.ids, **algorithm.local_models(state, mapped)}, cohort.ids.tolist()
+    outputs = algorithm.map_clients(replace(task, engine=engine), update, cohort, state)
+    models, ids = {"ids": cohort.ids, **algorithm.local_models(state, outputs)}, cohort.ids.tolist()
     first = [ids.index(client) for client in dict.fromkeys(ids)]
     return models if len(first) == len(ids) else tree.map(lambda leaf: leaf[first], models)
 

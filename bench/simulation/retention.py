@@ -13,7 +13,7 @@ class StateRetention:
 
     Attributes:
         final: how much of the state after the last round, as `final.pt`: what is "deployed" (all but client states that
-            nobody needs in order to deploy it, see `algorithms.base.Algorithm.deploy_reads_clients`), "all" or "none".
+            nobody needs in order to deploy it, see `algorithms.shared.base.Algorithm.deploy_reads_clients`), "all" or "none".
         rounds: states after these rounds, as `round-0005.pt`.
         local_models: the cohort's models before they are aggregated in these rounds, as `local-models-0005.pt`.
     """

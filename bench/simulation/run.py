@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 import bench
-from algorithms import tree
-from algorithms.base import Deployed, RoundBased
-from algorithms.rows import without_clients
+from algorithms.shared import tree
+from algorithms.shared.base import Deployed, RoundBased
+from algorithms.shared.client_states import without_clients
 from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
 from bench.results.artifacts import Folder, on_device, on_host
 from bench.results.checkpoints import UnusableCheckpoint
@@ -40,7 +40,7 @@ class Run:
         engine: str = "auto",
         folder: Folder | None = None,
         retention: StateRetention | None = None,
-        block: int | None = None,
+        max_clients_per_vmap: int | None = None,
         data_dir: Path | None = None,
     ):
         """Prepares everything up to the first round.
@@ -52,7 +52,7 @@ class Run:
             engine: "loop", "vectorised", or "auto" for the faster one.
             folder: where kept states are written.
             retention: which states to keep; none without a folder.
-            block: clients that train at once on the vectorised engine, at most; None for no bound.
+            max_clients_per_vmap: clients that train at once on the vectorised engine, at most; None for no bound.
             data_dir: where files with weights are, if the config or the method names some.
 
         Raises:
@@ -67,7 +67,7 @@ class Run:
                 "save_local_models, or say by save_when which runs keep them."
             )
         self.task = build_task(config, dataset, device=device, engine=engine, data_dir=data_dir)
-        self.task = replace(self.task, block=block)
+        self.task = replace(self.task, max_clients_per_vmap=max_clients_per_vmap)
         self.task.require_batches([self.task.model, *named_models(self.algorithm, self.task.model)])
         warm_up(self.task.engine)
         self.state = self.algorithm.init(self.task)
@@ -134,15 +134,15 @@ class Run:
         self._peak_mb = checkpoint["peak_memory_mb"]
         self._client_accuracies = checkpoint.get("client_accuracies")  # earlier versions have none
 
-    def halve_block(self) -> int | None:
+    def halve_clients_per_vmap(self) -> int | None:
         """Trains half as many clients at once from now on; returns how many, or None if it cannot be fewer."""
         if self.task.engine != "vectorised":
             return None
-        most = min(self.task.block or self.task.population, len(self.task.sample_cohort(self.round).ids))
+        most = min(self.task.max_clients_per_vmap or self.task.population, len(self.task.sample_cohort(self.round).ids))
         if most < 2:
             return None
-        self.task = replace(self.task, block=most // 2)
-        return self.task.block
+        self.task = replace(self.task, max_clients_per_vmap=most // 2)
+        return self.task.max_clients_per_vmap
 
     def step(self) -> dict[str, Any]:
         """Trains one round and returns its row. If that fails, the run is left as before.
@@ -160,7 +160,7 @@ class Run:
             self.state, self.rows, self._seconds, self._diverged, self._client_accuracies = known
             raise
 
-    def take_over(self, state: dict[str, Any]) -> None:
+    def start_from_base(self, state: dict[str, Any]) -> None:
         """Instead of training, of a method that is `post_hoc`: the last state of a finished run of its base. What is measured
         is one row; its seconds are those of deploying and testing alone. What is deployed is kept as the final state."""
         begin, self.state = time.perf_counter(), on_device(state, self.task.device)
@@ -176,13 +176,13 @@ class Run:
             self._kept = "deployed"
 
     def _step(self) -> dict[str, Any]:
-        begin, before = time.perf_counter(), self.state["spent"]["examples"]
+        begin, before = time.perf_counter(), self.state["costs"]["examples"]
         previous, self.state = self.state, self.algorithm.step(self.task, self.state)
         if self.task.device.type == "cuda":
             torch.cuda.synchronize(self.task.device)
         trained = time.perf_counter() - begin
         row = self._measured(self.round % self._evaluate_every == 0 or self.round == self.num_rounds)
-        row["examples_per_second"] = (self.state["spent"]["examples"] - before) / trained
+        row["examples_per_second"] = (self.state["costs"]["examples"] - before) / trained
         self._seconds += time.perf_counter() - begin
         row["seconds"] = self._seconds
         if self._trace_local_models and not self._diverged and any("accuracy" in key for key in row):
@@ -194,14 +194,14 @@ class Run:
     def _measured(self, evaluated: bool) -> dict[str, float]:
         """What has been exchanged and trained on so far, and if this round is evaluated and there is a model, what it costs to
         deploy it, and its test metrics; the run has diverged if these are not finite."""
-        spent, scores, self._deployed = dict(self.state["spent"]), {}, None
-        if not tree.all_finite(self.algorithm.watched(self.state)):
+        spent, scores, self._deployed = dict(self.state["costs"]), {}, None
+        if not tree.all_finite(self.algorithm.finite_check(self.state)):
             self._diverged = f"not all params were finite after round {self.round}"
         elif evaluated:
             self._deployed = self.algorithm.deploy(self.task, self.state, torch.arange(self.task.population))
         if self._deployed:
             scores, client_accuracies = measure(self.task, self._deployed)
-            for key, num_bytes in self.algorithm.deployment(self.task, self._deployed.model).items():
+            for key, num_bytes in self.algorithm.deploy_traffic(self.task, self._deployed.model).items():
                 spent[key] += num_bytes
             if not all(map(math.isfinite, scores.values())):
                 scores, self._diverged = {}, f"the test loss was not finite after round {self.round}"
@@ -229,7 +229,7 @@ class Run:
             "diagnostics": self.algorithm.diagnostics(self.state)
             | ((self._deployed and self._deployed.diagnostics) or {}),
             "engine": self.task.engine,
-            "block": self.task.block,
+            "block": self.task.max_clients_per_vmap,
             "threads": torch.get_num_threads(),
             "device": device_name(self.task.device),
             "peak_memory_mb": max(peak_memory_mb(self.task.device), self._peak_mb),

@@ -8,14 +8,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.tree import Tree
 from bench.models import pretrained
 from bench.models.base import Model, Params
 from bench.models.pretrained import Pretrained
 from bench.seeding import generator_for
-from bench.simulation.client import BatchPlan, ClientData, ClientView, Mapped, Settings
-from bench.simulation.derived import digest_of, kept
+from bench.simulation.cached import digest_of, kept
+from bench.simulation.client import BatchPlan, ClientData, ClientOutputs, ClientView, Settings
 from bench.simulation.engines import ENGINES, LARGEST_STACK
 from datasets.federation import Federation
 
@@ -46,7 +46,7 @@ class Cohort:
         if self.weights is None:
             object.__setattr__(self, "weights", self.num_examples)
 
-    def alone(self, position: int) -> "Cohort":
+    def of(self, position: int) -> "Cohort":
         """One client of this cohort, with the weight that it has here."""
         own = slice(position, position + 1)
         return Cohort(
@@ -70,9 +70,9 @@ class Task:
         dtype: of params, running statistics and inputs.
         members: client ids of the federation that belong to the task, ascending; None for all.
         initial_model: which of the seed's independent initial models `initial_params` draws; 0 is everybody's.
-        block: clients that train at once on the vectorised engine, at most; None for no bound.
+        max_clients_per_vmap: clients that train at once on the vectorised engine, at most; None for no bound.
         largest_stack: bytes of a cohort's results that the loop engine holds at once, at most, if their means are enough.
-        derived_dir: where `derived` keeps what it computes; None for nowhere.
+        cache_dir: where `cached` keeps what it computes; None for nowhere.
         weights: of the encoder of every initial model; None for random ones.
         data_dir: where `pretrained` looks for files with weights.
         weigh: the weights of a cohort's clients on the server [K], from the cohort; None for their numbers of examples.
@@ -86,9 +86,9 @@ class Task:
     dtype: torch.dtype = torch.float32
     members: Tensor | None = None
     initial_model: int = 0
-    block: int | None = None
+    max_clients_per_vmap: int | None = None
     largest_stack: int = LARGEST_STACK
-    derived_dir: Path | None = None
+    cache_dir: Path | None = None
     weights: Pretrained | None = None
     data_dir: Path | None = None
     weigh: Callable[[Cohort], Tensor] | None = None
@@ -119,7 +119,7 @@ class Task:
         """A generator of this task's seed, on the host (see `bench.seeding`)."""
         return generator_for(self.seed, purpose, *ids)
 
-    def derived(self, purpose: str, key: tuple, compute: Callable[[], Tree], is_valid: Callable[[Any], bool]) -> Tree:
+    def cached(self, purpose: str, key: tuple, compute: Callable[[], Tree], is_valid: Callable[[Any], bool]) -> Tree:
         """What compute returns, computed once for all runs on a machine with the same data, partition and seed.
 
         Args:
@@ -130,10 +130,10 @@ class Task:
             is_valid: whether something of any type, read from a file that others may have written, may be what compute returns;
                 if not, it is computed anew.
         """
-        if self.derived_dir is None:
+        if self.cache_dir is None:
             return compute()
         name = f"{purpose}-{digest_of(self, purpose, key, compute.__module__)}.pt"
-        return kept(self.derived_dir, name, compute, is_valid)
+        return kept(self.cache_dir, name, compute, is_valid)
 
     def initial_params(self) -> Params:
         """The initial model, the same for all clients and methods of one seed."""
@@ -195,7 +195,8 @@ class Task:
 
     def streams(self, num_bytes: int) -> bool:
         """Whether clients train one after another, and means of their results are added up as they finish, where all results
-        together are that large: only on the loop engine. The vectorised one is bounded by `block`."""
+        together are that large: only on the loop engine. The vectorised one is bounded by
+        `max_clients_per_vmap`."""
         return self.engine == "loop" and num_bytes > self.largest_stack
 
     def map_clients(
@@ -209,7 +210,7 @@ class Task:
         server: Tree | None = None,
         client: Tree | None = None,
         own_params: bool = False,
-    ) -> Mapped:
+    ) -> ClientOutputs:
         """Runs fn once per client of a cohort, on the task's engine.
 
         Args:

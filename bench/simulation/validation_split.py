@@ -13,18 +13,18 @@ import torch
 from bench.seeding import generator_for
 
 
-def hold_out(
+def hold_out_together(
     labels: np.ndarray, clients: Sequence[np.ndarray], num_classes: int, share: float, seed: int
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """What `set_aside` divides, for an evaluation on the examples of all clients together.
+    """What `hold_out` divides, for an evaluation on the examples of all clients together.
 
     Returns:
         Rows that each client trains on; and all rows that are set aside, ascending.
 
     Raises:
-        ValueError: as `set_aside`, or if a class has no example that is set aside.
+        ValueError: as `hold_out`, or if a class has no example that is set aside.
     """
-    kept, held = set_aside(labels, clients, num_classes, share, seed)
+    kept, held = hold_out(labels, clients, num_classes, share, seed)
     together = np.sort(np.concatenate(held))
     lacking = sorted(set(labels[np.concatenate(list(clients))].tolist()) - set(labels[together].tolist()))
     if lacking:
@@ -35,7 +35,7 @@ def hold_out(
     return kept, together
 
 
-def set_aside(
+def hold_out(
     labels: np.ndarray, clients: Sequence[np.ndarray], num_classes: int, share: float, seed: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Divides the examples of each client into those that it trains on and those that it sets aside: of each of its classes

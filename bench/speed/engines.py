@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from algorithms import make
-from algorithms.base import Algorithm, State
+from algorithms.shared.base import Algorithm, State
 from bench.simulation.engines import padding_share
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task
@@ -153,7 +153,7 @@ def method_round(task: Task, name: str) -> Callable[[], int]:
             state = method.step(task, state)
             deployed = method.deploy(task, state, everyone) or deployed
             evaluate(task, deployed)
-        return state["spent"]["examples"] - start["spent"]["examples"]
+        return state["costs"]["examples"] - start["costs"]["examples"]
 
     return run
 

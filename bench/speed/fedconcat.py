@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 import datasets
-from algorithms import tree
-from algorithms.clustering import balanced_k_means, k_means
 from algorithms.fedavg import FedAvg
 from algorithms.fedconcat import FedConcat
-from algorithms.label_inference import IMAGES_PER_BATCH, answers_to_noise
+from algorithms.shared import tree
+from algorithms.shared.clustering import balanced_k_means, k_means
+from algorithms.shared.label_inference import IMAGES_PER_BATCH, answers_to_noise
 from bench.models.base import BoundModel
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task

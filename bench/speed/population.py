@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import datasets
-from algorithms import tree
+from algorithms.shared import tree
 from bench.profiling import peak_memory_mb, reset_peak_memory
 from bench.simulation.run import Run
 from bench.speed.rows import Row

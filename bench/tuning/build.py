@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import search_spaces
-from algorithms.base import Algorithm
+from algorithms.shared.base import Algorithm
 from bench.config.methods import options_of
 from bench.config.resolve import base_of, resolve, with_options
 from bench.config.schema import SETTINGS, RunConfig

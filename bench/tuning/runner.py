@@ -202,7 +202,7 @@ class ConfigurationRecorder(TrialRecorder):
             return
         status, result = ended["status"], {**ended, **self.host_of(trial)}
         if base := search.base_ids.get(seed.config.seed):
-            result |= self.store.as_base(base)
+            result |= self.store.base_fields(base)
         self.runs.end(run, result, self._folder_of(search, run))
         del left[run]
         if status != "failed":

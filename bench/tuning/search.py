@@ -10,7 +10,7 @@ from bench import references
 from bench.config.resolve import with_options
 from bench.config.schema import RunConfig, run_id
 from bench.files import file_name
-from bench.results.left_out import spell_out
+from bench.results.omitted_defaults import spell_out
 from search_spaces import Space
 
 REDUCTION = 3  # one configuration of three continues after a rung, and the next rung is at three times as many rounds

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.experiments.labels import pairs
-from bench.results.shapes import is_number
+from bench.results.json_schema import is_number
 from bench.results.store import Store
 from reports.figures.lines import STYLE, placed, wrapped
 from reports.figures.style import COLOURS

@@ -80,7 +80,7 @@ def name_of_line(line: str, names: Mapping[str, str]) -> str:
 
 
 def with_figure_layout(grid: dict) -> dict:
-    """The grid with the table from which its figures are drawn: a panel per setting, a line per contender."""
+    """The grid with the table from which its figures are drawn: a panel per setting, a line per competitor."""
     layout = grid["report"]
     if not layout.get("compared"):
         return grid

@@ -27,8 +27,8 @@ class Contest:
 
     Attributes:
         metric: as run records call it.
-        numbers: `Published` by row and contender, NaN where a row has none.
-        own, baselines: which contenders are the paper's own, and with which these are compared (none: all others).
+        numbers: `Published` by row and competitor, NaN where a row has none.
+        own, baselines: which competitors are the paper's own, and with which these are compared (none: all others).
     """
 
     metric: str
@@ -90,9 +90,9 @@ def _contests(spec: GridSpec, cells: list[Cell]) -> Iterator[Contest]:
         return
     found = agreement.competing(grid, report.build(grid, {}).cells)
     for metric, lines in found.groupby("metric", sort=False):
-        table = lines.pivot(index=contest_keys(grid), columns="contender", values="published")
+        table = lines.pivot(index=contest_keys(grid), columns="competitor", values="published")
         own, baselines = (tuple(map(str, grid["mirrors"].get(key, ()))) for key in ("own", "baselines"))
-        yield Contest(metric, table[lines["contender"].unique()], own, baselines)
+        yield Contest(metric, table[lines["competitor"].unique()], own, baselines)
 
 
 def _may_mirror(name: str) -> bool:

@@ -10,7 +10,7 @@ import re
 
 import pandas as pd
 
-from bench.experiments.labels import chosen_in, contender, number, value_of
+from bench.experiments.labels import chosen_in, competitor, number, value_of
 from bench.results.metrics import METRICS
 from reports.tables.costs import cost_scores
 from reports.tables.relative import is_shown, relative_scores
@@ -49,10 +49,10 @@ def contest_name(grid: dict) -> str:
     return "column" if compared == row_keys(grid) else "contest"
 
 
-def contenders_of(cells: pd.DataFrame, grid: dict) -> pd.Series:
+def competitors_of(cells: pd.DataFrame, grid: dict) -> pd.Series:
     """What competes in each cell: the label of its column, or those of the axes that the report compares."""
     labels = [cells[key] for key in compared_keys(grid)]
-    return pd.Series([contender(values) for values in zip(*labels, strict=True)], cells.index, dtype=object)
+    return pd.Series([competitor(values) for values in zip(*labels, strict=True)], cells.index, dtype=object)
 
 
 def label(cell: dict, key: str) -> str:

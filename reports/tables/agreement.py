@@ -9,9 +9,9 @@ import pandas as pd
 
 from bench.results.metrics import METRICS
 from reports.published.lookup import Published
-from reports.tables.aggregate import compared_keys, contenders_of, contest_keys, contest_name
+from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name
 from reports.tables.names import Names
-from reports.tables.significance import contenders
+from reports.tables.significance import competitors
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
         return
     own, baselines = ([str(name) for name in grid["mirrors"].get(key, ())] for key in ("own", "baselines"))
     found, keys = competing(grid, cells), compared_keys(grid)
-    names = names.knowing(keys, found[keys].itertuples(index=False, name=None))
-    named = {name: names.value(" ".join(keys), name).plain for name in found["contender"].unique()}
-    found = found.assign(measured=contenders(found)["mean"])  # NaN for all others
+    names = names.with_combined(keys, found[keys].itertuples(index=False, name=None))
+    named = {name: names.value(" ".join(keys), name).plain for name in found["competitor"].unique()}
+    found = found.assign(measured=competitors(found)["mean"])  # NaN for all others
     for metric, lines in found.groupby("metric", sort=False):
-        table = lines.pivot(index=contest_keys(grid), columns="contender", values=["published", "measured"])
-        both = (table[of][lines["contender"].unique()] for of in ("published", "measured"))
+        table = lines.pivot(index=contest_keys(grid), columns="competitor", values=["published", "measured"])
+        both = (table[of][lines["competitor"].unique()] for of in ("published", "measured"))
         counted = count(*both, own, baselines, METRICS[metric].sign)
         if parts := "; ".join(_parts(counted, named)):
             of = f" ({METRICS[metric].title})" if found["metric"].nunique() > 1 else ""
@@ -68,7 +68,7 @@ def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
 
 
 def competing(grid: dict, cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells of a mirrored table that compete with others, with a further column, contender: those with a published number,
+    """The cells of a mirrored table that compete with others, with a further column, competitor: those with a published number,
     but for methods on pooled data.
 
     Args:
@@ -76,7 +76,7 @@ def competing(grid: dict, cells: pd.DataFrame) -> pd.DataFrame:
         cells: compared cells.
     """
     found = cells[cells["published"].notna() & (cells["partition"] != "none")]
-    return found.assign(contender=contenders_of(found, grid))
+    return found.assign(competitor=competitors_of(found, grid))
 
 
 def count(

@@ -15,7 +15,7 @@ from reports.tables.layout import Cell, Row, Table, caveats_of
 from reports.tables.names import Name, Names
 from reports.tables.published_comparison import compare, own_value
 from reports.tables.report import Report
-from reports.tables.significance import contenders
+from reports.tables.significance import competitors
 
 # Of each kind of table: metric -> title of its column, and how numbers are printed.
 _METRICS = {
@@ -172,7 +172,7 @@ def _incomplete(runs: pd.DataFrame, names: Names) -> Iterator[str]:
 
 def _smallest(cells: pd.DataFrame, rivals: list[str]) -> pd.Series:
     """True for the smallest mean among the complete cells that have these columns in common, two or more, as printed."""
-    candidates = contenders(cells)
+    candidates = competitors(cells)
     groups = candidates["mean"].round(4).groupby([candidates[key] for key in rivals])
     is_smallest = (groups.transform("min") == candidates["mean"].round(4)) & (groups.transform("size") > 1)
     return is_smallest.reindex(cells.index, fill_value=False)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import algorithms
 from bench import models
-from bench.experiments.labels import HEADINGS, UNWRAPPED, contender, value_of
+from bench.experiments.labels import HEADINGS, UNWRAPPED, competitor, value_of
 from datasets import partitions
 from datasets.info import INFO, folder_of, title_of
 from reports.tables.latex_text import escape
@@ -77,7 +77,7 @@ class Names:
         styles = {name: {**of_labs.get(name, {}), **own.get(name, {})} for name in methods}
         names = cls(titles=titles, styles=styles).with_own(report.get("names", {}))
         for key, values in _values(grid).items():
-            names = names.telling_apart(key, values)
+            names = names.disambiguated(key, values)
         return names
 
     def with_own(self, given: Mapping[str, Mapping[str, str]]) -> "Names":
@@ -85,7 +85,7 @@ class Names:
         named = {key: {value: Name.of(text) for value, text in of.items()} for key, of in given.items()}
         return replace(self, own={**self.own, **{key: {**self.own.get(key, {}), **of} for key, of in named.items()}})
 
-    def telling_apart(self, key: str, values: Iterable[str]) -> "Names":
+    def disambiguated(self, key: str, values: Iterable[str]) -> "Names":
         """The same, with further names for values of an axis that would have one name, or that of a dataset as a folder of
         images; names that the grid gives stay."""
         own, named = self.own.get(key, {}), {value: self.value(key, value) for value in values}
@@ -146,16 +146,16 @@ class Names:
         keys, found = [*values], [str(value) for value in values.values()]
         return self.title(keys[0], found[0]) if len(keys) == 1 else self.together(keys, found)
 
-    def knowing(self, keys: Sequence[str], found: Iterable[Sequence[str]]) -> "Names":
+    def with_combined(self, keys: Sequence[str], found: Iterable[Sequence[str]]) -> "Names":
         """The same, with the names of what is alike on several axes at once, whose id is that of
-        `bench.experiments.labels.contender`.
+        `bench.experiments.labels.competitor`.
 
         Args:
             keys: the axes; they make one, "algorithm wrapper".
             found: the values of the axes, for each such id.
         """
         key = " ".join(keys)
-        together = {str(contender(values)): self.together(keys, values) for values in found}
+        together = {str(competitor(values)): self.together(keys, values) for values in found}
         return replace(self, own={**self.own, key: {**together, **self.own.get(key, {})}})
 
     def option(self, name: str) -> Name:

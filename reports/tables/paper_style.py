@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.experiments.labels import UNWRAPPED, contender
+from bench.experiments.labels import UNWRAPPED, competitor
 from bench.results.metrics import ACCURACIES, METRICS
 from reports.published.printing import Printing, printed_of, printing_of
 from reports.tables import measured as measured_tables
-from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, contest_keys, label, row_keys, split_of
+from reports.tables.aggregate import cell_keys, compared_keys, competitors_of, contest_keys, label, row_keys, split_of
 from reports.tables.footnotes import ROUNDS_OF, in_common
 from reports.tables.layout import NOT_REACHED, Cell, Table, arrange, caveats_of, side_by_side, which_seeds, with_std
 from reports.tables.names import Name, Names
 from reports.tables.report import Report
-from reports.tables.significance import contenders, mark_best, merits
+from reports.tables.significance import competitors, mark_best, merits
 from reports.tables.tuning_notes import search_in_words
 
 _MARKS, _ABSENT = "†‡§¶", "–"
@@ -186,8 +186,8 @@ def _chosen_on(split: str, grid: dict) -> str:
 def _own_methods(cells: pd.DataFrame, names: Names, grid: dict) -> list[str]:
     """Names of the paper's own methods that are in the table."""
     keys, own = compared_keys(grid), [str(name) for name in (grid["mirrors"] or {}).get("own", ())]
-    names = names.knowing(keys, cells[keys].itertuples(index=False, name=None))
-    return [names.value(" ".join(keys), name).plain for name in contenders_of(cells, grid).unique() if name in own]
+    names = names.with_combined(keys, cells[keys].itertuples(index=False, name=None))
+    return [names.value(" ".join(keys), name).plain for name in competitors_of(cells, grid).unique() if name in own]
 
 
 def _budget(grid: dict) -> str:
@@ -241,7 +241,7 @@ def _printed_layout(grid: dict) -> dict:
 
 def _place(axes: Sequence[str], cell: dict) -> tuple[str, ...]:
     """The ids of a cell on axes, of which each may be several."""
-    return tuple(str(contender([label(cell, key) for key in axis.split(" ")])) for axis in axes)
+    return tuple(str(competitor([label(cell, key) for key in axis.split(" ")])) for axis in axes)
 
 
 def _table(cells: pd.DataFrame, grid: dict, layout: dict, printing: Printing) -> Table:
@@ -253,8 +253,8 @@ def _table(cells: pd.DataFrame, grid: dict, layout: dict, printing: Printing) ->
     for axis in axes:
         if axis not in cells:
             found = [*cells[axis.split(" ")].itertuples(index=False, name=None)]
-            cells = cells.assign(**{axis: [str(contender(values)) for values in found]})
-            names = names.knowing(axis.split(" "), found)
+            cells = cells.assign(**{axis: [str(competitor(values)) for values in found]})
+            names = names.with_combined(axis.split(" "), found)
     if cells.duplicated(axes).any():
         raise ValueError(
             f"{grid['grid']} has cells that its published layout ({', '.join(axes)}) cannot tell apart; use the style check."
@@ -273,7 +273,7 @@ def _with_best_other(cells: pd.DataFrame, grid: dict, layout: dict, printing: Pr
     """Of all cells of a row that are not of the paper's own methods, the best alone, first and with a column of its own; and
     the layout with it. It says of how many it is the best if some have no result."""
     rows, column = layout["report"]["rows"], layout["report"]["columns"]
-    is_own = contenders_of(cells, grid).isin([str(name) for name in (grid["mirrors"] or {}).get("own", ())])
+    is_own = competitors_of(cells, grid).isin([str(name) for name in (grid["mirrors"] or {}).get("own", ())])
     others = cells[~is_own]
     scores = merits(others, cells["metric"].iloc[0], printing.digits).fillna(-np.inf)
     keys = [others[key] for key in rows]
@@ -290,13 +290,13 @@ def _bold(cells: pd.DataFrame, grid: dict, printing: Printing) -> pd.Series:
     metric = cells["metric"].iloc[0]
     if printing.bold == "best":
         return mark_best(cells, contest_keys(grid), metric, printing.digits)
-    found = contenders(cells)
+    found = competitors(cells)
     if printing.bold == "none" or found.empty:
         return pd.Series(False, cells.index)
     found = found[found["partition"] != "none"]  # all data in one place competes with nobody
     contests = [found[key] for key in contest_keys(grid)]
     scores = merits(found, metric, printing.digits)
-    is_own = contenders_of(found, grid).isin([str(name) for name in (grid["mirrors"] or {}).get("own", ())])
+    is_own = competitors_of(found, grid).isin([str(name) for name in (grid["mirrors"] or {}).get("own", ())])
     best_other = scores.where(~is_own).groupby(contests).transform("max")
     ahead = is_own & ~(scores < best_other)
     bold = ahead | (~is_own & (scores == best_other) & ~ahead.groupby(contests).transform("any"))

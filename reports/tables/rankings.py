@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from bench.results.metrics import METRICS
-from reports.tables.aggregate import cell_keys, compared_keys, contenders_of, contest_keys, contest_name, label
+from reports.tables.aggregate import cell_keys, compared_keys, competitors_of, contest_keys, contest_name, label
 from reports.tables.layout import Cell, Row, Table
 from reports.tables.names import Name, Names
-from reports.tables.significance import contenders, merits
+from reports.tables.significance import competitors, merits
 
 LEVEL = 0.95
 RESAMPLES = 9999
@@ -29,7 +29,7 @@ def by_seed(grid: dict) -> bool:
 def standings(
     cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric: str, columns: tuple[str, ...]
 ) -> pd.DataFrame:
-    """Mean ranks and wins of the columns, over the rows in which every column has a contender.
+    """Mean ranks and wins of the columns, over the rows in which every column has a competitor.
 
     Means are compared as printed. Rank 1 is the best; equal means share their mean rank. A column wins a row against
     another one if its mean is better; equal means count as half a win for both. By seed, scores of runs are ranked instead of
@@ -39,7 +39,7 @@ def standings(
         cells: of one metric.
         runs: of the same metric, of `reports.tables.aggregate.collect_runs`.
         grid: expanded grid.
-        columns: of its table, or what else it compares, in order. A column that has no contender in a row with others is left
+        columns: of its table, or what else it compares, in order. A column that has no competitor in a row with others is left
             out.
 
     Returns:
@@ -105,7 +105,7 @@ def _names(grid: dict) -> Names:
     """The grid's names, with those of all that competes and of the columns "over fedavg"."""
     keys = compared_keys(grid)
     found = dict.fromkeys(tuple(label(cell, key) for key in keys) for cell in grid["cells"])
-    names = Names.of_grid(grid).knowing(keys, found)
+    names = Names.of_grid(grid).with_combined(keys, found)
     over = {f"over {one}": Name.join([Name.of("over"), name], " ") for one, name in names.own[" ".join(keys)].items()}
     return replace(names, own={**names.own, "metric": over})
 
@@ -130,7 +130,7 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: dict) -> Iterator[
         cells: of all metrics.
     """
     rows = _rows(grid)
-    what = "columns" if rows == "rows" else "contenders"
+    what = "columns" if rows == "rows" else "competitors"
     if len(found) and by_seed(grid):
         least = found["rows"].min()
         narrow = f"; of {least} they are too narrow" if least < FEW_ROWS else ""
@@ -156,8 +156,8 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: dict) -> Iterator[
 
 
 def _ranked(cells: pd.DataFrame, grid: dict, metric: str) -> pd.DataFrame:
-    """Merits of printed means [rows, columns], without rows that have one contender, such as those of centralized training."""
-    found = contenders(cells)
+    """Merits of printed means [rows, columns], without rows that have one competitor, such as those of centralized training."""
+    found = competitors(cells)
     return _pivoted(found, merits(found, metric), grid, contest_keys(grid))
 
 
@@ -173,10 +173,10 @@ def _ranked_by_seed(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric:
 
 
 def _pivoted(found: pd.DataFrame, values: pd.Series, grid: dict, keys: list[str]) -> pd.DataFrame:
-    """Merits [rows, columns] of these cells, without rows that have one contender."""
-    found = found.assign(merit=values, contender=contenders_of(found, grid))
+    """Merits [rows, columns] of these cells, without rows that have one competitor."""
+    found = found.assign(merit=values, competitor=competitors_of(found, grid))
     found = found[found.groupby(keys)["merit"].transform("size") > 1]
-    return found.pivot(index=keys, columns="contender", values="merit")
+    return found.pivot(index=keys, columns="competitor", values="merit")
 
 
 def _interval(measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from reports.tables.aggregate import (
     cell_keys,
     collect_runs,
     compared_keys,
-    contenders_of,
+    competitors_of,
     contest_keys,
     current_cells,
     label,
@@ -210,7 +210,7 @@ def _contenders(cells: pd.DataFrame, grid: dict, table: Table) -> tuple[str, ...
     """What competes in a table, in order."""
     if compared_keys(grid) == [grid["report"]["columns"]]:
         return table.columns
-    return tuple(contenders_of(cells, grid).unique())
+    return tuple(competitors_of(cells, grid).unique())
 
 
 def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict[str, set[str]]:

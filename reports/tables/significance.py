@@ -15,7 +15,7 @@ LEVEL = 0.05
 FEW_SEEDS = 5  # with fewer, the test detects only differences of several standard deviations
 
 
-def contenders(cells: pd.DataFrame) -> pd.DataFrame:
+def competitors(cells: pd.DataFrame) -> pd.DataFrame:
     """The cells that are compared within their row: complete ones that were not run on a substitute dataset."""
     return cells[cells["complete"] & (cells["substitute"] == "")]
 
@@ -29,7 +29,7 @@ def printed(cells: pd.DataFrame, metric: str = "accuracy", digits: int | None = 
 
 
 def merits(candidates: pd.DataFrame, metric: str, digits: int | None = None, rounded: bool = True) -> pd.Series:
-    """A number for each of these contenders, the larger the better it is: what its mean says, unless some seeds have not
+    """A number for each of these competitors, the larger the better it is: what its mean says, unless some seeds have not
     reached the target of the metric. Then a cell of which more have is better, whatever the means.
 
     Args:
@@ -45,11 +45,11 @@ def merits(candidates: pd.DataFrame, metric: str, digits: int | None = None, rou
 
 
 def mark_best(cells: pd.DataFrame, rows: list[str], metric: str, digits: int | None = None) -> pd.Series:
-    """True for the contender with the best mean of each row, for all of them if several print alike with these decimals.
+    """True for the competitor with the best mean of each row, for all of them if several print alike with these decimals.
 
-    A row with a single contender has no best cell, and a cell of which no seed has reached the target is none.
+    A row with a single competitor has no best cell, and a cell of which no seed has reached the target is none.
     """
-    candidates = contenders(cells)
+    candidates = competitors(cells)
     values = merits(candidates, metric, digits)
     by_row = values.groupby([candidates[key] for key in rows])
     best = (values == by_row.transform("max")) & (by_row.transform("size") > 1)
@@ -62,7 +62,7 @@ def compare_with_best(
 ) -> pd.DataFrame:
     """Cells with four more columns: best, p_value (adjusted), pairs, not_significant.
 
-    Each contender is compared with the best mean of its row by the two-sided paired t-test over runs of the same seed,
+    Each competitor is compared with the best mean of its row by the two-sided paired t-test over runs of the same seed,
     with Holm's correction for the rivals of a row. A rank test could not reject at three or five seeds: the smallest
     p-value of Wilcoxon's test is 0.25 and 0.06. The selection of the best on the same seeds is not corrected for: with
     eight equal methods and three to ten seeds, about one row in ten shows a significant difference.
@@ -80,7 +80,7 @@ def compare_with_best(
         seeds of either cell have not reached the target, since those that have are a selection.
         pairs: number of common seeds. not_significant: p_value above LEVEL; and not best, where that is compared with.
     """
-    candidates = contenders(cells)
+    candidates = competitors(cells)
     values = merits(candidates, metric, rounded=False)
     best_of = values.groupby([candidates[key] for key in rows]).transform("idxmax").astype(cells.index.dtype)
     if against is not None:

@@ -8,9 +8,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from algorithms import calibration
 from algorithms.ccvr import CCVR, upload_size
-from algorithms.class_gaussians import (
+from algorithms.clsnorm import ClsNorm
+from algorithms.clsprox import ClsProx
+from algorithms.fedavg import FedAvg
+from algorithms.fedconcat import FedConcat
+from algorithms.fednova import FedNova
+from algorithms.oracle import Oracle
+from algorithms.scaffold import Scaffold
+from algorithms.shared import calibration
+from algorithms.shared.class_gaussians import (
     Gaussian,
     allocate,
     draw,
@@ -21,14 +28,7 @@ from algorithms.class_gaussians import (
     separability,
     sliced_wasserstein,
 )
-from algorithms.clsnorm import ClsNorm
-from algorithms.clsprox import ClsProx
-from algorithms.fedavg import FedAvg
-from algorithms.fedconcat import FedConcat
-from algorithms.fednova import FedNova
-from algorithms.local import task_loss
-from algorithms.oracle import Oracle
-from algorithms.scaffold import Scaffold
+from algorithms.shared.local_sgd import task_loss
 from bench.models.base import BoundModel
 from bench.models.calibrated import NormalisedClassifier, tukey, wrap
 from bench.models.mlp import Mlp
@@ -187,11 +187,11 @@ def test_what_clients_send_is_accounted():
         assert upload_size(case["d"], case["classes"]) == case["with_int64_count_per_class"]
     task = toy_task()
     assert (task.federation.label_counts > 0).sum() == 13, "two clients lack a class or two"
-    spent = CCVR().deployment(task, task.model)
+    spent = CCVR().deploy_traffic(task, task.model)
     encoder = sum(leaf.numel() for name, leaf in task.initial_params().items() if not name.startswith("classifier"))
     assert spent == {"bytes_up": upload_size(64, 13), "bytes_down": 5 * 4 * encoder}
     for free in (Oracle(), CCVR(virtual_per_class=0), FedAvg()):
-        assert set(free.deployment(task, task.model).values()) == {0}
+        assert set(free.deploy_traffic(task, task.model).values()) == {0}
 
 
 def deployed(method, task=None):

@@ -12,10 +12,8 @@ import torch
 import torch.nn.functional as F
 
 import algorithms
-from algorithms import calibration, tree
 from algorithms.ccvr import CCVR
 from algorithms.clsnorm import ClsNorm
-from algorithms.etf import random_basis, simplex
 from algorithms.fedavg import FedAvg
 from algorithms.fedbabu import FedBabu
 from algorithms.fedconcat import FedConcat
@@ -24,7 +22,9 @@ from algorithms.fedetf import FedETF
 from algorithms.fedgela import FedGELA, class_weights
 from algorithms.fedrod import FedRoD
 from algorithms.finetune import Finetune
-from algorithms.local import descend
+from algorithms.shared import calibration, tree
+from algorithms.shared.etf import random_basis, simplex
+from algorithms.shared.local_sgd import descend
 from bench import models
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import Batch, BatchIndex, ClientView

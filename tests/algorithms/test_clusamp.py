@@ -12,10 +12,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import ClusterWarning, fcluster, linkage
 
-from algorithms import clusamp, tree
+from algorithms import clusamp
 from algorithms.clusamp import CluSamp, fill, merges, similarities, subtrees, with_products
 from algorithms.fedavg import FedAvg
 from algorithms.fedconcat import FedConcat
+from algorithms.shared import tree
 from bench.results.artifacts import Folder, on_host
 from bench.simulation.local_models import local_models
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
@@ -210,7 +211,7 @@ def cohorts_of(method, task, rounds: int = 3) -> list[list[int]]:
 def test_a_run_goes_on_as_if_it_had_not_been_interrupted_with_rows_in_files(monkeypatch, tmp_path):
     task, method = toy_task(**BUSY, rounds=5), CluSamp()
     expected = train(method, task)
-    monkeypatch.setattr("algorithms.row_files.MEMORY_BYTES", 0)
+    monkeypatch.setattr("algorithms.shared.row_files.MEMORY_BYTES", 0)
     Folder(tmp_path).save("state.pt", on_host(train(method, task, rounds=3)))
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     for _ in range(2):
@@ -246,8 +247,8 @@ def test_a_client_that_is_drawn_twice_trains_twice_and_counts_twice(make, option
     for key in ("params", "buffers"):
         assert_equal(after[key], tree.row(models[key], 0), tolerance=close)
     assert list(after["clients"]["rows"]) == [0]
-    assert after["spent"]["examples"] == 2 * 16
-    assert {**after["spent"], "examples": 0} == {**other["spent"], "examples": 0}
+    assert after["costs"]["examples"] == 2 * 16
+    assert {**after["costs"], "examples": 0} == {**other["costs"], "examples": 0}
 
 
 def test_models_count_alike_whatever_their_clients_have():
@@ -262,7 +263,7 @@ def test_models_count_alike_whatever_their_clients_have():
 def test_with_equal_clients_that_are_all_there_it_is_fedavg(engine):
     task = toy_task(sizes=(8,) * 4, engine=engine)
     one, other = train(CluSamp(), task), train(FedAvg(), task)
-    for key in ("params", "buffers", "spent"):
+    for key in ("params", "buffers", "costs"):
         assert_equal(one[key], other[key], tolerance=1e-12)
 
 

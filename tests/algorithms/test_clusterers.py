@@ -9,15 +9,16 @@ import torch
 from sklearn.cluster import KMeans as Reference
 from sklearn.metrics import adjusted_rand_score
 
-from algorithms import fedcluster, tree
-from algorithms.clustering import bipartition, cluster_seed, coordinates, inner_products
+from algorithms import fedcluster
 from algorithms.fedavg import FedAvg
 from algorithms.fedcluster import FedCluster, cosines, lengths
 from algorithms.kmeans import KMeans
-from algorithms.local import LocalResult
-from algorithms.rows import no_rows
+from algorithms.shared import tree
+from algorithms.shared.client_states import no_rows
+from algorithms.shared.clustering import bipartition, cluster_seed, coordinates, inner_products
+from algorithms.shared.local_sgd import LocalResult
 from bench.models.resnet import ResNet50
-from bench.simulation.client import Mapped
+from bench.simulation.client import ClientOutputs
 from tests.support.toy import assert_equal, toy_task, train
 
 EVERYONE = torch.arange(5)
@@ -33,9 +34,9 @@ def opposed(num_clients: int = 8, **settings):
     labels = torch.arange(12).repeat(num_clients) % 3
     images = (60 + 60 * labels)[:, None, None, None].expand_as(federation.images).to(torch.uint8)
     odd = torch.arange(len(labels)) // 12 % 2
-    mapped = (labels + odd) % 3
-    counts = torch.stack([torch.bincount(own, minlength=3) for own in mapped.split(12)]).double()
-    return replace(task, federation=replace(federation, images=images.clone(), labels=mapped, label_counts=counts))
+    outputs = (labels + odd) % 3
+    counts = torch.stack([torch.bincount(own, minlength=3) for own in outputs.split(12)]).double()
+    return replace(task, federation=replace(federation, images=images.clone(), labels=outputs, label_counts=counts))
 
 
 # Two kinds of clients
@@ -108,7 +109,7 @@ def after(method, *rounds, sizes=(4, 4, 4, 4)):
         sent = {"w": torch.tensor([updates[client] for client in ids.tolist()], dtype=torch.float64)}
         start = tree.row(state["params"], state["server"]["clusters"][ids])
         update = {"params": tree.add(start, sent), "buffers": {}}
-        state = method.conclude(task, state, task.cohort(ids), Mapped(LocalResult(update, {}), {}))
+        state = method.finish_round(task, state, task.cohort(ids), ClientOutputs(LocalResult(update, {}), {}))
     return state["server"]["clusters"].tolist(), state
 
 
@@ -274,7 +275,7 @@ def test_a_cluster_that_is_never_cut_is_fedavg_with_any_cohorts():
 def test_a_client_exchanges_one_model_and_deploys_that_of_its_cluster(method):
     task = toy_task(rounds=2)
     state, model = train(method, task), tree.num_bytes(task.initial_params())
-    assert state["spent"]["bytes_down"] == state["spent"]["bytes_up"] == 2 * 5 * model
+    assert state["costs"]["bytes_down"] == state["costs"]["bytes_up"] == 2 * 5 * model
     clusters = state["server"]["clusters"]
     deployed = method.deploy(task, state, torch.tensor([4, 1])).params
     assert_equal(deployed, tree.row(state["params"], clusters[[4, 1]]))

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 
 import algorithms
-from algorithms import calibration
 from algorithms.ditto import Ditto
 from algorithms.local_training import LocalTraining
+from algorithms.shared import calibration
 from bench.contract.cases import Case
 from bench.contract.checks import CHECKS, batch_norm_is_trained_and_its_statistics_move, every_option_has_an_effect
 from tests.support import kinds

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.feddecorr import FedDecorr
 from algorithms.fedproto import FedProto
 from algorithms.feduv import FedUV, _closeness, _lower_median
-from algorithms.local import cross_entropy, gradient
 from algorithms.local_training import LocalTraining
-from algorithms.moments import class_sums, moments
+from algorithms.shared import tree
+from algorithms.shared.local_sgd import cross_entropy, gradient
+from algorithms.shared.moments import class_sums, moments
 from bench.models.base import BoundModel, Model
 from bench.models.calibrated import NearestPrototype, wrap
 from bench.models.cnn import SimpleCnn
@@ -476,13 +476,13 @@ def test_prototypes_alone_are_exchanged():
     state = train(method, task)
     held = int((task.federation.label_counts > 0).sum())
     assert held < NUM_CLASSES * len(SIZES)
-    assert state["spent"]["bytes_up"] == 2 * held * width * 4
-    assert state["spent"]["bytes_down"] == len(SIZES) * NUM_CLASSES * width * 4  # nothing before the first round
+    assert state["costs"]["bytes_up"] == 2 * held * width * 4
+    assert state["costs"]["bytes_down"] == len(SIZES) * NUM_CLASSES * width * 4  # nothing before the first round
     assert method.traffic(task) == 3 * NUM_CLASSES * width * 4
     # The last prototypes are received once more by clients that predict by them.
     of_nearest = FedProto(predict="nearest")
     assert of_nearest.traffic(task) - method.traffic(task) == NUM_CLASSES * width * 4
-    assert of_nearest.deployment(task, task.model) == {
+    assert of_nearest.deploy_traffic(task, task.model) == {
         "bytes_down": len(SIZES) * NUM_CLASSES * width * 4,
         "bytes_up": 0,
     }

@@ -11,12 +11,13 @@ import torch
 
 import algorithms
 import datasets
-from algorithms import fedcat, tree
+from algorithms import fedcat
 from algorithms.ccvr import CCVR
 from algorithms.fedavg import FedAvg
 from algorithms.fedcat import FedCat
 from algorithms.fedconcat import FedConcat
-from algorithms.local import LocalResult
+from algorithms.shared import tree
+from algorithms.shared.local_sgd import LocalResult
 from bench.config.resolve import resolve, with_options
 from bench.errors import ConfigError
 from bench.simulation.run import Run
@@ -91,9 +92,9 @@ def rounds_of(method: Scheduled, task):
     state = method.init(task)
     for _ in range(EXAMPLE["rounds"]):
         cohort = method.sample(task, state)
-        mapped = method.map_clients(task, method.local_update, cohort, state)
+        outputs = method.map_clients(task, method.local_update, cohort, state)
         before, state = state, method.step(task, state)
-        yield before, cohort, mapped, state
+        yield before, cohort, outputs, state
 
 
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
@@ -109,9 +110,9 @@ def rounds_of(method: Scheduled, task):
 def test_every_round_of_the_example(expected, method, engine):
     close = {"abs": 0.0 if method.concatenation else 1e-12, "rel": 0.0}
     task = example_task(engine=engine)
-    for round, (before, cohort, mapped, after) in zip(expected, rounds_of(method, task), strict=True):
-        visits, update = round["visits"], numbers(mapped.result.update["delta"])
-        trained = numbers(method.local_models(before, mapped)["params"])
+    for round, (before, cohort, outputs, after) in zip(expected, rounds_of(method, task), strict=True):
+        visits, update = round["visits"], numbers(outputs.result.update["delta"])
+        trained = numbers(method.local_models(before, outputs)["params"])
         assert before["round"] == round["round"] and [visit["copy"] for visit in visits] == [0, 1]
         assert cohort.ids.tolist() == [visit["device"] for visit in visits]
         assert cohort.num_examples.tolist() == [visit["device_samples"] for visit in visits]
@@ -136,8 +137,8 @@ def test_every_round_of_the_example(expected, method, engine):
 
 def test_the_example_without_groups():
     method, task = ScheduledWithoutGroups(updates="contraction"), example_task()
-    for round, (before, cohort, mapped, after) in zip(DC["rounds"], rounds_of(method, task), strict=True):
-        trained = numbers(method.local_models(before, mapped)["params"])
+    for round, (before, cohort, outputs, after) in zip(DC["rounds"], rounds_of(method, task), strict=True):
+        trained = numbers(method.local_models(before, outputs)["params"])
         rows = zip(range(K), cohort.ids.tolist(), trained, after["server"]["examples"].tolist(), strict=True)
         assert [*map(list, rows)] == [pytest.approx(row, abs=1e-12) for row in round["copy_device_value_samples"]]
         assert value(after["params"]) == pytest.approx(round["global_after"], abs=1e-12)
@@ -194,7 +195,7 @@ def test_over_a_cycle_a_copy_visits_every_group_as_in_the_table_of_four_copies()
 def test_a_round_exchanges_one_model_per_client_and_direction():
     model = tree.num_bytes(example_task().initial_params())
     for method, key in ((Scheduled(), "fedcat"), (FedAvg(), "fedavg"), (ScheduledWithoutGroups(), "fedcat")):
-        spent = train(method, example_task())["spent"]
+        spent = train(method, example_task())["costs"]
         assert (spent["bytes_down"] + spent["bytes_up"]) / model == EXAMPLE["communication"][key]
 
 
@@ -261,7 +262,7 @@ def test_without_grouping_and_concatenation_it_is_fedavg(engine):
 def test_without_grouping_one_client_per_round_is_fedavg(engine):
     task = toy_task(participation=0.2, engine=engine)
     one, other = train(FedCat(grouping=False), task), train(FedAvg(), task)
-    for key in ("params", "buffers", "spent"):
+    for key in ("params", "buffers", "costs"):
         assert_equal(one[key], other[key])
 
 
@@ -277,8 +278,8 @@ def test_equal_clients_that_are_all_there_start_the_first_cycle_as_in_fedavg():
     task = toy_task(sizes=(6,) * 4, rounds=4)
     method = FedCat()
     state = method.init(task)
-    mapped = method.map_clients(task, method.local_update, method.sample(task, state), state)
-    copies = method.local_models(state, mapped)["params"]
+    outputs = method.map_clients(task, method.local_update, method.sample(task, state), state)
+    copies = method.local_models(state, outputs)["params"]
     mean = tree.map(lambda leaf: leaf.mean(0), copies)
     assert_equal(mean, train(FedAvg(), task, rounds=1)["params"], tolerance=1e-12)
 

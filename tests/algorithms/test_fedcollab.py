@@ -15,12 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import algorithms
-from algorithms import divergence, fedcollab, tree
+from algorithms import fedcollab
 from algorithms.ccvr import CCVR
 from algorithms.centralized import Centralized
 from algorithms.clsnorm import ClsNorm
 from algorithms.clusamp import CluSamp
-from algorithms.coalitions import bound, solve
 from algorithms.ditto import Ditto
 from algorithms.fedavg import FedAvg
 from algorithms.fedcat import FedCat
@@ -31,6 +30,8 @@ from algorithms.finetune import Finetune
 from algorithms.ifca import IFCA
 from algorithms.local_training import LocalTraining
 from algorithms.scaffold import Scaffold
+from algorithms.shared import divergence, tree
+from algorithms.shared.coalitions import bound, solve
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
 from tests.support.weights import write_weights
 
@@ -176,13 +177,13 @@ def test_coalitions_are_found_once_in_the_first_round(monkeypatch):
 
 
 def test_divergences_are_shared_by_bases_and_capacities_and_give_the_same(monkeypatch, tmp_path):
-    task, calls = replace(toy_task(), derived_dir=tmp_path), []
+    task, calls = replace(toy_task(), cache_dir=tmp_path), []
     monkeypatch.setattr(fedcollab, "estimate", lambda *of: calls.append(of) or divergence.estimate(*of))
     methods = [collab(capacity=2.0), collab(Ditto(), capacity=1.0), collab(capacity=2.0)]
     states = [train(method, task, 1) for method in methods]
     assert len(calls) == 1
     assert_equal(states[0], states[2])
-    assert_equal(states[0], train(methods[0], replace(task, derived_dir=None), 1))
+    assert_equal(states[0], train(methods[0], replace(task, cache_dir=None), 1))
     train(collab(discriminator_lr=0.02), task, 1)
     train(FedCollab(discriminator_rounds=10), task, 1)
     train(methods[0], replace(task, seed=1), 1)
@@ -190,7 +191,7 @@ def test_divergences_are_shared_by_bases_and_capacities_and_give_the_same(monkey
 
 
 def test_stored_divergences_that_cannot_be_are_found_anew(tmp_path):
-    task, method = replace(toy_task(), derived_dir=tmp_path), collab(capacity=2.0)
+    task, method = replace(toy_task(), cache_dir=tmp_path), collab(capacity=2.0)
     expected = train(method, task, 1)
     (path,) = tmp_path.glob("divergences-*.pt")
     whole = path.read_bytes()
@@ -266,14 +267,14 @@ def test_discriminators_are_counted_beside_what_the_base_exchanges():
     state, base = train(method, task), train(FedAvg(), task)
     size = divergence.num_bytes(task)  # ten pairs, 20 rounds, and the model that is evaluated after the last one
     both = {"bytes_down": 10 * 2 * 21 * size, "bytes_up": 10 * 2 * 20 * size}
-    assert {key: state["spent"][key] - base["spent"][key] for key in both} == both
+    assert {key: state["costs"][key] - base["costs"][key] for key in both} == both
     assert method.diagnostics(state)["discriminator_bytes"] == sum(both.values())
-    assert state["spent"]["examples"] == base["spent"]["examples"]
+    assert state["costs"]["examples"] == base["costs"]["examples"]
 
 
 def test_traffic_is_a_bound_where_discriminators_stop_early():
     task, method = toy_task(), FedCollab(capacity=TOGETHER, discriminator_rounds=200)
-    spent = train(method, task)["spent"]
+    spent = train(method, task)["costs"]
     assert spent["bytes_down"] + spent["bytes_up"] < 5 * method.traffic(task)
 
 
@@ -282,7 +283,7 @@ def test_traffic_is_a_bound_where_discriminators_stop_early():
 
 def test_divergences_of_features_are_kept_for_what_the_file_holds(tmp_path):
     task = toy_task(sizes=(80, 84, 90), shape=(3, 8, 8))
-    task = replace(task, derived_dir=tmp_path / "derived", data_dir=tmp_path)
+    task = replace(task, cache_dir=tmp_path / "derived", data_dir=tmp_path)
     pixels, method = collab(), collab(features="w.pth")
     assert (pixels.weights_files, method.weights_files, Ditto().weights_files) == ((), ("w.pth",), ())
     found = {"pixels": train(pixels, task, 1)}
@@ -342,7 +343,7 @@ def test_published_divergences_give_the_published_coalitions(name):
     state = train(method, task, 1)
     assert state["coalitions"].tolist() == ORACLE[name]["coalitions"]["labels"]
     assert state["objective"].item() == pytest.approx(ORACLE[name]["exact_optimum"]["value_matrix4"], abs=1e-8)
-    assert state["spent"]["bytes_down"] == train(FedAvg(), task, 1)["spent"]["bytes_down"]
+    assert state["costs"]["bytes_down"] == train(FedAvg(), task, 1)["costs"]["bytes_down"]
     assert method.traffic(task) == FedAvg().traffic(task)
     assert method.diagnostics(state)["discriminator_bytes"] == 0
 
@@ -405,7 +406,7 @@ def test_published_divergences_at_other_seeds_are_footnoted():
         (Centralized(), "but centralized has only one, which holds everything."),
         (FedConcat(), "trains in rounds with any number of clients, but fedconcat does not."),
     ],
-    ids=lambda value: algorithms.name_of(value) if isinstance(value, algorithms.base.Algorithm) else "",
+    ids=lambda value: algorithms.name_of(value) if isinstance(value, algorithms.shared.base.Algorithm) else "",
 )
 def test_bases_that_do_not_fit(base, said):
     with pytest.raises(ValueError) as caught:

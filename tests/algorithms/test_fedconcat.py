@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from scipy import stats
 
 import algorithms
-from algorithms import label_inference, tree
 from algorithms.fedavg import FedAvg
 from algorithms.fedconcat import FedConcat
 from algorithms.fedconcat_ib import FedConcatIB
 from algorithms.fedconcat_id import FedConcatID
 from algorithms.fedprox import FedProx
-from algorithms.label_inference import bias_answers, label_shares, noisy_label_shares
 from algorithms.local_training import LocalTraining
 from algorithms.random_clusters import RandomClusters
 from algorithms.scaffold import Scaffold
+from algorithms.shared import label_inference, tree
+from algorithms.shared.label_inference import bias_answers, label_shares, noisy_label_shares
 from bench import models
 from bench.config.code_version import files_of
 from bench.config.resolve import resolve
@@ -102,7 +102,7 @@ def test_a_classifier_round_takes_three_steps_of_a_client_and_the_plain_mean():
         trained.append(weight)
     torch.testing.assert_close(after["params"]["classifier.weight"], (trained[0] + trained[1]) / 2)
     assert all(torch.equal(after["params"][key], leaf) for key, leaf in encoder_part(before["params"]).items())
-    assert after["spent"]["examples"] - before["spent"]["examples"] == 18 + 4
+    assert after["costs"]["examples"] - before["costs"]["examples"] == 18 + 4
 
 
 def test_classifiers_may_be_weighed_by_examples_as_in_line_15_of_algorithm_1():
@@ -124,7 +124,7 @@ def _classifier_of_one(method, task, state, client):
     """The classifier that a client alone trains in a classifier round."""
     stage, encoders = method._stage(task, state)
     classifier = {key: leaf for key, leaf in state["params"].items() if key.startswith("classifier.")}
-    mapped = stage.map_clients(
+    outputs = stage.map_clients(
         method._train_classifier,
         stage.cohort(torch.tensor([client])),
         round=state["round"],
@@ -132,7 +132,7 @@ def _classifier_of_one(method, task, state, client):
         buffers=state["buffers"],
         server=encoders,
     )
-    return tree.row(mapped.result.update, 0)
+    return tree.row(outputs.result.update, 0)
 
 
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
@@ -248,8 +248,8 @@ def test_balanced_clusters_are_limited():
 def test_random_clusters_ignore_labels_and_send_nothing():
     state = RandomClusters(**SHORT).init(toy_task())
     assert sorted(state["first"]["clusters"].bincount().tolist()) == [2, 3]
-    assert state["spent"]["bytes_up"] == 0
-    assert FedConcat(**SHORT).init(toy_task())["spent"]["bytes_up"] == 5 * 3 * 4
+    assert state["costs"]["bytes_up"] == 0
+    assert FedConcat(**SHORT).init(toy_task())["costs"]["bytes_up"] == 5 * 3 * 4
 
 
 # Clusters with different models: Appendix A.4
@@ -322,7 +322,7 @@ def test_the_round_before_the_encoder_rounds_costs_the_model_that_all_clients_tr
     task = toy_task(sizes=(6,) * 5)
     method = FedConcatID(2, 1, 1, inference_images=100, inference_round="before", models=TWO)
     size = 8 * sum(leaf.numel() for leaf in task.initial_params().values())  # float64
-    assert train(method, task, 1)["spent"]["bytes_down"] == 5 * size == train(method, task, 1)["spent"]["bytes_up"]
+    assert train(method, task, 1)["costs"]["bytes_down"] == 5 * size == train(method, task, 1)["costs"]["bytes_up"]
 
 
 def test_features_are_cached_only_if_no_model_depends_on_the_mode():
@@ -437,9 +437,9 @@ def test_a_round_of_inference_before_the_encoder_rounds_leaves_their_start_as_it
     found = deploy(method, task, state).params
     assert torch.equal(found["classifier.weight"], expected["params"]["classifier.weight"])
     first = replace(task, settings=replace(task.settings, participation=1.0))
-    of_inference = FedAvg().step(first, FedAvg().init(first))["spent"]
+    of_inference = FedAvg().step(first, FedAvg().init(first))["costs"]
     for key in ("bytes_down", "bytes_up", "examples"):
-        assert state["spent"][key] == expected["spent"][key] + of_inference[key]
+        assert state["costs"][key] == expected["costs"][key] + of_inference[key]
     two = FedConcatID(2, 1, 1, inference_images=100, inference_round="before")
     assert train(two, task)["round"] == two.num_rounds(task.settings) == 3
 

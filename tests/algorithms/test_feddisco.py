@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.fedbabu import FedBabu
 from algorithms.feddisco import FedDisco, discrepancies
@@ -20,6 +19,7 @@ from algorithms.fedopt import FedAdam
 from algorithms.fedprox import FedProx
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
+from algorithms.shared import tree
 from bench.config.resolve import resolve, wrapped
 from bench.errors import ConfigError
 from bench.simulation.build import build_algorithm
@@ -145,10 +145,10 @@ def test_running_statistics_are_weighed_too():
 def test_the_mean_is_by_these_weights():
     task, method = toy_task(), FedDisco()
     start = method.init(task)
-    mapped = FedAvg().map_clients(task, FedAvg().local_update, task.sample_cohort(0), start)
+    outputs = FedAvg().map_clients(task, FedAvg().local_update, task.sample_cohort(0), start)
     shares = weights(method, task)
     assert len(set(shares)) == 5 and 0 in shares
-    expected = tree.weighted_mean(mapped.result.update["delta"], torch.tensor(shares, dtype=torch.double))
+    expected = tree.weighted_mean(outputs.result.update["delta"], torch.tensor(shares, dtype=torch.double))
     moved = tree.subtract(method.step(task, start)["params"], start["params"])
     assert_equal(moved, expected, tolerance=1e-10)
 
@@ -182,9 +182,9 @@ def test_a_cohort_of_nobody_is_not_clipped():
 
 def test_each_client_sends_its_label_counts_once():
     task = toy_task(dtype=torch.float32, participation=0.6)
-    first, last = train(FedDisco(), task, rounds=1)["spent"], train(FedDisco(), task)["spent"]
+    first, last = train(FedDisco(), task, rounds=1)["costs"], train(FedDisco(), task)["costs"]
     for spent, rounds in ((first, 1), (last, 3)):
-        plain = train(FedAvg(), task, rounds)["spent"]
+        plain = train(FedAvg(), task, rounds)["costs"]
         assert spent == plain | {"bytes_up": plain["bytes_up"] + 5 * 4 * NUM_CLASSES}
     assert FedDisco().traffic(task) == FedAvg().traffic(task) + 4 * NUM_CLASSES
 
@@ -215,8 +215,8 @@ def test_methods_without_one_shared_model_wrappers_and_calibrations_are_refused(
 
 def test_a_method_with_a_mean_of_its_own_is_refused_unless_it_says_that_it_reads_the_weights():
     class Mine(FedAvg):
-        def averaged(self, updates, cohort):
-            return super().averaged(updates, cohort)
+        def weighted_means(self, updates, cohort):
+            return super().weighted_means(updates, cohort)
 
     class Says(Mine):
         weighs_clients = True

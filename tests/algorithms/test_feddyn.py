@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.feddisco import FedDisco
 from algorithms.feddyn import FedDyn
-from algorithms.local import clipped
-from algorithms.rows import write_rows
+from algorithms.shared import tree
+from algorithms.shared.client_states import write_rows
+from algorithms.shared.local_sgd import clipped
 from bench.models.base import Model
 from tests.support.toy import normalised_task, toy_task, train
 
@@ -69,8 +69,8 @@ def test_rounds_of_exact_solutions_follow_the_oracle(which, engine):
     task = bowls(engine)
     state = method.init(task)
     for played in expected:
-        mapped = method.map_clients(task, method.local_update, method.sample(task, state), state)
-        trained = method.local_models(state, mapped)["params"]["w"].flatten().tolist()
+        outputs = method.map_clients(task, method.local_update, method.sample(task, state), state)
+        trained = method.local_models(state, outputs)["params"]["w"].flatten().tolist()
         assert trained == pytest.approx(list(played["local"].values()), abs=known["tol"])
         state = method.step(task, state)
         assert state["params"]["w"].item() == pytest.approx(played["server"], abs=known["tol"])
@@ -115,7 +115,7 @@ def test_alpha_per_client_follows_the_oracle():
     for weighting in ("examples", "uniform"):
         method = FedDyn(alpha=alpha, weighting=weighting)
         for one in range(2):  # also in a cohort of one: the mean size is that of all clients
-            received = method.client_states(task, task.cohort(torch.tensor([one])), method.init(task))
+            received = method.cohort_states(task, task.cohort(torch.tensor([one])), method.init(task))
             found.setdefault(weighting, []).append(received["alpha"].item())
     assert found["examples"] == pytest.approx(known["expected"]["alpha_i"], abs=known["tol"])
     assert found["uniform"] == [alpha, alpha]
@@ -131,11 +131,11 @@ def test_steps_follow_the_oracle(engine):
         state, cohort = method.init(task), task.cohort(torch.arange(2))
         kept = {"memory": {"w": torch.tensor(inputs["g"], dtype=torch.float64)[:, None] / -alpha}}
         state = {**state, "clients": write_rows(state["clients"], cohort.ids, kept)}
-        mapped = method.map_clients(task, method.local_update, cohort, state)
-        trained = method.local_models(state, mapped)["params"]["w"].flatten().tolist()
+        outputs = method.map_clients(task, method.local_update, cohort, state)
+        trained = method.local_models(state, outputs)["params"]["w"].flatten().tolist()
         wanted = [expected[f"client{client}_iterates"][steps - 1] for client in (0, 1)]
         assert trained == pytest.approx(wanted, abs=tol)
-    memory = (-alpha * mapped.result.client["memory"]["w"]).flatten().tolist()
+    memory = (-alpha * outputs.result.client["memory"]["w"]).flatten().tolist()
     assert memory == pytest.approx([expected["client0_new_g"], expected["client1_new_g"]], abs=tol)
     assert trained[0] == pytest.approx(expected["client0_reference_parametrisation"], abs=tol)
     assert abs(trained[0] - expected["client0_without_quadratic_term"]) > 0.1  # a linear term alone

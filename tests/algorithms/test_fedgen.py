@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import algorithms
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.fedgen import FedGen
-from algorithms.generator import Generator, diversity_loss, teacher_loss
+from algorithms.shared import tree
+from algorithms.shared.generator import Generator, diversity_loss, teacher_loss
 from bench import models
 from bench.models.base import BoundModel, Model
 from bench.models.mlp import Mlp
@@ -313,7 +313,7 @@ def test_without_its_terms_a_run_is_fedavg_bit_by_bit_but_for_what_is_sent(engin
     )
     plain, state = (train(method, task) for method in (FedAvg(), FedGen(0.0, 0.0, generator_steps=2)))
     assert all(torch.equal(leaf, state["params"][name]) for name, leaf in plain["params"].items())
-    assert state["spent"]["examples"] == plain["spent"]["examples"]
+    assert state["costs"]["examples"] == plain["costs"]["examples"]
     assert state["clients"] == plain["clients"]
 
 
@@ -334,7 +334,7 @@ def test_bytes_are_those_of_the_model_the_generator_and_the_label_counts(largest
     method = FedGen(noise_width=4, hidden_width=6, generator_steps=2)
     model, width = num_params(task.initial_params()), task.model.feature_dim
     generator = (4 + 3) * 6 + 6 + 2 * 6 + 6 * width + width + 2 * 6  # with mean and variance of each hidden unit
-    spent = train(method, task)["spent"]
+    spent = train(method, task)["costs"]
     clients = 3 * 3
     assert spent["bytes_down"] == clients * 4 * (model + generator)
     assert spent["bytes_up"] == clients * 4 * (model + NUM_CLASSES)
@@ -354,10 +354,10 @@ def test_the_server_reads_the_classifiers_of_the_trained_models():
     task, method = toy_task(), toy_method("fedgen")
     state = method.init(task)
     cohort = method.sample(task, state)
-    mapped = method.map_clients(task, method.local_update, cohort, state)
-    trained = method.local_models(state, mapped)["params"]
-    assert set(mapped.result.update["classifier"]) == {"classifier.weight", "classifier.bias"}
-    for name, leaf in mapped.result.update["classifier"].items():
+    outputs = method.map_clients(task, method.local_update, cohort, state)
+    trained = method.local_models(state, outputs)["params"]
+    assert set(outputs.result.update["classifier"]) == {"classifier.weight", "classifier.bias"}
+    for name, leaf in outputs.result.update["classifier"].items():
         torch.testing.assert_close(leaf, trained[name])
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.fedconcat import FedConcat
 from algorithms.fedconcat_id import FedConcatID
 from algorithms.fedsam import FedASAM, FedSAM, MoFedSAM
+from algorithms.shared import tree
 from bench import models
 from bench.config.resolve import resolve
 from bench.errors import ConfigError
@@ -251,7 +251,7 @@ class Scripted(FedSAM):
 
     script: tuple[tuple[float, float], ...] = ()
 
-    def play_round(self, task, state):
+    def run_round(self, task, state):
         weight, bias = torch.tensor(self.script[state["round"]], dtype=torch.float64).split(1)
         delta = {"weight": weight, "bias": bias}
         params, server = self.server_step(task, tree.zeros_like(delta), state["server"], {"delta": delta}, None)

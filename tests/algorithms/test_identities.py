@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from algorithms import tree
 from algorithms.centralized import Centralized
 from algorithms.fedavg import FedAvg
 from algorithms.fedavgm import FedAvgM
@@ -15,6 +14,7 @@ from algorithms.fedrs import FedRS
 from algorithms.local_training import LocalTraining
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
+from algorithms.shared import tree
 from tests.support.toy import toy_task, train
 
 NO_SINGLE = (14, 4, 20, 8, 11)  # no batch of one example, which MOON would skip

@@ -14,9 +14,9 @@ from algorithms.fedlc import FedLC
 from algorithms.fednova import FedNova
 from algorithms.fedprox import FedProx
 from algorithms.fedrs import FedRS
-from algorithms.local import cross_entropy, descend, momentum_steps, task_loss
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
+from algorithms.shared.local_sgd import cross_entropy, descend, momentum_steps, task_loss
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import Batch, BatchIndex, ClientView, bind
 from bench.simulation.task import Cohort

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import calibration
-from algorithms.base import Algorithm, State
+from algorithms.shared import calibration
+from algorithms.shared.base import Algorithm, State
 from bench.config.resolve import wrappers
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms import tree
-from algorithms.base import RoundBased
 from algorithms.ccvr import CCVR
 from algorithms.ditto import Ditto
 from algorithms.fedavg import FedAvg
 from algorithms.fedconcat import FedConcat
 from algorithms.fedprox import FedProx
 from algorithms.finetune import Finetune
-from algorithms.local import LocalResult, descend, gradient, task_loss, unless_padding
 from algorithms.local_training import LocalTraining
 from algorithms.per_fedavg import PerFedAvg
 from algorithms.pfedme import PFedMe
-from algorithms.wrapper import Wrapper
+from algorithms.shared import tree
+from algorithms.shared.base import RoundBased
+from algorithms.shared.local_sgd import LocalResult, descend, gradient, task_loss, unless_padding
+from algorithms.shared.wrapper import Wrapper
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import Batch, BatchIndex
 from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_task, train
@@ -363,7 +363,7 @@ def test_training_of_per_fedavg_leaves_the_running_statistics_as_they_are(normal
 def test_per_fedavg_does_not_count_the_batches_that_it_skips(largest_stack):
     """Of clients with 13, 4, 20, 8 and 11 examples in batches of 6, batches of 1, 2 and 2 are skipped in each of 2 epochs."""
     task = replace(toy_task(rounds=1), largest_stack=largest_stack)
-    spent = [train(method, task)["spent"]["examples"] for method in (FedAvg(), PerFedAvg())]
+    spent = [train(method, task)["costs"]["examples"] for method in (FedAvg(), PerFedAvg())]
     assert spent == [2 * 56, 2 * (56 - 1 - 2 - 2)]
     assert [PerFedAvg().workload(task.settings, size) for size in (13, 4)] == [2 * 12, 2 * 4]
 

@@ -12,7 +12,7 @@ MINE = '''"""Mine: a method."""
 from dataclasses import dataclass
 
 from algorithms import registered
-from algorithms.base import RoundBased
+from algorithms.shared.base import RoundBased
 
 
 @registered("mine")

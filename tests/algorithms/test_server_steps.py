@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms import tree
 from algorithms.fedavg import FedAvg
 from algorithms.fedavgm import FedAvgM
 from algorithms.fedexp import FedExP
 from algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
+from algorithms.shared import tree
 from bench import models
 from bench.simulation.task import Cohort
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
@@ -137,7 +137,7 @@ def test_a_round_exchanges_what_one_of_fedavg_does(method):
     known = ORACLE["bytes_simple_cnn"]["expected"]
     task = toy_task(shape=(3, 32, 32), dtype=torch.float32, local_epochs=None, local_steps=1, sizes=(4, 4))
     task = replace(task, model=models.load("simple-cnn")((3, 32, 32), 10))
-    spent = method.step(task, method.init(task))["spent"]
+    spent = method.step(task, method.init(task))["costs"]
     assert spent["bytes_up"] == spent["bytes_down"] == 2 * known["fedavg_one_way"]
     assert method.traffic(task) == 3 * 2 * known["fedavg_one_way"]
 

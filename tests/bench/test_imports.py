@@ -73,7 +73,7 @@ def test_every_form_of_an_import_counts(statement, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changed", "counts"),
     [
-        ("algorithms/divergence.py", True),
+        ("algorithms/shared/divergence.py", True),
         ("algorithms/fedcollab.py", True),
         ("bench/seeding.py", True),
         ("bench/models/base.py", True),

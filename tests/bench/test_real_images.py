@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import datasets
-from algorithms import tree
+from algorithms.shared import tree
 from bench.config.resolve import resolve
 from bench.simulation.run import Run
 from datasets import transforms
@@ -94,7 +94,7 @@ def test_one_training_step_of_the_full_resnet50_on_real_tiny_imagenet(real_data)
     after = run.algorithm.step(only, before)
     encoder = sum(leaf.numel() for name, leaf in after["params"].items() if not name.startswith("classifier"))
     assert encoder == 23_500_352
-    assert tree.all_finite(after["params"]) and after["spent"]["examples"] == 64
+    assert tree.all_finite(after["params"]) and after["costs"]["examples"] == 64
     assert all(
         not torch.equal(after["params"][name], leaf) for name, leaf in before["params"].items() if "conv" in name
     )

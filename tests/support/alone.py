@@ -39,7 +39,7 @@ def run_jobs_alone(jobs: list[Job], store: Store, callback: RunCallback, **_: ob
     recorder = RunRecorder(store)
     for job in sorted(jobs, key=lambda job: bool(job.base)):
         callback.on_start(job)
-        callback.on_end(job, run_job_alone(job, recorder, store.as_base(Path(job.base).name) if job.base else {}))
+        callback.on_end(job, run_job_alone(job, recorder, store.base_fields(Path(job.base).name) if job.base else {}))
 
 
 def run_job_alone(job: Job, recorder: RunRecorder, more: dict | None = None) -> dict:

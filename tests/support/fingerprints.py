@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import algorithms
-from algorithms import tree
+from algorithms.shared import tree
 from bench import models
 from bench.models.base import BoundModel
 from bench.simulation.evaluation import evaluate

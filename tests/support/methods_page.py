@@ -13,7 +13,7 @@ from typing import Any
 
 import algorithms
 from algorithms import tree
-from algorithms.wrapper import Wrapper
+from algorithms.shared.wrapper import Wrapper
 from bench.config.methods import defaults_of
 from bench.config.resolve import resolve, wrappers
 from bench.experiments import cost

@@ -16,7 +16,7 @@ from tests.support import method_files
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 4, "local_epochs": 1}
 OF_EVERY_RUN = {
-    *("algorithms/streaming.py", "algorithms/row_files.py"),
+    *("algorithms/shared/streaming.py", "algorithms/shared/row_files.py"),
     *("datasets/npz_files.py", "datasets/partition_files.py"),
     *(f"bench/simulation/{name}.py" for name in ("build", "data", "derived", "retention")),
     *(
@@ -41,18 +41,25 @@ OF_EVERY_RUN = {
         *(f"datasets/transforms/{name}.py" for name in ("base", "fedcat", "fedcollab", "fedconcat", "moon", "none")),
         "datasets/skew.py",
     ),
-    *("algorithms/base.py", "algorithms/local.py", "algorithms/rows.py", "algorithms/tree.py"),
+    *(
+        "algorithms/shared/__init__.py",
+        "algorithms/shared/base.py",
+        "algorithms/shared/local_sgd.py",
+        "algorithms/shared/client_states.py",
+        "algorithms/shared/tree.py",
+    ),
 }
-SHARED = {"algorithms/checks.py"}
+SHARED = {"algorithms/shared/checks.py"}
 STAGES = {
-    *("algorithms/concatenation.py", "algorithms/clustering.py", "algorithms/label_clusters.py"),
-    "algorithms/models_per_cluster.py",
-    *("algorithms/label_inference.py", "algorithms/fedavg.py", "algorithms/centralized.py"),
-    "algorithms/wrapper.py",
+    *("algorithms/shared/concatenation.py", "algorithms/shared/clustering.py", "algorithms/shared/label_clusters.py"),
+    "algorithms/shared/models_per_cluster.py",
+    *("algorithms/shared/label_inference.py", "algorithms/fedavg.py", "algorithms/centralized.py"),
+    "algorithms/shared/wrapper.py",
 }
 CONCATENATED = {f"bench/models/{name}.py" for name in ("concat", "calibrated", "cnn")}
 CALIBRATION = {
-    f"algorithms/{name}.py" for name in ("calibration", "class_gaussians", "wrapper", "fedavg", "centralized")
+    *(f"algorithms/shared/{name}.py" for name in ("calibration", "class_gaussians", "wrapper")),
+    *("algorithms/fedavg.py", "algorithms/centralized.py"),
 }
 
 

@@ -12,7 +12,7 @@ from bench.config.methods import defaults_of
 from bench.config.resolve import base_of, resolve, with_options
 from bench.config.schema import RunConfig, run_id
 from bench.errors import ConfigError
-from bench.results import left_out
+from bench.results import omitted_defaults
 from bench.tuning.search import value_in
 from tests.support import method_files
 from tests.support.toy import other_value
@@ -105,10 +105,10 @@ def test_weights_are_part_of_a_config_only_where_there_are_some():
     assert "weights" not in config.canonical() and run_id(config) == run_id(resolve(FEDPROX))
 
 
-@pytest.mark.parametrize("name", left_out.OPTIONS)
+@pytest.mark.parametrize("name", omitted_defaults.OPTIONS)
 def test_options_that_came_later_are_left_out_at_their_defaults_only(name):
     """So that they have renamed no run: ids are those without the options."""
-    came_later = left_out.OPTIONS[name]
+    came_later = omitted_defaults.OPTIONS[name]
     assert came_later.items() <= defaults_of(name).items()
     setting = {key: value for key, value in FEDPROX.items() if key != "mu"}
     inside = [] if algorithms.make(name).personal else [{"algorithm": "ccvr", "base": {"name": name}}]
@@ -335,7 +335,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from algorithms import registered
-from algorithms.base import Algorithm
+from algorithms.shared.base import Algorithm
 
 
 @registered("wrap")

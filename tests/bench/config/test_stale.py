@@ -107,12 +107,12 @@ def test_what_has_changed_is_named_by_file_and_definition(store):
 def test_a_file_that_is_new_or_gone_and_definitions_that_are(store):
     content = copy.deepcopy(definitions_of(MOON))
     content["algorithms/gone.py"] = {"f": "0" * 12, "g": "0" * 12}
-    del content["algorithms/checks.py"]
+    del content["algorithms/shared/checks.py"]
     del content["algorithms/moon.py"]["Moon.local_loss"]
     content["algorithms/moon.py"]["Moon.removed"] = "0" * 12
     store.write_code(hash_of(content), content)
     assert stale.what_changed([(MOON, hash_of(content))], store) == (
-        "algorithms/checks.py; algorithms/gone.py; algorithms/moon.py: Moon.local_loss, Moon.removed"
+        "algorithms/shared/checks.py; algorithms/gone.py; algorithms/moon.py: Moon.local_loss, Moon.removed"
     )
 
 

@@ -20,9 +20,10 @@ RIGHT = '''"""FedMine: clients dig near the global model."""
 
 from dataclasses import dataclass
 
-from algorithms import registered, tree
-from algorithms.base import RoundBased
-from algorithms.local import task_loss
+from algorithms import registered
+from algorithms.shared import tree
+from algorithms.shared.base import RoundBased
+from algorithms.shared.local_sgd import task_loss
 
 
 @registered("fedmine")
@@ -117,7 +118,7 @@ def test_an_error_in_a_hook_is_told_with_its_line_and_ends_the_checks(lab):
 
 
 @pytest.mark.parametrize(
-    ("returned", "sentence"),
+    ("result_template", "sentence"),
     [
         (
             "{name: leaf[..., None] for name, leaf in params.items()}, server",

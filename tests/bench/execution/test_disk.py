@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from algorithms import row_files, rows, tree
+from algorithms.shared import client_states as rows
+from algorithms.shared import row_files, tree
 from bench.config.resolve import resolve
 from bench.execution import disk
 from bench.execution.disk import Footprint, footprint, total
@@ -91,7 +92,7 @@ def test_what_starts_from_another_run_keeps_what_it_deploys(digits, tmp_path, me
     trained = Run(base, digits)
     while not trained.finished:
         trained.step()
-    Run(config, digits, folder=Folder(tmp_path), retention=StateRetention()).take_over(trained.state)
+    Run(config, digits, folder=Folder(tmp_path), retention=StateRetention()).start_from_base(trained.state)
     found = footprint(config, StateRetention(), takes_over=True)
     assert found.kept == pytest.approx(size(tmp_path), rel=0.2) and found[1:] == (0, 0)
     assert footprint(config, StateRetention(final="none"), takes_over=True) == (0, 0, 0)

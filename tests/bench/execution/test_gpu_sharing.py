@@ -117,10 +117,10 @@ def test_a_trial_that_did_not_fit_gets_at_least_twice_as_much_until_it_has_a_gpu
 
 
 def test_a_bound_on_clients_at_once_is_remembered_for_the_kind(allocator):
-    allocator().reduce_block(job(), 10)
-    allocator().reduce_block(job(), 20)
-    assert allocator().block_of(job(seed=3)) == 10
-    assert allocator().block_of(job(algorithm="moon")) is None
+    allocator().reduce_clients_per_vmap(job(), 10)
+    allocator().reduce_clients_per_vmap(job(), 20)
+    assert allocator().clients_per_vmap_of(job(seed=3)) == 10
+    assert allocator().clients_per_vmap_of(job(algorithm="moon")) is None
 
 
 def test_without_a_gpu_and_with_a_given_share_nothing_is_profiled(allocator):
@@ -137,7 +137,7 @@ def test_without_a_gpu_and_with_a_given_share_nothing_is_profiled(allocator):
 def test_a_damaged_file_is_named_and_everything_measured_again(allocator, tmp_path, content, what):
     (tmp_path / "shares.json").write_text(content)
     known = allocator()
-    assert known.block_of(job()) is None
+    assert known.clients_per_vmap_of(job()) is None
     assert len(known.said) == 1 and f"shares.json {what}" in known.said[0]
     assert known.said[0].endswith("is measured again.")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms import tree
+from algorithms.shared import tree
 from bench.results.store import Store
 from tests.support.alone import train_alone
 from tests.support.grid_runs import GRID, configs, metrics, records, write_grid

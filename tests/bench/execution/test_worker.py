@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import bench.simulation.run
-from algorithms import divergence
+from algorithms.shared import divergence
 from bench.config.code_version import code_version
 from bench.config.resolve import resolve
 from bench.execution import worker as workers
@@ -151,8 +151,8 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
     blocks, step, error = [], Run.step, torch.OutOfMemoryError("CUDA out of memory")
 
     def out_of_memory(run):
-        blocks.append(run.task.block)
-        if run.task.block is None or run.task.block > fitting:
+        blocks.append(run.task.max_clients_per_vmap)
+        if run.task.max_clients_per_vmap is None or run.task.max_clients_per_vmap > fitting:
             raise error
         return step(run)
 
@@ -160,7 +160,7 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
     fitting = 3
     said = train(job)
     assert dict.fromkeys(blocks) == {None: None, 5: None, 2: None}
-    assert [report.block for report in said[:3]] == [5, 2, None]
+    assert [report.max_clients_per_vmap for report in said[:3]] == [5, 2, None]
     assert said[0].note == "out of GPU memory, continues with 5 clients at once"
     assert said[-1].result["status"] == "done" and len(rows(said)) == 6
     fitting, error = 0, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
@@ -184,7 +184,12 @@ def test_a_round_that_fails_leaves_the_run_as_before(job, monkeypatch):
 
 def test_blocks_change_no_number_beyond_rounding(job):
     def params(block):
-        run = Run(job.config, workers.resized.load("digits", "fedconcat", None), engine="vectorised", block=block)
+        run = Run(
+            job.config,
+            workers.resized.load("digits", "fedconcat", None),
+            engine="vectorised",
+            max_clients_per_vmap=block,
+        )
         return torch.cat([leaf.flatten() for leaf in (run.step(), run.state)[1]["params"].values()])
 
     torch.testing.assert_close(params(None), params(3), rtol=1e-4, atol=1e-6)
@@ -284,7 +289,7 @@ def test_a_line_that_cannot_run_for_many_clients_at_once_is_named_with_what_to_d
     job, line, engine, tmp_path, monkeypatch
 ):
     text = method_files.RUNNABLE.replace(
-        "import registered", "import registered\nfrom algorithms.local import task_loss"
+        "import registered", "import registered\nfrom algorithms.shared.local_sgd import task_loss"
     )
     method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text + HOOK.format(line=line)})
     config = resolve({"algorithm": "ccvr", "base": {"name": "fedmine"}, **DIGITS, "rounds": 1})

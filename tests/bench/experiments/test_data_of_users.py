@@ -192,7 +192,7 @@ def test_a_stored_run_of_a_path_is_found_again_by_the_digest_of_its_images(here)
         pipeline._prepare_data_of_users(cells, spec, options, store, dry_run=True)
         assert store.record(cells[0].id) is None, "a dry run writes nothing"
         pipeline._prepare_data_of_users(cells, spec, options, store, dry_run=False)
-        store.look_through()
+        store.validate_all()
         assert not store.damaged
         assert store.record(cells[0].id)["summary"] == store.record(same.id)["summary"]
         assert store.rows(cells[0].id) == store.rows(same.id) and store.states(cells[0].id) == ["final.pt"]

@@ -189,7 +189,7 @@ def test_a_base_of_earlier_code_is_trained_again_and_what_started_from_it_as_wel
     kept = ask(**SWEEP, keep_stale=True)
     assert {cell.id for cell in kept.plan(store).todo} == {cell.id for cell in calibrated}
     # They are of the code of today, but start from the end of a run that is not.
-    train(kept, store, code=code_version(calibrated[0].config), **store.as_base(base.id))
+    train(kept, store, code=code_version(calibrated[0].config), **store.base_fields(base.id))
     assert kept.plan(store).todo == []
     again = ask(**SWEEP).plan(store)
     assert again.reasons.keys() == {cell.id for cell in made.todo} and len({*again.reasons.values()}) == 1

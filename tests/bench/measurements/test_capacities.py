@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms.coalitions import objective, solve
+from algorithms.shared.coalitions import objective, solve
 from bench.measurements import capacities
 from bench.measurements.capacities import best_coalitions
 

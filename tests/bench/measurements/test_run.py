@@ -8,8 +8,8 @@ import pytest
 import torch
 import yaml
 
-from algorithms import row_files
-from algorithms.calibration import features_of
+from algorithms.shared import row_files
+from algorithms.shared.calibration import features_of
 from bench.execution.job import Job
 from bench.execution.worker import Worker
 from bench.experiments.expansion import expand
@@ -72,7 +72,7 @@ def trained(tmp_path_factory, digits):
             run = Run(cell.config, digits, folder=place, retention=request.retention(cell, store))
             store.start(cell.id, cell.config.canonical())
             if base := training_of(cell):
-                run.take_over(Folder(store.run_folder(base.id)).load(FINAL, torch.device("cpu")))
+                run.start_from_base(Folder(store.run_folder(base.id)).load(FINAL, torch.device("cpu")))
             while not run.finished:
                 run.step()
             store.finish(cell.id, run.rows, run.result() | {"id": cell.id, "rounds": len(run.rows)})

@@ -7,8 +7,8 @@ import torch
 
 import algorithms
 import datasets
-from algorithms import tree
-from algorithms.rows import no_rows, write_rows
+from algorithms.shared import tree
+from algorithms.shared.client_states import no_rows, write_rows
 from bench.config.methods import options_of
 from bench.config.resolve import resolve
 from bench.errors import StoreError
@@ -76,8 +76,8 @@ def test_a_run_that_goes_on_from_a_checkpoint_ends_as_if_nothing_had_happened(na
         assert all(
             torch.equal(one, other)
             for one, other in zip(
-                tree.leaves(second.algorithm.watched(second.state)),
-                tree.leaves(whole.algorithm.watched(whole.state)),
+                tree.leaves(second.algorithm.finite_check(second.state)),
+                tree.leaves(whole.algorithm.finite_check(whole.state)),
                 strict=True,
             )
         )

@@ -46,7 +46,7 @@ def results(tmp_path) -> Path:
 
 def test_every_file_is_read_and_none_is_called_damaged(results):
     store = Store(results)
-    store.look_through()
+    store.validate_all()
     assert store.damaged == {}
     records = store.records()
     assert [record["status"] for record in records.values()] == ["done"] * 24

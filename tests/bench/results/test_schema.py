@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 
 from bench.results.ids import is_run_id
-from bench.results.shapes import mismatch, shape_of
+from bench.results.json_schema import mismatch, shape_of
 
 
 class Part(TypedDict, total=False):

@@ -119,7 +119,7 @@ def test_a_kill_between_old_and_new_results_is_mended_by_the_next_driver(tmp_pat
         store.start(RUN, CONFIG)
         (store.unfinished_folder(RUN) / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
         (store.unfinished_folder(RUN) / "record.json").write_text(json.dumps(RECORD | {"again": True}))
-        store.set_aside(store.run_folder(RUN))
+        store.quarantine(store.run_folder(RUN))
     with Store(tmp_path).locked() as store:
         assert store.record(RUN)["again"]
 
@@ -265,7 +265,7 @@ def test_a_second_driver_is_refused_until_the_first_is_gone(tmp_path):
 import sys, time
 from bench.results.store import Store
 with Store(sys.argv[1]).locked():
-    print("held", flush=True)
+    print("round_only", flush=True)
     time.sleep(60)
 """
     first = subprocess.Popen([sys.executable, "-c", hold, tmp_path], stdout=subprocess.PIPE, text=True)

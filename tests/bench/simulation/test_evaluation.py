@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from algorithms.base import Deployed
 from algorithms.fedavg import FedAvg
 from algorithms.local_training import LocalTraining
+from algorithms.shared.base import Deployed
 from bench.simulation.evaluation import evaluate, local_accuracy
 from tests.support.toy import toy_task, train
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.base import Deployed
+from algorithms.shared.base import Deployed
 from bench.config.resolve import resolve
 from bench.results.schema import check_record
 from bench.simulation.build import build_task

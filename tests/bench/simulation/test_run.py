@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import datasets
-from algorithms import row_files, tree
-from algorithms.base import Deployed
+from algorithms.shared import row_files, tree
+from algorithms.shared.base import Deployed
 from bench.config.resolve import resolve
 from bench.errors import ConfigError
 from bench.experiments.cost import bytes_per_client
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.results.artifacts import Folder, on_device
+from bench.results.json_schema import mismatch, shape_of
 from bench.results.metrics import summarise
-from bench.results.shapes import mismatch, shape_of
 from bench.simulation.build import build_algorithm, choose_engine
 from bench.simulation.data import stratified_subset
 from bench.simulation.evaluation import Evaluation, evaluate_clients
@@ -103,7 +103,7 @@ def test_a_method_that_only_changes_what_is_deployed_needs_no_training_but_its_b
     trained, base = train(digits, **CALIBRATED), train(digits)
     assert [row["round"] for row in trained.rows if "accuracy" in row] == [3], "calibrated once, at the end"
     taken = Run(resolve({**DIGITS, **CALIBRATED}), digits)
-    taken.take_over(base.state)
+    taken.start_from_base(base.state)
     assert taken.finished
     (row,) = taken.rows
     expected = {key: value for key, value in trained.rows[-1].items() if "second" not in key}
@@ -115,7 +115,7 @@ def test_a_method_that_only_changes_what_is_deployed_needs_no_training_but_its_b
 def test_what_each_client_deploys_after_fine_tuning_is_the_same_from_the_finished_run_of_the_base(digits):
     base, trained = train(digits, algorithm="fedprox"), train(digits, algorithm="finetune", base="fedprox")
     taken = Run(resolve({**DIGITS, "algorithm": "finetune", "base": "fedprox"}), digits)
-    taken.take_over(base.state)
+    taken.start_from_base(base.state)
     assert without_times(taken.rows) == without_times(trained.rows[-1:])
     assert taken.result()["summary"]["last"].keys() == {"global_accuracy", "local_accuracy"}
 
@@ -130,7 +130,7 @@ def test_it_starts_from_what_was_written_and_keeps_what_it_deploys(digits, tmp_p
     base = train(digits, tmp_path / "base", StateRetention())
     state = Folder(tmp_path / "base").load("final.pt", torch.device("cpu"))
     taken = Run(resolve({**DIGITS, **CALIBRATED}), digits, folder=Folder(tmp_path / "own"), retention=StateRetention())
-    taken.take_over(state)
+    taken.start_from_base(state)
     kept = torch.load(tmp_path / "own" / "final.pt", weights_only=True)
     assert kept["round"] == 3 and kept["params"].keys() == base.state["params"].keys()
     assert torch.equal(kept["params"]["linear1.weight"], base.state["params"]["linear1.weight"])
@@ -147,7 +147,7 @@ def test_a_base_that_stopped_early_has_diverged(digits):
     base = Run(resolve({"algorithm": "fedavg", **DIGITS}), digits)
     base.step()
     taken = Run(resolve({**DIGITS, **CALIBRATED}), digits)
-    taken.take_over(base.state)
+    taken.start_from_base(base.state)
     assert taken.finished and taken.result()["reason"] == "the run of its base had diverged after round 1"
 
 
@@ -155,7 +155,7 @@ def test_the_state_of_a_base_that_diverged_has_diverged(digits):
     state = train(digits).state
     state = {**state, "params": {name: leaf / 0 for name, leaf in state["params"].items()}}
     taken = Run(resolve({**DIGITS, **CALIBRATED}), digits)
-    taken.take_over(state)
+    taken.start_from_base(state)
     assert taken.result()["status"] == "diverged"
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import tree
-from algorithms.base import RoundBased, average_buffers
 from algorithms.fedavg import FedAvg
 from algorithms.fednova import FedNova
+from algorithms.shared import tree
+from algorithms.shared.base import RoundBased, average_buffers
 from bench.participation import cohort_size
 from bench.simulation.engines import _blocks, _pad, padding_share
 from datasets import partitions
@@ -89,7 +89,7 @@ def test_a_round_without_participants_changes_nothing():
     alone = task.restrict(absent)
     start = FedAvg().init(alone)
     after = FedAvg().step(alone, start)
-    assert after["round"] == 1 and after["spent"]["examples"] == 0
+    assert after["round"] == 1 and after["costs"]["examples"] == 0
     assert all(
         torch.equal(a, b) for a, b in zip(tree.leaves(start["params"]), tree.leaves(after["params"]), strict=True)
     )
@@ -212,11 +212,11 @@ def test_every_method_trains_a_model_with_batch_norm_and_keeps_its_local_models(
     method = toy_method(name, **toy(name).deep)
     state = method.step(task, method.init(task))
     cohort = method.sample(task, state)
-    mapped = method.map_clients(task, method.local_update, cohort, state)
-    models = method.local_models(state, mapped)
+    outputs = method.map_clients(task, method.local_update, cohort, state)
+    models = method.local_models(state, outputs)
     assert models["buffers"]["stem.norm.num_batches_tracked"].tolist() in toy(name).counters
     assert models["params"]["stem.weight"].shape[0] == 2 and tree.all_finite(models)
-    assert tree.all_finite(method.watched(method.step(task, state)))
+    assert tree.all_finite(method.finite_check(method.step(task, state)))
 
 
 def test_every_batch_has_a_key_of_its_own_that_is_the_same_on_both_engines():

@@ -12,7 +12,7 @@ from bench.config.schema import run_id
 from bench.errors import ConfigError
 from bench.simulation.build import build_task
 from bench.simulation.run import Run
-from bench.simulation.validation_split import hold_out
+from bench.simulation.validation_split import hold_out_together
 from datasets import load
 
 SETTINGS = {"dataset": "digits", "partition": "label-2", "clients": 12, "rounds": 2, "local_epochs": 1, "model": "mlp"}
@@ -53,7 +53,9 @@ def test_each_client_sets_its_share_of_each_of_its_classes_aside(digits):
     for with_all, without in zip(test.clients, validation.clients, strict=True):
         assert set(without.tolist()) < set(with_all.tolist())
     trained = {row for rows in validation.clients for row in rows.tolist()}
-    assert not trained & set(hold_out(digits.train.labels, [rows.numpy() for rows in test.clients], 10, 0.15, 0)[1])
+    assert not trained & set(
+        hold_out_together(digits.train.labels, [rows.numpy() for rows in test.clients], 10, 0.15, 0)[1]
+    )
 
 
 @given(
@@ -66,7 +68,7 @@ def test_nothing_is_lost_and_every_class_of_a_client_is_trained_on(sizes, share,
     ends = np.cumsum([sum(counts) for counts in sizes])
     clients = np.split(np.arange(len(labels)), ends[:-1])
     try:
-        kept, held = hold_out(labels, clients, 3, share, seed)
+        kept, held = hold_out_together(labels, clients, 3, share, seed)
     except ValueError:
         return
     assert sorted([*np.concatenate(kept), *held]) == list(range(len(labels)))
@@ -74,9 +76,9 @@ def test_nothing_is_lost_and_every_class_of_a_client_is_trained_on(sizes, share,
         assert set(labels[rows]) == set(labels[all_rows]) and len(rows) < len(all_rows)
 
 
-def test_what_is_set_aside_is_another_draw_for_another_seed_and_the_same_for_the_same():
+def test_what_is_held_out_is_another_draw_for_another_seed_and_the_same_for_the_same():
     labels, clients = np.repeat([0, 1], 50), [np.arange(100)]
-    one, same, other = (hold_out(labels, clients, 2, 0.15, seed)[1] for seed in (0, 0, 1))
+    one, same, other = (hold_out_together(labels, clients, 2, 0.15, seed)[1] for seed in (0, 0, 1))
     assert np.array_equal(one, same) and not np.array_equal(one, other) and len(one) == 14
 
 
@@ -90,7 +92,7 @@ def test_what_is_set_aside_is_another_draw_for_another_seed_and_the_same_for_the
 )
 def test_a_client_or_class_without_validation_examples_is_named(labels, clients, share, said):
     with pytest.raises(ValueError, match=said):
-        hold_out(np.array(labels), [np.array(rows) for rows in clients], 2, share, 0)
+        hold_out_together(np.array(labels), [np.array(rows) for rows in clients], 2, share, 0)
 
 
 def test_the_split_is_part_of_the_run_id_and_of_no_test_run():

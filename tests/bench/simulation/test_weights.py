@@ -77,11 +77,11 @@ def test_averages_of_running_statistics_are_by_numbers_of_examples(dataset):
     """500 examples of two clients, 20 of two others, however many of them they train on."""
     run = Run(config(evaluate_every=2), dataset)
     cohort, start = run.task.cohort(torch.arange(4)), run.state
-    mapped = run.algorithm.map_clients(run.task, run.algorithm.local_update, cohort, start)
+    outputs = run.algorithm.map_clients(run.task, run.algorithm.local_update, cohort, start)
     run.step()
     shares = torch.tensor([500.0, 500, 20, 20]) / 1040
     for name in ("stem.norm.running_mean", "stage4.block2.conv2.norm.running_var"):
-        expected = torch.einsum("k,kc->c", shares, mapped.buffers[name])
+        expected = torch.einsum("k,kc->c", shares, outputs.buffers[name])
         torch.testing.assert_close(run.state["buffers"][name], expected, rtol=1e-4, atol=1e-6)
 
 

@@ -14,8 +14,8 @@ import torch
 
 import algorithms
 import datasets
-from algorithms.base import RoundBased
 from algorithms.fedcat import FedCat
+from algorithms.shared.base import RoundBased
 from bench.config.schema import RunConfig
 from bench.profiling import GpuUse
 from bench.speed import engines, fedconcat, memory, population, scheduler, w1

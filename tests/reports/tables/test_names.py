@@ -55,7 +55,7 @@ def test_values_of_several_axes_make_one_name():
     assert names.together(["algorithm", "wrapper"], ["fedavg", "ccvr"]).plain == "FedAvg + CCVR"
     assert names.together(["wrapper", "algorithm"], ["none", "fedavg"]).plain == "FedAvg"
     assert names.together(["dataset", "partition"], ["svhn", "iid"]).plain == "SVHN, IID"
-    known = names.knowing(["algorithm", "wrapper"], [("fedavg", "ccvr")])
+    known = names.with_combined(["algorithm", "wrapper"], [("fedavg", "ccvr")])
     assert known.value("algorithm wrapper", "fedavg ccvr").plain == "FedAvg + CCVR"
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms.base import Deployed
-from algorithms.checks import above, at_least
-from algorithms.local import LocalResult, descend, task_loss
-from algorithms.wrapper import PostHoc
+from algorithms.shared.base import Deployed
+from algorithms.shared.checks import above, at_least
+from algorithms.shared.local_sgd import LocalResult, descend, task_loss
+from algorithms.shared.wrapper import PostHoc
 from bench.models.base import BoundModel, Params
 from bench.models.calibrated import Transformed, classifier_of, tukey, wrap
 from bench.models.concat import classifier_part
@@ -125,8 +125,8 @@ class Calibration(PostHoc):
             return LocalResult(descend(task_loss, view.params, data, plan, view).params, {})
 
         start = classifier_part(deployed.params)
-        mapped = server.map_clients(train, server.cohort(torch.tensor([0])), round=0, params=start, buffers={})
-        return deployed.params | {name: leaf[0] for name, leaf in mapped.result.update.items()}
+        outputs = server.map_clients(train, server.cohort(torch.tensor([0])), round=0, params=start, buffers={})
+        return deployed.params | {name: leaf[0] for name, leaf in outputs.result.update.items()}
 
 
 def features_of(task, deployed: Deployed, images: Tensor) -> Tensor:

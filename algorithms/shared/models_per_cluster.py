@@ -6,7 +6,7 @@ https://arxiv.org/abs/2312.06290
 
 from dataclasses import dataclass
 
-from algorithms.concatenation import Concatenation
+from algorithms.shared.concatenation import Concatenation
 from bench import models
 
 _SAME = "none"

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.local import LocalResult, descend, task_loss
-from algorithms.rows import no_rows, read_rows, replace_rows, rows_of, write_rows
-from algorithms.streaming import RunningMean
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.client_states import no_rows, read_rows, replace_rows, rows_of, write_rows
+from algorithms.shared.local_sgd import LocalResult, descend, task_loss
+from algorithms.shared.streaming import RunningMean
+from algorithms.shared.tree import Tree
 
 if TYPE_CHECKING:
     from bench.simulation.task import Cohort
@@ -91,7 +91,7 @@ class Algorithm:
         return settings.rounds
 
     def init(self, task) -> State:
-        """The state before the first round. It has "round" and "spent" (see `nothing_spent`)."""
+        """The state before the first round. It has "round" and "costs" (see `no_costs`)."""
         raise NotImplementedError
 
     def step(self, task, state: State) -> State:
@@ -102,7 +102,7 @@ class Algorithm:
         """The model that each of these clients would use now; None while the method has none to offer."""
         raise NotImplementedError
 
-    def watched(self, state: State) -> Tree:
+    def finite_check(self, state: State) -> Tree:
         """What must stay finite: a run in which it does not has diverged."""
         raise NotImplementedError
 
@@ -119,8 +119,8 @@ class Algorithm:
 
     @property
     def deploy_reads_clients(self) -> bool:
-        """Whether `deploy`, `watched` or `diagnostics` read client states (see `algorithms.rows`), so that a run keeps them
-        with its last state: no, unless the method is personal."""
+        """Whether `deploy`, `finite_check` or `diagnostics` read client states, so that a run keeps them with its last state:
+        no, unless the method is personal. See `algorithms.shared.client_states`."""
         return self.personal
 
     def has_model(self, config, round: int) -> bool:
@@ -132,7 +132,7 @@ class Algorithm:
         """The kind of model that is deployed, a `bench.models.base.Model`, before there is any."""
         return task.model
 
-    def deployment(self, task, model) -> dict[str, int]:
+    def deploy_traffic(self, task, model) -> dict[str, int]:
         """Bytes that all clients together receive ("bytes_down") and send ("bytes_up") in order to deploy a model, beside
         those of the rounds."""
         return {"bytes_down": 0, "bytes_up": 0}
@@ -156,12 +156,12 @@ class Algorithm:
         """Examples that a client with so many trains on in a run, repetitions included, if it always takes part."""
         raise NotImplementedError
 
-    def outlines(self, task) -> list[State]:
+    def state_templates(self, task) -> list[State]:
         """A state as large as those of each stage of a run, with the "round" in which the stage ends; the last one is as large
         as the run's last state. Numbers mean nothing, and the task is without images, on the device `meta`.
 
         Of client states there are only the rows that every run has, whoever takes part. Client states that are there only
-        within a round, and in no checkpoint, are "held".
+        within a round, and in no checkpoint, are "round_only".
         """
         raise NotImplementedError
 
@@ -179,10 +179,10 @@ class RoundBased(Algorithm):
     """A cohort trains, the server aggregates: FedAvg, unless a hook says otherwise.
 
     A method overrides the smallest hook that says what its paper says: `local_loss` < `local_update` < `init_client`,
-    `init_server`, `averaged`, `server_step`, `sample`, `personal_model` < `aggregate` < `play_round`.
+    `init_server`, `weighted_means`, `server_step`, `sample`, `personal_model` < `aggregate` < `run_round`.
 
     A cohort's results are stacked, unless they are too large (`Task.streams`) and the method overrides neither `aggregate` nor
-    `conclude`: then clients train one after another, and each result is added to the means and freed (`stream_round`).
+    `finish_round`: then clients train one after another, and each result is added to the means and freed (`stream_round`).
 
     Attributes:
         broadcast: entries of the server state that clients receive, beside the params.
@@ -203,7 +203,7 @@ class RoundBased(Algorithm):
     def weighs_clients(self) -> bool:
         """Whether `cohort.weights` are the weights of a cohort's models on the server: yes, unless the method has a hook in
         which it may take another mean. Such a method says so itself if it reads them there."""
-        hooks = ("averaged", "aggregate", "aggregate_buffers", "conclude", "stream_round", "play_round")
+        hooks = ("weighted_means", "aggregate", "aggregate_buffers", "finish_round", "stream_round", "run_round")
         return all(getattr(type(self), hook) is getattr(RoundBased, hook) for hook in hooks)
 
     @property
@@ -233,7 +233,7 @@ class RoundBased(Algorithm):
         """State of a client that has not yet taken part."""
         return {}
 
-    def client_states(self, task, cohort, state: State) -> Tree:
+    def cohort_states(self, task, cohort, state: State) -> Tree:
         """What the clients of a cohort know at the start of a round, leaves [K, ...]: what they kept of their last one."""
         return read_rows(state["clients"], cohort.ids)
 
@@ -250,12 +250,12 @@ class RoundBased(Algorithm):
         """Everything that a cohort sends in a round; only its size matters."""
         return {"update": update, "buffers": buffers}
 
-    def returned(self, state: State) -> Tree:
+    def result_template(self, state: State) -> Tree:
         """As much as one client's update, buffers and new state, known before it trains: what it starts from, as deltas are as
         large as params; only its size matters."""
         return {key: state[key] for key in ("params", "buffers")} | {"client": state["clients"]["fresh"]}
 
-    def averaged(self, updates: Tree, cohort) -> dict[str, Average]:
+    def weighted_means(self, updates: Tree, cohort) -> dict[str, Average]:
         """Entries of the updates of which the server reads no more than a weighted mean, by name.
 
         Values and weight of a client depend on that client alone: in a streamed round, the cohort is one client.
@@ -267,67 +267,68 @@ class RoundBased(Algorithm):
         return {"delta": Average(updates["delta"], cohort.weights)}
 
     def server_step(self, task, params: Tree, server: Tree, update: Tree, cohort) -> tuple[Tree, Tree]:
-        """New params and server state from the cohort's update: entries that `averaged` names are means, leaves [...]; all
-        others are stacked, leaves [K, ...]."""
+        """New params and server state from the cohort's update. Entries that `weighted_means` names are means, leaves [...];
+        all others are stacked, leaves [K, ...]."""
         return tree.add(params, update["delta"]), server
 
     def aggregate(self, task, params: Tree, server: Tree, updates: Tree, cohort) -> tuple[Tree, Tree]:
-        """New params and server state from stacked updates, leaves [K, ...]: `server_step` with the means of `averaged`."""
-        means = {name: tree.weighted_mean(*average) for name, average in self.averaged(updates, cohort).items()}
+        """New params and server state from stacked updates, leaves [K, ...]: `server_step` with their `weighted_means`."""
+        means = {name: tree.weighted_mean(*average) for name, average in self.weighted_means(updates, cohort).items()}
         return self.server_step(task, params, server, {**updates, **means}, cohort)
 
     def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort) -> Tree:
         """New buffers from those that the cohort's training left, leaves [K, ...]: their mean by `cohort.weights`.
 
-        Of the updates, it may only read entries that `averaged` does not name: the others are not stacked in every round.
+        Of the updates, it may only read entries that `weighted_means` does not name: the others are not stacked in every round.
         """
         return average_buffers(trained, cohort.weights)
 
-    def local_models(self, state: State, mapped) -> Tree:
+    def local_models(self, state: State, outputs) -> Tree:
         """Models of a cohort at the end of the local training that started from state: "params" and "buffers", [K, ...]."""
-        return {"params": tree.add(state["params"], mapped.result.update["delta"]), "buffers": mapped.buffers}
+        return {"params": tree.add(state["params"], outputs.result.update["delta"]), "buffers": outputs.buffers}
 
     def sample(self, task, state: State) -> "Cohort":
         """The cohort of the round that follows a state. Pure: the same for all who ask."""
         return task.sample_cohort(state["round"])
 
-    def play_round(self, task, state: State) -> State:
+    def run_round(self, task, state: State) -> State:
         """Sample a cohort, train it, aggregate."""
         cohort = self.sample(task, state)
         if not len(cohort.ids):
             return self.idle_round(task, state)
-        if self._streamable and task.streams(len(cohort.ids) * tree.num_bytes(self.returned(state))):
+        if self._streamable and task.streams(len(cohort.ids) * tree.num_bytes(self.result_template(state))):
             return self.stream_round(task, state, cohort)
-        return self.conclude(task, state, cohort, self.map_clients(task, self.local_update, cohort, state))
+        return self.finish_round(task, state, cohort, self.map_clients(task, self.local_update, cohort, state))
 
     def idle_round(self, task, state: State) -> State:
         """The state after a round in which no client takes part: of a few clients, as in a cluster, none may be sampled."""
         return state
 
-    def conclude(self, task, state: State, cohort, mapped) -> State:
+    def finish_round(self, task, state: State, cohort, outputs) -> State:
         """What the server does with a cohort's results: store the clients' states, aggregate, account."""
-        update, client = mapped.result
+        update, client = outputs.result
         params, server = self.aggregate(task, state["params"], state["server"], update, cohort)
-        return self._concluded(
+        return self._finished(
             task,
             state,
             cohort,
             params=params,
-            buffers=self.aggregate_buffers(state["buffers"], mapped.buffers, update, cohort),
+            buffers=self.aggregate_buffers(state["buffers"], outputs.buffers, update, cohort),
             server=server,
             clients=write_rows(state["clients"], cohort.ids, client),
-            bytes_up=tree.num_bytes(self.uploads(update, mapped.buffers)),
+            bytes_up=tree.num_bytes(self.uploads(update, outputs.buffers)),
         )
 
     def stream_round(self, task, state: State, cohort) -> State:
-        """Train a cohort and `conclude`, one client after another: up to rounding the same, in the memory of a few clients."""
+        """Train a cohort, one client after another, and `finish_round`: up to rounding the same, in the memory of a few
+        clients."""
         received = _Received(self)
         for position in range(len(cohort.ids)):
-            alone = cohort.alone(position)
+            alone = cohort.of(position)
             received.add(alone, self.map_clients(task, self.local_update, alone, state))
         update, trained = {**received.stacked(), **received.means()}, received.buffers()
         params, server = self.server_step(task, state["params"], state["server"], update, cohort)
-        return self._concluded(
+        return self._finished(
             task,
             state,
             cohort,
@@ -338,18 +339,18 @@ class RoundBased(Algorithm):
             bytes_up=received.bytes_up,
         )
 
-    def _concluded(self, task, state: State, cohort, *, bytes_up: int, **new: Tree) -> State:
+    def _finished(self, task, state: State, cohort, *, bytes_up: int, **new: Tree) -> State:
         """The state after a round with these new entries, and what the round has cost."""
         bytes_down = len(cohort.ids) * tree.num_bytes(self.downloads(state))
         examples = self.passes_per_example * task.num_trained(cohort, self.smallest_batch)
-        spent = spend(state["spent"], bytes_down=bytes_down, bytes_up=bytes_up, examples=examples)
-        return {**state, **new, "spent": spent}
+        spent = add_costs(state["costs"], bytes_down=bytes_down, bytes_up=bytes_up, examples=examples)
+        return {**state, **new, "costs": spent}
 
     @property
     def _streamable(self) -> bool:
-        """Whether means are all that the server reads of the entries that `averaged` names."""
+        """Whether means are all that the server reads of the entries that `weighted_means` names."""
         own = type(self)
-        return own.aggregate is RoundBased.aggregate and own.conclude is RoundBased.conclude
+        return own.aggregate is RoundBased.aggregate and own.finish_round is RoundBased.finish_round
 
     # The interface
 
@@ -361,19 +362,19 @@ class RoundBased(Algorithm):
             "buffers": task.initial_buffers(),
             "server": self.init_server(task, params),
             "clients": no_rows(self.init_client(task, params)),
-            "spent": nothing_spent(),
+            "costs": no_costs(),
         }
 
     def step(self, task, state: State) -> State:
-        return {**self.play_round(task, state), "round": state["round"] + 1}
+        return {**self.run_round(task, state), "round": state["round"] + 1}
 
     def deploy(self, task, state: State, client_ids: Tensor) -> Deployed:
         if not self.personal:
             return Deployed(task.model, state["params"], state["buffers"], False)
-        mapped = self.map_clients(task, self.personal_model, task.cohort(client_ids), state)
-        return Deployed(task.model, mapped.result["params"], mapped.result["buffers"], True)
+        outputs = self.map_clients(task, self.personal_model, task.cohort(client_ids), state)
+        return Deployed(task.model, outputs.result["params"], outputs.result["buffers"], True)
 
-    def watched(self, state: State) -> Tree:
+    def finite_check(self, state: State) -> Tree:
         own = {"clients": state["clients"]["rows"]} if self.personal else {}
         return {"params": state["params"], "server": state["server"], **own}
 
@@ -381,16 +382,16 @@ class RoundBased(Algorithm):
         # Sizes do not depend on the data, so one batch at the first client tells what a round exchanges.
         brief = replace(task, settings=replace(task.settings, local_epochs=None, local_steps=1))
         state, cohort = self.init(brief), brief.cohort(torch.tensor([0]))
-        mapped = self.map_clients(brief, self.local_update, cohort, state)
+        outputs = self.map_clients(brief, self.local_update, cohort, state)
         per_round = tree.num_bytes(self.downloads(state)) + tree.num_bytes(
-            self.uploads(mapped.result.update, mapped.buffers)
+            self.uploads(outputs.result.update, outputs.buffers)
         )
         return round(task.cohort_share * task.settings.rounds * per_round)
 
     def workload(self, settings, num_examples: int) -> int:
         return self.passes_per_example * settings.rounds * settings.num_visited(num_examples, self.smallest_batch)
 
-    def outlines(self, task) -> list[State]:
+    def state_templates(self, task) -> list[State]:
         return [{**self.init(task), "round": self.num_rounds(task.settings)}]
 
     def map_clients(self, task, fn, cohort, state: State):
@@ -402,7 +403,7 @@ class RoundBased(Algorithm):
             params=state["params"],
             buffers=state["buffers"],
             server={key: state["server"][key] for key in (*self.broadcast, *self.drawn)},
-            client=self.client_states(task, cohort, state),
+            client=self.cohort_states(task, cohort, state),
         )
 
 
@@ -421,16 +422,16 @@ class _Received:
         self.rows: dict[int, Tree] = {}
         self.bytes_up = 0
 
-    def add(self, cohort, mapped) -> None:
+    def add(self, cohort, outputs) -> None:
         """Takes the results of a cohort, leaves [k, ...]; keeps no reference to what is averaged."""
-        update, client = mapped.result
+        update, client = outputs.result
         self.rows |= rows_of(cohort.ids, client)  # merged once: all clients' rows are sorted then
-        self.bytes_up += tree.num_bytes(self._method.uploads(update, mapped.buffers))
-        averaged = self._method.averaged(update, cohort)
+        self.bytes_up += tree.num_bytes(self._method.uploads(update, outputs.buffers))
+        averaged = self._method.weighted_means(update, cohort)
         for name, average in averaged.items():
             self._means.setdefault(name, RunningMean()).add(*average)
         stacked = {name: part for name, part in update.items() if name not in averaged}
-        self._stacks.append({"update": stacked, "buffers": mapped.buffers})
+        self._stacks.append({"update": stacked, "buffers": outputs.buffers})
 
     def means(self) -> Tree:
         """The entries of the update that the method averages: their means, leaves [...]."""
@@ -448,12 +449,12 @@ class _Received:
 # Accounting: totals over all clients, so that a resumed run goes on counting where it stopped.
 
 
-def nothing_spent() -> dict[str, int]:
+def no_costs() -> dict[str, int]:
     """Bytes that clients received and sent, and examples that they trained on, summed over clients and rounds."""
     return {"bytes_down": 0, "bytes_up": 0, "examples": 0}
 
 
-def spend(spent: dict[str, int], **more: int) -> dict[str, int]:
+def add_costs(spent: dict[str, int], **more: int) -> dict[str, int]:
     """The totals after one more round."""
     return {key: total + more.get(key, 0) for key, total in spent.items()}
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import algorithms
-from algorithms import base, tree
-from algorithms.base import RoundBased
 from algorithms.fedavg import FedAvg
 from algorithms.scaffold import Scaffold
-from algorithms.streaming import RunningMean
+from algorithms.shared import base, tree
+from algorithms.shared.base import RoundBased
+from algorithms.shared.streaming import RunningMean
 from bench.simulation.task import Task
 from tests.support.kinds import others_slow
 from tests.support.toy import assert_equal, settings_for, toy_method, toy_task, train
@@ -99,7 +99,7 @@ def test_streaming_changes_rounding_alone_with_running_statistics_too(named):
     task = toy_task(sizes=(4, 8, 6), dtype=torch.float32, **small)
     task = replace(task, model=replace(task.model, width=1 / 16))
     stacked, streamed = train(method, task, rounds=1), train(method, never_stacked(task), rounds=1)
-    for key in ("buffers", "clients", "spent"):
+    for key in ("buffers", "clients", "costs"):
         assert_equal(stacked[key], streamed[key])
     for key in ("params", "server"):
         for one, other in zip(tree.leaves(stacked[key]), tree.leaves(streamed[key]), strict=True):
@@ -118,9 +118,9 @@ def test_what_a_client_returned_exists_once_while_the_next_one_trains():
             updates.extend(map(weakref.ref, tree.leaves(result.update)))
             return result
 
-        def averaged(self, updates_, cohort):
+        def weighted_means(self, updates_, cohort):
             updates.extend(map(weakref.ref, tree.leaves(updates_)))
-            return super().averaged(updates_, cohort)
+            return super().weighted_means(updates_, cohort)
 
     for task in (toy_task(), never_stacked(toy_task())):
         alive.clear()
@@ -130,13 +130,13 @@ def test_what_a_client_returned_exists_once_while_the_next_one_trains():
 
 
 def test_a_client_of_a_streamed_round_reads_its_own_state_alone(monkeypatch):
-    sizes, read = [], RoundBased.client_states
+    sizes, read = [], RoundBased.cohort_states
 
     def noted(self, task, cohort, state):
         sizes.append(len(cohort.ids))
         return read(self, task, cohort, state)
 
-    monkeypatch.setattr(RoundBased, "client_states", noted)
+    monkeypatch.setattr(RoundBased, "cohort_states", noted)
     train(toy_method("moon"), never_stacked(toy_task()), rounds=2)
     assert sizes == [1] * 10
 
@@ -149,9 +149,9 @@ def test_a_method_that_aggregates_by_itself_gets_all_updates(streamed):
 
     @dataclass(frozen=True)
     class Listener(FedAvg):
-        def conclude(self, task, state, cohort, mapped):
-            assert len(tree.leaves(mapped.buffers | mapped.result.update)[0]) == len(cohort.ids)
-            return super().conclude(task, state, cohort, mapped)
+        def finish_round(self, task, state, cohort, outputs):
+            assert len(tree.leaves(outputs.buffers | outputs.result.update)[0]) == len(cohort.ids)
+            return super().finish_round(task, state, cohort, outputs)
 
     for method in (Median(), Listener()):
         assert_equal(train(method, toy_task()), train(method, never_stacked(toy_task())))

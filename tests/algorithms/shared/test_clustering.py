@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from algorithms.clustering import balanced_k_means, elbow, elbow_of, in_equal_parts, k_means
+from algorithms.shared.clustering import balanced_k_means, elbow, elbow_of, in_equal_parts, k_means
 from datasets import partitions
 
 CORNERS = np.array([[0.0, 0], [0, 1], [1, 0]])

@@ -9,17 +9,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from algorithms.distillation import masked_divergence
 from algorithms.fedavg import FedAvg
 from algorithms.fedlmd import FedLMD
 from algorithms.fedntd import FedNTD
 from algorithms.fedvls import FedVLS
-from algorithms.local import cross_entropy
+from algorithms.shared.distillation import masked_divergence
+from algorithms.shared.local_sgd import cross_entropy
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import Batch, ClientView, bind
 from tests.support.toy import SETTINGS, normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "rivals_oracle.json").read_text())
+ORACLE = json.loads((Path(__file__).parents[1] / "rivals_oracle.json").read_text())
 GIVEN = ORACLE["fedntd"]["inputs"]  # all three have the same logits
 TOLERANCE = {"rtol": 0, "atol": ORACLE["fedntd"]["tol"]}
 ENGINES = ["loop", "vectorised"]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms import tree
 from algorithms.ccvr import CCVR
 from algorithms.fedavg import FedAvg
 from algorithms.fedbabu import FedBabu
@@ -20,7 +19,8 @@ from algorithms.fedrep import FedRep
 from algorithms.finetune import Finetune, FinetuneBody, FinetuneHead
 from algorithms.lg_fedavg import LGFedAvg
 from algorithms.local_training import LocalTraining
-from algorithms.partial import layers_of, pick
+from algorithms.shared import tree
+from algorithms.shared.partial import layers_of, pick
 from bench import models
 from bench.models.base import Model
 from bench.models.concat import SimpleCnnConcat5
@@ -29,7 +29,7 @@ from datasets import transforms
 from datasets.federation import federate
 from tests.support.toy import NUM_CLASSES, SETTINGS, Normalised, assert_equal, normalised_task, toy_task, train
 
-KNOWN = json.loads((Path(__file__).parent / "rivals_oracle.json").read_text())
+KNOWN = json.loads((Path(__file__).parents[1] / "rivals_oracle.json").read_text())
 ORACLE, SIZES = KNOWN["partial_sharing"], KNOWN["bytes_simple_cnn"]["expected"]
 ENGINES = ("loop", "vectorised")
 EVERYONE = torch.arange(5)
@@ -64,7 +64,7 @@ def squared(monkeypatch):
     def loss(params, batch, view):
         return batch.mean(0.5 * (view.model(params, batch.x)[:, 0] - batch.y) ** 2)
 
-    for user in ("base", "finetune"):
+    for user in ("shared.base", "finetune"):
         monkeypatch.setattr(f"algorithms.{user}.task_loss", loss)
 
 
@@ -113,8 +113,8 @@ def test_fedrep_follows_the_oracle(squared, engine):
         assert own_head == near(known["personal_h_after_head_phase"])
     task, method = product_task(engine), FedRep(head_passes=1)
     state = method.init(task)
-    mapped = method.map_clients(task, method.local_update, task.cohort(torch.arange(2)), state)
-    assert method.local_models(state, mapped)["params"]["stem.weight"].tolist() == near(known["local_b"])
+    outputs = method.map_clients(task, method.local_update, task.cohort(torch.arange(2)), state)
+    assert method.local_models(state, outputs)["params"]["stem.weight"].tolist() == near(known["local_b"])
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -133,9 +133,9 @@ def test_fedbabu_and_its_fine_tuning_follow_the_oracle(squared, engine):
     assert body == near(known["global_b"]) and head == known["h_all"]
     task, method = product_task(engine), FedBabu()
     state = method.init(task)
-    mapped = method.map_clients(task, method.local_update, task.cohort(torch.arange(2)), state)
-    assert method.local_models(state, mapped)["params"]["stem.weight"].tolist() == near(known["local_b"])
-    assert method.local_models(state, mapped)["params"]["classifier.weight"].tolist() == [1, 1]
+    outputs = method.map_clients(task, method.local_update, task.cohort(torch.arange(2)), state)
+    assert method.local_models(state, outputs)["params"]["stem.weight"].tolist() == near(known["local_b"])
+    assert method.local_models(state, outputs)["params"]["classifier.weight"].tolist() == [1, 1]
     for part, tuned in {"full": Finetune, "head": FinetuneHead}.items():
         _, found = played(tuned(FedBabu(), finetune_length=1), engine=engine)
         assert list(zip(*found, strict=True)) == [
@@ -192,7 +192,7 @@ def test_where_everything_is_shared_a_method_is_fedavg_bit_for_bit(engine, metho
     task = toy_task(engine=engine, participation=0.6)
     state, fedavg = train(method, task), train(FedAvg(), task)
     assert_equal(state["params"], fedavg["params"])
-    assert state["spent"] == fedavg["spent"] and method.traffic(task) == FedAvg().traffic(task)
+    assert state["costs"] == fedavg["costs"] and method.traffic(task) == FedAvg().traffic(task)
     if method.personal:
         assert_equal(
             method.deploy(task, state, EVERYONE).params, FedAvg().deploy(task, fedavg, EVERYONE).for_each(5).params
@@ -216,7 +216,7 @@ def test_where_nothing_is_shared_a_method_is_local_training_bit_for_bit(engine, 
     state, local = train(method, task), train(LocalTraining(), task)
     (own, alone) = (one.deploy(task, trained, EVERYONE) for one, trained in ((method, state), (LocalTraining(), local)))
     assert_equal(own.params, alone.params)
-    assert state["spent"] == local["spent"] and method.traffic(task) == 0
+    assert state["costs"] == local["costs"] and method.traffic(task) == 0
     assert_equal(state["params"], task.initial_params())
 
 
@@ -247,7 +247,7 @@ def test_a_warm_start_is_fedavg_and_then_clients_begin_with_its_body(engine):
     method = LGFedAvg(warm_start_rounds=2, fit_private="none")
     warm, fedavg = train(method, task, rounds=2), train(FedAvg(), task, rounds=2)
     assert_equal(warm["params"], fedavg["params"])
-    assert warm["spent"] == fedavg["spent"] and warm["clients"]["rows"] == {}
+    assert warm["costs"] == fedavg["costs"] and warm["clients"]["rows"] == {}
     begun = replace(method, fit_private="all").deploy(task, warm, EVERYONE)
     assert_equal(begun.params, FedAvg().deploy(task, fedavg, EVERYONE).for_each(5).params)
     after = method.step(task, warm)
@@ -338,14 +338,14 @@ def test_lg_fedavg_keeps_the_running_statistics_of_bodies_and_sends_none():
     deployed = method.deploy(task, state, torch.arange(2))
     assert deployed.buffers["stem.norm.num_batches_tracked"].tolist() == [2, 4]
     head = tree.num_bytes(pick(state["params"], ["classifier"]))
-    assert state["spent"]["bytes_up"] == state["spent"]["bytes_down"] == 2 * 2 * head
+    assert state["costs"]["bytes_up"] == state["costs"]["bytes_down"] == 2 * 2 * head
 
 
 def test_uniform_weights_are_those_of_running_statistics_too():
     task = normalised_task(sizes=(4, 8), batch_size=4, local_epochs=1, rounds=1)
     method = FedBabu(weighting="uniform")
-    mapped = method.map_clients(task, method.local_update, task.cohort(torch.arange(2)), method.init(task))
-    mean = mapped.buffers["stem.norm.running_mean"].mean(0)
+    outputs = method.map_clients(task, method.local_update, task.cohort(torch.arange(2)), method.init(task))
+    mean = outputs.buffers["stem.norm.running_mean"].mean(0)
     torch.testing.assert_close(train(method, task)["buffers"]["stem.norm.running_mean"], mean)
 
 
@@ -367,14 +367,14 @@ def test_bytes_follow_the_oracle(method, one_way):
     task = replace(task, model=models.load("simple-cnn")(shape, 10))
     assert sum(leaf.numel() for leaf in task.initial_params().values()) == SIZES["params"]
     assert method.traffic(task) == 2 * SIZES[one_way]
-    spent = train(method, task)["spent"]
+    spent = train(method, task)["costs"]
     assert spent["bytes_up"] == spent["bytes_down"] == 2 * SIZES[one_way]
 
 
 def test_a_warm_start_costs_rounds_of_whole_models():
     task = toy_task(sizes=(20,) * 5, participation=0.6, rounds=3)
     method = LGFedAvg(warm_start_rounds=1)
-    spent = train(method, task)["spent"]
+    spent = train(method, task)["costs"]
     assert method.traffic(task) == pytest.approx((spent["bytes_up"] + spent["bytes_down"]) / 5, abs=1)
     params = task.initial_params()
     whole, head = tree.num_bytes(params), tree.num_bytes(pick(params, ["classifier"]))
@@ -383,7 +383,7 @@ def test_a_warm_start_costs_rounds_of_whole_models():
 
 def test_passes_of_fedrep_count_head_and_body():
     task = toy_task(sizes=(20,) * 5, rounds=1)  # two epochs
-    assert train(FedRep(head_passes=3), task)["spent"]["examples"] == 5 * 20 * 2 * 4
+    assert train(FedRep(head_passes=3), task)["costs"]["examples"] == 5 * 20 * 2 * 4
 
 
 # Layers

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.tree import Tree
 
 
 class RunningMean:

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from algorithms import divergence
-from algorithms.divergence import check_sizes, estimate, exchanged, num_bytes, stratified
+from algorithms.shared import divergence
+from algorithms.shared.divergence import check_sizes, estimate, exchanged, num_bytes, stratified
 from bench.models.base import uniform_init
 from bench.models.pretrained import load
 from bench.seeding import generator_for
@@ -119,7 +119,7 @@ def test_what_blocks_have_found_is_kept_when_a_later_one_is_interrupted(monkeypa
         return train(block, rounds)
 
     monkeypatch.setattr(divergence._Block, "train", interrupted)
-    task = replace(task, derived_dir=tmp_path)
+    task = replace(task, cache_dir=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         estimate(task, 0.1, 40)
     for one, other in zip(whole, estimate(task, 0.1, 40), strict=True):

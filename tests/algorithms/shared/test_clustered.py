@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from algorithms import tree
-from algorithms.clustered import lowest, on_each_model, one_hot, pull, squared_distances
 from algorithms.fedavg import FedAvg
 from algorithms.fedsoft import FedSoft
 from algorithms.fesem import FeSEM
 from algorithms.ifca import IFCA
+from algorithms.shared import tree
+from algorithms.shared.clustered import lowest, on_each_model, one_hot, pull, squared_distances
 from bench.models.resnet import ResNet50
 from bench.results.artifacts import Folder, on_host
 from bench.simulation.client import ClientView
@@ -173,10 +173,10 @@ def test_local_models_average_to_the_clusters(method):
     task = toy_task()
     before = train(method, task, rounds=1)
     cohort = task.sample_cohort(1)
-    mapped = method.map_clients(task, method.local_update, cohort, before)
-    models = method.local_models(before, mapped)
+    outputs = method.map_clients(task, method.local_update, cohort, before)
+    models = method.local_models(before, outputs)
     after = method.step(task, before)
-    weights = mapped.result.update["memberships"] * cohort.num_examples[:, None]
+    weights = outputs.result.update["memberships"] * cohort.num_examples[:, None]
     used = weights.sum(0) > 0
     expected = torch.einsum(
         "ck,ci->ki", weights[:, used] / weights[:, used].sum(0), models["params"]["classifier.bias"]
@@ -211,7 +211,7 @@ def test_diagnostics_name_the_cluster_of_each_client_that_took_part():
 def test_bytes_per_round(method, received):
     task = toy_task(participation=0.6, rounds=2)  # 3 of 5 clients
     model = tree.num_bytes(task.initial_params())
-    spent = train(method, task)["spent"]
+    spent = train(method, task)["costs"]
     assert spent["bytes_down"] == 2 * 3 * received * model
     assert spent["bytes_up"] == 2 * 3 * model
     assert method.traffic(task) == round((spent["bytes_down"] + spent["bytes_up"]) / task.population)

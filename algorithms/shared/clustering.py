@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.tree import Tree
 from bench import models
 from bench.models.base import Model
 from bench.seeding import seed_for

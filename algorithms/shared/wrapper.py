@@ -6,9 +6,9 @@ from typing import ClassVar
 from torch import Tensor
 
 import algorithms
-from algorithms.base import Algorithm, Deployed, State
 from algorithms.centralized import Centralized
 from algorithms.fedavg import FedAvg
+from algorithms.shared.base import Algorithm, Deployed, State
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Wrapper(Algorithm):
     def deployed_model(self, task):
         return self.base.deployed_model(self.inside(task))
 
-    def watched(self, state):
-        return self.base.watched(state)
+    def finite_check(self, state):
+        return self.base.finite_check(state)
 
     @property
     def weights_files(self):
@@ -86,8 +86,8 @@ class Wrapper(Algorithm):
     def workload(self, settings, num_examples):
         return self.base.workload(settings, num_examples)
 
-    def outlines(self, task):
-        return self.base.outlines(self.inside(task))
+    def state_templates(self, task):
+        return self.base.state_templates(self.inside(task))
 
     def caveats(self, task):
         return self.base.caveats(self.inside(task))
@@ -119,4 +119,7 @@ class PostHoc(Wrapper):
         raise NotImplementedError
 
     def traffic(self, task):
-        return super().traffic(task) + sum(self.deployment(task, self.deployed_model(task)).values()) // task.population
+        return (
+            super().traffic(task)
+            + sum(self.deploy_traffic(task, self.deployed_model(task)).values()) // task.population
+        )

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms.tree import Tree
+from algorithms.shared.tree import Tree
 from bench.models.base import Params, uniform_init
 
 TeacherWeighting = Literal["per_label", "code"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorithms.coalitions import bound, descend, objective, solve
+from algorithms.shared.coalitions import bound, descend, objective, solve
 
-ORACLE = json.loads((Path(__file__).parent / "fedcollab_oracle.json").read_text())
+ORACLE = json.loads((Path(__file__).parents[1] / "fedcollab_oracle.json").read_text())
 SETTINGS = ORACLE["settings"]
 CASES = ORACLE["synthetic_cases"]
 

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.tree import Tree
 
 GradientOf = Callable[[Callable, Tree, Any, Any], Tree]  # (loss, params, batch, view) -> a constant as large as params
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import tree
-from algorithms.base import Average, Deployed, RoundBased, State, Weighting, average_buffers
-from algorithms.checks import at_least, one_of
-from algorithms.local import LocalResult, descend
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.base import Average, Deployed, RoundBased, State, Weighting, average_buffers
+from algorithms.shared.checks import at_least, one_of
+from algorithms.shared.local_sgd import LocalResult, descend
+from algorithms.shared.tree import Tree
 from bench.models.concat import SideBySide
 
 Part = Literal["body", "head"]
@@ -102,7 +102,7 @@ class PartialSharing(RoundBased):
         shared = self.shared_layers(state["params"])
         return {key: pick(state[key], shared) for key in ("params", "buffers")}
 
-    def averaged(self, updates, cohort):
+    def weighted_means(self, updates, cohort):
         return {"delta": Average(updates["delta"], self._weights(cohort))}
 
     def server_step(self, task, params, server, update, cohort):
@@ -112,19 +112,19 @@ class PartialSharing(RoundBased):
     def aggregate_buffers(self, buffers, trained, updates, cohort):
         return {**buffers, **average_buffers(trained, self._weights(cohort))}
 
-    def local_models(self, state, mapped):
-        size = len(tree.leaves(mapped)[0])
+    def local_models(self, state, outputs):
+        size = len(tree.leaves(outputs)[0])
         start = {
             key: tree.map(lambda leaf: leaf.expand(size, *leaf.shape), state[key]) for key in ("params", "buffers")
         }
-        delta, kept = mapped.result.update["delta"], mapped.result.client
+        delta, kept = outputs.result.update["delta"], outputs.result.client
         moved = tree.add(pick(state["params"], layers_of(delta)), delta)
         return {
             "params": {**start["params"], **moved, **kept.get("params", {})},
-            "buffers": {**start["buffers"], **mapped.buffers, **kept.get("buffers", {})},
+            "buffers": {**start["buffers"], **outputs.buffers, **kept.get("buffers", {})},
         }
 
-    def returned(self, state):
+    def result_template(self, state):
         return {"shared": self.downloads(state), "client": state["clients"]["fresh"]}
 
     def _weights(self, cohort) -> Tensor:

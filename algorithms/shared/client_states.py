@@ -1,7 +1,7 @@
 """Client states: one row for each client that has taken part; all others are as new.
 
-Rows live on the host, and all that do not fit into a bounded memory in files (see `algorithms.row_files`), so that what a run
-needs at once is bounded by the cohort: only the cohort's rows are read and written.
+Rows live on the host; those that do not fit into a bounded memory lie in files (see `algorithms.shared.row_files`). So what a
+run needs at once is bounded by the cohort: only the cohort's rows are read and written.
 """
 
 import itertools
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.row_files import free_pages, take_place
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.row_files import free_pages, take_place
+from algorithms.shared.tree import Tree
 
 _ALIGNED = 64  # bytes at whose multiples leaves begin, as those that torch allocates
 

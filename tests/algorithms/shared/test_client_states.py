@@ -5,9 +5,9 @@ import os
 import pytest
 import torch
 
-from algorithms import row_files, tree
 from algorithms.moon import Moon
-from algorithms.rows import no_rows, read_rows, write_rows
+from algorithms.shared import row_files, tree
+from algorithms.shared.client_states import no_rows, read_rows, write_rows
 from bench.results.artifacts import Folder, on_host
 from tests.support.toy import toy_task, train
 
@@ -46,7 +46,7 @@ def test_only_the_rows_of_the_cohort_are_written_and_the_earlier_state_stays(lim
 
 
 def mappings(folder) -> list[str]:
-    """Lines on the files of a folder that this process has mapped."""
+    """Lines on the files of a folder that this process has outputs."""
     return [line for line in open("/proc/self/maps") if str(folder) in line]
 
 

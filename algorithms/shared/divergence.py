@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from algorithms.tree import Tree
+from algorithms.shared.tree import Tree
 from bench.models.base import uniform_init
 from bench.models.pretrained import NUM_FEATURES, Pretrained
 from bench.seeding import keys_from, normal_from_keys, seed_for, uniform_from_keys
@@ -85,7 +85,7 @@ def estimate(task, lr: float, rounds: int, network: Pretrained | None = None) ->
     Differs from the paper's code: a discriminator is evaluated once more, after its last round.
     Differs from the paper: without such a network, images are given as pixels in all settings.
 
-    Pairs train side by side, in blocks that memory allows. What a block has found is kept (see `Task.derived`): of a run that
+    Pairs train side by side, in blocks that memory allows. What a block has found is kept (see `Task.cached`): of a run that
     is interrupted, only the block that it was at is computed again. The inputs of all clients are in memory at once, in
     single precision 5 GB for 100,000 images of 64 x 64 pixels in colour.
 
@@ -114,7 +114,7 @@ def estimate(task, lr: float, rounds: int, network: Pretrained | None = None) ->
             return dict(zip(Estimated._fields, own.train(rounds), strict=True))
 
         key = (lr, rounds, network.digest if network else None, block)
-        return task.derived("discriminators", key, train, lambda of: _are_of_pairs(of, (len(block),), rounds))
+        return task.cached("discriminators", key, train, lambda of: _are_of_pairs(of, (len(block),), rounds))
 
     for first in range(0, len(pairs), at_once):
         block = pairs[first : first + at_once]

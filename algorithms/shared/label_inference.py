@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.tree import Tree
 from bench.models.base import BoundModel
 
 IMAGES_PER_BATCH = 100

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algorithms.tree import Tree
+from algorithms.shared.tree import Tree
 from bench.files import replacing
 from bench.imports import hash_of
 

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 import algorithms
-from algorithms import tree
-from algorithms.base import Algorithm, Deployed, State, spend
-from algorithms.checks import at_least, one_of
-from algorithms.clustering import NumClusters, model_of_cluster, too_many_clusters
-from algorithms.local import LocalResult, cross_entropy, descend
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.base import Algorithm, Deployed, State, add_costs
+from algorithms.shared.checks import at_least, one_of
+from algorithms.shared.clustering import NumClusters, model_of_cluster, too_many_clusters
+from algorithms.shared.local_sgd import LocalResult, cross_entropy, descend
+from algorithms.shared.tree import Tree
 from bench.models.base import BoundModel, Model, uniform_init
 from bench.models.calibrated import classifier_of
 from bench.models.concat import classifier_part, concatenate, encoder_part, num_encoders, with_prefix
@@ -110,13 +110,13 @@ class Concatenation(Algorithm):
         if self.classifier_rounds and self._moving(task):  # its passes are others than those of the first stage
             replace(task, settings=_one_pass(task.settings)).require_batches(self._models(task))
         first = self.first_stage().init(self._encoding(task))
-        return {"round": 0, "first": first, "spent": first["spent"]}
+        return {"round": 0, "first": first, "costs": first["costs"]}
 
     def step(self, task, state: State) -> State:
         if "first" not in state:
             return {**self._classifier_round(task, state), "round": state["round"] + 1}
         first = self.first_stage().step(self._encoding(task), state["first"])
-        state = {"round": state["round"] + 1, "first": first, "spent": first["spent"]}
+        state = {"round": state["round"] + 1, "first": first, "costs": first["costs"]}
         return self._concatenated(task, state) if state["round"] == self.first_rounds else state
 
     def deploy(self, task, state: State, client_ids: Tensor) -> Deployed | None:
@@ -133,8 +133,8 @@ class Concatenation(Algorithm):
     def deployed_model(self, task):
         return self._side_by_side(task, self._count(task))
 
-    def watched(self, state: State) -> Tree:
-        return self.first_stage().watched(state["first"]) if "first" in state else classifier_part(state["params"])
+    def finite_check(self, state: State) -> Tree:
+        return self.first_stage().finite_check(state["first"]) if "first" in state else classifier_part(state["params"])
 
     @property
     def deploy_reads_clients(self) -> bool:
@@ -151,10 +151,10 @@ class Concatenation(Algorithm):
         first = self.first_stage().workload(replace(settings, rounds=self.first_rounds), num_examples)
         return first + self.classifier_rounds * self._visited(settings, num_examples)
 
-    def outlines(self, task) -> list[State]:
+    def state_templates(self, task) -> list[State]:
         states = [
-            {"round": first["round"], "first": first, "spent": first["spent"]}
-            for first in self.first_stage().outlines(self._encoding(task))
+            {"round": first["round"], "first": first, "costs": first["costs"]}
+            for first in self.first_stage().state_templates(self._encoding(task))
         ]
         return [*states, {**self._concatenated(task, states[-1]), "round": self.num_rounds(task.settings)}]
 
@@ -195,7 +195,7 @@ class Concatenation(Algorithm):
             drawn = uniform_init("classifier", tuple(weight.shape), task.generator_for("classifier"))
             classifier = task.place(drawn)
         own["params"] |= classifier
-        return {"round": state["round"], "spent": state["spent"], "found": first.found(state["first"]), **own}
+        return {"round": state["round"], "costs": state["costs"], "found": first.found(state["first"]), **own}
 
     # Classifier rounds
 
@@ -209,11 +209,11 @@ class Concatenation(Algorithm):
         turns = [stage.cohort(client[None]) for client in cohort.ids] if stateful else [cohort]
         trained = []
         for turn in turns:
-            mapped = stage.map_clients(
+            outputs = stage.map_clients(
                 self._train_classifier, turn, round=state["round"], params=before, buffers=buffers, server=encoders
             )
-            trained.append(mapped.result.update)
-            buffers = tree.row(mapped.buffers, 0) if stateful else buffers
+            trained.append(outputs.result.update)
+            buffers = tree.row(outputs.buffers, 0) if stateful else buffers
         all_of_them = tree.map(lambda *parts: torch.cat(parts), *trained)
         if self.classifier_weighting == "examples":
             mean = tree.weighted_mean(all_of_them, cohort.weights)
@@ -228,7 +228,7 @@ class Concatenation(Algorithm):
             **state,
             "params": state["params"] | mean,
             "buffers": buffers,
-            "spent": spend(state["spent"], bytes_down=num_bytes + once, bytes_up=num_bytes, examples=examples),
+            "costs": add_costs(state["costs"], bytes_down=num_bytes + once, bytes_up=num_bytes, examples=examples),
         }
 
     def _stage(self, task, state: State):

@@ -8,13 +8,13 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from algorithms import tree
-from algorithms.base import Deployed, RoundBased, State, average_buffers
-from algorithms.checks import at_least
-from algorithms.clustering import ClusterInit, too_many_clusters
-from algorithms.local import LocalResult, descend
-from algorithms.rows import read_rows
-from algorithms.tree import Tree
+from algorithms.shared import tree
+from algorithms.shared.base import Deployed, RoundBased, State, average_buffers
+from algorithms.shared.checks import at_least
+from algorithms.shared.client_states import read_rows
+from algorithms.shared.clustering import ClusterInit, too_many_clusters
+from algorithms.shared.local_sgd import LocalResult, descend
+from algorithms.shared.tree import Tree
 from bench.seeding import seed_for
 
 Proximal = Literal["released", "intended"]
@@ -99,8 +99,8 @@ class ClusteredRounds(RoundBased):
 
     # On the server
 
-    def client_states(self, task, cohort, state):
-        return {**super().client_states(task, cohort, state), "memberships": self.assign(task, cohort, state)}
+    def cohort_states(self, task, cohort, state):
+        return {**super().cohort_states(task, cohort, state), "memberships": self.assign(task, cohort, state)}
 
     def init_client(self, task, params):
         equal = torch.full((self.num_clusters,), 1 / self.num_clusters, dtype=task.dtype, device=task.device)
@@ -115,12 +115,12 @@ class ClusteredRounds(RoundBased):
     def aggregate_buffers(self, buffers, trained, updates, cohort):
         return _means(average_buffers, buffers, updates["buffers"], _weights(updates, cohort))
 
-    def watched(self, state):
+    def finite_check(self, state):
         # Not the clients' rows: what they hold came from, or went into, the cluster models.
         return {"params": state["params"], "buffers": state["buffers"]}
 
-    def local_models(self, state, mapped):
-        return {key: mapped.result.update[key] for key in ("params", "buffers")}
+    def local_models(self, state, outputs):
+        return {key: outputs.result.update[key] for key in ("params", "buffers")}
 
     # The interface
 
@@ -180,24 +180,24 @@ class RegroupedRounds(ClusteredRounds):
     def init_client(self, task, params):
         return {}
 
-    def client_states(self, task, cohort, state):
+    def cohort_states(self, task, cohort, state):
         """Which model to train: all else that is known of a client, the server keeps."""
         return {"memberships": self.assign(task, cohort, state)}
 
-    def conclude(self, task, state, cohort, mapped):
-        update = mapped.result.update
+    def finish_round(self, task, state, cohort, outputs):
+        update = outputs.result.update
         received = tree.row(state["params"], state["server"]["clusters"][cohort.ids])
         state = self.regroup(task, state, cohort, tree.subtract(update["params"], received))
         update = {**update, "memberships": self.memberships(task, cohort, state)}
         params, server = self.aggregate(task, state["params"], state["server"], update, cohort)
-        return self._concluded(
+        return self._finished(
             task,
             state,
             cohort,
             params=params,
-            buffers=self.aggregate_buffers(state["buffers"], mapped.buffers, update, cohort),
+            buffers=self.aggregate_buffers(state["buffers"], outputs.buffers, update, cohort),
             server=server,
-            bytes_up=tree.num_bytes(self.uploads(update, mapped.buffers)),
+            bytes_up=tree.num_bytes(self.uploads(update, outputs.buffers)),
         )
 
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import tree
-from algorithms.base import Algorithm, Deployed, RoundBased, State, nothing_spent
 from algorithms.centralized import Centralized
-from algorithms.clustering import (
+from algorithms.shared import tree
+from algorithms.shared.base import Algorithm, Deployed, RoundBased, State, no_costs
+from algorithms.shared.client_states import no_rows, read_rows, write_rows
+from algorithms.shared.clustering import (
     ClusterInit,
     NumClusters,
     balanced_k_means,
@@ -22,9 +23,8 @@ from algorithms.clustering import (
     k_means,
     model_of_cluster,
 )
-from algorithms.rows import no_rows, read_rows, write_rows
-from algorithms.tree import Tree
-from algorithms.wrapper import refuse_wrapper
+from algorithms.shared.tree import Tree
+from algorithms.shared.wrapper import refuse_wrapper
 
 Inferred = Callable[[Any, Tree, Tree], tuple[Tensor, Tree | None]]
 
@@ -63,27 +63,25 @@ class LabelClusters(Algorithm):
 
     def init(self, task) -> State:
         if self.inferred:
-            return {"round": 0, "start": self.base.init(task), "spent": nothing_spent()}
+            return {"round": 0, "start": self.base.init(task), "costs": no_costs()}
         distributions = self.reported(task) if self.reported else None
         state = self._divided(task, 0, distributions)
-        spent = nothing_spent() | {
-            "bytes_up": _BYTES_PER_SHARE * (0 if distributions is None else distributions.numel())
-        }
-        return {**state, "spent": spent}
+        spent = no_costs() | {"bytes_up": _BYTES_PER_SHARE * (0 if distributions is None else distributions.numel())}
+        return {**state, "costs": spent}
 
     def step(self, task, state: State) -> State:
         if "start" in state:
             return self._first_round(task, state["start"])
-        models, spent = {}, state["spent"]
+        models, spent = {}, state["costs"]
         for name, before in state["models"].items():
             models[name] = self.base.step(self._cluster(task, state, name), before)
-            spent = {key: spent[key] + models[name]["spent"][key] - before["spent"][key] for key in spent}
-        return {**state, "round": state["round"] + 1, "models": models, "spent": spent}
+            spent = {key: spent[key] + models[name]["costs"][key] - before["costs"][key] for key in spent}
+        return {**state, "round": state["round"] + 1, "models": models, "costs": spent}
 
-    def watched(self, state: State) -> Tree:
+    def finite_check(self, state: State) -> Tree:
         if "start" in state:
-            return self.base.watched(state["start"])
-        return {name: self.base.watched(model) for name, model in state["models"].items()}
+            return self.base.finite_check(state["start"])
+        return {name: self.base.finite_check(model) for name, model in state["models"].items()}
 
     def traffic(self, task) -> int:
         reports = _BYTES_PER_SHARE * task.federation.num_classes if self.reported else 0
@@ -97,9 +95,9 @@ class LabelClusters(Algorithm):
     def workload(self, settings, num_examples: int) -> int:
         return self.base.workload(settings, num_examples)
 
-    def outlines(self, task) -> list[State]:
+    def state_templates(self, task) -> list[State]:
         shares = torch.empty(task.population, task.federation.num_classes, dtype=torch.float64, device="meta")
-        state = {**self._divided(task, task.settings.rounds, shares), "spent": nothing_spent()}
+        state = {**self._divided(task, task.settings.rounds, shares), "costs": no_costs()}
         if not self.inferred:
             return [state]
         # In the first round everyone takes part, and the server waits for all results.
@@ -107,7 +105,7 @@ class LabelClusters(Algorithm):
         start = self.base.init(task)
         result = {"update": start["params"], "client": start["clients"]["fresh"], "buffers": start["buffers"]}
         held = {"fresh": result, "rows": dict.fromkeys(range(task.population), result)}
-        return [{**state, "models": models, "held": held}]
+        return [{**state, "models": models, "round_only": held}]
 
     def models_of_clusters(self, task, state: State) -> list[tuple[Tree, Tree]]:
         """Params and buffers of each cluster, leaves [*p]."""
@@ -128,26 +126,26 @@ class LabelClusters(Algorithm):
         at_once, distributions = len(task.sample_cohort(0).ids), []
         results: dict[str, Any] = {}
         for ids in torch.arange(task.population).split(at_once):
-            mapped = base.map_clients(task, base.local_update, task.cohort(ids), start)
-            models = base.local_models(start, mapped)
+            outputs = base.map_clients(task, base.local_update, task.cohort(ids), start)
+            models = base.local_models(start, outputs)
             shares, moved = infer(task.restrict(ids), start["params"], models)
             distributions.append(shares)
             if moved is not None:
-                mapped = mapped._replace(buffers={name: moved[name] for name in mapped.buffers})
-            results = write_rows(results or no_rows(tree.row(mapped, 0)), ids, mapped)
+                outputs = outputs._replace(buffers={name: moved[name] for name in outputs.buffers})
+            results = write_rows(results or no_rows(tree.row(outputs, 0)), ids, outputs)
         found = torch.cat(distributions)
         # Of a model that has diverged nothing is inferred; the run ends with this round.
         state = self._divided(task, 1, torch.where(found.isfinite(), found, 0))
-        models, spent = {}, nothing_spent()
+        models, spent = {}, no_costs()
         for name, model in state["models"].items():
             members = torch.nonzero(state["clusters"] == int(name)).flatten()
             own = task.restrict(members)
             cohort = own.cohort(torch.arange(len(members)))
             before = base.init(own) if self.anew else model  # of the model that was trained
-            after = base.conclude(own, before, cohort, read_rows(results, members))
+            after = base.finish_round(own, before, cohort, read_rows(results, members))
             models[name] = model if self.anew else {**after, "round": 1}
-            spent = {key: spent[key] + after["spent"][key] for key in spent}
-        return {**state, "models": models, "spent": spent}
+            spent = {key: spent[key] + after["costs"][key] for key in spent}
+        return {**state, "models": models, "costs": spent}
 
     def _divided(self, task, round: int, distributions: Tensor | None) -> State:
         """Clusters, numbered without gaps, with new states of the base."""

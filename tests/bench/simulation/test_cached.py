@@ -37,12 +37,12 @@ def is_valid(found) -> bool:
 
 
 def derive(task, purpose: str, key: tuple, compute):
-    return task.derived(purpose, key, compute, is_valid)
+    return task.cached(purpose, key, compute, is_valid)
 
 
 @pytest.fixture
 def task(tmp_path):
-    return replace(toy_task(), derived_dir=tmp_path / "derived")
+    return replace(toy_task(), cache_dir=tmp_path / "derived")
 
 
 def test_a_fact_is_computed_once_for_all_that_ask(task):
@@ -55,8 +55,8 @@ def test_a_fact_is_computed_once_for_all_that_ask(task):
 def test_without_a_folder_nothing_is_kept(task):
     compute = Computing()
     for _ in range(2):
-        assert_equal(derive(replace(task, derived_dir=None), "fact", (), compute), FOUND)
-    assert compute.calls == 2 and not task.derived_dir.exists()
+        assert_equal(derive(replace(task, cache_dir=None), "fact", (), compute), FOUND)
+    assert compute.calls == 2 and not task.cache_dir.exists()
 
 
 def test_a_fact_belongs_to_its_data_partition_seed_precision_and_key(task, monkeypatch):
@@ -69,8 +69,8 @@ def test_a_fact_belongs_to_its_data_partition_seed_precision_and_key(task, monke
         replace(task, seed=1),
         replace(task, dtype=torch.float32),
         task.restrict(torch.tensor([0, 1])),
-        replace(toy_task(transform="fedconcat", dataset="cifar10", shape=(3, 16, 16)), derived_dir=task.derived_dir),
-        replace(toy_task(noise=0.1), derived_dir=task.derived_dir),
+        replace(toy_task(transform="fedconcat", dataset="cifar10", shape=(3, 16, 16)), cache_dir=task.cache_dir),
+        replace(toy_task(noise=0.1), cache_dir=task.cache_dir),
         *(
             replace(task, federation=replace(data, **change))
             for change in ({"images": images}, {"labels": labels}, {"clients": swapped})
@@ -129,7 +129,7 @@ class Trap:
 def test_what_is_damaged_or_not_valid_is_replaced_and_never_run(task, damage, tmp_path):
     compute = Computing()
     derive(task, "fact", (), compute)
-    (path,) = task.derived_dir.glob("fact-*.pt")
+    (path,) = task.cache_dir.glob("fact-*.pt")
     whole = path.read_bytes()
     middle = len(whole) // 2
     path.write_bytes(
@@ -154,7 +154,7 @@ def test_what_is_damaged_or_not_valid_is_replaced_and_never_run(task, damage, tm
 @pytest.mark.parametrize("trap", ["pipe", "folder", "link"])
 def test_what_is_no_file_is_neither_read_nor_waited_for(task, trap, tmp_path):
     derive(task, "fact", (), Computing())
-    (path,) = task.derived_dir.glob("fact-*.pt")
+    (path,) = task.cache_dir.glob("fact-*.pt")
     elsewhere = tmp_path / "elsewhere"
     path.rename(elsewhere)
     make = {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda path: os.symlink(elsewhere, path)}[trap]
@@ -162,18 +162,18 @@ def test_what_is_no_file_is_neither_read_nor_waited_for(task, trap, tmp_path):
     before, compute = elsewhere.read_bytes(), Computing()
     assert_equal(derive(task, "fact", (), compute), FOUND)
     assert compute.calls == 1 and elsewhere.read_bytes() == before
-    assert len(list(task.derived_dir.iterdir())) == 2, "the lock, and the file or what stands in its place"
+    assert len(list(task.cache_dir.iterdir())) == 2, "the lock, and the file or what stands in its place"
 
 
 def test_a_link_in_place_of_the_lock_or_of_a_partial_file_harms_nothing(task, tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("precious")
     derive(task, "fact", (), Computing())
-    (path,) = task.derived_dir.glob("fact-*.pt")
+    (path,) = task.cache_dir.glob("fact-*.pt")
     path.unlink()
     for place in (f".{path.name}.lock", f".{path.name}.partial"):
-        (task.derived_dir / place).unlink(missing_ok=True)
-        (task.derived_dir / place).symlink_to(precious)
+        (task.cache_dir / place).unlink(missing_ok=True)
+        (task.cache_dir / place).symlink_to(precious)
     assert_equal(derive(task, "fact", (), Computing()), FOUND)
     assert precious.read_text() == "precious"
 
@@ -185,12 +185,12 @@ from pathlib import Path
 import torch
 from bench.simulation import derived
 os.replace = lambda *paths: os._exit(9)
-derived.kept(Path({str(task.derived_dir)!r}), "x.pt", lambda: {{"a": torch.ones(1)}}, bool)
+derived.kept(Path({str(task.cache_dir)!r}), "x.pt", lambda: {{"a": torch.ones(1)}}, bool)
 """
     left = subprocess.run([sys.executable, "-c", script], cwd=ROOT)
-    assert left.returncode == 9 and len(list(task.derived_dir.glob(".x.pt.partial"))) == 1
-    derived.kept(task.derived_dir, "x.pt", lambda: FOUND, bool)
-    assert {path.name for path in task.derived_dir.iterdir()} == {"x.pt", ".x.pt.lock"}
+    assert left.returncode == 9 and len(list(task.cache_dir.glob(".x.pt.partial"))) == 1
+    derived.kept(task.cache_dir, "x.pt", lambda: FOUND, bool)
+    assert {path.name for path in task.cache_dir.iterdir()} == {"x.pt", ".x.pt.lock"}
 
 
 def test_an_error_leaves_nothing_behind(task):
@@ -199,13 +199,13 @@ def test_an_error_leaves_nothing_behind(task):
 
     with pytest.raises(RuntimeError, match="interrupted"):
         derive(task, "fact", (), fail)
-    assert not list(task.derived_dir.glob("fact-*"))
+    assert not list(task.cache_dir.glob("fact-*"))
     assert_equal(derive(task, "fact", (), Computing()), FOUND)
 
 
 def test_where_nothing_can_be_written_it_is_computed(task, tmp_path):
     (tmp_path / "file").write_text("no folder")
-    assert_equal(derive(replace(task, derived_dir=tmp_path / "file" / "derived"), "fact", (), Computing()), FOUND)
+    assert_equal(derive(replace(task, cache_dir=tmp_path / "file" / "derived"), "fact", (), Computing()), FOUND)
 
 
 def test_of_several_at_once_one_computes_and_the_others_wait(task):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms.checks import linear_classifier
-from algorithms.tree import Tree
+from algorithms.shared.checks import linear_classifier
+from algorithms.shared.tree import Tree
 
 
 def simplex(basis: Tensor) -> Tensor:
