@@ -35,7 +35,8 @@ _OTHERS = (
     "cd",
     "python3 -m venv",
     "python -m pip install uv",
-)  # to get the code, and what installs packages
+    "export SKEWBENCH_PLUGINS=",
+)  # to get the code, what installs packages, and a variable that is read
 
 
 class Block(NamedTuple):
