@@ -11,6 +11,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,14 @@ def load(name: str) -> "type[Algorithm]":
             dataclass, or a hook by an earlier or a misspelt name, which nothing would call.
     """
     entry = REGISTRY.find(name)
-    method, where = entry.load(), f"{entry.target} in {entry.place}"
+    try:
+        method, where = entry.load(), f"{entry.target} in {entry.place}"
+    except ValueError as error:
+        package, _, once = str(getattr(error.__cause__, "name", "")).rpartition(".")
+        now = f"algorithms.shared.{_MOVED.get(once, once)}"
+        if package == "algorithms" and find_spec(now):
+            raise ValueError(f"{error} It is {now} now; most of it is in algorithms, too.") from error
+        raise
     options = [key for key, kind in inspect.get_annotations(method).items() if "ClassVar" not in str(kind)]
     if options and "__dataclass_params__" not in vars(method):
         raise ValueError(

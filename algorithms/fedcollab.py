@@ -36,9 +36,9 @@ class FedCollab(Wrapper):
 
     Before the first round of the base, every pair of clients estimates how much their data differ: once for all runs with the
     same data, partition and seed (`algorithms.shared.divergence.estimate`). The server searches for the coalitions that
-    minimise the bound of the paper (`algorithms.shared.coalitions.objective`). They stay as they are. Each client deploys what its
-    coalition trains: with one coalition that is what the base trains, with clients that are all alone what each would train by
-    itself.
+    minimise the bound of the paper (`algorithms.shared.coalitions.objective`). They stay as they are. Each client deploys
+    what its coalition trains: with one coalition that is what the base trains, with clients that are all alone what each
+    would train by itself.
 
     A cohort is drawn from all clients, so that in a round a coalition may have few clients, or none.
 

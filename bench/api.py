@@ -1,8 +1,8 @@
 """For notebooks: results as tables of pandas, and one run in this process.
 
-    from bench.api import load_rounds, load_runs, play, table
+    from bench.api import load_rounds, load_runs, run, table
 
-`load_runs`, `load_rounds` and `table` read a results directory; they need neither PyTorch nor Ray. `play` trains one run
+`load_runs`, `load_rounds` and `table` read a results directory; they need neither PyTorch nor Ray. `run` trains one run
 without Ray, with the numbers that `python -m bench run` gets. Mistakes raise `bench.errors.ConfigError`, `StoreError` or
 `datasets.DataError`, each with one message that says what to do.
 """
@@ -155,8 +155,8 @@ def table(
 
 
 @dataclass(frozen=True)
-class Played:
-    """A run that was played in this process.
+class RunResult:
+    """A run of a method that was trained in this process.
 
     Attributes:
         config: every setting and option, resolved.
@@ -172,7 +172,7 @@ class Played:
     run: "Run"
 
 
-def play(
+def run(
     config: "RunConfig | Mapping[str, Any]",
     *,
     data_dir: "Path | str | None" = None,
@@ -180,7 +180,7 @@ def play(
     device: str = "cpu",
     engine: str = "auto",
     threads: int = 1,
-) -> Played:
+) -> RunResult:
     """Trains one run in this process, without Ray. Nothing is stored.
 
     The numbers are those of `python -m bench run --algorithm ... --dataset ... --partition ... --set ...`: the config is
@@ -221,7 +221,7 @@ def play(
             if on_round:
                 on_round({**row})
         record = {"id": run_id(resolved), "schema": SCHEMA, **run.result(), **facts_of(resolved)}
-    return Played(resolved, cast("RunRecord", record), rows_frame(run.rows), run)
+    return RunResult(resolved, cast("RunRecord", record), rows_frame(run.rows), run)
 
 
 @contextmanager

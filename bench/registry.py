@@ -240,7 +240,7 @@ def _entries(kind: str, labs: tuple[Path, ...]) -> dict[str, Entry]:
     spec, found, mistakes = KINDS[kind], {}, []
     own = _home(spec.package)
     folders: list[tuple[Path, Path | None]] = [(own, None), *((lab / spec.folder, lab) for lab in labs)]
-    stems: dict[str, Path] = {}
+    stems = {path.parent.name: path.parent for path in own.glob("*/__init__.py")}
     for folder, lab in folders:
         for path in sorted(folder.glob("*.py" if spec.decorator else "*.yaml")):
             if path.stem != "__init__" and (other := stems.setdefault(path.stem, path)) != path:

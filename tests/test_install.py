@@ -27,10 +27,7 @@ from tests.support.ray_cluster import running_cluster
 
 ONLY_THERE = "algorithms/fedwheel.py"  # of the wheel: no process can have run it with the repository's code
 METHOD = (
-    RUNNABLE.replace(
-        "from algorithms.shared.base import RoundBased\n",
-        "from algorithms.shared.base import RoundBased\nfrom algorithms.shared.local_sgd import task_loss\n",
-    )
+    RUNNABLE.replace("RoundBased, registered", "RoundBased, registered, task_loss")
     + """
     def local_loss(self, params, batch, view):
         return self.strength * task_loss(params, batch, view)

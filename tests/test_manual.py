@@ -20,7 +20,7 @@ import search_spaces
 from algorithms.shared.base import Algorithm, RoundBased
 from algorithms.shared.local_sgd import descend
 from bench import models, registry
-from bench.api import play
+from bench.api import run
 from bench.config.code_version import files_of
 from bench.config.methods import defaults_of
 from bench.config.resolve import resolve
@@ -444,7 +444,7 @@ def test_the_dataset_and_the_partition_of_the_manual_train_a_run(tmp_path, monke
     np.save(tmp_path / "pollen" / "images.npy", random_images(40, 3, 32).transpose(0, 2, 3, 1))
     np.save(tmp_path / "pollen" / "labels.npy", np.arange(40) % 3)
     given = {"algorithm": "fedavg", "dataset": "pollen", "partition": "hospital-0.7", "clients": 3, "rounds": 1}
-    played = play(given, data_dir=tmp_path)
+    played = run(given, data_dir=tmp_path)
     assert played.config.dataset.startswith("lab:pollen@") and played.config.model == "simple-cnn"
     assert [len(client) for client in played.run.task.federation.clients] == [22, 5, 5]
     assert "partition hospital" in played.record["code"]
@@ -459,7 +459,7 @@ def test_the_transform_of_the_manual_trains_a_run(example):
         "local_epochs": 1,
         "clients": 2,
     }
-    played = play(given | {"transform": "turned"})
+    played = run(given | {"transform": "turned"})
     assert played.run.task.federation.transform.recipe == transforms.Recipe(flip=True, rotation=30.0)
     assert not transforms.recipe("turned", "mnist").flip
     assert "transform turned" in played.record["code"]
@@ -500,7 +500,7 @@ def test_the_notebook_of_the_manual_runs_and_shows_what_the_page_says(tmp_path, 
     }
     assert names["wide"]["mean"].loc[("cifar10", "label-2"), "fedconcat"] == pytest.approx(22.73)
     *_, shares = capsys.readouterr().out.splitlines()
-    last = names["played"].rounds["accuracy"].iloc[-1]
+    last = names["result"].rounds["accuracy"].iloc[-1]
     assert len(eval(shares)) == 10 and sum(eval(shares)) / 10 == pytest.approx(last, abs=0.03)
 
 

@@ -22,12 +22,12 @@ def reproduction(
 ) -> None:
     """List every published number that has been measured at its own budget, and the command that measures it."""
     with explained():
-        from reports.reproduction import page, planned, played
+        from reports.reproduction import measured, page, planned
 
         stores, mistakes = [], []
         for folder in folders:
             try:
-                stores += played.stores_in(folder)
+                stores += measured.stores_in(folder)
             except ValueError as error:
                 mistakes.append(str(error))
         try:
@@ -40,7 +40,7 @@ def reproduction(
         for store in stores:
             name_damaged(store)
         plans = planned.Plans()
-        text = page.render(played.find_played(stores, plans), plans)
+        text = page.render(measured.find_measured(stores, plans), plans)
         if write:
             page.write(write, text)
             warn(f"Saved: {write}")

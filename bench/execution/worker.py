@@ -207,14 +207,7 @@ def _last_state(base: str) -> dict[str, Any]:
     folder = Folder(base)
     if FINAL not in folder.names():
         raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(BASE_PREFIX)}) has failed")
-    return _renamed(folder.load(FINAL, torch.device("cpu")))
-
-
-def _renamed(state: Any) -> Any:
-    """A state as today's code names its entries: an earlier one called "spent" what is "costs" now."""
-    if not isinstance(state, dict):
-        return state
-    return {"costs" if name == "spent" else name: _renamed(part) for name, part in state.items()}
+    return folder.load(FINAL, torch.device("cpu"))
 
 
 def inspect_machine(runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | None, device: str) -> str:

@@ -21,6 +21,9 @@ from bench.errors import StoreError
 _NO_ROOM = re.compile("allocate memory|out of memory|CUDA|CUBLAS|CUDNN|HIP error", re.IGNORECASE)
 
 
+_RENAMED = {"spent": "costs"}  # entries of states: once -> now
+
+
 class DamagedState(ValueError):
     """A file that does not hold the tensors that it should; one sentence. It holds none of torch's words: these advise to load
     the file whatever code is in it."""
@@ -101,7 +104,7 @@ class Folder:
                 with self._reached("read from"):
                     self._fs.get_file(self._file(name), path)
             try:
-                return torch.load(path, weights_only=True, map_location=placed)
+                return _renamed(torch.load(path, weights_only=True, map_location=placed))
             except (FileNotFoundError, MemoryError, torch.OutOfMemoryError):
                 raise
             except Exception as error:
@@ -212,3 +215,10 @@ def _open_to_all(path: str) -> None:
     umask = os.umask(0)
     os.umask(umask)
     os.chmod(path, 0o666 & ~umask)
+
+
+def _renamed(content: Any) -> Any:
+    """The content of a file with today's names of the entries of states."""
+    if not isinstance(content, dict):
+        return content
+    return {_RENAMED.get(name, name): _renamed(part) for name, part in content.items()}

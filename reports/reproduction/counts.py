@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 
 from bench.results.metrics import METRICS
 from reports.published.lookup import KEY, keys_of
+from reports.reproduction.measured import Measured
 from reports.reproduction.planned import Contest, Plans
-from reports.reproduction.played import Played
 from reports.tables import agreement
 
 _TABLE = KEY.index("table")
@@ -19,14 +19,14 @@ class Count:
     """What has been measured of a table, or of several.
 
     Attributes:
-        played, numbers: published numbers that have been measured, and all of them.
+        measured, numbers: published numbers that have been measured, and all of them.
         complete: those that have been measured with all seeds, and all points of a tuning set.
         verdicts: verdict -> how many numbers have it.
         rows, winners: complete rows with a published winner, and those of them with the same one.
         signs, compared: differences of an own method to the best baseline with the published sign, and all of complete rows.
     """
 
-    played: int = 0
+    measured: int = 0
     numbers: int = 0
     complete: int = 0
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -39,31 +39,31 @@ class Count:
         return Count(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
 
-def count_tables(played: Sequence[Played], paper: str, plans: Plans) -> dict[str, Count]:
+def count_tables(measured: Sequence[Measured], paper: str, plans: Plans) -> dict[str, Count]:
     """Table -> its counts, for all published tables of a paper in the order of its file.
 
     A row is complete if each of its published numbers that compete, two at least, has been measured with at least one seed.
 
     Args:
-        played: of any papers.
+        measured: of any papers.
     """
     numbers, of_tables = Counter(key[_TABLE] for key in keys_of(paper)), defaultdict(list)
-    for one in played:
+    for one in measured:
         if one.published.key[0] == paper:
             of_tables[one.published.table].append(one)
     return {table: _count(of_tables[table], paper, table, numbers[table], plans) for table in numbers}
 
 
-def _count(played: Sequence[Played], paper: str, table: str, numbers: int, plans: Plans) -> Count:
+def _count(measured: Sequence[Measured], paper: str, table: str, numbers: int, plans: Plans) -> Count:
     """The counts of one table."""
-    contests = plans.contests(paper, table) if len(played) > 1 else ()
-    agreements = [_agreement(played, contest) for contest in contests]
+    contests = plans.contests(paper, table) if len(measured) > 1 else ()
+    agreements = [_agreement(measured, contest) for contest in contests]
     signs = [sign for one in agreements for sign in one.signs.values()]
     return Count(
-        len(played),
+        len(measured),
         numbers,
-        sum(one.is_complete for one in played),
-        Counter(one.verdict for one in played if one.verdict),
+        sum(one.is_complete for one in measured),
+        Counter(one.verdict for one in measured if one.verdict),
         rows=sum(one.rows for one in agreements),
         winners=sum(one.winners for one in agreements),
         signs=sum(same for same, _ in signs),
@@ -71,8 +71,8 @@ def _count(played: Sequence[Played], paper: str, table: str, numbers: int, plans
     )
 
 
-def _agreement(played: Sequence[Played], contest: Contest) -> agreement.Agreement:
+def _agreement(measured: Sequence[Measured], contest: Contest) -> agreement.Agreement:
     """The agreement of a contest."""
-    means = {one.published.key: one.mean for one in played}
+    means = {one.published.key: one.mean for one in measured}
     found = contest.numbers.map(lambda number: means.get(number.key, math.nan), na_action="ignore")
     return agreement.count(contest.numbers, found, contest.own, contest.baselines, METRICS[contest.metric].sign)

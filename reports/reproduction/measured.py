@@ -20,7 +20,7 @@ from reports.tables.published_comparison import is_comparable, own_value, taken_
 
 
 @dataclass(frozen=True)
-class Played:
+class Measured:
     """A published number beside what was measured at its own budget.
 
     Attributes:
@@ -60,7 +60,7 @@ class Played:
         return self.seeds == self.planned_seeds and self.settings == self.planned_settings
 
 
-def find_played(stores: Iterable[Store], plans: Plans) -> list[Played]:
+def find_measured(stores: Iterable[Store], plans: Plans) -> list[Measured]:
     """The published numbers that have been measured, in the order of `papers` and of their files, each once.
 
     A number has been measured if a run has ended for it in a grid that mirrors its table, at the budget paper as it is,
@@ -68,7 +68,7 @@ def find_played(stores: Iterable[Store], plans: Plans) -> list[Played]:
     measured with it. Of several grids or directories that have it, the one with the most seeds counts, then the one with the
     most points of its tuning set, then the first.
     """
-    found: dict[tuple[str, ...], Played] = {}
+    found: dict[tuple[str, ...], Measured] = {}
     for store in stores:
         for grid in filter(None, map(store.grid, store.grids())):
             if not grid["mirrors"] or not is_comparable(grid, own_value(grid)):
@@ -94,18 +94,18 @@ def stores_in(folder: Path) -> list[Store]:
     return [Store(path) for path in found]
 
 
-def _of_grid(store: Store, grid: dict, plans: Plans) -> Iterator[Played]:
-    """The played numbers of a stored grid."""
+def _of_grid(store: Store, grid: dict, plans: Plans) -> Iterator[Measured]:
+    """The measured numbers of a stored grid."""
     report, records = api.build(store, grid)
     if report.cells.empty:
         return
     cells = report.cells[report.cells["published"].notna()]
     for cell in cells.itertuples():
         if cell.done + cell.diverged and cell.published.same_setting:
-            yield _played(cell, grid, records, plans)
+            yield _measured(cell, grid, records, plans)
 
 
-def _played(cell: Any, grid: dict, records: Mapping[str, Mapping[str, Any]], plans: Plans) -> Played:
+def _measured(cell: Any, grid: dict, records: Mapping[str, Mapping[str, Any]], plans: Plans) -> Measured:
     """What a line of a report's cells says about its published number."""
     mirrors, ended = grid["mirrors"], {run for run, record in records.items() if record["status"] in PLAYED}
     runs = [run for run in cell.run_ids.split() if run in ended]
@@ -116,7 +116,7 @@ def _played(cell: Any, grid: dict, records: Mapping[str, Mapping[str, Any]], pla
     planned = max(plans.seeds(mirrors), seeds)
     verdict = cell.verdict if len(points) == settings and seeds == planned else ""
     std = None if math.isnan(cell.std) else cell.std
-    return Played(
+    return Measured(
         published=cell.published,
         mean=cell.mean,
         std=cell.std,

@@ -12,8 +12,8 @@ from bench.files import write_file
 from reports.published.lookup import KEY, keys_of, left_open, papers
 from reports.published.tolerances import rule
 from reports.reproduction.counts import Count, count_tables
+from reports.reproduction.measured import Measured
 from reports.reproduction.planned import Plans
-from reports.reproduction.played import Played
 from reports.tables.names import Names
 
 BEGIN, END = "<!-- reproduction: begin -->", "<!-- reproduction: end -->"
@@ -21,14 +21,14 @@ BEGIN, END = "<!-- reproduction: begin -->", "<!-- reproduction: end -->"
 _OPTIONAL = ("n_clients", "participation", "model", "metric")
 
 
-def render(played: Sequence[Played], plans: Plans) -> str:
+def render(measured: Sequence[Measured], plans: Plans) -> str:
     """What has been measured of every published table, and a line for each number, as Markdown."""
-    counts = {paper: count_tables(played, paper, plans) for paper in papers()}
-    parts = [_summary(sum(found.numbers for tables in counts.values() for found in tables.values()), played)]
-    if played:
-        parts.append(_table(_NUMBERS, [_of_number(one) for one in played]))
+    counts = {paper: count_tables(measured, paper, plans) for paper in papers()}
+    parts = [_summary(sum(found.numbers for tables in counts.values() for found in tables.values()), measured)]
+    if measured:
+        parts.append(_table(_NUMBERS, [_of_number(one) for one in measured]))
     parts.append(_table(_COUNTS, [line for paper, tables in counts.items() for line in _of_paper(paper, tables)]))
-    if notes := [*_notes(played)]:
+    if notes := [*_notes(measured)]:
         parts.append("\n".join(f"- {note}" for note in notes))
     return "\n\n".join(parts) + "\n"
 
@@ -61,12 +61,12 @@ _COUNTS = ("paper, table", "measured", "inside", "same winner", "same sign")
 _NUMBERS = ("number", "published", "measured", "difference", "verdict", "seeds", "commit", "command")
 
 
-def _summary(numbers: int, played: Sequence[Played]) -> str:
+def _summary(numbers: int, measured: Sequence[Measured]) -> str:
     """How many of so many published numbers have been measured; what several tables print counts once, but for the first of
     these counts and the last, and has an open budget if all of these tables leave it open."""
-    runs = len({run for one in played for run in one.runs})
+    runs = len({run for one in measured for run in one.runs})
     printed = defaultdict(list)
-    for one in played:
+    for one in measured:
         printed[(*one.published.key[:1], *one.published.key[2:], str(one.published))].append(one)
     distinct = [first for first, *_ in printed.values()]
     found = Counter(one.verdict for one in distinct if one.verdict)
@@ -75,10 +75,10 @@ def _summary(numbers: int, played: Sequence[Played]) -> str:
     judged = f"Verdicts: {verdicts} the tolerance" if found else "None has a verdict yet"
     complete, several = sum(one.is_complete for one in distinct), "s" * (len(distinct) != 1)
     return (
-        f"**{len(played):,} of {numbers:,} published numbers have been measured at their own budget**, by {runs:,} "
+        f"**{len(measured):,} of {numbers:,} published numbers have been measured at their own budget**, by {runs:,} "
         f"run{'s' * (runs != 1)}; {len(distinct):,} different number{several}, since one may stand in several tables. Of these "
         f"{len(distinct):,}, with all seeds and settings: {complete:,}; at a budget that the paper leaves partly open: "
-        f"{partly:,}. {judged}. Still to be measured: {numbers - len(played):,}."
+        f"{partly:,}. {judged}. Still to be measured: {numbers - len(measured):,}."
     )
 
 
@@ -87,7 +87,7 @@ def _of_paper(paper: str, tables: dict[str, Count]) -> Iterator[tuple]:
     together = {"all": _total(tables.values())} if len(tables) > 1 else {}
     for table, found in (tables | together).items():
         shares = (
-            (found.played, found.numbers),
+            (found.measured, found.numbers),
             (found.verdicts["inside"], found.verdicts.total()),
             (found.winners, found.rows),
             (found.signs, found.compared),
@@ -99,7 +99,7 @@ def _total(counts: Iterable[Count]) -> Count:
     return sum(counts, Count())
 
 
-def _of_number(one: Played) -> tuple[str, ...]:
+def _of_number(one: Measured) -> tuple[str, ...]:
     digits = one.published.digits
     measured, difference = "", ""
     if not math.isnan(one.mean):
@@ -116,7 +116,7 @@ def _of_number(one: Played) -> tuple[str, ...]:
     return f"{_method(paper)}, {table}: {_name(one.published.key)}", *shown, f"`{one.command}`"
 
 
-def _without_verdict(one: Played) -> str:
+def _without_verdict(one: Measured) -> str:
     """Why a number has no verdict."""
     if not one.rule:
         return "none"
@@ -151,19 +151,19 @@ def _tells_apart(column: str, keys: Sequence[tuple[str, ...]]) -> bool:
     return len({key[:place] + key[place + 1 :] for key in keys}) < len(keys)
 
 
-def _notes(played: Sequence[Played]) -> Iterator[str]:
+def _notes(measured: Sequence[Measured]) -> Iterator[str]:
     """What verdicts mean, what papers leave open, and which models are taken for published ones."""
-    for name in dict.fromkeys(one.rule for one in played if one.rule):
+    for name in dict.fromkeys(one.rule for one in measured if one.rule):
         yield f"Inside ({_method(name)}): {rule(name).text}. The band is a proposal of this harness, not the paper's."
     tables = defaultdict(dict)  # by paper and what it leaves open
-    for paper, table in dict.fromkeys(one.published.key[:2] for one in played):
+    for paper, table in dict.fromkeys(one.published.key[:2] for one in measured):
         tables[paper, left_open(paper, table)][table] = True
     for (paper, open_facts), found in tables.items():
         if open_facts:
             yield f"{_method(paper)}, {_of_tables([*found])}: the paper leaves open {open_facts}; these are chosen here."
     model = KEY.index("model")
     for paper, own, published in dict.fromkeys(
-        (one.published.key[0], one.model, one.published.key[model]) for one in played if one.model
+        (one.published.key[0], one.model, one.published.key[model]) for one in measured if one.model
     ):
         yield f"{_method(paper)}: `{own}` is taken for the model of the published numbers, `{published}`."
 

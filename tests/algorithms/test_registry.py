@@ -1,18 +1,20 @@
 """Methods are found by the files of their folder; mistakes in a file end with one sentence."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
 import algorithms
+from bench import imports
 from tests.support import method_files
 
 MINE = '''"""Mine: a method."""
 
 from dataclasses import dataclass
 
-from algorithms import registered
-from algorithms.shared.base import RoundBased
+from algorithms import RoundBased, registered
 
 
 @registered("mine")
@@ -45,14 +47,14 @@ def test_classes_of_one_name_in_two_files_are_two_methods(register):
         (
             "(frozen=True)",
             "",
-            "algorithms/third_mine.py, line 10: cannot be imported: TypeError: cannot inherit non-frozen",
+            "algorithms/third_mine.py, line 9: cannot be imported: TypeError: cannot inherit non-frozen",
         ),
         (
             "import RoundBased",
             "import Rounds",
-            "algorithms/third_mine.py, line 6: cannot be imported: ImportError: cannot import",
+            "algorithms/third_mine.py, line 5: cannot be imported: ImportError: cannot import",
         ),
-        ("= 1.0", "= = 1.0", "algorithms/third_mine.py, line 12: cannot be imported: SyntaxError: invalid syntax"),
+        ("= 1.0", "= = 1.0", "algorithms/third_mine.py, line 11: cannot be imported: SyntaxError: invalid syntax"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named_with_its_line(register, before, after, sentence):
@@ -62,9 +64,33 @@ def test_a_file_that_cannot_be_used_is_named_with_its_line(register, before, aft
         algorithms.load("mine")
 
 
+def test_methods_get_what_they_need_from_the_package_itself():
+    """Before it is asked for a name that needs torch, it imports none of them."""
+    asked = "import algorithms, sys; assert 'torch' not in sys.modules; algorithms.RoundBased, algorithms.tree.add"
+    subprocess.run([sys.executable, "-c", asked], check=True)
+    assert all(getattr(algorithms, name) is not None for name in algorithms.__all__)
+    assert imports.passed_on("algorithms").keys() <= {*algorithms.__all__}
+    with pytest.raises(AttributeError, match="module 'algorithms' has no attribute 'rows'"):
+        algorithms.rows  # noqa: B018
+
+
+@pytest.mark.parametrize("once", ["base", "rows"])
+def test_a_module_by_its_earlier_name_is_refused_with_todays(register, once):
+    register(sixth_mine=f"from algorithms.{once} import something\n{MINE}")
+    now = {"rows": "client_states"}.get(once, once)
+    with pytest.raises(ValueError, match=f"No module named 'algorithms.{once}'. It is algorithms.shared.{now} now"):
+        algorithms.load("mine")
+
+
+def test_a_file_cannot_have_the_name_of_a_package_of_the_harness(register):
+    register(shared=MINE)
+    with pytest.raises(ValueError, match="two files shared.py, .*algorithms/shared and "):
+        algorithms.load("mine")
+
+
 def test_a_file_that_is_no_python_is_named_by_the_list_of_methods(register):
     register(fourth_mine=MINE + "def f(:\n")
-    with pytest.raises(ValueError, match=r"/algorithms/fourth_mine.py, line 13: invalid syntax\.$"):
+    with pytest.raises(ValueError, match=r"/algorithms/fourth_mine.py, line 12: invalid syntax\.$"):
         algorithms.describe("mine")
 
 

@@ -331,25 +331,25 @@ def measured(rows: pd.DataFrame) -> pd.DataFrame:
 @pytest.mark.parametrize("wrapper", ["none", "ccvr"])
 def test_a_played_run_has_the_id_and_the_numbers_of_the_stored_one(results, wrapper, algorithm):
     options = {"mu": 0.1} if algorithm == "fedprox" else {}
-    played = api.play(SETTINGS | options | {"algorithm": algorithm, "wrapper": wrapper, "seed": 1})
-    own, stored = played.record["id"], Store(results).record(played.record["id"])
-    assert own == run_id(played.config) and stored, "the same run"
+    result = api.run(SETTINGS | options | {"algorithm": algorithm, "wrapper": wrapper, "seed": 1})
+    own, stored = result.record["id"], Store(results).record(result.record["id"])
+    assert own == run_id(result.config) and stored, "the same run"
     rounds = api.load_rounds(results)
-    of_run = rounds[rounds["run"] == own][[*played.rounds]]
-    pd.testing.assert_frame_equal(measured(played.rounds), measured(of_run), check_exact=True)
+    of_run = rounds[rounds["run"] == own][[*result.rounds]]
+    pd.testing.assert_frame_equal(measured(result.rounds), measured(of_run), check_exact=True)
     same = ("status", "summary", "rounds", "bytes_per_client", "skew", "data", "diagnostics", "engine", "threads")
-    assert {key: played.record[key] for key in same} == {key: stored[key] for key in same}
+    assert {key: result.record[key] for key in same} == {key: stored[key] for key in same}
 
 
 def test_a_complete_config_is_played_as_it_is(results):
     (run, *_), store = Store(results).records(), Store(results)
     stored = store.config(run)
-    config = api.play(stored).config
+    config = api.run(stored).config
     assert run_id(config) == run
-    assert api.play(RunConfig(**stored)).record["id"] == run
-    assert api.play({key: value for key, value in stored.items() if key != "versions"}).record["id"] == run
+    assert api.run(RunConfig(**stored)).record["id"] == run
+    assert api.run({key: value for key, value in stored.items() if key != "versions"}).record["id"] == run
     with pytest.raises(ConfigError, match="is of the versions .*'model': 99.* leave versions out"):
-        api.play(stored | {"versions": stored["versions"] | {"model": 99}})
+        api.run(stored | {"versions": stored["versions"] | {"model": 99}})
 
 
 def test_every_round_is_passed_on_and_threads_are_given_back():
@@ -361,12 +361,12 @@ def test_every_round_is_passed_on_and_threads_are_given_back():
 
     torch.set_num_threads(2)
     try:
-        played = api.play(SETTINGS | {"algorithm": "fedavg"}, on_round=on_round)
+        result = api.run(SETTINGS | {"algorithm": "fedavg"}, on_round=on_round)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
     assert seen == [
-        (number, accuracy, 1) for number, accuracy in zip((1, 2, 3), played.rounds["accuracy"], strict=True)
+        (number, accuracy, 1) for number, accuracy in zip((1, 2, 3), result.rounds["accuracy"], strict=True)
     ]
 
 
@@ -377,26 +377,26 @@ def test_a_callback_that_raises_ends_the_run():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        api.play(SETTINGS | {"algorithm": "fedavg"}, on_round=stop, threads=2)
+        api.run(SETTINGS | {"algorithm": "fedavg"}, on_round=stop, threads=2)
     assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "ditto"])
 def test_the_model_that_clients_use_has_the_accuracies_of_the_last_round(algorithm):
-    played = api.play(SETTINGS | {"algorithm": algorithm})
-    scores = evaluate(played.run.task, played.run.deployed)
-    last = played.rounds.iloc[-1]
+    result = api.run(SETTINGS | {"algorithm": algorithm})
+    scores = evaluate(result.run.task, result.run.deployed)
+    last = result.rounds.iloc[-1]
     assert {key: last[key] for key in scores} == scores and scores.keys() & ACCURACIES.keys()
-    assert played.run.deployed.per_client == (algorithm == "ditto")
+    assert result.run.deployed.per_client == (algorithm == "ditto")
 
 
 def test_a_run_that_diverges_has_no_model():
-    played = api.play(SETTINGS | {"algorithm": "fedavg", "lr": 1e30})
-    assert played.record["status"] == "diverged" and played.run.deployed is None
+    result = api.run(SETTINGS | {"algorithm": "fedavg", "lr": 1e30})
+    assert result.record["status"] == "diverged" and result.run.deployed is None
 
 
 def test_engines_are_those_that_are_named():
-    loop, vectorised = (api.play(SETTINGS | {"algorithm": "fedavg"}, engine=name) for name in ("loop", "vectorised"))
+    loop, vectorised = (api.run(SETTINGS | {"algorithm": "fedavg"}, engine=name) for name in ("loop", "vectorised"))
     assert (loop.record["engine"], vectorised.record["engine"]) == ("loop", "vectorised")
     assert loop.rounds["loss"].to_numpy() == pytest.approx(vectorised.rounds["loss"], rel=1e-4)
 
@@ -405,32 +405,32 @@ def test_all_mistakes_are_in_one_message(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     wrong = {"dataset": "digit", "partition": "label-2", "algorithm": "fedprox", "mu": -1, "rounds": 0, "nu": 1}
     with pytest.raises(ConfigError) as error:
-        api.play(wrong, device="cuda", engine="fast", threads=True, on_round="print")
+        api.run(wrong, device="cuda", engine="fast", threads=True, on_round="print")
     assert len(error.value.mistakes) == 8
     said = ("Unknown engine 'fast'", "no GPU", "threads must be", "on_round must be")
     for part in (*said, "'digit'", "mu must", "rounds must", "'nu'"):
         assert part in str(error.value), part
     with pytest.raises(ConfigError) as error:
-        api.play({"algorithm": "fedavg", "rounds": 0})
+        api.run({"algorithm": "fedavg", "rounds": 0})
     assert error.value.mistakes == [
         "dataset is missing.",
         "partition is missing.",
         "rounds must be greater than 0, but got 0.",
     ]
     with pytest.raises(ConfigError, match="a mapping of settings, but got 'fedavg'"):
-        api.play("fedavg")
+        api.run("fedavg")
 
 
 def test_a_dataset_is_looked_for_where_it_is_said(tmp_path, monkeypatch):
     settings = SETTINGS | {"dataset": "mnist", "algorithm": "fedavg"}
     monkeypatch.delenv("SKEWBENCH_DATA", raising=False)
     with pytest.raises(DataError, match="mnist needs a data directory"):
-        api.play(settings)
+        api.run(settings)
     with pytest.raises(DataError, match=str(tmp_path)):
-        api.play(settings, data_dir=str(tmp_path))
+        api.run(settings, data_dir=str(tmp_path))
     monkeypatch.setenv("SKEWBENCH_DATA", str(tmp_path))
     with pytest.raises(DataError, match=str(tmp_path)):
-        api.play(settings)
+        api.run(settings)
 
 
 @pytest.mark.slow
@@ -440,12 +440,12 @@ def test_a_played_run_has_the_numbers_of_the_command_line(tmp_path):
     changed = "--set mu=0.5,rounds=4,clients=10,local_epochs=1,batch_size=16"
     done = CliRunner().invoke(app, f"run {named} {changed} --results-dir {tmp_path}".split())
     assert done.exit_code == 0, done.output
-    played = api.play(
+    result = api.run(
         SETTINGS | {"partition": "dir-0.5", "algorithm": "moon", "seed": 3, "mu": 0.5, "rounds": 4},
     )
     rounds = api.load_rounds(tmp_path)
-    assert set(rounds["run"]) == {played.record["id"]}
-    pd.testing.assert_frame_equal(measured(played.rounds), measured(rounds[[*played.rounds]]), check_exact=True)
+    assert set(rounds["run"]) == {result.record["id"]}
+    pd.testing.assert_frame_equal(measured(result.rounds), measured(rounds[[*result.rounds]]), check_exact=True)
 
 
 # Imports
@@ -463,5 +463,5 @@ def test_reading_results_imports_no_torch_and_playing_a_run_no_scheduler():
     assert not modules_after("") & heavy
     read = "api.load_runs({0!r}); api.load_rounds({0!r}); api.table('paper_table1', {0!r}, 'small')"
     assert modules_after(read.format(str(EXAMPLES / "paper_table1"))) & heavy == {"pandas"}
-    played = modules_after(f"api.play({SETTINGS | {'algorithm': 'fedavg'}!r})")
-    assert "torch" in played and not played & {"ray", "optuna", "matplotlib", "torchvision", "typer"}
+    loaded = modules_after(f"api.run({SETTINGS | {'algorithm': 'fedavg'}!r})")
+    assert "torch" in loaded and not loaded & {"ray", "optuna", "matplotlib", "torchvision", "typer"}

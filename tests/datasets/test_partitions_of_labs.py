@@ -96,7 +96,7 @@ def test_other_numbers_are_refused(lab, text):
 
 
 @pytest.mark.parametrize(
-    ("result_template", "sentence"),
+    ("returned", "sentence"),
     [
         ("[rows] * 4", "the index 0 is in train of clients 0 and 1"),
         ("[rows]", "must return a list of 4 arrays, one for each client, but returned 1 parts"),

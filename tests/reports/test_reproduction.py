@@ -13,8 +13,8 @@ from bench.results.store import Store
 from reports.published.lookup import keys_of, papers
 from reports.reproduction import page
 from reports.reproduction.counts import Count, count_tables
+from reports.reproduction.measured import find_measured, stores_in
 from reports.reproduction.planned import Plans
-from reports.reproduction.played import find_played, stores_in
 from tests.reports.tables.test_measured import POOLED, SEVEN, probe
 from tests.support import manual
 from tests.support.manual import ROOT
@@ -28,7 +28,7 @@ PLANS = Plans()  # reads all grids
 
 @pytest.fixture(scope="module")
 def committed():
-    return find_played(stores_in(EXAMPLES), PLANS)
+    return find_measured(stores_in(EXAMPLES), PLANS)
 
 
 def test_the_page_follows_from_the_committed_results(committed):
@@ -55,16 +55,16 @@ def named_by(command: str) -> set[str]:
 # Made-up results. Published in Table 1 of FedConcat for cifar10, label-2: fedavg 53.6±0.8, fedconcat 56.9±0.2.
 
 
-def played(store, name: str = "paper_table1") -> list:
+def measured(store, name: str = "paper_table1") -> list:
     """What counts of a store, whose grid is given the name of one of ours."""
     path = store.save() / "grids" / f"small_table@{store.budget}.json"
     path.with_stem(f"{name}@{store.budget}").write_text(json.dumps(json.loads(path.read_text()) | {"grid": name}))
     path.unlink()
-    return find_played([Store(store.folder)], PLANS)
+    return find_measured([Store(store.folder)], PLANS)
 
 
 def test_a_number_with_all_seeds_has_a_verdict_and_the_command_of_its_grid(store):
-    one, _ = played(store.add("cifar10 label-2", "fedavg", [0.52, 0.53, 0.54]))  # Table 5 has it, too
+    one, _ = measured(store.add("cifar10 label-2", "fedavg", [0.52, 0.53, 0.54]))  # Table 5 has it, too
     assert (one.published.key[:5], str(one.published)) == (
         ("fedconcat", "1", "cifar10", "label-2", "fedavg"),
         "53.6±0.8",
@@ -88,7 +88,7 @@ def test_a_number_with_all_seeds_has_a_verdict_and_the_command_of_its_grid(store
 
 
 def test_too_few_seeds_are_counted_without_a_verdict(store):
-    one, _ = played(store.add("cifar10 label-2", "fedavg", [0.53, None, None]))
+    one, _ = measured(store.add("cifar10 label-2", "fedavg", [0.53, None, None]))
     assert (one.seeds, one.planned_seeds, one.verdict) == (1, 3, "")
     assert " --seeds 0 " in one.command
     text = page.render([one], PLANS)
@@ -100,10 +100,10 @@ def test_a_rule_that_needs_no_stds_waits_for_all_seeds(store):
     """FedCat: 99.04 on mnist, dir-0.1; at most 0.3 points."""
     store.mirrors, store.verdict = {"paper": "fedcat", "table": 1}, "fedcat"
     setting = {"clients": 100, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
-    one, again = played(store.add("mnist dir-0.1", "fedavg", [0.988], **setting), "fedcat_table1")
+    one, again = measured(store.add("mnist dir-0.1", "fedavg", [0.988], **setting), "fedcat_table1")
     assert (one.published.table, again.published.table) == ("1", "2")
     assert (one.seeds, one.planned_seeds, one.verdict) == (1, 3, "")
-    one, _ = played(store.add("mnist dir-0.5", "fedavg", [0.991, 0.992, 0.993], **setting), "fedcat_table1")[1::2]
+    one, _ = measured(store.add("mnist dir-0.5", "fedavg", [0.991, 0.992, 0.993], **setting), "fedcat_table1")[1::2]
     assert (one.seeds, one.verdict, one.band) == (3, "inside", 0.3)
     text = page.render([one], PLANS)
     assert "| inside ±0.30 " in text and "at a budget that the paper leaves partly open: 1." in text
@@ -117,22 +117,22 @@ def test_what_differs_from_the_paper_does_not_count(store):
     store.add("svhn label-3", "fedavg", [None])
     store.add("svhn dir-0.1", "fedavg", ["failed"])
     store.add("svhn dir-0.5", "random-clusters", [0.5])
-    assert played(store) == []
+    assert measured(store) == []
 
 
 @pytest.mark.parametrize("budget", ["small", "paper+rounds=2"])
 def test_another_budget_does_not_count(store, budget):
     store.budget = budget
-    assert played(store.add("cifar10 label-2", "fedavg", [0.5, 0.5, 0.5])) == []
+    assert measured(store.add("cifar10 label-2", "fedavg", [0.5, 0.5, 0.5])) == []
 
 
 def test_a_grid_that_mirrors_nothing_does_not_count(store):
     store.mirrors = None
-    assert played(store.add("cifar10 label-2", "fedavg", [0.5])) == []
+    assert measured(store.add("cifar10 label-2", "fedavg", [0.5])) == []
 
 
 def test_a_run_that_diverged_has_been_played(store):
-    one, _ = played(store.add("cifar10 label-2", "fedavg", ["diverged"]))
+    one, _ = measured(store.add("cifar10 label-2", "fedavg", ["diverged"]))
     assert (one.seeds, one.diverged, one.verdict) == (1, 1, "")
     assert "| (1 diverged) |" in page.render([one], PLANS)
 
@@ -140,13 +140,13 @@ def test_a_run_that_diverged_has_been_played(store):
 def test_a_part_of_a_tuning_set_has_no_verdict_and_is_said(store):
     """Table 1 tunes fedprox's mu over 0.001 and 0.01; 53.1±0.6 is published."""
     store.add("cifar10 label-2", "fedprox", [0.52, 0.53, 0.54], choice={"mu": 0.01})
-    (one,) = played(store)
+    (one,) = measured(store)
     assert (one.settings, one.planned_settings, one.verdict) == (1, 2, "")
     assert "algorithm=fedprox,mu=0.01 --data-dir" in one.command
     assert "3 of 3, 1 of 2 settings" in page.render([one], PLANS)
     assert count_tables([one], "fedconcat", PLANS)["1"].complete == 0
     store.add("cifar10 label-2", "fedprox", [0.50, 0.51, 0.52], choice={"mu": 0.001})
-    (one,) = played(store)
+    (one,) = measured(store)
     assert (one.settings, one.planned_settings, one.verdict) == (2, 2, "inside")
     assert len(one.runs) == 6 and "mu=" not in one.command
     assert count_tables([one], "fedconcat", PLANS)["1"].complete == 1
@@ -154,14 +154,14 @@ def test_a_part_of_a_tuning_set_has_no_verdict_and_is_said(store):
 
 def test_a_number_in_two_grids_counts_once_with_the_most_seeds(store, tmp_path):
     few, more = (type(store)(tmp_path / name) for name in ("few", "more"))
-    played(few.add("cifar10 label-2", "fedavg", [0.5]), "paper_figure8")
-    played(few.add("cifar10 label-3", "fedavg", [0.5]))
-    played(more.add("cifar10 label-2", "fedavg", [0.6, 0.6]))
-    found = find_played(stores_in(tmp_path), PLANS)
-    measured = [(one.published.table, one.published.key[3], one.seeds) for one in found]
-    assert measured == [(table, *one) for table in ("1", "5") for one in (("label-2", 2), ("label-3", 1))]
+    measured(few.add("cifar10 label-2", "fedavg", [0.5]), "paper_figure8")
+    measured(few.add("cifar10 label-3", "fedavg", [0.5]))
+    measured(more.add("cifar10 label-2", "fedavg", [0.6, 0.6]))
+    found = find_measured(stores_in(tmp_path), PLANS)
+    listed = [(one.published.table, one.published.key[3], one.seeds) for one in found]
+    assert listed == [(table, *one) for table in ("1", "5") for one in (("label-2", 2), ("label-3", 1))]
     assert {
-        table: count.played for table, count in count_tables(found, "fedconcat", PLANS).items() if count.played
+        table: count.measured for table, count in count_tables(found, "fedconcat", PLANS).items() if count.measured
     } == {
         "1": 2,
         "5": 2,
@@ -172,13 +172,13 @@ def test_own_methods_are_those_of_the_table_whichever_grid_has_the_numbers(store
     """Table 5 has FedAvg as well, and FedConcat-ID is not its own method; Figure 8 has Table 1 without FedConcat-ID."""
     first, second = (type(store)(tmp_path / name) for name in ("a", "b"))
     first.mirrors = {"paper": "fedconcat", "table": 5, "own": ["dp-fedconcat"]}
-    played(first.add("cifar10 label-2", "fedavg", [0.5]), "paper_table5")
+    measured(first.add("cifar10 label-2", "fedavg", [0.5]), "paper_table5")
     row = [line for line in read_published("fedconcat") if line["table"] == "1"]
     for line in row:
         if (line["dataset"], line["partition"]) == ("cifar10", "label-2"):
             second.add("cifar10 label-2", line["algorithm"], [float(line["mean"]) / 100])
-    played(second)
-    counts = count_tables(find_played(stores_in(tmp_path), PLANS), "fedconcat", PLANS)["1"]
+    measured(second)
+    counts = count_tables(find_measured(stores_in(tmp_path), PLANS), "fedconcat", PLANS)["1"]
     assert (counts.rows, counts.signs, counts.compared) == (1, 2, 2)
 
 
@@ -189,10 +189,10 @@ def test_winner_and_sign_count_for_complete_rows_only(store, read_published):
     row = [line["algorithm"] for line in row if (line["dataset"], line["partition"]) == ("cifar10", "label-2")]
     for algorithm in row[1:]:
         store.add("cifar10 label-2", algorithm, [{"fedconcat": 0.57, "fedconcat-id": 0.4}.get(algorithm, 0.5)])
-    assert (table_1 := count_tables(played(store), "fedconcat", PLANS)["1"]).rows == 0
-    assert table_1.played == len(row) - 1
+    assert (table_1 := count_tables(measured(store), "fedconcat", PLANS)["1"]).rows == 0
+    assert table_1.measured == len(row) - 1
     store.add("cifar10 label-2", row[0], [0.5])
-    found = played(store)
+    found = measured(store)
     assert count_tables(found, "fedconcat", PLANS)["1"] == Count(len(row), 87, rows=1, winners=1, signs=1, compared=2)
     assert [line.split("|")[4:6] for line in page.render(found, PLANS).splitlines() if "FedConcat, 1 " in line] == [
         [" 1 of 1        ", " 1 of 2      "]
@@ -205,13 +205,13 @@ def count_of_row(means: dict[str, float], paper: str, where: tuple[str, str]) ->
     found = [number for each in contests for number in each.numbers.stack().dropna() if number.key[2:4] == where]
     of_last = {*contest.numbers.stack().dropna()}
     facts = {"seeds": 3, "diverged": 0, "is_complete": True, "verdict": ""}
-    played = [
+    measured = [
         SimpleNamespace(
             published=one, mean=means.get(one.key[4], float(one.mean)) if one in of_last else float(one.mean), **facts
         )
         for one in found
     ]
-    return count_tables(played, paper, PLANS)["1"]
+    return count_tables(measured, paper, PLANS)["1"]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def count_of_row(means: dict[str, float], paper: str, where: tuple[str, str]) ->
 def test_the_winner_is_sought_among_all_rivals_with_the_decimals_of_the_paper(means, winners, signs):
     """Table 1 of FedCat, mnist, dir-0.1: FedCat 99.21, FedGen 99.18, FedAvg 99.04, SCAFFOLD 98.92."""
     counts = count_of_row(means, "fedcat", ("mnist", "dir-0.1"))
-    assert (counts.played, counts.rows, counts.winners, counts.signs, counts.compared) == (6, 1, winners, signs, 1)
+    assert (counts.measured, counts.rows, counts.winners, counts.signs, counts.compared) == (6, 1, winners, signs, 1)
 
 
 @pytest.mark.parametrize(("rsd", "winners"), [(12.3, 3), (1.0, 2)])
@@ -237,7 +237,7 @@ def test_less_is_better_of_the_spread_of_gains(rsd, winners):
 
 def test_a_budget_is_open_if_all_tables_of_a_number_leave_it_open(store):
     """FedConcat's paper leaves that of Tables 2 and 13 open, not that of Table 1."""
-    one, _ = played(store.add("cifar10 label-2", "fedavg", [0.53]))
+    one, _ = measured(store.add("cifar10 label-2", "fedavg", [0.53]))
 
     def open_budgets(*tables: str) -> str:
         keys = [(one.published.key[0], table, *one.published.key[2:]) for table in tables]
@@ -250,10 +250,10 @@ def test_a_budget_is_open_if_all_tables_of_a_number_leave_it_open(store):
 @pytest.mark.parametrize(("named", "shown"), [("a|b`c\n<b>", "unknown"), ("version 0.1.0", "version 0.1.0")])
 def test_a_commit_that_is_none_is_unknown_unless_it_is_a_version(store, named, shown):
     store.add("cifar10 label-2", "fedavg", [0.53])
-    found = played(store)
+    found = measured(store)
     path = store.folder / "runs" / found[0].runs[0] / "record.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"commit": named}))
-    one, _ = find_played([Store(store.folder)], PLANS)
+    one, _ = find_measured([Store(store.folder)], PLANS)
     assert one.commits == (shown,)
 
 
@@ -265,7 +265,7 @@ def test_measured_numbers_count_without_a_verdict(store):
     values = {name: dict(zip(("cls_loss", "rec_loss"), both, strict=True)) for name, both in SEVEN.items()}
     about = {"clients": [0, 1], "label_counts": [[3], [1]]}
     probe(store, store.cells[0], "encoder-heads-pooled-256-0004", {"values": values, **about})
-    found = played(store, "paper_table7")
+    found = measured(store, "paper_table7")
     (line,) = [line for line in page.render(found, PLANS).splitlines() if " fe1, cls_loss" in line]
     name, *numbers = [cell.strip() for cell in line.split("|")[1:5]]
     assert name == "FedConcat, 7: FMNIST, #C = 2, Local fe1, cls_loss"
@@ -316,7 +316,7 @@ def test_a_run_counts_in_every_table_that_prints_its_number(tmp_path):
         store.write_grid("paper_figure8@paper", to_json(spec, "paper", {}, cells))
         for cell in cells:
             finish(store, cell, 0.5)
-    found = find_played([Store(tmp_path)], PLANS)
+    found = find_measured([Store(tmp_path)], PLANS)
     assert [one.published.key[1] for one in found] == ["1", "5"] and {*found[0].runs} == {*found[1].runs}
     assert found[0].command == found[1].command
     assert "**2 of" in (text := page.render(found, PLANS)) and ", by 1 run; 1 different number, since" in text
@@ -334,7 +334,7 @@ def test_the_command_of_any_cell_plays_its_runs_alone(name, tmp_path):
         store.write_grid(f"{name}@paper", to_json(spec, "paper", {}, some))
         for cell in some:
             finish(store, cell, 0.5)
-    found = find_played([Store(tmp_path)], PLANS)
+    found = find_measured([Store(tmp_path)], PLANS)
     assert len(found) > 2
     for one in found:
         assert named_by(one.command) == {*one.runs}, one.command

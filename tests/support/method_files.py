@@ -11,8 +11,7 @@ RUNNABLE = '''"""FedMine: clients dig."""
 
 from dataclasses import dataclass
 
-from algorithms import registered
-from algorithms.shared.base import RoundBased
+from algorithms import RoundBased, registered
 
 
 @registered("fedmine")

@@ -18,7 +18,7 @@ DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 
 OF_EVERY_RUN = {
     *("algorithms/shared/streaming.py", "algorithms/shared/row_files.py"),
     *("datasets/npz_files.py", "datasets/partition_files.py"),
-    *(f"bench/simulation/{name}.py" for name in ("build", "data", "derived", "retention")),
+    *(f"bench/simulation/{name}.py" for name in ("build", "data", "cached", "retention")),
     *(
         "bench/simulation/run.py",
         "bench/simulation/task.py",

@@ -112,7 +112,7 @@ def test_a_file_that_is_new_or_gone_and_definitions_that_are(store):
     content["algorithms/moon.py"]["Moon.removed"] = "0" * 12
     store.write_code(hash_of(content), content)
     assert stale.what_changed([(MOON, hash_of(content))], store) == (
-        "algorithms/shared/checks.py; algorithms/gone.py; algorithms/moon.py: Moon.local_loss, Moon.removed"
+        "algorithms/gone.py; algorithms/moon.py: Moon.local_loss, Moon.removed; algorithms/shared/checks.py"
     )
 
 

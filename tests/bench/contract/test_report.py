@@ -20,10 +20,7 @@ RIGHT = '''"""FedMine: clients dig near the global model."""
 
 from dataclasses import dataclass
 
-from algorithms import registered
-from algorithms.shared import tree
-from algorithms.shared.base import RoundBased
-from algorithms.shared.local_sgd import task_loss
+from algorithms import RoundBased, registered, task_loss, tree
 
 
 @registered("fedmine")
@@ -113,12 +110,12 @@ def test_a_hook_that_changes_its_input_is_told_and_what_rests_on_it_is_left_out(
 
 def test_an_error_in_a_hook_is_told_with_its_line_and_ends_the_checks(lab):
     (outcome,) = outcomes(lab(RIGHT.replace("view.params)", "view.parms)")))
-    assert f"{PLACE}, line 16, in local_loss (drift = " in outcome.sentence
+    assert f"{PLACE}, line 14, in local_loss (drift = " in outcome.sentence
     assert outcome.sentence.endswith("AttributeError: 'ClientView' object has no attribute 'parms'; correct this line.")
 
 
 @pytest.mark.parametrize(
-    ("result_template", "sentence"),
+    ("returned", "sentence"),
     [
         (
             "{name: leaf[..., None] for name, leaf in params.items()}, server",

@@ -288,9 +288,7 @@ HOOK = """
 def test_a_line_that_cannot_run_for_many_clients_at_once_is_named_with_what_to_do(
     job, line, engine, tmp_path, monkeypatch
 ):
-    text = method_files.RUNNABLE.replace(
-        "import registered", "import registered\nfrom algorithms.shared.local_sgd import task_loss"
-    )
+    text = method_files.RUNNABLE.replace("RoundBased, registered", "RoundBased, registered, task_loss")
     method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text + HOOK.format(line=line)})
     config = resolve({"algorithm": "ccvr", "base": {"name": "fedmine"}, **DIGITS, "rounds": 1})
     result = train(replace(job, config=config, engine=engine))[-1].result

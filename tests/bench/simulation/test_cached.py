@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bench.execution.ray_environment import ROOT
-from bench.simulation import derived
+from bench.simulation import cached
 from tests.support.toy import assert_equal, toy_task
 
 FOUND = {"numbers": torch.arange(3.0), "inside": {"count": torch.tensor(2)}}
@@ -77,13 +77,13 @@ def test_a_fact_belongs_to_its_data_partition_seed_precision_and_key(task, monke
         ),
     ]
     module = "algorithms.fedcollab"
-    names = [derived.digest_of(one, "fact", (1,), module) for one in [task, *others]]
-    names += [derived.digest_of(task, "fact", (2,), module), derived.digest_of(task, "other", (1,), module)]
-    names.append(derived.digest_of(task, "fact", (1,), "algorithms.scaffold"))
+    names = [cached.digest_of(one, "fact", (1,), module) for one in [task, *others]]
+    names += [cached.digest_of(task, "fact", (2,), module), cached.digest_of(task, "other", (1,), module)]
+    names.append(cached.digest_of(task, "fact", (1,), "algorithms.scaffold"))
     monkeypatch.setattr(torch, "__version__", "another")
-    names.append(derived.digest_of(task, "fact", (1,), module))
-    monkeypatch.setattr(derived, "hash_of", lambda modules: "other code")
-    names.append(derived.digest_of(task, "fact", (1,), module))
+    names.append(cached.digest_of(task, "fact", (1,), module))
+    monkeypatch.setattr(cached, "hash_of", lambda modules: "other code")
+    names.append(cached.digest_of(task, "fact", (1,), module))
     assert len(set(names)) == len(names) == 14
 
 
@@ -92,12 +92,12 @@ def test_data_of_others_do_not_matter(task):
     part, images = task.restrict(torch.tensor([0, 1])), data.images.clone()
     images[data.clients[2]] = 0
     other = replace(part, federation=replace(data, images=images))
-    assert derived.digest_of(part, "fact", (), "") == derived.digest_of(other, "fact", (), "")
+    assert cached.digest_of(part, "fact", (), "") == cached.digest_of(other, "fact", (), "")
 
 
 def test_the_code_that_counts_is_that_of_the_module_which_computes_and_of_the_task(task, monkeypatch):
     modules = []
-    monkeypatch.setattr(derived, "hash_of", lambda names: modules.append(names) or "code")
+    monkeypatch.setattr(cached, "hash_of", lambda names: modules.append(names) or "code")
     derive(task, "fact", (), Computing())
     assert modules == [(__name__, "bench.simulation.task")]
 
@@ -183,13 +183,13 @@ def test_what_a_killed_writer_left_is_replaced_by_the_next(task):
 import os
 from pathlib import Path
 import torch
-from bench.simulation import derived
+from bench.simulation import cached
 os.replace = lambda *paths: os._exit(9)
-derived.kept(Path({str(task.cache_dir)!r}), "x.pt", lambda: {{"a": torch.ones(1)}}, bool)
+cached.kept(Path({str(task.cache_dir)!r}), "x.pt", lambda: {{"a": torch.ones(1)}}, bool)
 """
     left = subprocess.run([sys.executable, "-c", script], cwd=ROOT)
     assert left.returncode == 9 and len(list(task.cache_dir.glob(".x.pt.partial"))) == 1
-    derived.kept(task.cache_dir, "x.pt", lambda: FOUND, bool)
+    cached.kept(task.cache_dir, "x.pt", lambda: FOUND, bool)
     assert {path.name for path in task.cache_dir.iterdir()} == {"x.pt", ".x.pt.lock"}
 
 
