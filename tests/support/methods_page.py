@@ -42,10 +42,10 @@ def current() -> str:
 
 
 def render() -> str:
-    files = [list(names) for _, names in groupby(algorithms.REGISTRY, lambda name: algorithms.REGISTRY[name].path)]
+    files = [list(names) for _, names in groupby(_names(), lambda name: algorithms.REGISTRY[name].path)]
     files.sort(key=lambda names: algorithms.title_of(names[0]).casefold())
     shared: dict[type, dict[str, None]] = {}
-    for name in algorithms.REGISTRY:
+    for name in _names():
         for owner, keys in _from_elsewhere(name).items():
             shared.setdefault(owner, {}).update(dict.fromkeys(keys))
     parts = [
@@ -58,6 +58,11 @@ def render() -> str:
         _pairs(),
     ]
     return "\n\n".join(parts)
+
+
+def _names() -> list[str]:
+    """The methods that come with skewbench, without those of a folder that is in use."""
+    return [name for name, entry in algorithms.REGISTRY.items() if entry.lab is None]
 
 
 # Blocks
@@ -112,7 +117,8 @@ def _from_elsewhere(name: str) -> dict[type, list[str]]:
     found: dict[type, list[str]] = {}
     own = {entry.module for entry in algorithms.REGISTRY.values()}
     for key in defaults_of(name):
-        owner = next(kind for kind in algorithms.load(name).__mro__ if key in _attributes(kind))
+        method = algorithms.load(name)
+        owner = next((kind for kind in method.__mro__ if key in _attributes(kind)), method)
         if owner.__module__ not in own and owner is not Wrapper:
             found.setdefault(owner, []).append(key)
     return found
@@ -201,13 +207,15 @@ _PAIRS = """A wrapper goes around a base: `--algorithm moon --set wrapper=feddis
 
 def _pairs() -> str:
     columns: dict[tuple[str, ...], list[str]] = {}
+    bases = _names()
     for wrapper in wrappers():
-        columns.setdefault(tuple(_outcome(wrapper, base) for base in algorithms.REGISTRY), []).append(wrapper)
+        if wrapper in bases:
+            columns.setdefault(tuple(_outcome(wrapper, base) for base in bases), []).append(wrapper)
     rows: dict[tuple[str, ...], list[str]] = {}
-    for base, *row in zip(algorithms.REGISTRY, *columns, strict=True):
+    for base, *row in zip(bases, *columns, strict=True):
         rows.setdefault(tuple(row), []).append(base)
     head = ["base", *map(_codes, columns.values())]
-    lines = [head, ["---"] * len(head), *([_codes(bases), *row] for row, bases in rows.items())]
+    lines = [head, ["---"] * len(head), *([_codes(alike), *row] for row, alike in rows.items())]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
