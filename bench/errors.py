@@ -58,7 +58,8 @@ def sentences(error: "ValidationError", known: Callable[[tuple], Iterable[str]] 
             inside = f"{'.'.join(outer)}: " if outer else ""
             found.append(inside + unknown("key", key, known(item["loc"])))
         elif item["type"] == "value_error":
-            found.append(str(item["ctx"]["error"]))
+            cause = item["ctx"]["error"]
+            found += cause.mistakes if isinstance(cause, ConfigError) else [str(cause)]
         else:
             rule = item["msg"].replace("Input should be", "must be", 1)
             found.append(f"{where} {rule[0].lower() + rule[1:]}, but got {item['input']!r}.")

@@ -21,7 +21,7 @@ from bench.registry import FOR_PEOPLE, KINDS
 
 _ROOTS = ("algorithms", "bench", "datasets")
 # Packages that get folders of others while a process runs.
-_EXTENDED = tuple(kind.package for kind in KINDS.values() if kind.decorator)
+_EXTENDED = tuple(kind.package for kind in KINDS.values() if kind.decorator and kind.package.split(".")[0] in _ROOTS)
 _DOOR = "algorithms"  # a package that passes on what its modules define, so that others need not know where that is
 _LEFT_OUT = {
     *("algorithms", "bench", "bench.models", "datasets"),  # they name what there is; the one that is used counts
@@ -124,7 +124,7 @@ def _reached(starts: frozenset[str], places: Any) -> tuple[tuple[str, Path], ...
 
 
 def passed_on(package: str) -> dict[str, str]:
-    """The names that a package takes from its own modules, and what each is: "algorithms.shared.base.RoundBased"."""
+    """The names that a package takes from its own modules, and what each is: "algorithms.shared.rounds.RoundBased"."""
     return _passed_on(package, _places())
 
 

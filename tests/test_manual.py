@@ -17,8 +17,9 @@ import yaml
 import algorithms
 import datasets
 import search_spaces
-from algorithms.shared.base import Algorithm, RoundBased
+from algorithms.shared.base import Algorithm
 from algorithms.shared.local_sgd import descend
+from algorithms.shared.rounds import RoundBased
 from bench import models, registry
 from bench.api import run
 from bench.config.code_version import files_of
@@ -27,10 +28,11 @@ from bench.config.resolve import resolve
 from bench.contract.cases import Case
 from bench.contract.checks import CHECKS
 from bench.experiments.expansion import expand
-from bench.experiments.figure_schema import KINDS
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning
 from bench.experiments.names_schema import Printed
+from bench.measurements.specs import REGISTRY
+from bench.measurements.tables import TABLES
 from bench.simulation.client import Batch, ClientView, Settings
 from bench.simulation.run import Run
 from bench.simulation.task import Cohort, Task
@@ -54,7 +56,9 @@ OWN_MODEL = DOCS / "own-model.md"
 (VIT,) = (block.text for block in manual.blocks("python") if block.page == OWN_MODEL)
 OWN_DATA = DOCS / "own-data.md"
 POLLEN, HOSPITAL, TURNED, LEAVES = (block.text for block in manual.blocks("python") if block.page == OWN_DATA)
-_NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, DOCS / "data.md")
+OWN_FIGURE = DOCS / "own-figure.md"
+(DRIFT,) = (block.text for block in manual.blocks("python") if block.page == OWN_FIGURE)
+_NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, OWN_FIGURE, DOCS / "data.md")
 (EXAMPLE,) = (block.text for block in manual.blocks("python") if block.page not in _NOT_HERE)
 
 
@@ -63,6 +67,7 @@ def example(tmp_path, monkeypatch):
     """The method of the README, and the model, dataset, partition and transform of the manual, in a lab's folder."""
     files = {"algorithms/fedams.py": EXAMPLE, "models/vit.py": VIT}
     data = {"datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL, "transforms/turned.py": TURNED}
+    data |= {"figures/drift.py": DRIFT}
     method_files.use(tmp_path, monkeypatch, files | data)
     monkeypatch.setattr(algorithms, "describe", lambda name: EXAMPLE.splitlines()[0].strip('"'))
     return algorithms.load("fedams")
@@ -345,7 +350,7 @@ def arguments(function) -> list[str]:
 def test_the_tables_of_hooks_have_every_hook_with_its_arguments():
     hooks = [codes(row[0])[0] for row in hook_rows()]
     attributes = [codes(row[0])[0] for row in manual.table(HOOKS, "attribute")]
-    defined = members(Algorithm) | members(RoundBased)
+    defined = {name: hook for kind in RoundBased.__mro__[:-1] for name, hook in members(kind).items()}
     assert sorted(hooks + attributes) == sorted(defined.values())
     for row in manual.table(HOOKS, "attribute"):
         (name,), (default,) = codes(row[0]), [row[1].strip("`")]
@@ -415,7 +420,8 @@ def test_the_tables_of_the_parts_of_a_grid_have_every_key():
     assert described == Printed.model_fields.keys()
     rows = [row for kind in ("figure", "measured table") for row in manual.table(OWN_GRID, f"kind of {kind}")]
     shown = {codes(row[0])[0]: set(codes(row[1])) for row in rows}
-    assert shown == {kind: set(part.model_fields) - {"kind"} for kind, part in KINDS.items()}
+    kinds = {kind: entry.load() for kind, entry in REGISTRY.items()} | TABLES
+    assert shown == {kind: set(part.model_fields) - {"kind"} for kind, part in kinds.items()}
 
 
 def test_the_search_space_of_the_manual_is_one(files):

@@ -184,7 +184,7 @@ def _validate_trace(config: RunConfig, method: Any) -> list[str]:
     """Why the local models of a run cannot be traced."""
     if not config.trace_local_models:
         return []
-    from algorithms.shared.base import RoundBased  # imports torch, which only a method needs
+    from algorithms.shared.rounds import RoundBased  # imports torch, which only a method needs
 
     mistakes = []
     if not isinstance(method, RoundBased):

@@ -6,10 +6,10 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from bench import references
+from bench.config.parts import Part
 from bench.errors import ConfigError, sentences, unknown
-from bench.experiments import figure_schema, grid_files
+from bench.experiments import grid_files
 from bench.experiments.axis_values import validate_values
-from bench.experiments.figure_schema import Part
 from bench.experiments.grid_schema import FULL, PAPER, Budget, Condition, GridSpec, Layout, Mirrors, Tuning, Variant
 from bench.experiments.labels import ABSENT
 from bench.experiments.names_schema import Printed
@@ -122,7 +122,6 @@ def _keys_beside(location: tuple[str | int, ...]) -> list[str]:
         "printed": Printed,
         "mirrors": Mirrors,
         "variants": Variant,
-        **figure_schema.KINDS,
     }
     for key in location[:-1]:
         part = nested.get(str(key), part)

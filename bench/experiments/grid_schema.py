@@ -8,17 +8,27 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 import algorithms
 from bench.config.compatibility import subset
 from bench.config.methods import defaults_of, is_method
+from bench.config.parts import Part, Round, one_of
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, require_known
-from bench.experiments.figure_names import VALUES, figure_name
-from bench.experiments.figure_schema import BySetting, ClientGains, Figure, Measured, Part, Round, one_of
+from bench.experiments.figure_names import VALUES
 from bench.experiments.labels import competitor
 from bench.experiments.names_schema import OwnNames, Printed, Style, check_axes, check_names
+from bench.measurements.specs import Shown, figure_of
+from bench.measurements.tables import table_of
 from bench.models import canonical
 from bench.participation import cohort_size
 from bench.results.ids import versioned
@@ -32,6 +42,8 @@ PAPER = "paper"  # the budget of the grid of a paper as it is
 FULL = "full"  # the same of a grid of one's own, which mirrors no paper
 MOST_CELLS = 100_000  # of a grid: a few lines of axes can name more than a machine can store
 Values = Annotated[list, Field(min_length=1)]
+Figure = Annotated[SerializeAsAny[Shown], BeforeValidator(figure_of)]
+Measured = Annotated[SerializeAsAny[Shown], BeforeValidator(table_of)]
 
 
 def require_few(axes: Mapping[str, Collection[Any]], what: str) -> None:
@@ -360,14 +372,6 @@ class Layout(Part):
         return self
 
     @model_validator(mode="after")
-    def _gains_of_clients_are_over_something(self) -> "Layout":
-        if not self.reference and any(isinstance(figure, ClientGains) for figure in self.figures):
-            raise ValueError(
-                "The figure client-gains compares runs with others: name these by reference, as {algorithm: local}."
-            )
-        return self
-
-    @model_validator(mode="after")
     def _some_axis_tells_contests_apart(self) -> "Layout":
         axes = [*self.rows, self.columns]
         require_known("row or column in compared", self.compared, axes)
@@ -388,9 +392,9 @@ class Layout(Part):
         return self
 
     @property
-    def needs(self) -> list[dict]:
-        """Figures and measured table as they are stored: what is measured on runs that are done is for these."""
-        return [part.model_dump() for part in (*self.figures, self.measured) if part]
+    def needs(self) -> list[Shown]:
+        """Figures and measured table: what is measured on runs that are done is for these."""
+        return [part for part in (*self.figures, self.measured) if part]
 
     @field_validator("rows", "columns")
     @classmethod
@@ -499,7 +503,7 @@ class GridSpec(Part):
 
     @model_validator(mode="after")
     def _figures_have_different_names(self) -> "GridSpec":
-        names = Counter(figure_name(figure.model_dump()) for figure in self.report.figures)
+        names = Counter(figure.name for figure in self.report.figures)
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             raise ValueError(f"The report lists more than one figure called {twice[0]}; their files would be the same.")
@@ -515,12 +519,16 @@ class GridSpec(Part):
         return self
 
     @model_validator(mode="after")
-    def _figures_are_about_settings(self) -> "GridSpec":
-        options = [key for tuning in self.tuning for key in tuning.options]
-        known = list(dict.fromkeys([*SETTINGS, *self.axes, *self.settings, *options]))
-        names = [figure.setting for figure in self.report.figures if isinstance(figure, BySetting)]
-        require_known("setting of a figure", names, known)
+    def _figures_have_what_they_show(self) -> "GridSpec":
+        for figure in self.report.figures:
+            figure.check(self)
         return self
+
+    @property
+    def known_settings(self) -> list[str]:
+        """Names of all settings, and of the options of methods that it varies or sets."""
+        options = [key for tuning in self.tuning for key in tuning.options]
+        return list(dict.fromkeys([*SETTINGS, *self.axes, *self.settings, *options]))
 
     def untuned(self) -> "GridSpec":
         """The same with one point of each tuning set, for hyper-parameters that are chosen elsewhere: the named one, else the

@@ -31,28 +31,7 @@ _DIAGNOSTICS = {
     "bound?": {str: [is_number]},
     "models?": [is_text],
 }
-_MATRIX = [[(is_number, None)]]
-_OF_ENCODERS = {
-    "values": {str: {str: (is_number, None)}},
-    "clients": [is_integer],
-    "label_counts": [[is_integer]],
-    "classes": [is_text],
-}
-_PROBES = {  # by the beginning of the name
-    "label-counts": {"classes": [is_text], "label_counts": [[is_integer]]},
-    "cka": {"clients": [is_integer], "cohort": is_integer, "layers": {str: _MATRIX}},
-    "weight-norms": {"clients": [is_integer], "label_counts": [[is_integer]], "norms": _MATRIX},
-    "embedding": {"points": _MATRIX, "labels": [is_integer], "before": [is_integer], "after": [is_integer]},
-    "encoder-features": {
-        "panels": {str: {"points": _MATRIX, "axes": [is_text]}},
-        "labels": [is_integer],
-        "owners": [is_integer],
-    },
-    "coalitions-by-capacity": {"ends": [is_number], "coalitions": [[is_integer]]},
-    "encoder-heads": _OF_ENCODERS,
-    "encoder-information": _OF_ENCODERS,
-    "dataset-sizes": {"values": {str: {str: is_integer}}},
-}
+_LABEL_COUNTS = {"classes": [is_text], "label_counts": [[is_integer]]}
 
 
 def check_grid(path: Path, written: bytes) -> StoredGrid:
@@ -100,14 +79,14 @@ def check_search(path: Path, written: bytes) -> StoredSearch:
 
 
 def check_probe(path: Path, written: bytes) -> StoredProbe:
-    """A measurement, from the content of its file.
+    """A measurement, from the content of its file; who reads that of a figure knows more about its result.
 
     Raises:
         Damaged: if the file does not hold one.
     """
     probe, _ = unseal(path, written)
-    shapes = [shape for name, shape in _PROBES.items() if path.name.startswith(f"probe-{name}")]
-    _require_shape(path, probe, {"version": is_integer, "result": shapes[0] if shapes else dict})
+    result = _LABEL_COUNTS if path.name == "probe-label-counts.json" else dict
+    _require_shape(path, probe, {"version": is_integer, "result": result})
     if not is_printable_mapping(probe["result"]):
         raise Damaged(path, "does not hold what it should: its result cannot be shown")
     return cast(StoredProbe, probe)

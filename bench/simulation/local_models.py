@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from algorithms.shared import tree
-from algorithms.shared.base import Deployed, RoundBased
+from algorithms.shared.base import Deployed
+from algorithms.shared.rounds import RoundBased
 from bench.simulation.evaluation import evaluate_clients, evaluate_own
 
 

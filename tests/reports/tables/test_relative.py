@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.measurements.specs import figure_of
 from bench.results.metrics import METRICS, compare_clients
 from bench.results.store import Store as ResultStore
 from reports import api
-from reports.figures import series
 
 AUTHORS = json.loads((Path(__file__).parents[1] / "fedcollab_accuracies.json").read_text())["settings"]
 LAYOUT = {
@@ -267,9 +267,9 @@ def test_figures_have_a_line_per_contender_and_curves_are_of_accuracy(grid):
     store = ResultStore(grid.save())
     expanded = store.grid("small_table@paper")
     records = store.records_of(expanded)
-    curves = series.collect({"kind": "curves", "x": "rounds"}, expanded, records, store)
+    curves = figure_of({"kind": "curves", "x": "rounds"}).collect(expanded, records, store)
     assert [*curves] == ["own_accuracy"] and curves["own_accuracy"].lines == ("local", "fedprox")
-    found = series.collect({"kind": "by-setting", "setting": "mu"}, expanded, records, store)
+    found = figure_of({"kind": "by-setting", "setting": "mu"}).collect(expanded, records, store)
     assert [*found] == LAYOUT["metrics"]
     assert [(point.x, point.mean) for point in found["ipr"].points.itertuples()] == [("0.1", 50), ("1", 100)]
     units = [line.y_label.partition(",")[0].rpartition(" ")[2] for line in found.values()]
