@@ -13,6 +13,7 @@ from bench import plugins
 from bench.errors import ConfigError, StoreError, require_known, suggestion, unknown
 from bench.experiments.figure_names import CURVES
 from bench.files import file_name, make_folder, write_file
+from bench.results.records import StoredGrid, StoredLayout
 from reports.widths import FIGURES, Widths
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from bench.results.store import Store
     from bench.results.written import Written
+    from reports.tables.records import Records
     from reports.tables.report import Report
 
 FORMATS = ("md", "tex", "csv", "html")
@@ -192,7 +194,7 @@ def write_figures(
     return paths, sentences
 
 
-def build(store: "Store", expanded: dict, value: str | None = None) -> "tuple[Report, dict[str, dict]]":
+def build(store: "Store", expanded: StoredGrid, value: str | None = None) -> "tuple[Report, Records]":
     """The report of an expanded grid of a store, and the records of its runs; value and errors as in `write`."""
     from reports.tables import measured, report
     from reports.tables.costs import with_reached
@@ -250,14 +252,14 @@ def _written(store: "Store", grid: str, budget: str, inputs: str, folder: Path, 
     return Written(place, [inputs])
 
 
-def _open_noted(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict, str]":
+def _open_noted(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, StoredGrid, str]":
     """As `_open`, and the digest of what reports read, from before it was read: what a driver writes meanwhile is a change."""
     store = _store(results)
     inputs = store.digest(f"{grid}@{budget}")
     return *_open(store, grid, budget), inputs
 
 
-def _build(store: "Store", expanded: dict, value: str | None, style: str = "check") -> tuple:
+def _build(store: "Store", expanded: StoredGrid, value: str | None, style: str = "check") -> tuple:
     """The report of an expanded grid, and its sources: expanded grid, records, store."""
     from reports.tables import paper_style
 
@@ -273,7 +275,7 @@ def _store(results: "Store | Path") -> "Store":
     return results if isinstance(results, Store) else Store(results)
 
 
-def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict]":
+def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, StoredGrid]":
     """The store and an expanded grid of it."""
     store = _store(results)
     expanded = store.grid(f"{grid}@{budget}")
@@ -286,7 +288,7 @@ def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict
     return store, expanded
 
 
-def _check_parts(path: Path, layout: dict) -> None:
+def _check_parts(path: Path, layout: StoredLayout) -> None:
     """Raises ValueError if figures or the measured table of a stored grid are wrong; unknown kinds of figures are passed."""
     figures, measured = layout.get("figures", ()), layout.get("measured")
     if not (figures or measured):
@@ -304,7 +306,7 @@ def _check_parts(path: Path, layout: dict) -> None:
         raise ValueError(f"{path} does not hold what it should: {' '.join(error.mistakes)}") from error
 
 
-def _measured(what: dict, expanded: dict, records: dict[str, dict], store) -> dict[str, dict]:
+def _measured(what: dict, expanded: StoredGrid, records: "Records", store) -> dict[str, dict]:
     """Run id -> what a measured table shows of it, for the runs of which it is stored."""
     from bench.measurements.tables import table_of
 
@@ -317,7 +319,7 @@ def _measured(what: dict, expanded: dict, records: dict[str, dict], store) -> di
     }
 
 
-def _text(format: str, notes: str, widths: Widths | None, report, grid: dict, records: dict[str, dict], store) -> str:
+def _text(format: str, notes: str, widths: Widths | None, report, grid: StoredGrid, records: "Records", store) -> str:
     from reports.formats import csv, latex, markdown
 
     if format == "html":

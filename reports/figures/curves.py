@@ -8,12 +8,14 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import pandas as pd
 
+from bench.results.records import RoundRow, StoredGrid
 from bench.results.store import Store
 from reports.figures import one_of, registered_figure
 from reports.figures.panels import Y_LABELS, Series, concat_points, done_runs, panels, series_of_table
 from reports.figures.series import SeriesFigure
 from reports.tables.aggregate import DDOF
 from reports.tables.layout import Table
+from reports.tables.records import Records
 from reports.tables.report import Report
 
 X_LABELS = {
@@ -51,7 +53,7 @@ class Curves(SeriesFigure):
     def name(self) -> str:
         return self.x
 
-    def series(self, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
+    def series(self, report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Series:
         frames = []
         for curve in curves_of(report, table, grid, records, store):
             points = _constant(curve) if is_constant(curve, self.x) else _over(curve, self.x)
@@ -61,7 +63,7 @@ class Curves(SeriesFigure):
         return series if over is None else replace(series, lines=tuple(dict.fromkeys(series.points["line"])))
 
 
-def curves_of(report: Report, table: Table, grid: dict, records: dict, store: Store) -> Iterator[Curve]:
+def curves_of(report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Iterator[Curve]:
     """The curves of all measured cells in the order of panels and lines.
 
     Values of an axis that only some methods have are separate lines of one panel.
@@ -98,7 +100,7 @@ def _partial_axis(report: Report, table: Table) -> str | None:
     return next(found, None)
 
 
-def _curve(runs: list[list[dict]], metric: str, std: str) -> dict[str, np.ndarray]:
+def _curve(runs: list[list[RoundRow]], metric: str, std: str) -> dict[str, np.ndarray]:
     """Mean accuracy and mean cumulative costs over seeds, at every round that all seeds evaluated.
 
     Args:

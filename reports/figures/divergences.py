@@ -8,12 +8,14 @@ import numpy as np
 
 from bench.experiments.labels import pairs
 from bench.results.json_schema import is_number
+from bench.results.records import StoredCell, StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, registered_figure
 from reports.figures.lines import STYLE, placed, wrapped
 from reports.figures.style import COLOURS
 from reports.tables.aggregate import current_cells
 from reports.tables.names import Names
+from reports.tables.records import Records
 from reports.widths import FIGURES, Widths
 
 _TICK = 0.14  # inches, of the id of a client
@@ -59,7 +61,7 @@ class Divided(NamedTuple):
 class Divergences(Figure):
     """How much the data of any two clients differ, with the coalitions that FedCollab made of them."""
 
-    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> list[Divided]:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> list[Divided]:
         return list(divided(grid, records))
 
     def draw(self, found: list[Divided], widths: Widths = FIGURES):
@@ -96,7 +98,7 @@ class Divergences(Figure):
         return figure
 
 
-def divided(grid: dict, records: dict) -> Iterator[Divided]:
+def divided(grid: StoredGrid, records: Records) -> Iterator[Divided]:
     """The coalitions of the first finished seed of each setting; bases share them, because they do not depend on the base.
 
     Settings that one title would name say in which options they differ.
@@ -137,11 +139,11 @@ def number_clients(axis, order: np.ndarray, length: float, **options) -> None:
     axis.set_tick_params(length=0, pad=1)
 
 
-def _setting(cell: dict) -> list:
+def _setting(cell: StoredCell) -> list:
     return [cell["dataset"], cell["config"]["partition"], cell["substitute"]]
 
 
-def _options(cell: dict) -> dict[str, Any]:
+def _options(cell: StoredCell) -> dict[str, Any]:
     """On what coalitions depend, beside the data and the seed."""
     method = {key: value for key, value in cell["config"]["algorithm"].items() if key not in ("name", "base")}
     return {"clients": cell["config"]["clients"], **method}

@@ -12,11 +12,13 @@ import numpy as np
 
 from bench.experiments.figure_names import CURVES
 from bench.results.metrics import ACCURACIES
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures.curves import X_LABELS, Curve, curves_of, is_constant
 from reports.figures.panels import Y_LABELS, name_of_line, names_of_lines
 from reports.figures.style import COLOURS, LineStyle, line_styles
 from reports.tables.names import Names
+from reports.tables.records import Records
 from reports.tables.report import Report
 
 AXES = {"rounds": "rounds", "communication": "bytes", "time": "seconds", "examples": "examples"}
@@ -32,7 +34,7 @@ _DARK = {"text": "#e8eaed", "muted": "#a4adb6", "grid": "#30363d"}
 _LEAST_LUMINANCE = 0.13  # contrast of 3:1 to the dark background, as the guidelines require of graphics
 
 
-def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dict]:
+def collect(report: Report, grid: StoredGrid, records: Records, store: Store) -> list[dict]:
     """The panels in the order of tables and rows; arguments as in `reports.html.page.render`.
 
     Returns:

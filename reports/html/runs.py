@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
 from reports.tables.aggregate import cell_keys, choice_of, label, short
 from reports.tables.costs import cost_scores
 from reports.tables.footnotes import without_paths
 from reports.tables.layout import NOT_REACHED, printed
 from reports.tables.names import Names
+from reports.tables.records import Records
 from reports.tables.relative import relative_scores
 
 _LEFT_OUT = (
@@ -66,7 +68,7 @@ class Line:
     reason: str
 
 
-def collect(grid: dict, records: dict[str, dict]) -> RunDetails:
+def collect(grid: StoredGrid, records: Records) -> RunDetails:
     """The runs of a grid, with the names of image folders and without their paths; arguments as in
     `reports.html.page.render`."""
     hide = without_paths(grid)
@@ -87,7 +89,7 @@ def collect(grid: dict, records: dict[str, dict]) -> RunDetails:
     return RunDetails(runs, shared, _differing(configs, shared["config"]))
 
 
-def lines(metrics: Sequence[str], value: str, grid: dict, records: dict[str, dict]) -> Iterator[Line]:
+def lines(metrics: Sequence[str], value: str, grid: StoredGrid, records: Records) -> Iterator[Line]:
     """All runs in the grid's order.
 
     Args:
@@ -126,7 +128,7 @@ def _score(metric: str, score: float) -> str:
     return NOT_REACHED if math.isnan(score) else printed(metric, score)
 
 
-def status_of(run: str, records: dict[str, dict]) -> str:
+def status_of(run: str, records: Records) -> str:
     """ "done", "diverged" or "failed"; "waiting" for a run that has not ended."""
     return records.get(run, {}).get("status", "waiting")
 

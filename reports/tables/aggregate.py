@@ -7,12 +7,16 @@ the one with the best mean over seeds, as the papers do ("best of, chosen on the
 import json
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from bench.experiments.labels import chosen_in, competitor, number, value_of
 from bench.results.metrics import METRICS
+from bench.results.records import RunRecord, StoredCell, StoredGrid
 from reports.tables.costs import cost_scores
+from reports.tables.records import Records
 from reports.tables.relative import is_shown, relative_scores
 
 # Identifies the published counterpart of a cell; the same for all runs of the cell.
@@ -20,28 +24,28 @@ SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participati
 DDOF = {"population": 0, "sample": 1}  # of a std: it divides by the number of seeds minus this
 
 
-def row_keys(grid: dict) -> list[str]:
+def row_keys(grid: StoredGrid) -> list[str]:
     """Names of the axes that label a row, outermost first."""
     return list(grid["report"]["rows"])
 
 
-def cell_keys(grid: dict) -> list[str]:
+def cell_keys(grid: StoredGrid) -> list[str]:
     """Names of the axes that identify a cell of a table: those of its rows, then that of its columns."""
     return [*row_keys(grid), grid["report"]["columns"]]
 
 
-def compared_keys(grid: dict) -> list[str]:
+def compared_keys(grid: StoredGrid) -> list[str]:
     """Names of the axes along which cells compete: that of the columns, unless the report names others."""
     return grid["report"].get("compared") or [grid["report"]["columns"]]
 
 
-def contest_keys(grid: dict) -> list[str]:
+def contest_keys(grid: StoredGrid) -> list[str]:
     """Names of the axes on which competing cells are alike: those of the rows, unless the report compares others."""
     compared = compared_keys(grid)
     return [key for key in cell_keys(grid) if key not in compared]
 
 
-def contest_name(grid: dict) -> str:
+def contest_name(grid: StoredGrid) -> str:
     """What cells that compete make together, in words."""
     compared = compared_keys(grid)
     if compared == [grid["report"]["columns"]]:
@@ -49,30 +53,30 @@ def contest_name(grid: dict) -> str:
     return "column" if compared == row_keys(grid) else "contest"
 
 
-def competitors_of(cells: pd.DataFrame, grid: dict) -> pd.Series:
+def competitors_of(cells: pd.DataFrame, grid: StoredGrid) -> pd.Series:
     """What competes in each cell: the label of its column, or those of the axes that the report compares."""
     labels = [cells[key] for key in compared_keys(grid)]
     return pd.Series([competitor(values) for values in zip(*labels, strict=True)], cells.index, dtype=object)
 
 
-def label(cell: dict, key: str) -> str:
+def label(cell: Mapping[str, Any], key: str) -> str:
     """The label of a grid cell on an axis (a field of the cell, a setting or a method option); "-" if it has no value."""
     value = value_of(cell, key)
     return "-" if value is None else str(value)
 
 
-def split_of(grid: dict) -> str:
+def split_of(grid: StoredGrid) -> str:
     """The split on which a grid is evaluated; "test and validation" if its cells use both."""
     return " and ".join(sorted({cell["config"]["split"] for cell in grid["cells"]}))
 
 
-def current_cells(grid: dict, records: dict[str, dict]) -> list[dict]:
+def current_cells(grid: StoredGrid, records: Mapping[str, RunRecord]) -> list[StoredCell]:
     """The cells of a grid without superseded ones.
 
     Cells that differ only in the versions of their parts (algorithm, model, ...) are repetitions of one cell. The last
     one whose run has ended is kept; if none has ended, the last one.
     """
-    current = {}
+    current: dict[str, tuple[bool, StoredCell]] = {}
     for cell in grid["cells"]:
         unversioned = {"run": None, "tuned": None, "config": cell["config"] | {"versions": None}}
         key = json.dumps(cell | unversioned, sort_keys=True)
@@ -82,7 +86,7 @@ def current_cells(grid: dict, records: dict[str, dict]) -> list[dict]:
     return [cell for _, cell in current.values()]
 
 
-def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) -> pd.DataFrame:
+def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) -> pd.DataFrame:
     """One line per run of the grid, ended or not, in the grid's order.
 
     Args:
@@ -214,7 +218,7 @@ def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return chosen.pivot(columns="seed", values="score").reindex(cells.index)
 
 
-def choice_of(cell: dict) -> str:
+def choice_of(cell: Mapping[str, Any]) -> str:
     """The chosen hyper-parameters of a grid cell, as "mu=0.01, tau=0.5"; empty if there was no choice."""
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(chosen_in(cell).items()))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
 from reports.published.lookup import Published
 from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name
 from reports.tables.names import Names
@@ -34,7 +35,7 @@ class Agreement:
     signs: dict[str, tuple[int, int]]
 
 
-def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
+def footnotes(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     """One sentence per metric with published numbers: in how many rows the winner agrees, and in how many the sign of
     (method - best baseline).
 
@@ -67,7 +68,7 @@ def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
             )
 
 
-def competing(grid: dict, cells: pd.DataFrame) -> pd.DataFrame:
+def competing(grid: StoredGrid, cells: pd.DataFrame) -> pd.DataFrame:
     """The cells of a reproduced table that compete with others, with a further column, competitor: those with a published
     number, but for methods on pooled data.
 

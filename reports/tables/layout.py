@@ -12,6 +12,7 @@ import pandas as pd
 
 from bench.experiments.labels import number
 from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
 from reports.tables.aggregate import cell_keys, row_keys
 from reports.tables.names import Name, Names
 
@@ -177,7 +178,7 @@ def _decimals(value: float, digits: int) -> int:
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))
 
 
-def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], Cell] | None = None) -> Table:
+def arrange(cells: pd.DataFrame, grid: StoredGrid, metric: str, show: Callable[[Any], Cell] | None = None) -> Table:
     """The table of one metric's cells.
 
     A cell without a partition (centralized training) belongs to its dataset. As in the papers, it is shown once, in the

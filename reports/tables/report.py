@@ -9,6 +9,7 @@ from bench.errors import unknown
 from bench.experiments.figure_names import VALUES
 from bench.experiments.reference import is_reference
 from bench.results.metrics import ACCURACIES, METRICS, unknown_metric
+from bench.results.records import StoredGrid
 from reports.tables import rankings, tuning_notes, versions
 from reports.tables.aggregate import (
     cell_keys,
@@ -24,6 +25,7 @@ from reports.tables.footnotes import ROUNDS_OF, footnotes, without_paths
 from reports.tables.gains import add_gains, baselines_of
 from reports.tables.layout import Table, arrange, side_by_side
 from reports.tables.published_comparison import compare, further_values, own_value
+from reports.tables.records import Records
 from reports.tables.significance import compare_with_best
 
 
@@ -70,7 +72,7 @@ class Report:
         return (*self.further, *self.standings, *self.choices)
 
 
-def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Report:
+def build(grid: StoredGrid, records: Records, value: str | None = None) -> Report:
     """The report of an expanded grid.
 
     Args:
@@ -113,7 +115,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
     )
 
 
-def _validate(grid: dict, value: str) -> None:
+def _validate(grid: StoredGrid, value: str) -> None:
     if value not in VALUES:
         raise ValueError(unknown("value", value, VALUES))
     metrics = dict.fromkeys([grid["report"]["metric"], *grid["report"].get("metrics", ())])
@@ -136,7 +138,7 @@ def _known_at(value: str, metrics: Iterable[str]) -> list[str]:
 
 
 def _cells_by_metric(
-    grid: dict, records: dict[str, dict], columns: dict[str, set[str]], value: str
+    grid: StoredGrid, records: Records, columns: dict[str, set[str]], value: str
 ) -> dict[str, pd.DataFrame]:
     """Metric -> the cells of its table with gains, published numbers and tests.
 
@@ -160,7 +162,7 @@ def _cells_by_metric(
     return found
 
 
-def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: dict) -> pd.DataFrame:
+def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: StoredGrid) -> pd.DataFrame:
     """Cells of the settings that were chosen by another metric, which also tells what was tried."""
     keys = cell_keys(grid)
     points = pd.MultiIndex.from_frame(chosen[[*keys, "choice"]])
@@ -171,7 +173,7 @@ def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: dict) -> p
     return cells.assign(settings=about["settings"], tried=about["tried"], complete=complete)
 
 
-def _further_tables(further: dict[str, dict[str, pd.DataFrame]], grid: dict) -> Iterator[Table]:
+def _further_tables(further: dict[str, dict[str, pd.DataFrame]], grid: StoredGrid) -> Iterator[Table]:
     """Tables of other rounds, of value -> metric -> cells."""
     for value, by_metric in further.items():
         title = f"Accuracy, {ROUNDS_OF[value]}"
@@ -182,9 +184,9 @@ def _further_tables(further: dict[str, dict[str, pd.DataFrame]], grid: dict) -> 
             yield from tables
 
 
-def _choices(by_metric: dict[str, pd.DataFrame], columns: dict[str, set[str]], grid: dict) -> Iterator[Table]:
+def _choices(by_metric: dict[str, pd.DataFrame], columns: dict[str, set[str]], grid: StoredGrid) -> Iterator[Table]:
     """Tables of chosen hyper-parameters; a column with several metrics is only in the first metric's table."""
-    listed = set()
+    listed: set[str] = set()
     for metric, cells in by_metric.items():
         if table := tuning_notes.table(cells[~cells[grid["report"]["columns"]].isin(listed)], grid, metric):
             yield table
@@ -192,7 +194,11 @@ def _choices(by_metric: dict[str, pd.DataFrame], columns: dict[str, set[str]], g
 
 
 def _standings(
-    by_metric: dict[str, pd.DataFrame], tables: dict[str, Table], grid: dict, records: dict[str, dict], value: str
+    by_metric: dict[str, pd.DataFrame],
+    tables: dict[str, Table],
+    grid: StoredGrid,
+    records: Records,
+    value: str,
 ) -> pd.DataFrame | None:
     """Mean ranks and wins of all metrics, lines of `rankings.COLUMNS`; None if the grid does not request them."""
     if not grid["report"].get("standings"):
@@ -206,14 +212,14 @@ def _standings(
     return pd.concat([lines for lines in found if len(lines)] or found[:1], ignore_index=True)
 
 
-def _contenders(cells: pd.DataFrame, grid: dict, table: Table) -> tuple[str, ...]:
+def _contenders(cells: pd.DataFrame, grid: StoredGrid, table: Table) -> tuple[str, ...]:
     """What competes in a table, in order."""
     if compared_keys(grid) == [grid["report"]["columns"]]:
         return table.columns
     return tuple(competitors_of(cells, grid).unique())
 
 
-def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict[str, set[str]]:
+def _columns_by_metric(grid: StoredGrid, records: Records, value: str) -> dict[str, set[str]]:
     """Metric -> columns of its table, the grid's own metric first.
 
     A column is in the table of every accuracy that its runs report, and without any result in that of the grid's metric.
@@ -227,7 +233,7 @@ def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict
         return {metric: everything for metric in accuracies or ["own_accuracy"]}
     if metrics := grid["report"].get("metrics"):
         return {metric: everything for metric in _known_at(value, metrics)}
-    reported = {}
+    reported: dict[str, set[str]] = {}
     for cell in grid["cells"]:
         column = label(cell, axis)
         record = records.get(cell["run"], {})
