@@ -7,7 +7,7 @@ saves its figures. Their input are the JSON files of a result store.
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bench import plugins
 from bench.errors import ConfigError, StoreError, require_known, suggestion, unknown
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from bench.results.store import Store
     from bench.results.written import Written
+    from reports.figures import Figure
     from reports.tables.records import Records
     from reports.tables.report import Report
 
@@ -168,13 +169,13 @@ def write_figures(
     from reports.tables.published_comparison import own_value
     from reports.tables.stale_runs import with_changes
 
-    records, metric = with_changes(expanded, store.records_of(expanded), store), expanded["report"]["metric"]
-    records = with_reached(expanded, records, store)
+    records = with_reached(expanded, with_changes(expanded, store.records_of(expanded), store), store)
+    metric = expanded["report"]["metric"]
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
     paths, sentences = [], []
     for kind in dict.fromkeys(one["kind"] for one in described if one["kind"] not in REGISTRY):
         sentences.append(f"Not drawn in {name}: {unknown('kind of figure', kind, REGISTRY)}{plugins.hint()}")
-    figures = [figure_of(one) for one in described if one["kind"] in REGISTRY]
+    figures = [cast("Figure", figure_of(one)) for one in described if one["kind"] in REGISTRY]
     for title, figure in {figure.name: figure for figure in figures}.items():
         try:
             by_metric = figure.drawings(expanded, records, store, value, widths or FIGURES)
@@ -309,13 +310,14 @@ def _check_parts(path: Path, layout: StoredLayout) -> None:
 def _measured(what: dict, expanded: StoredGrid, records: "Records", store) -> dict[str, dict]:
     """Run id -> what a measured table shows of it, for the runs of which it is stored."""
     from bench.measurements.tables import table_of
+    from reports.tables.records import ended_runs
 
     table = table_of(what)
-    done = [cell for cell in expanded["cells"] if records.get(cell["run"], {}).get("status") == "done"]
     return {
-        cell["run"]: result
-        for cell in done
-        for result in table.results(store, cell["run"], cell["config"]["rounds"]).values()
+        run: result
+        for run, cell, record in ended_runs(expanded, records)
+        if record["status"] == "done"
+        for result in table.results(store, run, cell["config"]["rounds"]).values()
     }
 
 

@@ -270,7 +270,7 @@ class StoredLayout(TypedDict):
     columns: str
     metric: str
     metrics: NotRequired[list[str]]
-    value: NotRequired[str]
+    rounds_shown: NotRequired[str]
     also: NotRequired[list[str]]
     compared: NotRequired[list[str]]
     reference: NotRequired[dict[str, Any]]

@@ -1,6 +1,6 @@
 """A results directory as tables for pandas: its runs, their rounds, and the cells of a report."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,9 +51,9 @@ def rounds_frame(store: Store, grids: Sequence[str] | None = None) -> pd.DataFra
     places: dict[str, list[dict[str, Any]]] = {}
     for label in store.grids() if grids is None else grids:
         grid, _, budget = label.partition("@")
-        for cell in _shown_cells(store, label):
+        for run, cell in _shown_cells(store, label).items():
             replaced = {"substitute_for": cell["dataset"]} if cell["substitute"] else {}
-            places.setdefault(cell["run"], []).append({"grid": grid, "budget": budget} | replaced)
+            places.setdefault(run, []).append({"grid": grid, "budget": budget} | replaced)
     described, runs = _described_runs(store, None if grids is None else places)
     described["status"] = [record["status"] for record in runs.values()]
     shown = [(number, place) for number, run_id in enumerate(runs) for place in places.get(run_id, [{}])]
@@ -111,7 +111,7 @@ def _described_runs(store: Store, wanted: Collection[str] | None = None) -> tupl
     return described, {run_id: records[run_id] for run_id in described["run"]}
 
 
-def _ended(record: RunRecord) -> dict[str, Any]:
+def _ended(record: Mapping[str, Any]) -> dict[str, Any]:
     """How a run ended, in one flat mapping; None for what its record does not say."""
     scores = {
         f"{accuracy}_{value}": record["summary"].get(value, {}).get(accuracy)
@@ -128,16 +128,17 @@ def _grids_by_run(store: Store) -> dict[str, list[str]]:
     """Run id -> the `<grid>@<budget>` of the stored grids that show it."""
     found: dict[str, list[str]] = {}
     for name in store.grids():
-        for cell in _shown_cells(store, name):
-            found.setdefault(cell["run"], []).append(name)
+        for run in _shown_cells(store, name):
+            found.setdefault(run, []).append(name)
     return found
 
 
-def _shown_cells(store: Store, label: str) -> list[StoredCell]:
-    """The cells of a stored grid that its tables show, one for each run that has ended."""
-    grid = store.grid(label)
+def _shown_cells(store: Store, label: str) -> dict[str, StoredCell]:
+    """Run id -> its cell, of the runs that have ended and that tables of a stored grid show."""
+    if (grid := store.grid(label)) is None:
+        return {}
     records = store.records_of(grid)
-    return [*{cell["run"]: cell for cell in current_cells(grid, records) if cell["run"] in records}.values()]
+    return {run: cell for cell in current_cells(grid, records) if (run := cell["run"]) and run in records}
 
 
 def _first(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:

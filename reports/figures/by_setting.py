@@ -75,7 +75,7 @@ class BySetting(SeriesFigure):
         setting, measure = self.setting, self.x
         value = report.cells["value"].iloc[0]
         order = list(dict.fromkeys(label(cell, setting) for cell in grid["cells"]))
-        frames, lacking = [], {}
+        frames, lacking = [], dict[str, list[str]]()
 
         def x_name(x: object) -> object:  # of a horizontal line there is none
             return table.names.value(setting, x).plain if isinstance(x, str) else x
@@ -121,5 +121,8 @@ def _with_rows_by(setting: str, grid: StoredGrid) -> StoredGrid:
     layout = grid["report"]
     line = layout["columns"] if layout["columns"] != setting else "algorithm"
     rows = [key for key in layout["rows"] if key not in (setting, line)]
-    orders = {"row_order": [], "column_order": grid["column_order"] if line == layout["columns"] else []}
-    return grid | orders | {"report": layout | {"rows": [*rows, setting], "columns": line}}
+    return grid | {
+        "report": layout | {"rows": [*rows, setting], "columns": line},
+        "row_order": [],
+        "column_order": grid["column_order"] if line == layout["columns"] else [],
+    }

@@ -107,7 +107,7 @@ class Cka(SeriesFigure):
     def series(self, report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Series:
         """Mean CKA over pairs of clients' local models, per layer; layers without any defined pair are left out."""
         configs = {cell["run"]: cell["config"] for cell in grid["cells"]}
-        frames, caveats, num_seeds = [], defaultdict(list), 0
+        frames, caveats, num_seeds = [], defaultdict[str, list[str]](list), 0
         for panel, cells in panels(report, table, grid):
             for line, (cell,) in cells.items():
                 results = [

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _ALONE = -1  # the colour number of a client that trains by itself
 _HEIGHTS = (1, 2.6)  # of the two parts of a panel
-_RUN, _SAME = {"color": "0.2", "linestyle": "--", "linewidth": 1}, {"color": "0.88", "linewidth": 0}
+_RUN: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
+_SAME: dict[str, Any] = {"color": "0.88", "linewidth": 0}
 
 
 class ByCapacity(NamedTuple):

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -39,7 +39,7 @@ class Curve(NamedTuple):
 
     panel: str
     line: str
-    cell: tuple
+    cell: Any
     points: dict[str, np.ndarray]
 
 
@@ -72,7 +72,7 @@ def curves_of(report: Report, table: Table, grid: StoredGrid, records: Records, 
     for panel, cells in panels(report, table, grid, over):
         for name, cell in ((name, cell) for name, found in cells.items() for cell in found):
             own = getattr(cell, over) if over else "-"
-            line = name if own == "-" else f"{name}, {own} {over.replace('_', ' ')}"
+            line = f"{name}, {own} {over.replace('_', ' ')}" if over and own != "-" else name
             runs = [store.rows(run_id) for run_id in done_runs(cell, records)]
             yield Curve(panel, line, cell, _curve(runs, table.metric, grid["std"]))
 

@@ -47,7 +47,7 @@ class Distributions(SeriesFigure):
 
 def _label_shares(client: int, cells: dict[str, list], seeds: dict[str, int], records: Records) -> dict[int, dict]:
     """Seed -> line -> label shares of a client, in [0, 1], of the cells that recorded them."""
-    shares = defaultdict(dict)
+    shares: dict[int, dict] = defaultdict(dict)
     for line, (cell,) in cells.items():
         for run_id in done_runs(cell, records):
             recorded = records[run_id].get("diagnostics", {}).get("distributions", ())

@@ -15,12 +15,12 @@ from reports.figures.lines import STYLE, placed, wrapped
 from reports.figures.style import COLOURS
 from reports.tables.aggregate import current_cells
 from reports.tables.names import Names
-from reports.tables.records import Records
+from reports.tables.records import Records, ended_runs
 from reports.widths import FIGURES, Widths
 
 _TICK = 0.14  # inches, of the id of a client
 _FRAME = COLOURS[2]
-_BAR = {"location": "bottom", "aspect": 40, "shrink": 0.6, "pad": 0.02}
+_BAR: dict[str, Any] = {"location": "bottom", "aspect": 40, "shrink": 0.6, "pad": 0.02}
 
 
 class Divided(NamedTuple):
@@ -103,17 +103,17 @@ def divided(grid: StoredGrid, records: Records) -> Iterator[Divided]:
 
     Settings that one title would name say in which options they differ.
     """
-    first: dict[str, tuple[dict, dict]] = {}
-    for cell in sorted(current_cells(grid, records), key=lambda cell: cell["seed"]):
-        record = records.get(cell["run"], {})
-        diagnostics = record.get("diagnostics", {}) if record.get("status") == "done" else {}
+    first: dict[str, tuple[str, StoredCell, dict[str, Any]]] = {}
+    current = grid | {"cells": sorted(current_cells(grid, records), key=lambda cell: cell["seed"])}
+    for run, cell, record in ended_runs(current, records):
+        diagnostics = record.get("diagnostics", {}) if record["status"] == "done" else {}
         if {"coalitions", "divergences"} <= diagnostics.keys() and is_number(_options(cell).get("capacity")):
-            first.setdefault(json.dumps([_setting(cell), _options(cell)]), (cell, diagnostics))
+            first.setdefault(json.dumps([_setting(cell), _options(cell)]), (run, cell, diagnostics))
     order = [json.dumps(_setting(cell)) for cell in grid["cells"]]
-    found = sorted(first.values(), key=lambda one: order.index(json.dumps(_setting(one[0]))))
-    names, options = Names.of_grid(grid), [_options(cell) for cell, _ in found]
+    found = sorted(first.values(), key=lambda one: order.index(json.dumps(_setting(one[1]))))
+    names, options = Names.of_grid(grid), [_options(cell) for _, cell, _ in found]
     differing = [key for key in options[0] if len({str(one[key]) for one in options}) > 1] if options else []
-    for cell, diagnostics in found:
+    for run, cell, diagnostics in found:
         own = _options(cell)
         named = pairs({key: own[key] for key in differing if key != "capacity"})
         on = f" (on {names.value('dataset', cell['substitute']).plain})" if cell["substitute"] else ""
@@ -124,7 +124,7 @@ def divided(grid: StoredGrid, records: Records) -> Iterator[Divided]:
         divergences = np.array(diagnostics["divergences"], float)
         examples = np.array(diagnostics.get("num_examples", []))
         of_clients = (order_of_clients, coalitions, divergences, examples)
-        yield Divided(title, own["capacity"], *of_clients, cell["run"], cell["config"])
+        yield Divided(title, own["capacity"], *of_clients, run, cell["config"])
 
 
 def titled(panel: Divided, below: str, width: float) -> str:

@@ -81,7 +81,7 @@ class Embedding(Figure):
             side = min(_PANEL, widths.text / columns)
             size = (side * columns, (side + 0.2) * len(found) * blocks + 0.5)
             figure = Figure(figsize=size, layout="constrained")
-            handles = {}
+            handles: dict[Any, Any] = {}
             runs = figure.subplots(len(found) * blocks, columns, squeeze=False).reshape(len(found), -1)
             for axes_of_run, (title, embedding) in zip(runs, found.items(), strict=True):
                 for axes, view in zip(axes_of_run, _VIEWS, strict=False):

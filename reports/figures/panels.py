@@ -151,7 +151,7 @@ def data_caveats(cell, names: Names) -> list[str]:
 
 def done_runs(cell, records: Records) -> list[str]:
     """Ids of the finished runs of a cell, in the order of seeds."""
-    return [run_id for run_id in cell.run_ids.split() if records.get(run_id, {}).get("status") == "done"]
+    return [run_id for run_id in cell.run_ids.split() if run_id in records and records[run_id]["status"] == "done"]
 
 
 def seeds_of_runs(grid: StoredGrid) -> dict[str, int]:

@@ -56,7 +56,7 @@ class WeightNorms(Figure):
 
 
 def _panels(title: str, found: dict[Probe, dict]) -> list[Matrix]:
-    panels = []
+    panels: list[Matrix] = []
     for probe, one in found.items():
         axes = ("client", "class", one["clients"], list(range(len(one["norms"][0]))))
         if not panels:

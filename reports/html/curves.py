@@ -7,6 +7,7 @@ horizontal line has one point without x; `alone` marks the only point of a line.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def collect(report: Report, grid: StoredGrid, records: Records, store: Store) ->
         [points]}, in percent, None for a missing number. If a line is horizontal over an x axis, its entry for that axis is
         None, and "level" is its mean and std.
     """
-    found, wanted = {}, []
+    found, wanted = dict[tuple[str, str], dict[str, Any]](), []
     tables = [table for table in report.tables if table.metric in ACCURACIES]
     for table in tables:
         lines = dict(zip(table.columns, table.lines, strict=True))

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
@@ -80,7 +81,7 @@ def collect(grid: StoredGrid, records: Records) -> RunDetails:
         run: {
             "seed": seeds[run],
             "status": status_of(run, records),
-            "reason": hide(records.get(run, {}).get("reason") or ""),
+            "reason": hide(records[run].get("reason") or "") if run in records else "",
             "config": _without(config, shared["config"]),
             "record": _without(ended.get(run, {}), shared["record"]),
         }
@@ -102,7 +103,7 @@ def lines(metrics: Sequence[str], value: str, grid: StoredGrid, records: Records
     derived |= {metric: cost_scores(grid, records, metric) for metric in metrics if METRICS[metric].cost}
     for cell in grid["cells"]:
         if cell["run"]:
-            record = records.get(cell["run"], {})
+            record: Mapping[str, Any] = records.get(cell["run"], {})
             own = {metric: found.get(cell["run"]) for metric, found in derived.items()}
             known = record.get("summary", {}).get(value, {}) | {
                 metric: score for metric, score in own.items() if isinstance(score, int | float)
@@ -130,7 +131,7 @@ def _score(metric: str, score: float) -> str:
 
 def status_of(run: str, records: Records) -> str:
     """ "done", "diverged" or "failed"; "waiting" for a run that has not ended."""
-    return records.get(run, {}).get("status", "waiting")
+    return records[run]["status"] if run in records else "waiting"
 
 
 def _named(part: Mapping, hide: Callable[[str], str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.experiments.labels import value_of
 from bench.results.ids import unversioned
-from bench.results.records import StoredGrid
+from bench.results.records import StoredCell, StoredGrid
 from bench.results.store import Store
 from reports import api
 from reports.published.lookup import Published, keys_of, papers, printed_again
@@ -115,7 +115,7 @@ def _measured(cell: Any, grid: StoredGrid, records: Records, plans: Plans) -> Me
     alike = [one for one in current_cells(grid, records) if one["run"] in ended and _has(one, axes)]
     points = [json.loads(point) for point in dict.fromkeys(json.dumps(one["choice"], sort_keys=True) for one in alike)]
     seeds, settings = int(cell.done + cell.diverged), max(plans.settings(grid, alike[0]), len(points))
-    planned = max(plans.seeds(reproduces), seeds)
+    planned = max(plans.seeds(reproduces) if reproduces else 0, seeds)
     return Measured(
         published=cell.published,
         mean=cell.mean,
@@ -129,7 +129,7 @@ def _measured(cell: Any, grid: StoredGrid, records: Records, plans: Plans) -> Me
         diverged=int(cell.diverged),
         settings=len(points),
         planned_settings=settings,
-        runs=tuple(one["run"] for one in alike),
+        runs=tuple(run for one in alike if (run := one["run"])),
         commits=tuple(dict.fromkeys(_commit(records[run]) for run in runs)),
         command=_command(grid, [axes, *(points if len(points) < settings else ())], alike, plans),
         model=cell.model if cell.model in taken_for(grid) else "",
@@ -146,7 +146,7 @@ def _has(cell: Mapping[str, Any], axes: Mapping[str, Any]) -> bool:
     return all(value_of(cell, key) == value for key, value in axes.items())
 
 
-def _command(grid: StoredGrid, settings: list[dict[str, Any]], cells: list[dict], plans: Plans) -> str:
+def _command(grid: StoredGrid, settings: list[dict[str, Any]], cells: list[StoredCell], plans: Plans) -> str:
     """The command that plays cells of a grid which have these settings; for a key with several values, each of them."""
     only = dict.fromkeys(f"{key}={_text(value)}" for one in settings for key, value in one.items())
     seeds = sorted({cell["seed"] for cell in cells})

@@ -79,7 +79,7 @@ class Plans:
         return [
             spec
             for spec in self._specs.values()
-            if (spec.reproduces.paper, str(spec.reproduces.table)) == (paper, table)
+            if spec.reproduces and (spec.reproduces.paper, str(spec.reproduces.table)) == (paper, table)
         ]
 
     def _spec(self, grid: StoredGrid) -> GridSpec | None:
@@ -89,19 +89,20 @@ class Plans:
 def _contests(spec: GridSpec, cells: list[Cell]) -> Iterator[Contest]:
     """What competes in the table of a grid, a contest for each metric."""
     grid = to_json(spec, PAPER, {}, cells)
-    if "measured" in grid["report"]:
+    reproduces = grid["reproduces"]
+    if "measured" in grid["report"] or not reproduces:
         return
     found = agreement.competing(grid, report.build(grid, {}).cells)
     for metric, lines in found.groupby("metric", sort=False):
         table = lines.pivot(index=contest_keys(grid), columns="competitor", values="published")
-        own, baselines = (tuple(map(str, grid["reproduces"].get(key, ()))) for key in ("own", "baselines"))
-        yield Contest(metric, table[lines["competitor"].unique()], own, baselines)
+        own, baselines = reproduces.get("own", ()), reproduces.get("baselines", ())
+        yield Contest(metric, table[lines["competitor"].unique()], tuple(map(str, own)), tuple(map(str, baselines)))
 
 
 def _may_mirror(name: str) -> bool:
     """Whether a grid file names a published table, or leaves it to the grid that it extends. The check of some others needs
     torch."""
-    content = grid_files.read(name)
+    content: Any = grid_files.read(name)
     return content.get("reproduces", content.get("extends")) is not None
 
 

@@ -80,7 +80,8 @@ def current_cells(grid: StoredGrid, records: Mapping[str, RunRecord]) -> list[St
     for cell in grid["cells"]:
         unversioned = {"run": None, "tuned": None, "config": cell["config"] | {"versions": None}}
         key = json.dumps(cell | unversioned, sort_keys=True)
-        ended = records.get(cell["run"], {}).get("status") in ("done", "diverged")
+        run = cell["run"] or ""
+        ended = run in records and records[run]["status"] in ("done", "diverged")
         if ended or not current.get(key, (False,))[0]:
             current[key] = (ended, cell)
     return [cell for _, cell in current.values()]
@@ -116,11 +117,11 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
     for cell in grid["cells"]:
         if not is_shown(grid, cell, metric):
             continue
-        record = records.get(cell["run"], {})
+        record: Mapping[str, Any] = records.get(cell["run"] or "", {})
         status = record.get("status")
-        score = (record["summary"][value] if status == "done" else {}).get(metric)
+        score: Any = (record["summary"][value] if status == "done" else {}).get(metric)
         if found is not None:
-            score = found.get(cell["run"])
+            score = found.get(cell["run"] or "")
         lacking = score if isinstance(score, str) else ""
         done = isinstance(score, int | float)
         stds = record["summary"].get("last10_std", {}) if done and value == "last10" else {}

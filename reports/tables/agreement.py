@@ -48,17 +48,17 @@ def footnotes(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[s
         cells: compared cells of all metrics.
         names: those of the grid.
     """
-    if not grid["reproduces"]:
+    if not (reproduces := grid["reproduces"]):
         return
-    own, baselines = ([str(name) for name in grid["reproduces"].get(key, ())] for key in ("own", "baselines"))
+    own, baselines = ([*map(str, methods)] for methods in (reproduces.get("own", ()), reproduces.get("baselines", ())))
     found, keys = competing(grid, cells), compared_keys(grid)
     names = names.with_combined(keys, found[keys].itertuples(index=False, name=None))
     named = {name: names.value(" ".join(keys), name).plain for name in found["competitor"].unique()}
     found = found.assign(measured=competitors(found)["mean"])  # NaN for all others
     for metric, lines in found.groupby("metric", sort=False):
         table = lines.pivot(index=contest_keys(grid), columns="competitor", values=["published", "measured"])
-        both = (table[of][lines["competitor"].unique()] for of in ("published", "measured"))
-        counted = count(*both, own, baselines, METRICS[metric].sign)
+        published, measured = (table[of][lines["competitor"].unique()] for of in ("published", "measured"))
+        counted = count(published, measured, own, baselines, METRICS[metric].sign)
         if parts := "; ".join(_parts(counted, named)):
             of = f" ({METRICS[metric].title})" if found["metric"].nunique() > 1 else ""
             of += "" if grid["budget"] == "paper" else f", measured at budget {grid['budget']} and not at the paper's,"

@@ -1,6 +1,8 @@
 """Metrics of what runs have cost: in all, or until their accuracy reached a target."""
 
 import math
+from collections.abc import Sequence
+from typing import Literal
 
 from bench.results.metrics import METRICS, reaches
 from bench.results.records import RoundRow, StoredGrid
@@ -10,7 +12,7 @@ from reports.tables.records import Records, ReportedRecord, ended_runs
 NO_ACCURACY = "no accuracy of a shared model"
 NOT_RECORDED = "not recorded"
 EVALUATED_ONCE = "evaluated after the last round only"
-_JUDGED = ("accuracy", "own_accuracy")  # the first that a run reports
+_JUDGED: tuple[Literal["accuracy", "own_accuracy"], ...] = ("accuracy", "own_accuracy")  # the first that a run reports
 
 
 def with_reached(grid: StoredGrid, records: Records, store: Store) -> Records:
@@ -50,8 +52,9 @@ def _cost(record: ReportedRecord, metric: str) -> float | str:
     about = METRICS[metric]
     if about.cost == "minutes":
         # A run from the end of another costs both; of that one, records of earlier versions know the accuracies alone.
-        keys = ["seconds", *(["base_seconds"] if "base_summary" in record else [])]
-        return sum(record[key] for key in keys) / 60 if record.keys() >= {*keys} else NOT_RECORDED
+        parts = [record.get("seconds"), record.get("base_seconds") if "base_summary" in record else 0]
+        known = [part for part in parts if part is not None]
+        return sum(known) / 60 if len(known) == len(parts) else NOT_RECORDED
     if about.target is None:
         return record["bytes_per_client"] / 1e6 if "bytes_per_client" in record else NOT_RECORDED
     row = record["reached"][about.target]
@@ -64,7 +67,7 @@ def _cost(record: ReportedRecord, metric: str) -> float | str:
     return (row["bytes_down"] + row["bytes_up"]) / 1e6 if {"bytes_down", "bytes_up"} <= row.keys() else NOT_RECORDED
 
 
-def _first(rows: list[RoundRow], target: float) -> RoundRow | str | None:
+def _first(rows: Sequence[RoundRow], target: float) -> RoundRow | str | None:
     """The first evaluated round with the accuracy; None without one, a text if the run has no such accuracy."""
     key = next((key for key in _JUDGED if any(key in row for row in rows)), None)
     if key is None:

@@ -208,10 +208,10 @@ def published_beside(
         names: those of the grid.
         unit: of differences, as the sentence ends.
     """
-    compared = cells[cells["published"].notna()]
-    if compared.empty:
+    compared, reproduces = cells[cells["published"].notna()], grid["reproduces"]
+    if compared.empty or not reproduces:
         return
-    paper, table = names.value("algorithm", grid["reproduces"]["paper"]).plain, str(grid["reproduces"]["table"])
+    paper, table = names.value("algorithm", reproduces["paper"]).plain, str(reproduces["table"])
     source = f"{paper}, Table {table}" if table.isdigit() else f"{paper}, {table}"
     yield f"In parentheses: published value ({source}) and difference, measured minus published{unit}."
     for model, published in taken_for(grid).items():

@@ -240,7 +240,7 @@ def side_by_side(tables: Sequence[Table], title: str = "") -> Table:
 
 
 def _show(cell, names: Names) -> Cell:
-    published = ()
+    published: tuple[str, ...] = ()
     if cell.published:
         published = (str(cell.published),)
         if cell.done:

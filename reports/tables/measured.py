@@ -153,8 +153,8 @@ def _compare(cells: pd.DataFrame, grid: StoredGrid, metric: str, value: str) -> 
 def _clients(grid: StoredGrid, found: dict[str, dict], names: Names) -> Iterator[str]:
     """Whose encoders were compared: clients, their examples and classes."""
     for cell in grid["cells"]:
-        if about := found.get(cell["run"], {}).get("label_counts"):
-            result, config = found[cell["run"]], cell["config"]
+        result, config = found.get(cell["run"] or "", {}), cell["config"]
+        if about := result.get("label_counts"):
             clients = "; ".join(
                 f"client {client}: {sum(counts):,} examples "
                 f"({', '.join(name for name, count in zip(result['classes'], counts, strict=True) if count)})"
@@ -189,7 +189,7 @@ def _names(grid: StoredGrid) -> Names:
 
 
 def _show(cell: Any, digits: str, names: Names) -> Cell:
-    published = ()
+    published: tuple[str, ...] = ()
     if cell.published:
         published = (f"{float(cell.published.mean):{digits}}",)
         if cell.done:

@@ -71,9 +71,7 @@ class Names:
     def of_grid(cls, grid: StoredGrid) -> "Names":
         """Those of an expanded grid, whose report may have names of its own; no two values of an axis have the same."""
         report = grid["report"]
-        titles, of_labs, own = (
-            part.get(key, {}) for part, key in ((grid, "titles"), (grid, "styles"), (report, "styles"))
-        )
+        titles, of_labs, own = grid.get("titles", {}), grid.get("styles", {}), report.get("styles", {})
         methods = {**titles.get("algorithm", {}), **of_labs, **own}
         styles = {name: {**of_labs.get(name, {}), **own.get(name, {})} for name in methods}
         names = cls(titles=titles, styles=styles).with_own(report.get("names", {}))

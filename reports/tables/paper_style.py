@@ -184,9 +184,14 @@ def _chosen_on(split: str, grid: StoredGrid) -> str:
     return f"the {split} split" + f" ({searched})" * bool(searched)
 
 
+def _own(grid: StoredGrid) -> list[str]:
+    """Ids of the paper's own methods."""
+    return [str(name) for name in grid["reproduces"].get("own", ())] if grid["reproduces"] else []
+
+
 def _own_methods(cells: pd.DataFrame, names: Names, grid: StoredGrid) -> list[str]:
     """Names of the paper's own methods that are in the table."""
-    keys, own = compared_keys(grid), [str(name) for name in (grid["reproduces"] or {}).get("own", ())]
+    keys, own = compared_keys(grid), _own(grid)
     names = names.with_combined(keys, cells[keys].itertuples(index=False, name=None))
     return [names.value(" ".join(keys), name).plain for name in competitors_of(cells, grid).unique() if name in own]
 
@@ -276,7 +281,7 @@ def _with_best_other(
     """Of all cells of a row that are not of the paper's own methods, the best alone, first and with a column of its own; and
     the layout with it. It says of how many it is the best if some have no result."""
     rows, column = layout["report"]["rows"], layout["report"]["columns"]
-    is_own = competitors_of(cells, grid).isin([str(name) for name in (grid["reproduces"] or {}).get("own", ())])
+    is_own = competitors_of(cells, grid).isin(_own(grid))
     others = cells[~is_own]
     scores = merits(others, cells["metric"].iloc[0], printing.digits).fillna(-np.inf)
     keys = [others[key] for key in rows]
@@ -299,7 +304,7 @@ def _bold(cells: pd.DataFrame, grid: StoredGrid, printing: Printing) -> pd.Serie
     found = found[found["partition"] != "none"]  # all data in one place competes with nobody
     contests = [found[key] for key in contest_keys(grid)]
     scores = merits(found, metric, printing.digits)
-    is_own = competitors_of(found, grid).isin([str(name) for name in (grid["reproduces"] or {}).get("own", ())])
+    is_own = competitors_of(found, grid).isin(_own(grid))
     best_other = scores.where(~is_own).groupby(contests).transform("max")
     ahead = is_own & ~(scores < best_other)
     bold = ahead | (~is_own & (scores == best_other) & ~ahead.groupby(contests).transform("any"))

@@ -32,12 +32,12 @@ def is_comparable(grid: StoredGrid, value: str) -> bool:
 
 def taken_for(grid: StoredGrid) -> dict[str, str]:
     """Models of cells -> those of the published table for which the grid takes them."""
-    return (grid["reproduces"] or {}).get("models", {})
+    return grid["reproduces"].get("models", {}) if grid["reproduces"] else {}
 
 
 def partitions_taken_for(grid: StoredGrid) -> dict[str, str]:
     """Partitions of cells -> those of the published table for which the grid takes them."""
-    return (grid["reproduces"] or {}).get("partitions", {})
+    return grid["reproduces"].get("partitions", {}) if grid["reproduces"] else {}
 
 
 def compare(cells: pd.DataFrame, grid: StoredGrid, metric: str, value: str) -> pd.DataFrame:

@@ -85,7 +85,7 @@ def arrange(found: pd.DataFrame, grid: StoredGrid) -> Iterator[Table]:
     labels = (" ".join(compared_keys(grid)),)
     if by_seed(grid):
         first = next(iter(by_metric.values())).sort_values("value", kind="stable")
-        ranked = dict.fromkeys([*first["column"], *found["column"]])
+        ranked = tuple(dict.fromkeys([*first["column"], *found["column"]]))
         rows = tuple(Row((one,), tuple(shown.get((metric, one, "")) for metric in by_metric)) for one in ranked)
         headings = [METRICS[metric].title for metric in by_metric]
         titles = tuple(f"by {heading}" for heading in headings)

@@ -1,7 +1,8 @@
 """A report: the tables of a grid, one per metric, with footnotes and unrounded numbers."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
@@ -92,7 +93,8 @@ def build(grid: StoredGrid, records: Records, value: str | None = None) -> Repor
     tables = {metric: arrange(cells, grid, metric) for metric, cells in by_metric.items()}
     accuracies = {metric: columns for metric, columns in columns_by_metric.items() if metric in ACCURACIES}
     further = {other: _cells_by_metric(grid, records, accuracies, other) for other in further_values(grid, value)}
-    standings, ranked = _standings(by_metric, tables, grid, records, value), ()
+    standings = _standings(by_metric, tables, grid, records, value)
+    ranked: tuple[Table, ...] = ()
     cells = pd.concat(by_metric.values(), ignore_index=True)
     notes = [*footnotes(grid, records, cells, value)]
     if standings is not None:
@@ -144,7 +146,7 @@ def _cells_by_metric(
 
     Where metrics stand side by side, all are of the point of a tuning set that the first one chooses.
     """
-    keys, found = cell_keys(grid), {}
+    keys, found = cell_keys(grid), dict[str, pd.DataFrame]()
     for metric in _known_at(value, columns):
         runs = collect_runs(grid, records, metric, value)
         runs = runs[runs[grid["report"]["columns"]].isin(columns[metric])]
@@ -236,7 +238,7 @@ def _columns_by_metric(grid: StoredGrid, records: Records, value: str) -> dict[s
     reported: dict[str, set[str]] = {}
     for cell in grid["cells"]:
         column = label(cell, axis)
-        record = records.get(cell["run"], {})
+        record: Mapping[str, Any] = records.get(cell["run"] or "", {})
         found = ACCURACIES.keys() & (record["summary"][value] if record.get("status") == "done" else ())
         reported.setdefault(column, set()).update(found)
     tables: dict[str, set[str]] = {metric: set() for metric in (own, *METRICS)}

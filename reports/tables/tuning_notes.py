@@ -101,7 +101,7 @@ def _search_protocol(cells: list[StoredCell], names: Names) -> str:
 
 def _search_metrics(cells: list[StoredCell], names: Names) -> str:
     """ "accuracy", or with several metrics "accuracy (FedAvg, MOON) or local accuracy (IFCA)"."""
-    methods = defaultdict(dict)
+    methods: dict[str, dict[str, bool]] = defaultdict(dict)
     for cell in cells:
         methods[cell["tuned"]["metric"].replace("_", " ")][_title(cell, names)] = True
     if len(methods) == 1:
@@ -137,7 +137,7 @@ def _unequal_counts(cells: list[StoredCell], names: Names) -> Iterator[str]:
 
 
 def _searched_spaces(cells: list[StoredCell], names: Names) -> str:
-    methods = defaultdict(dict)
+    methods: dict[tuple[str, str], dict[str, bool]] = defaultdict(dict)
     for cell in cells:
         for key, space in cell["tuned"]["space"].items():
             methods[key, space][names.value("algorithm", _method(cell, key)).plain] = True
