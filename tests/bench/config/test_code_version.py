@@ -43,7 +43,9 @@ OF_EVERY_RUN = {
     ),
     *(
         "algorithms/shared/__init__.py",
+        "algorithms/shared/accounting.py",
         "algorithms/shared/base.py",
+        "algorithms/shared/rounds.py",
         "algorithms/shared/local_sgd.py",
         "algorithms/shared/client_states.py",
         "algorithms/shared/tree.py",
