@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.errors import ConfigError
 
 VARIABLE = "SKEWBENCH_PLUGINS"
-PARTS = ("algorithms", "models", "datasets", "partitions", "transforms", "search_spaces", "grids")
+PARTS = ("algorithms", "models", "datasets", "partitions", "transforms", "callbacks", "search_spaces", "grids")
 SENT = "skewbench_plugins"  # the package in which the workers of a cluster get the folders
 _GROUP = "skewbench.plugins"
 

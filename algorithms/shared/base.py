@@ -123,6 +123,10 @@ class Algorithm:
         no, unless the method is personal. See `algorithms.shared.client_states`."""
         return self.personal
 
+    def metrics(self, state: State) -> dict[str, Any]:
+        """What the method has measured in the round that ended in a state: name -> scalar tensor or number."""
+        return state.get("metrics", {})
+
     def has_model(self, config, round: int) -> bool:
         """Whether there is a model to evaluate after so many rounds of a run with these settings (a
         `bench.config.schema.RunConfig`): whether `deploy` gives one."""
@@ -273,8 +277,11 @@ class RoundBased(Algorithm):
 
     def aggregate(self, task, params: Tree, server: Tree, updates: Tree, cohort) -> tuple[Tree, Tree]:
         """New params and server state from stacked updates, leaves [K, ...]: `server_step` with their `weighted_means`."""
-        means = {name: tree.weighted_mean(*average) for name, average in self.weighted_means(updates, cohort).items()}
-        return self.server_step(task, params, server, {**updates, **means}, cohort)
+        return self.server_step(task, params, server, {**updates, **self._means(updates, cohort)}, cohort)
+
+    def _means(self, updates: Tree, cohort) -> Tree:
+        """The entries that `weighted_means` names: their means, leaves [...]."""
+        return {name: tree.weighted_mean(*average) for name, average in self.weighted_means(updates, cohort).items()}
 
     def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort) -> Tree:
         """New buffers from those that the cohort's training left, leaves [K, ...]: their mean by `cohort.weights`.
@@ -287,6 +294,17 @@ class RoundBased(Algorithm):
         """Models of a cohort at the end of the local training that started from state: "params" and "buffers", [K, ...]."""
         return {"params": tree.add(state["params"], outputs.result.update["delta"]), "buffers": outputs.buffers}
 
+    def round_metrics(self, task, before: State, after: State, update: Tree, cohort) -> dict[str, Any]:
+        """What the server measures of a round, beside the means of what clients have (`LocalResult.metrics`): name -> scalar
+        tensor or number. It changes nothing.
+
+        Args:
+            before, after: the states around the round.
+            update: of the cohort, as `server_step` gets it; stacked, leaves [K, ...], if the method overrides `aggregate` or
+                `finish_round`.
+        """
+        return {}
+
     def sample(self, task, state: State) -> "Cohort":
         """The cohort of the round that follows a state. Pure: the same for all who ask."""
         return task.sample_cohort(state["round"])
@@ -298,7 +316,11 @@ class RoundBased(Algorithm):
             return self.idle_round(task, state)
         if self._streamable and task.streams(len(cohort.ids) * tree.num_bytes(self.result_template(state))):
             return self.stream_round(task, state, cohort)
-        return self.finish_round(task, state, cohort, self.map_clients(task, self.local_update, cohort, state))
+        outputs = self.map_clients(task, self.local_update, cohort, state)
+        after, (update, _, measured) = self.finish_round(task, state, cohort, outputs), outputs.result
+        if self._streamable and type(self).round_metrics is not RoundBased.round_metrics:
+            update = {**update, **self._means(update, cohort)}
+        return self._with_metrics(task, state, after, update, measured, cohort)
 
     def idle_round(self, task, state: State) -> State:
         """The state after a round in which no client takes part: of a few clients, as in a cluster, none may be sampled."""
@@ -306,7 +328,7 @@ class RoundBased(Algorithm):
 
     def finish_round(self, task, state: State, cohort, outputs) -> State:
         """What the server does with a cohort's results: store the clients' states, aggregate, account."""
-        update, client = outputs.result
+        update, client, _ = outputs.result
         params, server = self.aggregate(task, state["params"], state["server"], update, cohort)
         return self._finished(
             task,
@@ -328,7 +350,7 @@ class RoundBased(Algorithm):
             received.add(alone, self.map_clients(task, self.local_update, alone, state))
         update, trained = {**received.stacked(), **received.means()}, received.buffers()
         params, server = self.server_step(task, state["params"], state["server"], update, cohort)
-        return self._finished(
+        after = self._finished(
             task,
             state,
             cohort,
@@ -338,6 +360,7 @@ class RoundBased(Algorithm):
             clients=replace_rows(state["clients"], received.rows),
             bytes_up=received.bytes_up,
         )
+        return self._with_metrics(task, state, after, update, received.metrics(), cohort)
 
     def _finished(self, task, state: State, cohort, *, bytes_up: int, **new: Tree) -> State:
         """The state after a round with these new entries, and what the round has cost."""
@@ -345,6 +368,12 @@ class RoundBased(Algorithm):
         examples = self.passes_per_example * task.num_trained(cohort, self.smallest_batch)
         spent = add_costs(state["costs"], bytes_down=bytes_down, bytes_up=bytes_up, examples=examples)
         return {**state, **new, "costs": spent}
+
+    def _with_metrics(self, task, before: State, after: State, update: Tree, measured: Tree, cohort) -> State:
+        """The state after a round with what was measured in it, if that is anything; measured has leaves [K]."""
+        of_clients = tree.weighted_mean(tree.map(lambda leaf: leaf.double(), measured), cohort.weights)
+        found = {**of_clients, **self.round_metrics(task, before, after, update, cohort)}
+        return {**after, "metrics": found} if found else after
 
     @property
     def _streamable(self) -> bool:
@@ -366,7 +395,8 @@ class RoundBased(Algorithm):
         }
 
     def step(self, task, state: State) -> State:
-        return {**self.run_round(task, state), "round": state["round"] + 1}
+        before = {key: part for key, part in state.items() if key != "metrics"}  # of the round before
+        return {**self.run_round(task, before), "round": state["round"] + 1}
 
     def deploy(self, task, state: State, client_ids: Tensor) -> Deployed:
         if not self.personal:
@@ -424,14 +454,14 @@ class _Received:
 
     def add(self, cohort, outputs) -> None:
         """Takes the results of a cohort, leaves [k, ...]; keeps no reference to what is averaged."""
-        update, client = outputs.result
+        update, client, measured = outputs.result
         self.rows |= rows_of(cohort.ids, client)  # merged once: all clients' rows are sorted then
         self.bytes_up += tree.num_bytes(self._method.uploads(update, outputs.buffers))
         averaged = self._method.weighted_means(update, cohort)
         for name, average in averaged.items():
             self._means.setdefault(name, RunningMean()).add(*average)
         stacked = {name: part for name, part in update.items() if name not in averaged}
-        self._stacks.append({"update": stacked, "buffers": outputs.buffers})
+        self._stacks.append({"update": stacked, "buffers": outputs.buffers, "metrics": measured})
 
     def means(self) -> Tree:
         """The entries of the update that the method averages: their means, leaves [...]."""
@@ -440,6 +470,10 @@ class _Received:
     def stacked(self) -> Tree:
         """All other entries of the update, leaves [K, ...]."""
         return tree.concatenate([stack["update"] for stack in self._stacks])
+
+    def metrics(self) -> Tree:
+        """What clients have measured, leaves [K]."""
+        return tree.concatenate([stack["metrics"] for stack in self._stacks])
 
     def buffers(self) -> Tree:
         """The buffers that training left, leaves [K, ...]."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bench.results.store import Store
 
 
-KINDS = ("grids", "algorithms", "datasets", "models", "partitions", "transforms", "spaces")
+KINDS = ("grids", "algorithms", "datasets", "models", "partitions", "transforms", "callbacks", "spaces")
 
 
 def listing(what: str) -> list[tuple[str, str]]:
@@ -26,6 +26,7 @@ def listing(what: str) -> list[tuple[str, str]]:
     import search_spaces
     from bench import models
     from bench.experiments import grid_files
+    from bench.registry import Registry
     from datasets import of_labs, partitions, transforms
     from datasets.info import OF_USERS
 
@@ -45,6 +46,8 @@ def listing(what: str) -> list[tuple[str, str]]:
             return list(partitions.known_kinds().items())
         case "transforms":
             return [(name, entry.description) for name, entry in sorted(transforms.REGISTRY.items())]
+        case "callbacks":
+            return [(name, entry.description) for name, entry in sorted(Registry("callback").items())]
         case "spaces":
             return [(name, search_spaces.describe(name)) for name in search_spaces.names()]
     raise KeyError(what)

@@ -53,6 +53,7 @@ W1 = {
     "image_size": None,
     "dirichlet_seed_override": None,
     "trace_local_models": None,
+    "callbacks": [],
 }
 
 

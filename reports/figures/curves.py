@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from bench.results.metrics import METRICS
 from bench.results.store import Store
-from reports.figures.panels import Y_LABELS, Series, concat_points, done_runs, panels, series_of_table
+from reports.figures.panels import Series, concat_points, done_runs, panels, series_of_table, y_label
 from reports.tables.aggregate import DDOF
 from reports.tables.layout import Table
 from reports.tables.report import Report
@@ -40,13 +41,13 @@ class Curve(NamedTuple):
 
 
 def collect(x: str, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
-    """Accuracy over rounds, communication, time or examples."""
+    """An accuracy or another metric of rounds over rounds, communication, time or examples."""
     frames = []
     for curve in curves_of(report, table, grid, records, store):
         points = _constant(curve) if is_constant(curve, x) else _over(curve, x)
         frames.append(points.assign(panel=curve.panel, line=curve.line))
     over = _partial_axis(report, table)
-    series = series_of_table("curves", X_LABELS[x], Y_LABELS[table.metric], report, table, concat_points(frames), over)
+    series = series_of_table("curves", X_LABELS[x], y_label(table.metric), report, table, concat_points(frames), over)
     return series if over is None else replace(series, lines=tuple(dict.fromkeys(series.points["line"])))
 
 
@@ -88,7 +89,8 @@ def _partial_axis(report: Report, table: Table) -> str | None:
 
 
 def _curve(runs: list[list[dict]], metric: str, std: str) -> dict[str, np.ndarray]:
-    """Mean accuracy and mean cumulative costs over seeds, at every round that all seeds evaluated.
+    """Mean of an accuracy, or another metric of rounds, and mean cumulative costs over seeds, at every round in which all seeds
+    have it.
 
     Args:
         runs: the round rows of each seed.
@@ -97,13 +99,16 @@ def _curve(runs: list[list[dict]], metric: str, std: str) -> dict[str, np.ndarra
         As `Curve.points`.
     """
     columns = [*_COSTS, metric]
-    seeds = [np.array([[row.get(name) for name in columns] for row in rows], float) for rows in runs]
+    seeds = [
+        np.array([[(row | row.get("metrics", {})).get(name) for name in columns] for row in rows], float)
+        for rows in runs
+    ]
     seeds = [rows.reshape(-1, len(columns)) for rows in seeds]
     seeds = [rows[~np.isnan(rows[:, -1])] for rows in seeds]
     common = functools.reduce(np.intersect1d, [rows[:, 0] for rows in seeds])
     values = np.stack([rows[np.isin(rows[:, 0], common)] for rows in seeds])  # [seeds, points, columns]
     rounds, down, up, seconds, examples, accuracy = np.moveaxis(values, -1, 0)
-    accuracy = 100 * accuracy
+    accuracy = METRICS[metric].scale * accuracy
     unknown = np.full(len(common), np.nan)
     return {
         "rounds": _mean(rounds),

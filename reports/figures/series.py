@@ -10,7 +10,7 @@ from itertools import compress
 
 import pandas as pd
 
-from bench.results.metrics import ACCURACIES, METRICS
+from bench.results.metrics import METRICS, is_of_rounds
 from bench.results.store import Store
 from datasets.skew import LABELS as SKEW_LABELS
 from reports.figures import curves, feature_series
@@ -60,8 +60,8 @@ def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | 
         "cka": lambda table: feature_series.cka(figure, report, table, grid, records, store),
         "separability": lambda table: feature_series.separability(figure, report, table, grid, records),
     }
-    of_rounds = figure["kind"] != "by-setting"  # and so of accuracies, which runs report
-    shown = [table for table in report.tables if table.metric in ACCURACIES or not of_rounds]
+    of_rounds = figure["kind"] != "by-setting"  # and so of what runs report of rounds
+    shown = [table for table in report.tables if is_of_rounds(table.metric) or not of_rounds]
     found = {table.metric: collectors[figure["kind"]](table) for table in shown}
     return {metric: series for metric, series in found.items() if len(series.points)}
 

@@ -9,7 +9,9 @@ import pandas as pd
 
 import algorithms
 from bench import references
+from bench.errors import suggestion
 from bench.experiments.labels import UNWRAPPED, number
+from bench.results.ids import is_metric_name
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS
 from datasets.info import folder_of
@@ -70,6 +72,7 @@ def _all(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str, 
     yield from _evaluated_once(grid, records, value, names)
     for metric in cells["metric"].unique():
         yield f"{METRICS[metric].title}: {METRICS[metric].about}."
+    yield from _unreported(records, cells, value)
     yield from _reference(grid, cells, names)
     against = grid["report"].get("against")
     yield from significance.footnotes(cells, contest_name(grid), names.setting(against).plain if against else "")
@@ -81,6 +84,15 @@ def _all(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str, 
     yield from published_beside(grid, cells, value, names)
     yield from agreement.footnotes(grid, cells, names)
     yield from about_runs(grid, records, cells, names)
+
+
+def _unreported(records: dict[str, dict], cells: pd.DataFrame, value: str) -> Iterable[str]:
+    """Metrics of methods and callbacks that no run has, and which there are."""
+    done = [record["summary"][value] for record in records.values() if record["status"] == "done"]
+    there = sorted({name for scores in done for name in scores if is_metric_name(name)})
+    for metric in cells["metric"].unique() if done else ():
+        if is_metric_name(metric) and metric not in there:
+            yield f"No run has the metric {metric}; there are: {', '.join(there) or 'none'}.{suggestion(metric, there)}"
 
 
 def _reference(grid: dict, cells: pd.DataFrame, names: Names) -> Iterable[str]:
@@ -375,6 +387,8 @@ def _coalitions(grid: dict, records: dict[str, dict]) -> Iterable[str]:
 
 def _part(config: dict, path: str) -> str:
     """The part that has a version: "model mlp"; "algorithm fedavg" also for the path "algorithm.base"."""
+    if path.startswith(("model.", "callback.")):
+        return path.replace(".", " ", 1)
     found = config
     for name in path.split("."):
         found = found.get(name, "-") if isinstance(found, dict) else "-"
