@@ -20,9 +20,10 @@ from bench.registry import Entry, Registry, registered
 
 if TYPE_CHECKING:  # imported when first asked for, because they need torch
     from algorithms.shared import tree
-    from algorithms.shared.base import Algorithm, Average, Deployed, RoundBased, State, Weighting
+    from algorithms.shared.base import Algorithm, Average, Deployed, State, Weighting
     from algorithms.shared.checks import above, at_least, between, one_of
     from algorithms.shared.local_sgd import LocalResult, cross_entropy, descend, gradient, task_loss
+    from algorithms.shared.rounds import RoundBased
     from algorithms.shared.tree import Tree
     from algorithms.shared.wrapper import PostHoc, Wrapper
 
@@ -77,6 +78,9 @@ _RENAMED = {
     "client_states": "cohort_states",
     "deployment": "deploy_traffic",
     "held": "proximal_params",
+    "idle_round": "run_round",
+    "brief": "profile_options",
+    "drawn": "seeded",
 }  # hooks: once -> now
 _MOVED = {"rows": "client_states", "local": "local_sgd"}  # modules of `algorithms.shared`: once -> now
 
@@ -112,7 +116,9 @@ def load(name: str) -> "type[Algorithm]":
             f"{where} is no dataclass, so that {', '.join(options)} would be no options: put "
             "@dataclass(frozen=True) between @registered(...) and the class."
         )
-    if earlier := [f"{once} to {now}" for once, now in _RENAMED.items() if callable(getattr(method, once, None))]:
+    if earlier := [
+        f"{once} to {now}" for once, now in _RENAMED.items() if hasattr(method, once) and once not in options
+    ]:
         raise ValueError(f"{where} has hooks by earlier names: rename {', '.join(earlier)}.")
     if wrong := _misspelt_hooks(method):
         meant = ", ".join(f"{name} ({hook}?)" for name, hook in wrong.items())

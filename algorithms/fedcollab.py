@@ -18,7 +18,7 @@ from torch import Tensor
 import algorithms
 import datasets
 from algorithms import Algorithm, Deployed, RoundBased, State, Wrapper, above, at_least, one_of, registered, tree
-from algorithms.shared.base import no_costs
+from algorithms.shared.accounting import no_costs
 from algorithms.shared.coalitions import bound, solve
 from algorithms.shared.divergence import check_sizes, estimate, exchanged, is_estimate
 from algorithms.shared.metrics import mean_over_groups
@@ -72,7 +72,7 @@ class FedCollab(Wrapper):
     does = "divides clients into coalitions and trains in each"
     takes_personal = True
     personal = True
-    brief = {"discriminator_rounds": 1}
+    profile_options = {"discriminator_rounds": 1}
 
     capacity: float = 10.0
     restarts: int = 100

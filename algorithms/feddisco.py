@@ -12,7 +12,7 @@ from torch import Tensor
 
 import algorithms
 from algorithms import Algorithm, RoundBased, Wrapper, at_least, one_of, registered
-from algorithms.shared.base import add_costs
+from algorithms.shared.accounting import add_costs
 from algorithms.shared.wrapper import refuse_wrapper
 
 Metric = Literal["kl", "l1", "l2", "cosine"]

@@ -41,7 +41,7 @@ class FedETF(RoundBased):
     width: int | None = None
     scale: float = 1.0
 
-    drawn = ("etf",)
+    seeded = ("etf",)
     classifier = "replaced"
 
     def __post_init__(self):

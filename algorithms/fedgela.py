@@ -39,7 +39,7 @@ class FedGELA(RoundBased):
     normalise: bool = True
     personal_head: bool = False
 
-    drawn = ("etf",)
+    seeded = ("etf",)
     classifier = "replaced"
 
     def __post_init__(self):

@@ -48,6 +48,8 @@ class SharpnessAware(RoundBased):
     swa_every: int = 10
     swa_last_lr: float | None = None
 
+    weighs_clients = True  # `run_round` only counts
+
     def __post_init__(self):
         at_least("rho", self.rho, 0)
         if self.clip is not None:
@@ -137,8 +139,10 @@ class SharpnessAware(RoundBased):
         new, server = super().server_step(task, params, server, update, cohort)
         return new, self._counted(task, new, server)
 
-    def idle_round(self, task, state):
-        return {**state, "server": self._counted(task, state["params"], state["server"])}
+    def run_round(self, task, state):
+        after = super().run_round(task, state)
+        idle = after is state  # of a few clients, as in a cluster, none may be sampled; the round counts all the same
+        return {**state, "server": self._counted(task, state["params"], state["server"])} if idle else after
 
     def _first_taken(self, settings) -> int:
         """The round, from 1, whose server model is the first of the average."""

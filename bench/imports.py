@@ -130,7 +130,7 @@ def _reached(starts: frozenset[str], places: Any) -> tuple[tuple[str, Path], ...
 
 
 def passed_on(package: str) -> dict[str, str]:
-    """The names that a package takes from its own modules, and what each is: "algorithms.shared.base.RoundBased"."""
+    """The names that a package takes from its own modules, and what each is: "algorithms.shared.rounds.RoundBased"."""
     return _passed_on(package, _places())
 
 

@@ -17,8 +17,9 @@ import yaml
 import algorithms
 import datasets
 import search_spaces
-from algorithms.shared.base import Algorithm, RoundBased
+from algorithms.shared.base import Algorithm
 from algorithms.shared.local_sgd import descend
+from algorithms.shared.rounds import RoundBased
 from bench import models, registry
 from bench.api import run
 from bench.config.code_version import files_of
@@ -365,7 +366,7 @@ def arguments(function) -> list[str]:
 def test_the_tables_of_hooks_have_every_hook_with_its_arguments():
     hooks = [codes(row[0])[0] for row in hook_rows()]
     attributes = [codes(row[0])[0] for row in manual.table(HOOKS, "attribute")]
-    defined = members(Algorithm) | members(RoundBased)
+    defined = {name: hook for kind in RoundBased.__mro__[:-1] for name, hook in members(kind).items()}
     assert sorted(hooks + attributes) == sorted(defined.values())
     for row in manual.table(HOOKS, "attribute"):
         (name,), (default,) = codes(row[0]), [row[1].strip("`")]

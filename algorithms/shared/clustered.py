@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from algorithms.shared import tree
-from algorithms.shared.base import Deployed, RoundBased, State, average_buffers
+from algorithms.shared.base import Deployed, State, average_buffers
 from algorithms.shared.checks import at_least
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.clustering import ClusterInit, too_many_clusters
 from algorithms.shared.local_sgd import LocalResult, descend
+from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
 from bench.seeding import seed_for
 

@@ -9,7 +9,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 import algorithms
 from algorithms.shared import tree
-from algorithms.shared.base import Algorithm, Deployed, State, add_costs
+from algorithms.shared.accounting import add_costs
+from algorithms.shared.base import Algorithm, Deployed, State
 from algorithms.shared.checks import at_least, one_of
 from algorithms.shared.clustering import NumClusters, model_of_cluster, too_many_clusters
 from algorithms.shared.local_sgd import LocalResult, cross_entropy, descend

@@ -11,7 +11,8 @@ from torch import Tensor
 import algorithms
 from algorithms.centralized import Centralized
 from algorithms.shared import tree
-from algorithms.shared.base import Algorithm, Deployed, RoundBased, State, no_costs
+from algorithms.shared.accounting import no_costs
+from algorithms.shared.base import Algorithm, Deployed, State
 from algorithms.shared.client_states import no_rows, read_rows, write_rows
 from algorithms.shared.clustering import (
     ClusterInit,
@@ -24,6 +25,7 @@ from algorithms.shared.clustering import (
     model_of_cluster,
 )
 from algorithms.shared.metrics import mean_over_groups
+from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
 from algorithms.shared.wrapper import refuse_wrapper
 

@@ -9,9 +9,10 @@ from torch import Tensor
 
 import algorithms
 from algorithms.shared import tree
-from algorithms.shared.base import Average, Deployed, RoundBased, State, Weighting, average_buffers
+from algorithms.shared.base import Average, Deployed, State, Weighting, average_buffers
 from algorithms.shared.checks import at_least, one_of
 from algorithms.shared.local_sgd import LocalResult, descend
+from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
 from bench.models.concat import SideBySide
 

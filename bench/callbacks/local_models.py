@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 import algorithms
-from algorithms.shared.base import Deployed, RoundBased
+from algorithms import Deployed, RoundBased
 from bench.callbacks import Callback, Noted, registered_callback
 from bench.simulation.evaluation import evaluate_clients, evaluate_own
 from bench.simulation.local_models import local_models

@@ -210,7 +210,7 @@ def shortened(config: RunConfig) -> RunConfig:
         "local_steps": min(config.local_steps or _STEPS, _STEPS),
         "trace_local_models": None,
         "callbacks": [],
-        "algorithm": config.algorithm | algorithms.load(config.algorithm["name"]).brief,
+        "algorithm": config.algorithm | algorithms.load(config.algorithm["name"]).profile_options,
     }
     return config.model_copy(update=changes)
 

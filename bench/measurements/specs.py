@@ -87,7 +87,7 @@ def needed_state(probe: Probe, config: Any) -> str | None:
         config: a `bench.config.schema.RunConfig`.
     """
     import algorithms
-    from algorithms.shared.base import RoundBased
+    from algorithms.shared.rounds import RoundBased
     from bench.simulation.retention import FINAL
 
     method = algorithms.load(config.algorithm["name"])

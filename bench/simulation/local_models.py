@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from algorithms.shared import tree
-from algorithms.shared.base import RoundBased
+from algorithms.shared.rounds import RoundBased
 
 
 def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | None = None) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import torch
 
 import bench
 from algorithms.shared import tree
-from algorithms.shared.base import Deployed, RoundBased
+from algorithms.shared.base import Deployed
 from algorithms.shared.client_states import without_clients
+from algorithms.shared.rounds import RoundBased
 from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
 from bench.results.artifacts import Folder, on_device, on_host
 from bench.results.checkpoints import UnusableCheckpoint

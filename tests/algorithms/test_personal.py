@@ -17,8 +17,8 @@ from algorithms.local_training import LocalTraining
 from algorithms.per_fedavg import PerFedAvg
 from algorithms.pfedme import PFedMe
 from algorithms.shared import tree
-from algorithms.shared.base import RoundBased
 from algorithms.shared.local_sgd import LocalResult, descend, gradient, task_loss, unless_padding
+from algorithms.shared.rounds import RoundBased
 from algorithms.shared.wrapper import Wrapper
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import Batch, BatchIndex

@@ -9,8 +9,8 @@ import torch
 import algorithms
 from algorithms.fedavg import FedAvg
 from algorithms.scaffold import Scaffold
-from algorithms.shared import base, tree
-from algorithms.shared.base import RoundBased
+from algorithms.shared import rounds, tree
+from algorithms.shared.rounds import RoundBased
 from algorithms.shared.streaming import RunningMean
 from bench.simulation.task import Task
 from tests.support.kinds import others_slow
@@ -28,13 +28,13 @@ MEANS = [name for name in algorithms.REGISTRY if name not in ALONE + WRAPPERS + 
 @pytest.fixture
 def streamed(monkeypatch) -> list[int]:
     """Sizes of the cohorts of streamed rounds, as they come."""
-    sizes, stream_round = [], RoundBased.stream_round
+    sizes, stream_round = [], RoundBased._stream_round
 
     def noted(self, task, state, cohort):
         sizes.append(len(cohort.ids))
         return stream_round(self, task, state, cohort)
 
-    monkeypatch.setattr(RoundBased, "stream_round", noted)
+    monkeypatch.setattr(RoundBased, "_stream_round", noted)
     return sizes
 
 
@@ -161,7 +161,7 @@ def test_a_method_that_aggregates_by_itself_gets_all_updates(streamed):
 def test_client_states_of_a_streamed_round_are_merged_once(monkeypatch):
     """Sorting all clients' states for every client would make a round quadratic."""
     merged = []
-    monkeypatch.setattr(base, "replace_rows", lambda clients, rows: merged.append([*rows]) or clients)
+    monkeypatch.setattr(rounds, "replace_rows", lambda clients, rows: merged.append([*rows]) or clients)
     task = never_stacked(toy_task())
     train(Scaffold(), task, rounds=1)
     assert merged == [sorted(task.sample_cohort(0).ids.tolist())]

@@ -10,7 +10,8 @@ import algorithms
 from algorithms.fedavg import FedAvg
 from algorithms.fednova import FedNova
 from algorithms.shared import tree
-from algorithms.shared.base import RoundBased, average_buffers
+from algorithms.shared.base import average_buffers
+from algorithms.shared.rounds import RoundBased
 from bench.participation import cohort_size
 from bench.simulation.engines import _blocks, _pad, padding_share
 from datasets import partitions

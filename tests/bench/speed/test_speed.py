@@ -15,7 +15,7 @@ import torch
 import algorithms
 import datasets
 from algorithms.fedcat import FedCat
-from algorithms.shared.base import RoundBased
+from algorithms.shared.rounds import RoundBased
 from bench.config.schema import RunConfig
 from bench.profiling import GpuUse
 from bench.speed import engines, fedconcat, memory, population, scheduler, w1

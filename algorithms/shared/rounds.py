@@ -1,0 +1,225 @@
+"""Methods that train in rounds: a cohort is sampled and trains, the server aggregates, and what that costs is counted."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from algorithms.shared import tree
+from algorithms.shared.accounting import add_costs, no_costs
+from algorithms.shared.base import Classifier, Deployed, RoundHooks, State
+from algorithms.shared.client_states import no_rows, replace_rows, rows_of, write_rows
+from algorithms.shared.streaming import RunningMean
+from algorithms.shared.tree import Tree
+
+
+@dataclass(frozen=True)
+class RoundBased(RoundHooks):
+    """FedAvg, unless a hook says otherwise.
+
+    A cohort's results are stacked, unless they are too large (`Task.streams`) and the method overrides neither `aggregate` nor
+    `finish_round`: then clients train one after another, and each result is added to the means and freed.
+    """
+
+    def run_round(self, task, state: State) -> State:
+        """Sample a cohort, train it, aggregate."""
+        cohort = self.sample(task, state)
+        if not len(cohort.ids):
+            return state  # of a few clients, as in a cluster, none may be sampled
+        if self._streamable and task.streams(len(cohort.ids) * tree.num_bytes(self.result_template(state))):
+            return self._stream_round(task, state, cohort)
+        outputs = self.map_clients(task, self.local_update, cohort, state)
+        after, (update, _, measured) = self.finish_round(task, state, cohort, outputs), outputs.result
+        if self._streamable and type(self).round_metrics is not RoundHooks.round_metrics:
+            averaged = self.weighted_means(update, cohort)
+            update = {**update, **{name: tree.weighted_mean(*average) for name, average in averaged.items()}}
+        return self._with_metrics(task, state, after, update, measured, cohort)
+
+    def finish_round(self, task, state: State, cohort, outputs) -> State:
+        """What the server does with a cohort's results: store the clients' states, aggregate, account."""
+        update, client, _ = outputs.result
+        params, server = self.aggregate(task, state["params"], state["server"], update, cohort)
+        return self._finished(
+            task,
+            state,
+            cohort,
+            params=params,
+            buffers=self.aggregate_buffers(state["buffers"], outputs.buffers, update, cohort),
+            server=server,
+            clients=write_rows(state["clients"], cohort.ids, client),
+            bytes_up=tree.num_bytes(self.uploads(update, outputs.buffers)),
+        )
+
+    def _stream_round(self, task, state: State, cohort) -> State:
+        """Train a cohort, one client after another, and `finish_round`: up to rounding the same, in the memory of a few
+        clients."""
+        received = _Received(self)
+        for position in range(len(cohort.ids)):
+            alone = cohort.of(position)
+            received.add(alone, self.map_clients(task, self.local_update, alone, state))
+        update, trained = {**received.stacked(), **received.means()}, received.buffers()
+        params, server = self.server_step(task, state["params"], state["server"], update, cohort)
+        after = self._finished(
+            task,
+            state,
+            cohort,
+            params=params,
+            buffers=self.aggregate_buffers(state["buffers"], trained, received.stacked(), cohort),
+            server=server,
+            clients=replace_rows(state["clients"], received.rows),
+            bytes_up=received.bytes_up,
+        )
+        return self._with_metrics(task, state, after, update, received.metrics(), cohort)
+
+    def _finished(self, task, state: State, cohort, *, bytes_up: int, **new: Tree) -> State:
+        """The state after a round with these new entries, and what the round has cost."""
+        bytes_down = len(cohort.ids) * tree.num_bytes(self.downloads(state))
+        examples = self.passes_per_example * task.num_trained(cohort, self.smallest_batch)
+        spent = add_costs(state["costs"], bytes_down=bytes_down, bytes_up=bytes_up, examples=examples)
+        return {**state, **new, "costs": spent}
+
+    def _with_metrics(self, task, before: State, after: State, update: Tree, measured: Tree, cohort) -> State:
+        """The state after a round with what was measured in it, if that is anything; measured has leaves [K]."""
+        of_clients = tree.weighted_mean(tree.map(lambda leaf: leaf.double(), measured), cohort.weights)
+        found = {**of_clients, **self.round_metrics(task, before, after, update, cohort)}
+        return {**after, "metrics": found} if found else after
+
+    @property
+    def _streamable(self) -> bool:
+        """Whether means are all that the server reads of the entries that `weighted_means` names."""
+        own = type(self)
+        return own.aggregate is RoundBased.aggregate and own.finish_round is RoundBased.finish_round
+
+    def init(self, task) -> State:
+        params = task.initial_params()
+        return {
+            "round": 0,
+            "params": params,
+            "buffers": task.initial_buffers(),
+            "server": self.init_server(task, params),
+            "clients": no_rows(self.init_client(task, params)),
+            "costs": no_costs(),
+        }
+
+    def step(self, task, state: State) -> State:
+        before = {key: part for key, part in state.items() if key != "metrics"}  # of the round before
+        return {**self.run_round(task, before), "round": state["round"] + 1}
+
+    def deploy(self, task, state: State, client_ids: Tensor) -> Deployed:
+        if not self.personal:
+            return Deployed(task.model, state["params"], state["buffers"], False)
+        outputs = self.map_clients(task, self.personal_model, task.cohort(client_ids), state)
+        return Deployed(task.model, outputs.result["params"], outputs.result["buffers"], True)
+
+    def map_clients(self, task, fn, cohort, state: State):
+        """`Task.map_clients` with everything that a client of this method receives."""
+        return task.map_clients(
+            fn,
+            cohort,
+            round=state["round"],
+            params=state["params"],
+            buffers=state["buffers"],
+            server={key: state["server"][key] for key in (*self.broadcast, *self.seeded)},
+            client=self.cohort_states(task, cohort, state),
+        )
+
+    # What the harness wants to know
+
+    @property
+    def passes_per_example(self) -> int:
+        """How often local training computes a gradient of each example that it visits."""
+        return 1
+
+    @property
+    def weighs_clients(self) -> bool:
+        """Whether `cohort.weights` are the weights of a cohort's models on the server: yes, unless the method has a hook in
+        which it may take another mean. Such a method says so itself if it reads them there."""
+        hooks = ("weighted_means", "aggregate", "aggregate_buffers", "finish_round", "run_round")
+        return all(getattr(type(self), hook) is getattr(RoundBased, hook) for hook in hooks)
+
+    @property
+    def classifier(self) -> Classifier:
+        """What becomes of the model's classifier: it is "trained", stays as it was drawn ("fixed"), or is "replaced" by another
+        part, so that the params do not have it."""
+        return "trained"
+
+    def downloads(self, state: State) -> Tree:
+        """Everything that one client of a cohort receives in a round; only its size matters."""
+        received = {key: state["server"][key] for key in self.broadcast}
+        return {"params": state["params"], "buffers": state["buffers"], **received}
+
+    def uploads(self, update: Tree, buffers: Tree) -> Tree:
+        """Everything that a cohort sends in a round; only its size matters."""
+        return {"update": update, "buffers": buffers}
+
+    def result_template(self, state: State) -> Tree:
+        """As much as one client's update, buffers and new state, known before it trains: what it starts from, as deltas are as
+        large as params; only its size matters."""
+        return {key: state[key] for key in ("params", "buffers")} | {"client": state["clients"]["fresh"]}
+
+    def local_models(self, state: State, outputs) -> Tree:
+        """Models of a cohort at the end of the local training that started from state: "params" and "buffers", [K, ...]."""
+        return {"params": tree.add(state["params"], outputs.result.update["delta"]), "buffers": outputs.buffers}
+
+    def finite_check(self, state: State) -> Tree:
+        own = {"clients": state["clients"]["rows"]} if self.personal else {}
+        return {"params": state["params"], "server": state["server"], **own}
+
+    def traffic(self, task) -> int:
+        # Sizes do not depend on the data, so one batch at the first client tells what a round exchanges.
+        short = replace(task, settings=replace(task.settings, local_epochs=None, local_steps=1))
+        state, cohort = self.init(short), short.cohort(torch.tensor([0]))
+        outputs = self.map_clients(short, self.local_update, cohort, state)
+        per_round = tree.num_bytes(self.downloads(state)) + tree.num_bytes(
+            self.uploads(outputs.result.update, outputs.buffers)
+        )
+        return round(task.cohort_share * task.settings.rounds * per_round)
+
+    def workload(self, settings, num_examples: int) -> int:
+        return self.passes_per_example * settings.rounds * settings.num_visited(num_examples, self.smallest_batch)
+
+    def state_templates(self, task) -> list[State]:
+        return [{**self.init(task), "round": self.num_rounds(task.settings)}]
+
+
+class _Received:
+    """What the server keeps of those clients of a streamed round that have finished.
+
+    Attributes:
+        rows: client id -> new state.
+        bytes_up: size of everything that was sent.
+    """
+
+    def __init__(self, method: RoundBased) -> None:
+        self._method = method
+        self._means: dict[str, RunningMean] = {}
+        self._stacks: list[Tree] = []
+        self.rows: dict[int, Tree] = {}
+        self.bytes_up = 0
+
+    def add(self, cohort, outputs) -> None:
+        """Takes the results of a cohort, leaves [k, ...]; keeps no reference to what is averaged."""
+        update, client, measured = outputs.result
+        self.rows |= rows_of(cohort.ids, client)  # merged once: all clients' rows are sorted then
+        self.bytes_up += tree.num_bytes(self._method.uploads(update, outputs.buffers))
+        averaged = self._method.weighted_means(update, cohort)
+        for name, average in averaged.items():
+            self._means.setdefault(name, RunningMean()).add(*average)
+        stacked = {name: part for name, part in update.items() if name not in averaged}
+        self._stacks.append({"update": stacked, "buffers": outputs.buffers, "metrics": measured})
+
+    def means(self) -> Tree:
+        """The entries of the update that the method averages: their means, leaves [...]."""
+        return {name: mean.mean() for name, mean in self._means.items()}
+
+    def stacked(self) -> Tree:
+        """All other entries of the update, leaves [K, ...]."""
+        return tree.concatenate([stack["update"] for stack in self._stacks])
+
+    def metrics(self) -> Tree:
+        """What clients have measured, leaves [K]."""
+        return tree.concatenate([stack["metrics"] for stack in self._stacks])
+
+    def buffers(self) -> Tree:
+        """The buffers that training left, leaves [K, ...]."""
+        return tree.concatenate([stack["buffers"] for stack in self._stacks])
