@@ -189,5 +189,5 @@ def outcome(record: Mapping[str, Any]) -> str:
     last = record["summary"]["last"]
     named = {name.replace("_", " "): last[name] for name in last if name in ACCURACIES}
     scores = ", ".join(f"{name} {100 * value:.1f} %" for name, value in named.items())
-    why = f"; {record['reason']}" if record["reason"] else ""
+    why = f"; {record['reason']}" if record.get("reason") else ""
     return f"{scores} ({record['seconds']:.1f} s{why})"
