@@ -74,7 +74,7 @@ def build_callback(name: object, options: Mapping[str, Any]) -> Any:
     entry = CALLBACKS[name]
     try:
         made = entry.load()
-        if not dataclasses.is_dataclass(made):
+        if not hasattr(made, "__dataclass_fields__"):
             raise ValueError(f"{entry.target} in {entry.place} is no dataclass; put @dataclass(frozen=True) above it.")
         known = [field.name for field in dataclasses.fields(made)]
         if wrong := [unknown(f"option of {name}", key, known) for key in options if key not in known]:
@@ -102,7 +102,9 @@ def read_callbacks(given: Any) -> tuple[list[dict[str, Any]], list[Any], list[st
             [],
             [f"callbacks is a list of names, with options as {{name: server-ema, decay: 0.9}}, but got {given!r}."],
         )
-    specs, built, mistakes = [], [], []
+    specs: list[dict[str, Any]] = []
+    built: list[Any] = []
+    mistakes: list[str] = []
     for item in items:
         options = dict(item) if isinstance(item, Mapping) else {"name": item}
         name = options.pop("name", None)
