@@ -21,7 +21,7 @@ from bench.registry import FOR_PEOPLE, KINDS
 
 _ROOTS = ("algorithms", "bench", "datasets")
 # Packages that get folders of others while a process runs.
-_EXTENDED = tuple(kind.package for kind in KINDS.values() if kind.decorator)
+_EXTENDED = tuple(kind.package for kind in KINDS.values() if kind.decorator and kind.package.split(".")[0] in _ROOTS)
 _DOOR = "algorithms"  # a package that passes on what its modules define, so that others need not know where that is
 _LEFT_OUT = {
     *(

@@ -5,7 +5,7 @@ PATH), by `plugins = ["."]` under `[tool.skewbench]` in a `pyproject.toml` of th
 installed package with the entry point `skewbench.plugins`. A stored result never names one.
 
     mylab/
-      algorithms/fedmine.py   models/vit.py   search_spaces/fedmine.yaml   grids/table2.yaml
+      algorithms/fedmine.py   models/vit.py   figures/drift.py   search_spaces/fedmine.yaml   grids/table2.yaml
 """
 
 import functools
@@ -20,7 +20,17 @@ from pathlib import Path
 from bench.errors import ConfigError
 
 VARIABLE = "SKEWBENCH_PLUGINS"
-PARTS = ("algorithms", "models", "datasets", "partitions", "transforms", "callbacks", "search_spaces", "grids")
+PARTS = (
+    "algorithms",
+    "models",
+    "datasets",
+    "partitions",
+    "transforms",
+    "callbacks",
+    "figures",
+    "search_spaces",
+    "grids",
+)
 SENT = "skewbench_plugins"  # the package in which the workers of a cluster get the folders
 _GROUP = "skewbench.plugins"
 

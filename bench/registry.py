@@ -1,5 +1,5 @@
-"""What there is by name: methods, models, datasets, partitions, transforms, callbacks, search spaces and grids, each in a file
-of its own.
+"""What there is by name: methods, models, datasets, partitions, transforms, callbacks, figures, search spaces and grids, each in a
+file of its own.
 
 They lie in this project and in the folders of labs (see `bench.plugins`), and are the same in both. A decorator says what a
 Python file holds, and is read without importing the file, so that lists and tables do not wait for torch:
@@ -64,6 +64,7 @@ KINDS = {
     "partition": Kind("partitions", "datasets.partitions", "registered_partition"),
     "transform": Kind("transforms", "datasets.transforms", "registered_transform"),
     "callback": Kind("callbacks", "bench.callbacks", "registered_callback"),
+    "figure": Kind("figures", "reports.figures", "registered_figure"),
     "space": Kind("search_spaces", "search_spaces"),
     "grid": Kind("grids", "bench.grids"),
 }
@@ -213,7 +214,8 @@ def registered(name: str, **given: Any) -> Callable[[_Thing], _Thing]:
     return lambda thing: thing
 
 
-registered_model = registered_dataset = registered_partition = registered_transform = registered_callback = registered
+registered_model = registered_dataset = registered_partition = registered_transform = registered
+registered_callback = registered_figure = registered
 
 
 def held_by(lab: Path) -> list[str]:

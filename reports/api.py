@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.errors import StoreError, require_known, suggestion, unknown
-from bench.experiments.figure_names import CURVES, figure_name
+from bench import plugins
+from bench.errors import ConfigError, StoreError, require_known, suggestion, unknown
+from bench.experiments.figure_names import CURVES
 from bench.files import file_name, make_folder, write_file
 from reports.widths import FIGURES, Widths
 
@@ -150,16 +151,17 @@ def write_figures(
         if x not in CURVES:
             raise ValueError(unknown("figure", x, CURVES))
     store, expanded, inputs = _open_noted(results, grid, budget)
-    figures = [*expanded["report"].get("figures", ()), *({"kind": "curves", "x": x} for x in curves)]
-    if not figures:  # then matplotlib is not imported
+    described = [*expanded["report"].get("figures", ()), *({"kind": "curves", "x": x} for x in curves)]
+    if not described:  # then matplotlib is not imported
         return [], []
     folder = writable_folder(store.folder, to)
     written = _written(store, grid, budget, inputs, folder, "figures", value, *curves, widths)
     if unchanged := written.unchanged():
         return unchanged
 
+    from bench.measurements.specs import REGISTRY, figure_of
     from bench.results.store import below
-    from reports.figures import dispatch, lines
+    from reports.figures import lines
     from reports.tables.costs import with_reached
     from reports.tables.published_comparison import own_value
     from reports.tables.stale_runs import with_changes
@@ -168,8 +170,17 @@ def write_figures(
     records = with_reached(expanded, records, store)
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
     paths, sentences = [], []
-    for title, figure in {figure_name(figure): figure for figure in figures}.items():
-        by_metric = dispatch.draw(figure, expanded, records, store, value, widths or FIGURES)
+    for kind in dict.fromkeys(one["kind"] for one in described if one["kind"] not in REGISTRY):
+        sentences.append(f"Not drawn in {name}: {unknown('kind of figure', kind, REGISTRY)}{plugins.hint()}")
+    figures = [figure_of(one) for one in described if one["kind"] in REGISTRY]
+    for title, figure in {figure.name: figure for figure in figures}.items():
+        try:
+            by_metric = figure.drawings(expanded, records, store, value, widths or FIGURES)
+        except Exception as error:
+            if not (entry := REGISTRY[figure.kind]).lab:
+                raise
+            sentences.append(f"Not drawn in {name}: {title}: {entry.failure(error)}")
+            continue
         if not by_metric:
             sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
         for of, drawn in by_metric.items():
@@ -271,16 +282,39 @@ def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict
         budgets = [name.removeprefix(f"{grid}@") for name in held if name.startswith(f"{grid}@")]
         hint = suggestion(budget, budgets) or f" Run it first: python -m bench run --grid {grid} --budget {budget}"
         raise StoreError(f"{store.folder} holds no {grid}@{budget}, only: {', '.join(held) or 'nothing yet'}.{hint}")
+    _check_parts(store.folder / "grids" / f"{grid}@{budget}.json", expanded["report"])
     return store, expanded
+
+
+def _check_parts(path: Path, layout: dict) -> None:
+    """Raises ValueError if figures or the measured table of a stored grid are wrong; unknown kinds of figures are passed."""
+    figures, measured = layout.get("figures", ()), layout.get("measured")
+    if not (figures or measured):
+        return
+    from bench.measurements.specs import REGISTRY, figure_of
+    from bench.measurements.tables import table_of
+
+    try:
+        for figure in figures:
+            if figure["kind"] in REGISTRY:
+                figure_of(figure)
+        if measured:
+            table_of(measured)
+    except ConfigError as error:
+        raise ValueError(f"{path} does not hold what it should: {' '.join(error.mistakes)}") from error
 
 
 def _measured(what: dict, expanded: dict, records: dict[str, dict], store) -> dict[str, dict]:
     """Run id -> what a measured table shows of it, for the runs of which it is stored."""
-    from bench.measurements.specs import probes_of, result_of
+    from bench.measurements.tables import table_of
 
+    table = table_of(what)
     done = [cell for cell in expanded["cells"] if records.get(cell["run"], {}).get("status") == "done"]
-    found = {cell["run"]: result_of(store, cell["run"], *probes_of(what, cell["config"]["rounds"])) for cell in done}
-    return {run: result for run, result in found.items() if result}
+    return {
+        cell["run"]: result
+        for cell in done
+        for result in table.results(store, cell["run"], cell["config"]["rounds"]).values()
+    }
 
 
 def _text(format: str, notes: str, widths: Widths | None, report, grid: dict, records: dict[str, dict], store) -> str:

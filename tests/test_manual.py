@@ -28,10 +28,11 @@ from bench.config.resolve import resolve
 from bench.contract.cases import Case
 from bench.contract.checks import CHECKS
 from bench.experiments.expansion import expand
-from bench.experiments.figure_schema import KINDS
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning
+from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Reproduces, Tuning
 from bench.experiments.names_schema import Printed
+from bench.measurements.specs import REGISTRY
+from bench.measurements.tables import TABLES
 from bench.simulation.client import Batch, ClientView, Settings
 from bench.simulation.run import Run
 from bench.simulation.task import Cohort, Task
@@ -57,7 +58,9 @@ OWN_DATA = DOCS / "own-data.md"
 POLLEN, HOSPITAL, TURNED, LEAVES = (block.text for block in manual.blocks("python") if block.page == OWN_DATA)
 CALLBACKS = DOCS / "callbacks.md"
 NOTED, *SHOWN = (block.text for block in manual.blocks("python") if block.page == CALLBACKS)
-_NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, CALLBACKS, DOCS / "data.md")
+OWN_FIGURE = DOCS / "own-figure.md"
+(DRIFT,) = (block.text for block in manual.blocks("python") if block.page == OWN_FIGURE)
+_NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, OWN_FIGURE, CALLBACKS, DOCS / "data.md")
 (EXAMPLE,) = (block.text for block in manual.blocks("python") if block.page not in _NOT_HERE)
 
 
@@ -66,6 +69,7 @@ def example(tmp_path, monkeypatch):
     """The method of the README, and the model, dataset, partition and transform of the manual, in a lab's folder."""
     files = {"algorithms/fedams.py": EXAMPLE, "algorithms/fednoted.py": NOTED, "models/vit.py": VIT}
     data = {"datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL, "transforms/turned.py": TURNED}
+    data |= {"figures/drift.py": DRIFT}
     method_files.use(tmp_path, monkeypatch, files | data)
     monkeypatch.setattr(algorithms, "describe", lambda name: EXAMPLE.splitlines()[0].strip('"'))
     return algorithms.load("fedams")
@@ -431,14 +435,15 @@ def test_the_grid_of_the_manual_is_played_and_its_report_has_all_it_asks_for(fil
 def test_the_tables_of_the_parts_of_a_grid_have_every_key():
     rows = {key: row[1] for row in manual.table(OWN_GRID, "key of a grid") for key in codes(row[0])}
     assert rows.keys() == GridSpec.model_fields.keys() - {"name", "source"} | {"extends"}
-    parts = {"mirrors": Mirrors, "conditions": Condition, "tuning": Tuning, "budgets": Budget, "report": Layout}
+    parts = {"reproduces": Reproduces, "conditions": Condition, "tuning": Tuning, "budgets": Budget, "report": Layout}
     for key, part in parts.items():
         assert set(codes(rows[key])) >= part.model_fields.keys(), key
     described = {key for row in manual.table(OWN_GRID, "key of `printed`") for key in codes(row[0])}
     assert described == Printed.model_fields.keys()
     rows = [row for kind in ("figure", "measured table") for row in manual.table(OWN_GRID, f"kind of {kind}")]
     shown = {codes(row[0])[0]: set(codes(row[1])) for row in rows}
-    assert shown == {kind: set(part.model_fields) - {"kind"} for kind, part in KINDS.items()}
+    kinds = {kind: entry.load() for kind, entry in REGISTRY.items()} | TABLES
+    assert shown == {kind: set(part.model_fields) - {"kind"} for kind, part in kinds.items()}
 
 
 def test_the_search_space_of_the_manual_is_one(files):

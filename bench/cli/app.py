@@ -14,6 +14,7 @@ from bench.cli.check import check
 from bench.cli.console import (
     console,
     explained,
+    meant_grids,
     name_damaged,
     no_results,
     say,
@@ -110,11 +111,13 @@ def run(
     substitute: given.SubstituteOption = None,
     data_dir: given.DataOption = None,
     results_dir: given.ResultsOption = RESULTS,
-    cpus_per_trial: Annotated[float, typer.Option(help="Cores, and torch threads, of a trial.")] = 1.0,
+    cpus_per_trial: given.CpusOption = 1.0,
     gpus_per_trial: given.GpusOption = "auto",
-    max_concurrent: Annotated[int, typer.Option(help="Trials at once; 0: as many as there are cores.")] = 0,
+    max_concurrent: given.ConcurrentOption = 0,
     address: given.AddressOption = None,
     wait_for_machines: given.WaitOption = 0.0,
+    executor: given.ExecutorOption = "ray",
+    slurm: given.SlurmOption = None,
     engine: given.EngineOption = "auto",
     keep_state: Annotated[
         str, typer.Option(help="What a run keeps of its last state: deployed (all but clients' states), all, or none.")
@@ -134,22 +137,10 @@ def run(
             "test if left out, unless the grid says otherwise."
         ),
     ] = None,
-    samples: Annotated[
-        int | None, typer.Option(help="Of --tuned validation: configurations that each method tries in each cell (8).")
-    ] = None,
-    searcher: Annotated[
-        str | None,
-        typer.Option(help="Of --tuned validation: random, optuna (TPE), or grid of --space sets; random if left out."),
-    ] = None,
-    space: Annotated[
-        str | None,
-        typer.Option(
-            help="Of --tuned validation: where to search, as in `tune`, or sets: the grid's; own,training if left out."
-        ),
-    ] = None,
-    validation_share: Annotated[
-        float | None, typer.Option(help="Of --tuned validation: of each class of each client, set aside (0.15).")
-    ] = None,
+    samples: given.SamplesOption = None,
+    searcher: given.SearcherOption = None,
+    space: given.SpaceOption = None,
+    validation_share: given.ShareOption = None,
     search_seeds: given.SearchSeedsOption = None,
     dry_run: given.DryRunOption = False,
 ) -> None:
@@ -159,15 +150,6 @@ def run(
         from bench.experiments.spec import ExecutionOptions, ExperimentSpec
         from bench.simulation.retention import Final
 
-        given.check_least(
-            {
-                "--max-concurrent": max_concurrent,
-                "--checkpoint-seconds": checkpoint_seconds,
-                "--wait-for-machines": wait_for_machines,
-            }
-        )
-        require_known("value of --engine", [engine], given.ENGINES)
-        require_known("value of --record-host", [record_host], given.HOSTS)
         if rerun and keep_stale:
             raise ValueError("--rerun repeats all finished runs, and --keep-stale keeps some; leave one of them out.")
         require_known("value of --keep-state", [keep_state], get_args(Final))
@@ -186,7 +168,20 @@ def run(
                 "search_seeds": given.read_search_seeds(search_seeds),
             },
         )
-        machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, wait_for_machines)
+        if tuning and executor != "ray":
+            raise ValueError(
+                f"Searches of hyper-parameters need Ray Tune: leave --executor {executor} out, or fix them by --tuned test, "
+                "--set or a budget that does not search."
+            )
+        machines = read_machines(
+            cpus_per_trial,
+            gpus_per_trial,
+            max_concurrent,
+            address,
+            wait_for_machines,
+            executor,
+            given.read_once("--slurm", slurm),
+        )
         spec = ExperimentSpec(
             grid=of,
             budget=budget,
@@ -213,7 +208,7 @@ def run(
 @app.command()
 def report(
     grid: given.GridOption = None,
-    budget: Annotated[str | None, typer.Option(help="Only results of this budget.")] = None,
+    budget: given.StoredBudgetOption = None,
     value: Annotated[str | None, typer.Option(help="last, best or last10 rounds; the grid's own if left out.")] = None,
     figure: Annotated[
         list[str] | None,
@@ -252,7 +247,6 @@ def report(
     """Print and save the tables of stored results, and the figures that their grids list: all of them, or of one grid."""
     with explained():
         from bench.experiments import figure_names
-        from bench.results.ids import is_meant
         from bench.results.store import Store
         from reports import api
 
@@ -278,10 +272,7 @@ def report(
         file = grid
         grid, budget = given.stored_name(grid, budget)
         store = Store(results_dir)
-        stored = {label: label.partition("@")[::2] for label in store.grid_names()}
-        meant = [label for label, (name, of) in stored.items() if is_meant(grid, name) and budget in (None, of)]
-        name_damaged(store, grids=meant if grid or budget else None)
-        chosen = [stored[label] for label in filter(store.grid, meant)]
+        chosen = [label.partition("@")[::2] for label in meant_grids(store, grid, budget)]
         if not chosen:
             raise ValueError(no_results(store, grid, budget))
         if not print_:
@@ -322,7 +313,7 @@ def list_(
     what: Annotated[str | None, typer.Argument(help=f"One of: {', '.join(KINDS)}; all if left out.")] = None,
     json_: given.JsonOption = False,
 ) -> None:
-    """List grids, algorithms, datasets, models, partitions and search spaces."""
+    """List grids, algorithms, datasets, models, partitions, kinds of figures and search spaces."""
     with explained():
         kinds = KINDS if what is None else ["algorithms" if what == "methods" else what]
         require_known("listing", kinds, KINDS)

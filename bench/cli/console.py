@@ -100,6 +100,16 @@ def name_damaged(
     return {*named, *damaged}
 
 
+def meant_grids(store: "Store", grid: str | None, budget: str | None) -> list[str]:
+    """The stored grids, as `<grid>@<budget>`, that a name and a budget mean, all without; what is damaged of them is named."""
+    from bench.results.ids import is_meant
+
+    parts = {label: label.partition("@")[::2] for label in store.grid_names()}
+    meant = [label for label, (name, of) in parts.items() if is_meant(grid, name) and budget in (None, of)]
+    name_damaged(store, grids=meant if grid or budget else None)
+    return [*filter(store.grid, meant)]
+
+
 def no_results(store: "Store", grid: str | None, budget: str | None) -> str:
     """The sentence for a results directory that does not hold what is asked for.
 

@@ -14,6 +14,7 @@ SizeOption = Annotated[
     str | None,
     typer.Option("--image-size", help="Resize the images to N pixels, or to HEIGHTxWIDTH, as a run with image_size."),
 ]
+SeedOption = Annotated[int, typer.Option(min=0, help="Of the partition, and of K-means, as in a run.")]
 Names = Annotated[list[str] | None, typer.Argument(help="Datasets; all if left out.")]
 
 
@@ -58,7 +59,7 @@ def show(
             min=1, help="Size of the population; 40 if left out, for natural the number of writers, for shifts 20."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: SeedOption = 0,
     image_size: SizeOption = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw it, to a .png, .svg or .pdf file.")] = None,
     save: Annotated[
@@ -112,7 +113,7 @@ def elbow(
     dataset: str,
     partition: str,
     clients: Annotated[int, typer.Option(min=1, help="Size of the population.")] = 40,
-    seed: Annotated[int, typer.Option(min=0, help="Of the partition and of K-means, as in a run.")] = 0,
+    seed: SeedOption = 0,
     image_size: SizeOption = None,
     data_dir: given.DataOption = None,
 ) -> None:

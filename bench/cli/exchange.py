@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import explained, name_damaged, no_results, say, warn
+from bench.cli.console import explained, meant_grids, name_damaged, no_results, say, warn
 from bench.cli.options import RESULTS
 from bench.experiments.labels import chosen_in, pairs
 from bench.files import file_name, make_folder
@@ -15,7 +15,7 @@ from bench.files import file_name, make_folder
 
 def export(
     grid: Annotated[str, typer.Option("--grid", help="Name of a grid that was run.")],
-    budget: Annotated[str | None, typer.Option(help="Of which budget, if there are several.")] = None,
+    budget: given.StoredBudgetOption = None,
     to: Annotated[Path | None, typer.Option("--to", help="All rounds as a table: FILE.csv or FILE.parquet.")] = None,
     tensorboard: Annotated[
         Path | None, typer.Option(help="A folder for TensorBoard: one event file per run, named after its setting.")
@@ -46,7 +46,7 @@ def export(
 
 def import_(
     other: Annotated[Path, typer.Argument(help="A results directory, of another machine for example.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be taken.")] = False,
+    dry_run: given.DryRunOption = False,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
     """Take finished runs and grids from another results directory; what is finished here stays as it is.
@@ -81,23 +81,19 @@ def import_(
 def compare(
     one: Annotated[Path, typer.Argument(metavar="A", help="A results directory.")],
     other: Annotated[Path, typer.Argument(metavar="B", help="Another one, of other code for example.")],
-    grid: Annotated[str | None, typer.Option("--grid", help="Only this grid; all that both hold if left out.")] = None,
+    grid: given.StoredGridOption = None,
 ) -> None:
     """Compare the grids that two results directories hold, cell by cell.
 
     Exit status 0 if every run that both hold has identical numbers, bit for bit, and searches have chosen the same; else 1.
     """
-    from bench.results.ids import is_meant
     from bench.results.store import Store
 
     with explained():
-        stores = [Store(one), Store(other)]
-        held = []
+        stores, held = [Store(one), Store(other)], []
         for store in stores:
             store.check_exists()
-            meant = [name for name in store.grid_names() if is_meant(grid, name.partition("@")[0])]
-            name_damaged(store, grids=meant if grid else None)
-            held.append([*filter(store.grid, meant)])
+            held.append(meant_grids(store, *given.stored_name(grid, None)))
         names = [name for name in held[0] if name in held[1]]
         if not names:
             what = f"results of {grid}" if grid else "a grid"
@@ -118,16 +114,11 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
     """The `<grid>@<budget>` that is meant, and names what is damaged of it; raises ValueError if there is none, or more than
     one."""
     grid, budget = given.stored_name(grid, budget)
-    from bench.results.ids import is_meant
-
-    held = {name: name.partition("@")[::2] for name in store.grid_names()}
-    meant = [name for name, (of, at) in held.items() if is_meant(grid, of) and budget in (None, at)]
-    name_damaged(store, grids=meant)
-    names = [*filter(store.grid, meant)]
+    names = meant_grids(store, grid, budget)
     if not names:
         raise ValueError(no_results(store, grid, budget))
     if len(names) > 1:
-        versions = {of for of, _ in map(held.__getitem__, names)}
+        versions = {name.partition("@")[0] for name in names}
         by = "--budget" if len(versions) == 1 else f"--grid {names[0]!r}"
         raise ValueError(f"{store.folder} holds {', '.join(names)}; choose one with {by}.")
     return names[0]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bench.results.store import Store
 
 
-KINDS = ("grids", "algorithms", "datasets", "models", "partitions", "transforms", "callbacks", "spaces")
+KINDS = ("grids", "algorithms", "datasets", "models", "partitions", "transforms", "callbacks", "figures", "spaces")
 
 
 def listing(what: str) -> list[tuple[str, str]]:
@@ -26,6 +26,7 @@ def listing(what: str) -> list[tuple[str, str]]:
     import search_spaces
     from bench import models
     from bench.experiments import grid_files
+    from bench.measurements.specs import REGISTRY as figures
     from bench.registry import Registry
     from datasets import of_labs, partitions, transforms
     from datasets.info import OF_USERS
@@ -48,6 +49,8 @@ def listing(what: str) -> list[tuple[str, str]]:
             return [(name, entry.description) for name, entry in sorted(transforms.REGISTRY.items())]
         case "callbacks":
             return [(name, entry.description) for name, entry in sorted(Registry("callback").items())]
+        case "figures":
+            return [(name, entry.description) for name, entry in sorted(figures.items())]
         case "spaces":
             return [(name, search_spaces.describe(name)) for name in search_spaces.names()]
     raise KeyError(what)
@@ -120,16 +123,15 @@ def _examples_in_words(row: Mapping[str, Any]) -> str:
 def heads_in_words(cells: list[Cell], grid: GridSpec, store: Store) -> str:
     """What heads on frozen encoders cost, which the table of a grid is about; "" for other grids."""
     from bench.experiments.cost import heads_to_train
-    from bench.measurements.specs import probes_of, result_of
 
-    measured = grid.report.measured.model_dump() if grid.report.measured else {"kind": ""}
-    if measured["kind"] not in ("encoder-heads", "encoder-information"):
+    measured = grid.report.measured
+    if not measured or measured.kind not in ("encoder-heads", "encoder-information"):
         return ""
     count, visited, done = 0, 0, 0
     for cell in {cell.id: cell for cell in cells}.values():
-        heads, examples = heads_to_train(cell.config, measured)
+        heads, examples = heads_to_train(cell.config, measured.model_dump())
         count, visited = count + heads, visited + examples
-        done += heads * all(result_of(store, cell.id, probe) for probe in probes_of(measured, cell.config.rounds))
+        done += heads * bool(measured.results(store, cell.id, cell.config.rounds))
     millions = f"{_millions(visited)} M examples" if visited else "? examples"
     return f"Not counted above: {count} heads on frozen encoders, trained once the runs are done ({done} done), {millions}."
 

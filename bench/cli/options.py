@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bench.cli.console import explained
 from bench.errors import require_known, unknown
 from bench.experiments.figure_names import CURVES
 from reports import widths
@@ -24,6 +25,24 @@ def _names_of(kind: str) -> Callable[[str], list[str]]:
     return complete
 
 
+def _one_of(*known: str) -> Callable[[typer.CallbackParam, str], str]:
+    """A callback of an option that has these values."""
+
+    def check(param: typer.CallbackParam, value: str) -> str:
+        with explained():
+            require_known(f"value of {param.opts[0]}", [value], known)
+        return value
+
+    return check
+
+
+def _not_negative(param: typer.CallbackParam, value: float) -> float:
+    with explained():
+        if not value >= 0:
+            raise ValueError(f"{param.opts[0]} must be at least 0, but got {value:g}.")
+    return value
+
+
 GridOption = Annotated[
     str | None,
     typer.Option("--grid", help="Name of a grid (see `list`), or a YAML file.", autocompletion=_names_of("grids")),
@@ -36,6 +55,10 @@ BudgetOption = Annotated[
         show_default="the whole grid",
     ),
 ]
+StoredGridOption = Annotated[
+    str | None, typer.Option("--grid", help="Only this grid: NAME, or NAME@BUDGET; all of them if left out.")
+]
+StoredBudgetOption = Annotated[str | None, typer.Option("--budget", help="Only results of this budget.")]
 OnlyOption = Annotated[
     list[str] | None,
     typer.Option("--only", help="Only these cells: KEY=VALUE,...; several values: KEY=A|B, or KEY=A,KEY=B."),
@@ -82,13 +105,18 @@ ResultsOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 AlgorithmOption = Annotated[
     str | None,
-    typer.Option("--algorithm", help="One setting instead of a grid: method.", autocompletion=_names_of("algorithms")),
+    typer.Option("--algorithm", help="Of one setting: method.", autocompletion=_names_of("algorithms")),
 ]
 DatasetOption = Annotated[
     str | None,
-    typer.Option("--dataset", help="One setting instead of a grid: dataset.", autocompletion=_names_of("datasets")),
+    typer.Option("--dataset", help="Of one setting: dataset.", autocompletion=_names_of("datasets")),
 ]
-PartitionOption = Annotated[str | None, typer.Option("--partition", help="One setting instead of a grid: partition.")]
+PartitionOption = Annotated[str | None, typer.Option("--partition", help="Of one setting: partition.")]
+CpusOption = Annotated[float, typer.Option(help="Cores, and torch threads, of a trial.")]
+ConcurrentOption = Annotated[
+    int,
+    typer.Option(help="Trials at once; 0: as many as there are cores.", callback=_not_negative),
+]
 GpusOption = Annotated[
     str,
     typer.Option(
@@ -103,13 +131,35 @@ WaitOption = Annotated[
     typer.Option(
         "--wait-for-machines",
         help="Seconds that a cluster may take to start, and until a machine has what a trial needs.",
+        callback=_not_negative,
+    ),
+]
+ExecutorOption = Annotated[
+    str,
+    typer.Option(
+        help="What starts trials: ray; slurm, one job for each run; or local, plain processes of this machine.",
+        callback=_one_of("ray", "slurm", "local"),
+    ),
+]
+SlurmOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm", help="Of --executor slurm: options of sbatch, as time=4:00:00,partition=gpu,gpus_per_node=1."
     ),
 ]
 HostOption = Annotated[
-    str, typer.Option(help="What a record says of the machine of its run: name (its host name), or none.")
+    str,
+    typer.Option(
+        help="What a record says of the machine of its run: name (its host name), or none.",
+        callback=_one_of("name", "none"),
+    ),
 ]
 CheckpointOption = Annotated[
-    float, typer.Option(help="Least time between checkpoints of a run; 0: one after every round.")
+    float,
+    typer.Option(
+        help="Least time between checkpoints of a run; 0: one after every round.",
+        callback=_not_negative,
+    ),
 ]
 StorageOption = Annotated[
     str | None,
@@ -120,26 +170,36 @@ StorageOption = Annotated[
 EngineOption = Annotated[
     str,
     typer.Option(
-        help="How a run trains its clients: loop, one after another; vectorised, many at once; auto: the faster."
+        help="How a run trains its clients: loop, one after another; vectorised, many at once; auto: the faster.",
+        callback=_one_of("auto", "loop", "vectorised"),
     ),
 ]
 KeepStaleOption = Annotated[
     bool,
     typer.Option("--keep-stale", help="Use finished runs as they are, also if the code has changed since."),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be run.")]
-SpaceOption = Annotated[
-    str,
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+SamplesOption = Annotated[
+    int | None,
     typer.Option(
-        help="Where to search: NAME,... (see `list spaces`) or YAML files; own: the method's own space, in the place of which "
-        "METHOD=FILE puts another one."
+        help="Of searches: configurations that each method tries in each cell (8); a grid is tried as a whole."
     ),
 ]
-ShareOption = Annotated[float, typer.Option(help="Validation data: of each class of each client, set aside.")]
+SearcherOption = Annotated[
+    str | None, typer.Option(help="Of searches: grid, random, or optuna (TPE); of `run` random if left out.")
+]
+SpaceOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Of searches: where, as NAME,... (see `list spaces`) or YAML files; own: the method's own space, in the place of "
+        "which METHOD=FILE puts another one; sets: the grid's. Of `run` own,training if left out."
+    ),
+]
+ShareOption = Annotated[
+    float | None, typer.Option(help="Of searches: validation data, of each class of each client, set aside (0.15).")
+]
 
 RESULTS = Path("results")
-ENGINES = ("auto", "loop", "vectorised")
-HOSTS = ("name", "none")
 
 
 def plugins_first(arguments: Iterable[str]) -> list[str]:
@@ -276,13 +336,6 @@ def stored_name(grid: str | None, budget: str | None) -> tuple[str | None, str |
     if grid and "@" in grid and budget is None:
         grid, _, budget = grid.partition("@")
     return (Path(grid).stem if grid and grid.endswith((".yaml", ".yml")) else grid), budget
-
-
-def check_least(options: Mapping[str, float], least: float = 0) -> None:
-    """Raises ValueError for a number that is too small."""
-    for option, value in options.items():
-        if not value >= least:
-            raise ValueError(f"{option} must be at least {least:g}, but got {value:g}.")
 
 
 def read_figures(texts: Iterable[str] | None) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -28,9 +27,7 @@ _NO_GRID = "in no grid"
 
 
 def status(
-    grid: Annotated[
-        str | None, typer.Option("--grid", help="Only this grid: NAME, or NAME@BUDGET; all of them if left out.")
-    ] = None,
+    grid: given.StoredGridOption = None,
     json_: given.JsonOption = False,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:

@@ -7,17 +7,16 @@ import typer
 from bench.cli import options as given
 from bench.cli.console import explained
 from bench.cli.options import RESULTS
-from bench.errors import require_known
 
 
 def tune(
-    algorithm: Annotated[str, typer.Option(help="The method.")],
-    dataset: Annotated[str, typer.Option(help="The dataset.")],
-    partition: Annotated[str, typer.Option(help="The partition.")],
+    algorithm: given.AlgorithmOption,
+    dataset: given.DatasetOption,
+    partition: given.PartitionOption,
     space: given.SpaceOption = "own",
-    searcher: Annotated[str, typer.Option(help="grid, random, or optuna (TPE).")] = "grid",
+    searcher: given.SearcherOption = "grid",
     scheduler: Annotated[str, typer.Option(help="none, or asha: stop early what does badly.")] = "none",
-    samples: Annotated[int | None, typer.Option(help="Configurations to try; a grid is tried as a whole.")] = None,
+    samples: given.SamplesOption = None,
     seeds: given.SeedsOption = None,
     metric: Annotated[
         str | None,
@@ -29,9 +28,9 @@ def tune(
     set_: given.SetOption = None,
     data_dir: given.DataOption = None,
     results_dir: given.ResultsOption = RESULTS,
-    cpus_per_trial: Annotated[float, typer.Option(help="Cores, and torch threads, of a configuration.")] = 1.0,
+    cpus_per_trial: given.CpusOption = 1.0,
     gpus_per_trial: given.GpusOption = "auto",
-    max_concurrent: Annotated[int, typer.Option(help="Configurations at once; 0: as many as there are cores.")] = 0,
+    max_concurrent: given.ConcurrentOption = 0,
     address: given.AddressOption = None,
     wait_for_machines: given.WaitOption = 0.0,
     engine: given.EngineOption = "auto",
@@ -47,23 +46,15 @@ def tune(
         from bench.experiments.grid_loading import single
         from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
 
-        given.require_one({"algorithm": algorithm, "dataset": dataset, "partition": partition})
+        setting = {"algorithm": algorithm, "dataset": dataset, "partition": partition}
+        given.require_one(setting)
         overrides, wanted_seeds = given.read_set(set_), given.read_seeds(seeds) or [0, 1, 2]
-        given.check_least(
-            {
-                "--max-concurrent": max_concurrent,
-                "--checkpoint-seconds": checkpoint_seconds,
-                "--wait-for-machines": wait_for_machines,
-            }
-        )
-        require_known("value of --engine", [engine], given.ENGINES)
-        require_known("value of --record-host", [record_host], given.HOSTS)
         compared = given.read_search_seeds(search_seeds)
         tuning = TuningOptions(searcher, scheduler, samples, space, metric, validation_share, compared)
         tuning.validate()
         machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, wait_for_machines)
         spec = ExperimentSpec(
-            grid=single({"algorithm": algorithm, "dataset": dataset, "partition": partition}, wanted_seeds, overrides),
+            grid=single(setting, wanted_seeds, overrides),
             budget=budget,
             overrides=overrides,
             seeds=wanted_seeds,

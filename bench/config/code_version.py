@@ -14,7 +14,7 @@ from typing import Any
 
 import algorithms
 from bench import imports, models, provenance
-from bench.config.schema import TRACE
+from bench.config.plain import TRACE
 from bench.imports import Definitions
 from bench.registry import Registry
 

@@ -22,7 +22,8 @@ from bench.config.methods import (
     read_callbacks,
     versions_of,
 )
-from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, TRACE, RunConfig
+from bench.config.plain import TRACE
+from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
 from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, sentences, unknown
 from bench.results.omitted_defaults import spell_out

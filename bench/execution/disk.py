@@ -39,7 +39,8 @@ class Footprint(NamedTuple):
 
 
 def footprint(config: RunConfig, retention: StateRetention, takes_over: bool = False) -> Footprint | None:
-    """What one run takes; None where that is not known before (see `bench.experiments.cost.without_numbers`).
+    """What one run takes, a state of any of its rounds as one at the end of its stage; None where that is not known before (see
+    `bench.experiments.cost.without_numbers`).
 
     Args:
         takes_over: whether it starts from the last state of another run, and only deploys it.
@@ -47,14 +48,12 @@ def footprint(config: RunConfig, retention: StateRetention, takes_over: bool = F
     described = without_numbers(config)
     if described is None:
         return None
-    sizes = _sizes(described)
+    stages, deployed, local_models = _sizes(described)
     if takes_over:
-        return Footprint(sizes.deployed if retention.final != "none" else 0, 0, 0)
-    stages = sizes.stages
-    last = {"none": 0, "deployed": stages[-1].file(whole=sizes.reads_clients), "all": stages[-1].file()}
-    rounds = [next((stage for stage in stages if number <= stage.round), None) for number in retention.rounds]
-    on_the_way = sum(stage.file(number) for stage, number in zip(rounds, retention.rounds, strict=True) if stage)
-    kept = last[retention.final] + on_the_way + len(retention.local_models) * sizes.local_models
+        return Footprint(deployed if retention.final != "none" else 0, 0, 0)
+    last = {"none": 0, "deployed": stages[-1].deployed, "all": stages[-1].whole}[retention.final]
+    on_the_way = sum(next((one.whole for one in stages if number <= one.round), 0) for number in retention.rounds)
+    kept = last + on_the_way + len(retention.local_models) * local_models
     return Footprint(kept, max(stage.checkpoint for stage in stages), max(stage.scratch for stage in stages))
 
 
@@ -83,12 +82,10 @@ def shortages(plan: Plan, storage: str | None, machines: Machines, store: Store)
     if not known:
         return []
     needed = total(known, machines.at_once)
-    # A run that ends lies in a storage, beside its checkpoint, until it is fetched.
-    ending = sum(sorted(one.kept for one in known)[-machines.at_once :]) if storage else 0
     places = [
         (store.folder, needed.kept, "kept states"),
-        (storage or store.folder, needed.checkpoint + ending, f"checkpoints of {machines.at_once} at once"),
-        (default_dir(), 0 if machines.address else needed.scratch, "client states during runs"),
+        (storage or store.folder, needed.checkpoint, f"checkpoints of {machines.at_once} at once"),
+        (default_dir(), 0 if machines.is_cluster else needed.scratch, "client states during runs"),
     ]
     by_disk: dict[int, list] = {}
     for place, size, what in places:
@@ -119,98 +116,59 @@ def in_words(size: int) -> str:
 
 
 class _Stage(NamedTuple):
-    """Sizes of the states of one stage of a run.
+    """Bytes of the states of one stage of a run at its end, with the states of as many clients as random cohorts reach.
 
     Attributes:
         round: in which it ends.
-        population, cohort: number of clients, and of those that take part in a round.
-        shared: bytes of a state in a file, without client states.
-        fresh: of all that says what new clients have.
-        row: of one client's state.
-        rows: clients that have one in any case.
-        state: of one client's state during the run, in memory or in files.
-        held: of all states that are there only within a round.
+        whole, deployed: of a state in one file, with the states of clients, and with them only if what is deployed reads them.
+        checkpoint: in a file, and one for each client's state.
+        scratch: of client states in files that are there only during the run.
     """
 
     round: int
-    population: int
-    cohort: int
-    shared: int
-    fresh: int
-    row: int
-    rows: int
-    state: int
-    held: int
-
-    def participants(self, round: int) -> float:
-        """Clients that have taken part after so many rounds, as expected of random cohorts."""
-        return max(self.rows, self.population * (1 - (1 - self.cohort / self.population) ** round))
-
-    def file(self, round: int | None = None, whole: bool = True) -> int:
-        """A state in one file, with client states if it is whole; by default at the end of the stage."""
-        clients = self.fresh + self.participants(round or self.round) * self.row if whole else 0
-        return math.ceil(_FILE + self.shared + clients)
-
-    @property
-    def checkpoint(self) -> int:
-        """In a file, and one for each client's state."""
-        files = self.participants(self.round) * (_FILE + self.row) if self.row else 0
-        return math.ceil(_FILE + self.shared + self.fresh + files)
-
-    @property
-    def scratch(self) -> int:
-        """Of client states in files that are there only during the run. The states before and after a round have all rows but
-        those of the cohort in common."""
-        largest = max((self.participants(self.round) + self.cohort) * self.state, self.held)
-        return math.ceil(max(0, largest - row_files.MEMORY_BYTES))
-
-
-class _Sizes(NamedTuple):
-    """Of one kind of run.
-
-    Attributes:
-        stages: of the run, the last one ends with it.
-        reads_clients: whether what is deployed includes client states.
-        deployed: bytes of a file with the model, or the clients' models, that it deploys.
-        local_models: of a file with those of a cohort.
-    """
-
-    stages: tuple[_Stage, ...]
-    reads_clients: bool
+    whole: int
     deployed: int
-    local_models: int
+    checkpoint: int
+    scratch: int
 
 
 @functools.cache
-def _sizes(described: str) -> _Sizes:
+def _sizes(described: str) -> tuple[tuple[_Stage, ...], int, int]:
+    """The stages of one kind of run; bytes of a file with what it deploys, a model or one per client, and of a file with the
+    local models of a cohort."""
     (task, outlines), algorithm = outlined(described), method_of(described)
     last, one = outlines[-1], {"params": task.initial_params(), "buffers": task.initial_buffers()}
     cohort = task.settings.cohort_size(task.population)
     # A state without a model of its own holds several, each as large as the task's.
     deployed, copies = {key: last.get(key, one[key]) for key in one}, task.population if algorithm.personal else 1
-    return _Sizes(
-        tuple(_stage(outline, task.population, cohort) for outline in outlines),
-        algorithm.deploy_reads_clients,
-        _FILE + _in_file(deployed) + (copies - 1) * tree.num_bytes(deployed),
-        _FILE + _in_file(one) + (cohort - 1) * tree.num_bytes(one),
-    )
+    stages = tuple(_stage(outline, task.population, cohort, algorithm.deploy_reads_clients) for outline in outlines)
+    return stages, _file_of(deployed, copies), _file_of(one, cohort)
 
 
-def _stage(outline: dict[str, Any], population: int, cohort: int) -> _Stage:
+def _stage(outline: dict[str, Any], population: int, cohort: int, reads_clients: bool) -> _Stage:
     found = list(_clients(outline))
     parts = [part for name, part in found if name != "round_only"]
     fresh = sum(_in_file(part["fresh"]) for part in parts)
+    row = fresh // max(1, len(parts))  # in clusters there are several parts, of one kind
+    reached = math.ceil(population * (1 - (1 - cohort / population) ** outline["round"]))
+    clients = max(reached, sum(len(part["rows"]) for part in parts))
+    shared = _FILE + _in_file(rows.without_clients(outline))
+    whole = shared + fresh + clients * row
+    # The states before and after a round have all rows but those of the cohort in common; others are there only within a round.
+    state = max((tree.num_bytes(part["fresh"]) for part in parts), default=0)
+    round_only = sum(len(part["rows"]) * tree.num_bytes(part["fresh"]) for name, part in found if name == "round_only")
     return _Stage(
         round=outline["round"],
-        population=population,
-        cohort=cohort,
-        shared=_in_file(rows.without_clients(outline)),
-        fresh=fresh,
-        row=fresh // max(1, len(parts)),  # in clusters there are several parts, of one kind
-        rows=sum(len(part["rows"]) for part in parts),
-        state=max((tree.num_bytes(part["fresh"]) for part in parts), default=0),
-        held=sum(len(part["rows"]) * tree.num_bytes(part["fresh"]) for name, part in found if name == "round_only"),
+        whole=whole,
+        deployed=whole if reads_clients else shared,
+        checkpoint=whole + clients * _FILE * bool(row),
+        scratch=max(0, (clients + cohort) * state - row_files.MEMORY_BYTES, round_only - row_files.MEMORY_BYTES),
     )
+
+
+def _file_of(model: dict[str, Any], copies: int) -> int:
+    """Bytes of a file with so many models, stacked."""
+    return _FILE + _in_file(model) + (copies - 1) * tree.num_bytes(model)
 
 
 def _clients(state: Any, name: str = "") -> Iterator[tuple[str, dict]]:

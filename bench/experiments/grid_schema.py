@@ -8,17 +8,27 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 import algorithms
 from bench.config.compatibility import subset
 from bench.config.methods import callbacks_in, defaults_of, is_method
+from bench.config.parts import Part, Round, one_of
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, require_known
-from bench.experiments.figure_names import VALUES, figure_name
-from bench.experiments.figure_schema import BySetting, ClientGains, Figure, Measured, Part, Round, one_of
+from bench.experiments.figure_names import VALUES
 from bench.experiments.labels import competitor
 from bench.experiments.names_schema import OwnNames, Printed, Style, check_axes, check_names
+from bench.measurements.specs import Shown, figure_of
+from bench.measurements.tables import table_of
 from bench.models import canonical
 from bench.participation import cohort_size
 from bench.results.ids import versioned
@@ -29,9 +39,11 @@ from reports.published.lookup import models_of, papers
 from reports.published.tolerances import RULES
 
 PAPER = "paper"  # the budget of the grid of a paper as it is
-FULL = "full"  # the same of a grid of one's own, which mirrors no paper
+FULL = "full"  # the same of a grid of one's own, which reproduces no paper
 MOST_CELLS = 100_000  # of a grid: a few lines of axes can name more than a machine can store
 Values = Annotated[list, Field(min_length=1)]
+Figure = Annotated[SerializeAsAny[Shown], BeforeValidator(figure_of)]
+Measured = Annotated[SerializeAsAny[Shown], BeforeValidator(table_of)]
 
 
 def require_few(axes: Mapping[str, Collection[Any]], what: str) -> None:
@@ -210,7 +222,7 @@ class Variant(Part):
     algorithm: str = ""
 
 
-class Mirrors(Part):
+class Reproduces(Part):
     """The published table that a grid repeats.
 
     Attributes:
@@ -242,16 +254,16 @@ class Mirrors(Part):
         return {canonical(name): published for name, published in taken.items()}
 
     @model_validator(mode="after")
-    def _stand_for_published_models(self) -> "Mirrors":
+    def _stand_for_published_models(self) -> "Reproduces":
         known = models_of(self.paper, str(self.table))
         require_known(f"model in Table {self.table} of {self.paper}", self.models.values(), known)
         return self
 
     @model_validator(mode="after")
-    def _is_not_its_own_baseline(self) -> "Mirrors":
+    def _is_not_its_own_baseline(self) -> "Reproduces":
         twice = [str(name) for name in self.own if name in self.baselines]
         if twice:
-            raise ValueError(f"own and baselines of mirrors both name {', '.join(twice)}; name it in one of them.")
+            raise ValueError(f"own and baselines of reproduces both name {', '.join(twice)}; name it in one of them.")
         return self
 
     def variant_of(self, flat: Mapping[str, Any]) -> Variant:
@@ -265,7 +277,7 @@ class Layout(Part):
     figures it draws.
 
     Attributes:
-        value: of which rounds the accuracies are that are compared with published ones.
+        rounds_shown: of which rounds the accuracies are that are compared with published ones.
         metrics: what one table shows side by side, for each value of the columns; none for a table per accuracy that runs
             report. The first is the `metric`, by which points of tuning sets are chosen.
         also: other rounds, whose accuracies the report shows in further tables below.
@@ -289,8 +301,8 @@ class Layout(Part):
     columns: str = "algorithm"
     metric: MetricName = "accuracy"
     metrics: list[MetricName] = []
-    value: Annotated[str, one_of("value", VALUES)] = "last"
-    also: list[Annotated[str, one_of("value", VALUES)]] = []
+    rounds_shown: Annotated[str, one_of("rounds_shown", VALUES)] = "last"
+    also: list[Annotated[str, one_of("also", VALUES)]] = []
     std: Literal["population", "sample"] = "population"
     verdict: Annotated[str, one_of("verdict rule", RULES)] | None = None
     compared: list[str] = []
@@ -326,10 +338,10 @@ class Layout(Part):
     @field_validator("also")
     @classmethod
     def _are_further(cls, also: list[str], info: ValidationInfo) -> list[str]:
-        shown = [str(info.data.get("value")), *also]
+        shown = [str(info.data.get("rounds_shown")), *also]
         if twice := [value for value, count in Counter(shown).items() if count > 1]:
             raise ValueError(
-                f"value and also of the report name {', '.join(twice)} twice; name it in one of them, once."
+                f"rounds_shown and also of the report name {', '.join(twice)} twice; name it in one of them, once."
             )
         return also
 
@@ -353,17 +365,10 @@ class Layout(Part):
                 f"reference is for metrics that compare runs with it, but the report shows {', '.join(dict.fromkeys(shown))}; "
                 f"add {comparing} to metrics, or leave reference out."
             )
-        if relative and self.value != "last":
+        if relative and self.rounds_shown != "last":
             raise ValueError(
-                f"{', '.join(relative)} are known of the last round only: value must be last, but got {self.value}."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _gains_of_clients_are_over_something(self) -> "Layout":
-        if not self.reference and any(isinstance(figure, ClientGains) for figure in self.figures):
-            raise ValueError(
-                "The figure client-gains compares runs with others: name these by reference, as {algorithm: local}."
+                f"{', '.join(relative)} are known of the last round only: rounds_shown must be last, "
+                f"but got {self.rounds_shown}."
             )
         return self
 
@@ -388,9 +393,9 @@ class Layout(Part):
         return self
 
     @property
-    def needs(self) -> list[dict]:
-        """Figures and measured table as they are stored: what is measured on runs that are done is for these."""
-        return [part.model_dump() for part in (*self.figures, self.measured) if part]
+    def needs(self) -> list[Shown]:
+        """Figures and measured table: what is measured on runs that are done is for these."""
+        return [part for part in (*self.figures, self.measured) if part]
 
     @field_validator("rows", "columns")
     @classmethod
@@ -417,7 +422,7 @@ class GridSpec(Part):
     source: str = ""
     title: str = ""
     version: Annotated[int, Field(ge=1, strict=True)] = 1
-    mirrors: Mirrors | None = None
+    reproduces: Reproduces | None = None
     axes: dict[str, Values]
     settings: dict[str, Any] = {}
     conditions: list[Condition] = []
@@ -437,7 +442,7 @@ class GridSpec(Part):
     @property
     def usual_budget(self) -> str:
         """The budget at which it is whole."""
-        return FULL if FULL in self.budgets and not self.mirrors else PAPER
+        return FULL if FULL in self.budgets and not self.reproduces else PAPER
 
     @property
     def stored_title(self) -> str:
@@ -511,7 +516,7 @@ class GridSpec(Part):
 
     @model_validator(mode="after")
     def _figures_have_different_names(self) -> "GridSpec":
-        names = Counter(figure_name(figure.model_dump()) for figure in self.report.figures)
+        names = Counter(figure.name for figure in self.report.figures)
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             raise ValueError(f"The report lists more than one figure called {twice[0]}; their files would be the same.")
@@ -519,20 +524,24 @@ class GridSpec(Part):
 
     @model_validator(mode="after")
     def _methods_of_the_paper_are_columns(self) -> "GridSpec":
-        names = [*self.mirrors.own, *self.mirrors.baselines] if self.mirrors else []
+        names = [*self.reproduces.own, *self.reproduces.baselines] if self.reproduces else []
         compared = self.report.compared or [self.report.columns]
         if all(key in self.axes for key in compared):
             known = [competitor(values) for values in itertools.product(*(self.axes[key] for key in compared))]
-            require_known("column in own or baselines of mirrors", names, known)
+            require_known("column in own or baselines of reproduces", names, known)
         return self
 
     @model_validator(mode="after")
-    def _figures_are_about_settings(self) -> "GridSpec":
-        options = [key for tuning in self.tuning for key in tuning.options]
-        known = list(dict.fromkeys([*SETTINGS, *self.axes, *self.settings, *options]))
-        names = [figure.setting for figure in self.report.figures if isinstance(figure, BySetting)]
-        require_known("setting of a figure", names, known)
+    def _figures_have_what_they_show(self) -> "GridSpec":
+        for figure in self.report.figures:
+            figure.check(self)
         return self
+
+    @property
+    def known_settings(self) -> list[str]:
+        """Names of all settings, and of the options of methods that it varies or sets."""
+        options = [key for tuning in self.tuning for key in tuning.options]
+        return list(dict.fromkeys([*SETTINGS, *self.axes, *self.settings, *options]))
 
     def untuned(self) -> "GridSpec":
         """The same with one point of each tuning set, for hyper-parameters that are chosen elsewhere: the named one, else the

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from bench.config.parts import Part, one_of
 from bench.config.schema import SETTINGS
 from bench.errors import require_known
-from bench.experiments.figure_schema import Part, one_of
 from bench.experiments.labels import ABSENT, HEADINGS, competitor
 from bench.results.records import LARGEST_MARKER, MARKERS
 

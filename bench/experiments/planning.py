@@ -9,6 +9,7 @@ import torch
 
 from bench import models
 from bench.config.methods import named_models
+from bench.config.parts import Round
 from bench.config.resolve import trained_by
 from bench.config.schema import run_id
 from bench.config.stale import changes, why_repeated
@@ -16,13 +17,12 @@ from bench.errors import ConfigError
 from bench.experiments import cells as grid_cells
 from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
-from bench.experiments.figure_schema import Round
 from bench.experiments.grid_schema import GridSpec, as_list
 from bench.experiments.images import Images
 from bench.experiments.selection import Selection
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.experiments.stored_grid import merge_cells, merge_titles, styles_of_labs, titles_of_labs
-from bench.measurements.specs import needed_state, probes_of, rounds_of
+from bench.measurements.specs import rounds_of
 from bench.results.artifacts import DamagedState, Folder
 from bench.results.store import Store
 from bench.simulation.retention import FINAL, Final, StateRetention
@@ -101,14 +101,14 @@ def retention_of(
         is_base: whether other runs start from its last state.
     """
     stored, last = " ".join(store.states(cell.id)), cell.config.rounds
-    probes = [probe for part in grid.report.needs for probe in probes_of(part, last)]
-    needed = {probe.round: needed_state(probe, cell.config) for probe in probes}
-    least: Final = "deployed" if is_base or FINAL in needed.values() else "none"
+    probes = [(part, probe) for part in grid.report.needs for probe in part.probes(last)]
+    needed = [(probe.round, part.state_of(probe, cell.config)) for part, probe in probes]
+    least: Final = "deployed" if is_base or FINAL in (state for _, state in needed) else "none"
     if training_of(cell):  # it starts from the end of another run, so it has neither client states nor rounds before
         return StateRetention(final=_most(least, "deployed" if options.keep == "all" else options.keep))
     matches = all(cell.shown(key) in as_list(value) for key, value in grid.save_when.items())
     named = grid.save_local_models if matches else []
-    shown = [number for number, state in needed.items() if number and state]
+    shown = [number for number, state in needed if number and state]
 
     def rounds(kind: str, wanted: list[Round]) -> tuple[int, ...]:
         there = map(int, re.findall(rf"\b{kind}-(\d+)\.pt", stored))

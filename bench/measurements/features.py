@@ -97,16 +97,6 @@ def embedding(task: Any, algorithm: Algorithm, state: dict, kept: dict, points: 
     }
 
 
-def sizes(dataset: Any) -> dict[str, Any]:
-    """How large a dataset is, counted in the images that are there, whatever part of them a run uses.
-
-    Returns:
-        "values": "" -> "n_train" and "n_test" in examples, "n_classes".
-    """
-    train, test = len(dataset.train.labels), len(dataset.test.labels)
-    return {"values": {"": {"n_train": train, "n_test": test, "n_classes": dataset.num_classes}}}
-
-
 def _subset(task, count: int) -> tuple[Tensor, Tensor]:
     """Test images and labels: so many of them, stratified by class, the same for all runs; all if there are not more."""
     federation = task.federation

@@ -1,15 +1,100 @@
 """Measures what tables and figures need on states that finished runs have kept, and stores it."""
 
+import functools
+import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from bench.measurements.specs import VERSION, Probe, is_measurable, needed_state, probes_of, result_of
+from bench.measurements.specs import Probe, Shown, local_models
+from bench.results.json_schema import mismatch
 from bench.results.store import Store
 
 
+class FinishedRun:
+    """A run that is done, with what can be measured on it.
+
+    Attributes:
+        config: its `bench.config.schema.RunConfig`.
+        record: how it has ended, see `bench.results.records.RunRecord`.
+        rows: of its rounds.
+        dataset: its images, a `datasets.Dataset`.
+    """
+
+    def __init__(self, cell: Any, store: Store, data_dir: Path | None):
+        """
+        Args:
+            cell: a `bench.experiments.cells.Cell`.
+
+        Raises:
+            ValueError: if the run saw other images than there are now.
+        """
+        from datasets import resized
+
+        self.config, self.record, self._data_dir = cell.config, store.record(cell.id), data_dir
+        self._id, self._store = cell.id, store
+        config = self.config
+        self.dataset = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+        trained_on = self.record["data"]["digest"]
+        if self.dataset.digest != trained_on:
+            raise ValueError(
+                f"the run saw other images ({trained_on}) than there are now ({self.dataset.digest}); run it with --rerun."
+            )
+
+    @property
+    def rows(self) -> list[dict]:
+        return self._store.rows(self._id)
+
+    @functools.cached_property
+    def task(self) -> Any:
+        """Its `bench.simulation.task.Task`."""
+        from bench.simulation.build import build_task
+
+        return build_task(self.config, self.dataset, data_dir=self._data_dir)
+
+    @functools.cached_property
+    def algorithm(self) -> Any:
+        """Its `algorithms.shared.base.Algorithm`."""
+        from bench.simulation.build import build_algorithm
+
+        return build_algorithm(self.config.algorithm)
+
+    def local_models(self, probe: Probe) -> dict[str, Any]:
+        """The models of the cohort after the local training of a probe's round: "ids" [K], "params" and "buffers" with a first
+        axis K."""
+        assert probe.round is not None
+        return self.trained_state(local_models(probe.round))
+
+    def trained_state(self, name: str) -> dict[str, Any]:
+        """A state of this run, or of the one from whose end it has started.
+
+        Raises:
+            ValueError: if it is not there.
+        """
+        from bench.config.resolve import trained_by
+        from bench.config.schema import run_id
+
+        trained = trained_by(self.config)
+        return self._load(run_id(trained) if trained else self._id, name)
+
+    def own_state(self, name: str) -> dict[str, Any]:
+        """A state of this run; errors as `trained_state`."""
+        return self._load(self._id, name)
+
+    def _load(self, run_id: str, name: str) -> dict[str, Any]:
+        import torch
+
+        from bench.results.artifacts import Folder
+
+        folder = Folder(self._store.run_folder(run_id))
+        if name not in folder.names():
+            raise ValueError(f"{self._store.run_folder(run_id)} has no {name}; run it with --rerun.")
+        return folder.load(name, torch.device("cpu"))
+
+
 def measure(
-    cells: Iterable, figures: Iterable[Mapping], store: Store, data_dir: Path | None, on_message: Callable[[str], None]
+    cells: Iterable, parts: Iterable[Shown], store: Store, data_dir: Path | None, on_message: Callable[[str], None]
 ) -> None:
     """Measures what tables and figures need of finished runs and is not stored; the store must be locked.
 
@@ -17,20 +102,20 @@ def measure(
 
     Args:
         cells: `bench.experiments.cells.Cell`s.
-        figures: figures and measured tables, as their grid lists them.
+        parts: figures and measured tables of their grid.
         on_message: is told of each measurement, and of each that could not be made.
     """
-    figures = list(figures)
+    parts = list(parts)
     for cell in cells:
-        wanted = dict.fromkeys(probe for figure in figures for probe in probes_of(figure, cell.config.rounds))
+        wanted = {probe: part for part in parts for probe in part.probes(cell.config.rounds)}
         # Most grids want none, and then no record is read.
         if not wanted or cell.missing or store.status(cell.id) != "done":
             continue
-        for probe in wanted:
-            if is_measurable(probe, cell.config) and result_of(store, cell.id, probe) is None:
+        for probe, part in wanted.items():
+            if part.is_measurable(probe, cell.config) and part.result_of(store, cell.id, probe) is None:
                 begin = time.perf_counter()
                 try:
-                    _measure(probe, cell, store, data_dir)
+                    _measure(probe, part, cell, store, data_dir)
                     outcome = f"{time.perf_counter() - begin:.1f} s"
                 except ValueError as error:  # a sentence, of a damaged state for example
                     outcome = f"not measured: {error}"
@@ -39,58 +124,18 @@ def measure(
                 on_message(f"{probe.name} of {cell.config.dataset} {cell.config.partition} {cell.id}: {outcome}")
 
 
-def _measure(probe: Probe, cell, store: Store, data_dir: Path | None) -> None:
+def _measure(probe: Probe, part: Shown, cell: Any, store: Store, data_dir: Path | None) -> None:
     import torch
 
     from bench import imports
-    from bench.config.resolve import trained_by
-    from bench.config.schema import run_id
-    from bench.measurements import capacities, encoders, features
     from bench.provenance import commits_of
-    from bench.results.artifacts import Folder
-    from bench.simulation.build import build_algorithm, build_task
-    from bench.simulation.retention import FINAL
-    from datasets import resized
 
-    config = cell.config
-    dataset = resized.load(config.dataset, config.transform, data_dir, config.image_size)
-    trained_on = store.record(cell.id)["data"]["digest"]
-    if dataset.digest != trained_on:
-        raise ValueError(
-            f"the run saw other images ({trained_on}) than there are now ({dataset.digest}); run it with --rerun."
-        )
-
-    def load(run_id: str, name: str) -> dict:
-        folder = Folder(store.run_folder(run_id))
-        if name not in folder.names():
-            raise ValueError(f"{store.run_folder(run_id)} has no {name}; run it with --rerun.")
-        return folder.load(name, torch.device("cpu"))
-
-    if probe.kind == "dataset-sizes":
-        result = features.sizes(dataset)
-    elif probe.kind == "coalitions-by-capacity":
-        found = store.record(cell.id)["diagnostics"]
-        task = build_task(config, dataset)
-        result = capacities.coalitions_of(task, found["divergences"], found["coalitions"], *probe.option)
-    else:
-        trained = trained_by(config)
-        state = load(run_id(trained) if trained else cell.id, needed_state(probe, config))
-        task, algorithm = build_task(config, dataset, data_dir=data_dir), build_algorithm(config.algorithm)
-        match probe.kind:
-            case "embedding":
-                result = features.embedding(task, algorithm, state, load(cell.id, FINAL), probe.option)
-            case "cka":
-                result = features.cka(task, state, probe.option)
-            case "encoder-heads":
-                result = encoders.head_losses(task, state, *probe.option)
-            case "encoder-information":
-                result = encoders.label_information(task, state, *probe.option)
-            case "encoder-features":
-                view, *names, points = probe.option
-                result = encoders.plane(task, state, names, view, points)
-            case _:
-                result = features.weight_norms(task, state)
-    commit = commits_of(imports.files_of([__name__]), imports.folders())["commit"]
-    made = {"commit": commit, "torch": str(torch.__version__), "images": dataset.digest}
-    content = {"version": VERSION, **made, "result": {"classes": list(dataset.classes), **result}}
-    store.write_probe(cell.id, probe.name, content)
+    run = FinishedRun(cell, store, data_dir)
+    result = {"classes": list(run.dataset.classes), **part.measure(run, probe)}
+    if wrong := mismatch(result, part.shape, "result"):
+        raise ValueError(f"what {part.kind} measures has another shape than it says: {wrong}.")
+    kind = Path(inspect.getfile(type(part)))
+    modules = [f"{__package__}.{path.stem}" for path in Path(__file__).parent.glob("*.py")]
+    commit = commits_of([kind, *imports.files_of(modules)], (*imports.folders(), kind.parent))["commit"]
+    made = {"commit": commit, "torch": str(torch.__version__), "images": run.dataset.digest}
+    store.write_probe(cell.id, probe.name, {"version": part.version, **made, "result": result})

@@ -5,12 +5,23 @@ is not there yet once the runs are done, without training anything; a report rea
 torch.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
+from pydantic import ValidationError
+
+from bench import plugins
+from bench.config.parts import Part
+from bench.errors import ConfigError, sentences, unknown
+from bench.registry import Registry
+from bench.results.json_schema import Shape, mismatch
 from bench.results.store import Store
 
-VERSION = 1  # raised whenever the numbers of a probe may change
+if TYPE_CHECKING:
+    from bench.config.schema import RunConfig
+    from bench.measurements.run import FinishedRun
+
+REGISTRY = Registry("figure")
 
 
 class Probe(NamedTuple):
@@ -19,8 +30,7 @@ class Probe(NamedTuple):
     Attributes:
         kind: of the figure or table that needs it, such as "cka".
         round: after whose local training; None for the end of the run.
-        option: estimator of "cka", number of points of "embedding", arguments of the measurements of encoders, ends of
-            the range of "coalitions-by-capacity"; None for others.
+        option: what else tells it from others of its kind, such as the estimator of "cka"; None for nothing.
     """
 
     kind: str
@@ -35,69 +45,112 @@ class Probe(NamedTuple):
         return "-".join(str(part) for part in (self.kind, *options, number) if part is not None)
 
 
-def probes_of(figure: Mapping[str, Any], rounds: int) -> list[Probe]:
-    """What a figure or a measured table needs of each run; nothing for most kinds.
+class Shown(Part):
+    """A figure or a measured table as a grid lists it: its keys, and what it measures on runs that are done.
 
-    Args:
-        figure: as its grid lists it.
-        rounds: of the run.
+    Attributes:
+        kind: its name in grids.
+        version: raised whenever the numbers of its probes may change.
+        shape: of what it measures; what is stored in another one is taken for damaged.
     """
-    match figure["kind"]:
-        case "cka":
-            return [Probe("cka", number, figure["estimator"]) for number in rounds_of([figure["round"]], rounds)]
-        case "weight-norms":
-            return [Probe("weight-norms", number) for number in rounds_of(figure["rounds"], rounds)]
-        case "embedding":
-            return [Probe("embedding", option=figure["points"])]
-        case "encoder-features":
-            option = (figure["view"], *figure["encoders"], figure["points"])
-            return [Probe("encoder-features", number, option) for number in rounds_of(figure["rounds"], rounds)]
-        case "coalitions-by-capacity":
-            return [Probe("coalitions-by-capacity", option=(figure["smallest"], figure["largest"]))]
-        case "encoder-heads":
-            return [Probe("encoder-heads", rounds, (figure["examples"], figure["decoder_width"]))]
-        case "encoder-information":
-            return [Probe("encoder-information", rounds, (figure["examples"],))]
-        case "dataset-sizes":
-            return [Probe("dataset-sizes")]
-    return []
+
+    kind: str
+    version: ClassVar[int] = 1
+    shape: ClassVar[Shape] = dict
+
+    @property
+    def name(self) -> str:
+        """What it is called in the names of its files; two of one grid must differ."""
+        return self.kind
+
+    def check(self, grid: Any) -> None:
+        """Raises ValueError if a grid (`bench.experiments.grid_schema.GridSpec`) lacks what this needs."""
+
+    def probes(self, rounds: int) -> list[Probe]:
+        """What it needs of a run of so many rounds; nothing for most kinds."""
+        return []
+
+    def state_of(self, probe: Probe, config: "RunConfig") -> str | None:
+        """The file with the state on which a probe is measured, which a run keeps for it: `local_models(round)`, or
+        `bench.simulation.retention.FINAL`. None where there is none to measure.
+
+        Only a method that trains one model in rounds has local models.
+        """
+        import algorithms
+        from algorithms.shared.rounds import RoundBased
+
+        is_in_rounds = issubclass(algorithms.load(config.algorithm["name"]), RoundBased)
+        return local_models(probe.round) if probe.round is not None and is_in_rounds else None
+
+    def is_measurable(self, probe: Probe, config: "RunConfig") -> bool:
+        """Whether a run of this config has what a probe is measured on."""
+        return self.state_of(probe, config) is not None
+
+    def measure(self, run: "FinishedRun", probe: Probe) -> dict[str, Any]:
+        """Measures a probe: JSON values, of this `shape`. Whoever needs torch imports it here: reports do without.
+
+        Raises:
+            ValueError: with a sentence, if this cannot be measured on the run.
+        """
+        raise NotImplementedError
+
+    def results(self, store: Store, run_id: str, rounds: int) -> dict[Probe, dict[str, Any]]:
+        """What was measured of a run of so many rounds, with the names of the classes; without what was not."""
+        found = {probe: self.result_of(store, run_id, probe) for probe in self.probes(rounds)}
+        return {probe: result for probe, result in found.items() if result}
+
+    def result_of(self, store: Store, run_id: str, probe: Probe) -> dict[str, Any] | None:
+        """What was measured; None if that was not done, or by other code, or is damaged."""
+        stored = store.probe(run_id, probe.name)
+        if not stored or stored["version"] != self.version:
+            return None
+        if wrong := mismatch(stored["result"], self.shape, "result"):
+            path = store.run_folder(run_id) / f"probe-{probe.name}.json"
+            store.damaged[path] = f"does not hold what it should: {wrong}"
+            return None
+        return stored["result"]
+
+
+def figure_of(described: Any) -> Shown:
+    """A figure as a grid lists it, checked by the class of its kind.
+
+    Raises:
+        ConfigError: with all that is wrong.
+    """
+    if not isinstance(described, dict):
+        raise ConfigError(
+            [f"A figure must be a mapping with its kind, as {{kind: divergences}}, but got {described!r}."]
+        )
+    if "kind" not in described:
+        raise ConfigError([f"The kind of a figure is missing. Known: {', '.join(REGISTRY)}."])
+    if described["kind"] not in [*REGISTRY]:
+        raise ConfigError([unknown("kind of figure", described["kind"], REGISTRY) + plugins.hint()])
+    entry = REGISTRY[described["kind"]]
+    kind = entry.load()
+    if not (isinstance(kind, type) and issubclass(kind, Shown)):
+        raise ConfigError([f"{entry.place}: {entry.target} must be a class derived from reports.figures.Figure."])
+    return checked(kind, entry.options | described)
+
+
+def checked(kind: type[Shown], described: dict[str, Any]) -> Shown:
+    """A figure or a measured table of a kind, from its keys.
+
+    Raises:
+        ConfigError: with all that is wrong.
+    """
+    try:
+        return kind.model_validate(described)
+    except ValidationError as error:
+        lines = sentences(error, lambda _: kind.model_fields)
+        raise ConfigError([f"{described['kind']}: {line}" for line in lines]) from error
 
 
 def rounds_of(wanted: Iterable[int | str], rounds: int) -> list[int]:
     """Numbers of rounds, of which one may be "last", as far as a run has so many; ascending."""
-    numbers = {rounds if number == "last" else number for number in wanted}
+    numbers = {cast(int, rounds if number == "last" else number) for number in wanted}
     return sorted(number for number in numbers if number <= rounds)
 
 
-def is_measurable(probe: Probe, config: Any) -> bool:
-    """Whether a run of this config has what a probe is measured on: the state that it needs, for sizes its images, for
-    coalitions the divergences of its clients."""
-    if probe.kind == "coalitions-by-capacity":
-        return config.algorithm["name"] == "fedcollab"
-    return probe.kind == "dataset-sizes" or needed_state(probe, config) is not None
-
-
-def needed_state(probe: Probe, config: Any) -> str | None:
-    """The file with the state on which a probe is measured; None where there is none to measure.
-
-    Only a method that trains one model in rounds has local models; only one that starts from the end of another run has
-    predictions before and after it.
-
-    Args:
-        config: a `bench.config.schema.RunConfig`.
-    """
-    import algorithms
-    from algorithms.shared.rounds import RoundBased
-    from bench.simulation.retention import FINAL
-
-    method = algorithms.load(config.algorithm["name"])
-    if probe.kind == "embedding":
-        return FINAL if method.post_hoc and config.evaluate_every is None else None
-    of_round = probe.round is not None and issubclass(method, RoundBased)
-    return f"local-models-{probe.round:04d}.pt" if of_round else None
-
-
-def result_of(store: Store, run_id: str, probe: Probe) -> dict | None:
-    """What was measured, with the names of the classes; None if that was not done, or by other code."""
-    stored = store.probe(run_id, probe.name)
-    return stored["result"] if stored and stored["version"] == VERSION else None
+def local_models(round: int) -> str:
+    """The file with the models of a cohort after the local training of a round."""
+    return f"local-models-{round:04d}.pt"

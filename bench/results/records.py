@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 from bench.results.ids import is_metric_name, is_name, is_run_id
-from bench.results.json_schema import is_integer, is_line, is_number, is_printable_mapping, is_text, mismatch, one_of
+from bench.results.json_schema import is_integer, is_line, is_number, is_printable_mapping, is_text, mismatch
 
 CONFIG = {
     "algorithm": {"name": is_text},
@@ -37,37 +37,9 @@ def is_config(value: Any) -> bool:
     return is_printable_mapping(value) and not mismatch(value, CONFIG)
 
 
-_SKEW = ("hellinger", "jensen_shannon", "classes_per_client", "size_variation")  # names in `datasets.skew.Skew`
-_FIGURES = {
-    "curves": {"x": one_of("rounds", "communication", "time", "examples")},
-    "by-setting": {"setting": is_name, "x?": (None, one_of(*_SKEW))},
-    "distributions": {"client": lambda value: is_integer(value) and value >= 0},
-    "cka": {
-        "estimator": one_of("linear", "minibatch"),
-        "show": one_of("clients", "layers"),
-        "layers": [is_text],
-        "round": (is_integer, one_of("last")),
-    },
-    "weight-norms": {"rounds": [(is_integer, one_of("last"))]},
-    "embedding": {"points": is_integer},
-    "separability": {"relative": bool},
-    "encoder-features": {
-        "encoders": [is_text],
-        "rounds": [(is_integer, one_of("last"))],
-        "view": one_of("pca", "tsne"),
-        "points": is_integer,
-    },
-    "coalitions-by-capacity": {"smallest": is_number, "largest": is_number},
-    "coalitions-by-examples": {"y": one_of("clients", "weight")},
-    "encoder-heads": {"examples": one_of("exchange", "pooled"), "decoder_width": is_integer},
-    "encoder-information": {"examples": one_of("exchange", "pooled")},
-}
-
-
 def is_figure(value: Any) -> bool:
-    """Whether a value describes a figure or a measured table."""
-    known = is_printable_mapping(value) and is_name(value.get("kind"))
-    return known and not mismatch(value, _FIGURES.get(value["kind"], {}))
+    """Whether a value may describe a figure or a measured table; its other keys are checked where it is shown."""
+    return is_printable_mapping(value) and is_name(value.get("kind"))
 
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h", "d", "<", ">")  # of matplotlib
@@ -329,8 +301,8 @@ class StoredLayout(TypedDict):
     printed: NotRequired[StoredPrinted]
 
 
-class StoredMirrors(TypedDict):
-    """The published table that a stored grid repeats, see `bench.experiments.grid_schema.Mirrors`."""
+class StoredReproduces(TypedDict):
+    """The published table that a stored grid repeats, see `bench.experiments.grid_schema.Reproduces`."""
 
     paper: Name
     table: int | str
@@ -363,7 +335,7 @@ class GridDescription(TypedDict):
     digest: str
     overrides: NotRequired[dict[str, Any]]
     title: str
-    mirrors: StoredMirrors | None
+    reproduces: StoredReproduces | None
     std: Literal["population", "sample"]
     verdict: str | None
     report: StoredLayout
@@ -410,7 +382,7 @@ class StoredProbe(TypedDict):
     Attributes:
         version: of the code that measured.
         images: digest of the images on which it was measured.
-        result: depends on the kind, see `bench.measurements.run`.
+        result: depends on the kind, see `bench.measurements.specs.Shown`.
     """
 
     version: int

@@ -21,6 +21,9 @@ from bench.results.records import CONFIG, Config, RunRecord, StoredGrid, StoredP
 SCHEMA = 2  # version of the keys of records that are written now; records without a version are of the first
 _FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: in the first schema -> now
 
+_GRID_KEYS = {"mirrors": "reproduces"}  # of a grid: once -> now
+_REPORT_KEYS = {"value": "rounds_shown"}  # of its report
+
 _RECORD, _GRID, _SEARCH = map(shape_of, (RunRecord, StoredGrid, StoredSearch))
 _DIAGNOSTICS = {
     "clusters?": [is_integer],
@@ -31,28 +34,7 @@ _DIAGNOSTICS = {
     "bound?": {str: [is_number]},
     "models?": [is_text],
 }
-_MATRIX = [[(is_number, None)]]
-_OF_ENCODERS = {
-    "values": {str: {str: (is_number, None)}},
-    "clients": [is_integer],
-    "label_counts": [[is_integer]],
-    "classes": [is_text],
-}
-_PROBES = {  # by the beginning of the name
-    "label-counts": {"classes": [is_text], "label_counts": [[is_integer]]},
-    "cka": {"clients": [is_integer], "cohort": is_integer, "layers": {str: _MATRIX}},
-    "weight-norms": {"clients": [is_integer], "label_counts": [[is_integer]], "norms": _MATRIX},
-    "embedding": {"points": _MATRIX, "labels": [is_integer], "before": [is_integer], "after": [is_integer]},
-    "encoder-features": {
-        "panels": {str: {"points": _MATRIX, "axes": [is_text]}},
-        "labels": [is_integer],
-        "owners": [is_integer],
-    },
-    "coalitions-by-capacity": {"ends": [is_number], "coalitions": [[is_integer]]},
-    "encoder-heads": _OF_ENCODERS,
-    "encoder-information": _OF_ENCODERS,
-    "dataset-sizes": {"values": {str: {str: is_integer}}},
-}
+_LABEL_COUNTS = {"classes": [is_text], "label_counts": [[is_integer]]}
 
 
 def check_grid(path: Path, written: bytes) -> StoredGrid:
@@ -62,6 +44,9 @@ def check_grid(path: Path, written: bytes) -> StoredGrid:
         Damaged: if it is none, is called otherwise than its file, or its cells do not fit their runs.
     """
     grid, _ = unseal(path, written)
+    grid = {_GRID_KEYS.get(key, key): value for key, value in grid.items()}
+    if isinstance(grid.get("report"), dict):
+        grid["report"] = {_REPORT_KEYS.get(key, key): value for key, value in grid["report"].items()}
     _require_shape(path, grid, _GRID)
     if f"{grid['grid']}@{grid['budget']}" != path.stem or not is_name(path.stem):
         raise Damaged(
@@ -100,14 +85,14 @@ def check_search(path: Path, written: bytes) -> StoredSearch:
 
 
 def check_probe(path: Path, written: bytes) -> StoredProbe:
-    """A measurement, from the content of its file.
+    """A measurement, from the content of its file; who reads that of a figure knows more about its result.
 
     Raises:
         Damaged: if the file does not hold one.
     """
     probe, _ = unseal(path, written)
-    shapes = [shape for name, shape in _PROBES.items() if path.name.startswith(f"probe-{name}")]
-    _require_shape(path, probe, {"version": is_integer, "result": shapes[0] if shapes else dict})
+    result = _LABEL_COUNTS if path.name == "probe-label-counts.json" else dict
+    _require_shape(path, probe, {"version": is_integer, "result": result})
     if not is_printable_mapping(probe["result"]):
         raise Damaged(path, "does not hold what it should: its result cannot be shown")
     return cast(StoredProbe, probe)

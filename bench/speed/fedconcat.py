@@ -1,6 +1,5 @@
 """What FedConcat costs beside FedAvg, and its inference of labels and clusters alone; needs neither Ray nor pydantic."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +14,8 @@ from algorithms.shared.label_inference import IMAGES_PER_BATCH, answers_to_noise
 from bench.models.base import BoundModel
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task
-from bench.speed.clock import median_seconds
 from bench.speed.rows import Row, not_measured
-from bench.speed.workload import Setting, task_on
+from bench.speed.workload import Setting, median_seconds, task_on
 
 _FEDAVG_ROUNDS, _LOCAL_EPOCHS = 50, 10  # of Table 1 of the paper; FedConcat's own are its defaults
 _INFERRED_CLIENTS, _IMAGES = 4, 10_000
@@ -32,32 +30,33 @@ def fedconcat(setting: Setting) -> list[Row]:
         rows.append(_trial(case, task_on(setting.data_dir, dataset="mnist", participation=setting.share), repeats))
     except datasets.MissingData:
         rows.append(not_measured(case, "no MNIST here"))
-    return [*rows, *_inference(task, repeats), _clusters(repeats)]
+    return [*rows, _inference(task, repeats), _clusters(repeats)]
 
 
 def _trial(case: str, task: Task, repeats: int) -> Row:
     """Seconds of a trial, put together from those of its kinds of rounds, with all clients in each."""
     task = replace(task, settings=replace(task.settings, participation=1.0, local_epochs=1))
-    fedavg, concat = FedAvg(), FedConcat()
-    state = fedavg.init(task)
+    everyone, fedavg, concat = torch.arange(task.population), FedAvg(), FedConcat(encoder_rounds=1)
+    state, start = fedavg.init(task), concat.step(task, concat.init(task))
     trained = fedavg.step(task, state)
-    everyone = torch.arange(task.population)
-    first = replace(concat, encoder_rounds=1)
-    start = first.step(task, first.init(task))
-    begin = time.perf_counter()
-    after = first.step(task, start)
-    evaluate(task, first.deploy(task, after, everyone))
-    once = time.perf_counter() - begin  # with the features of the test images, and of all images where they are cached
+
+    def classifiers():
+        nonlocal start
+        start = concat.step(task, start)
+        evaluate(task, concat.deploy(task, start, everyone))
+
+    once = median_seconds(
+        classifiers, 1
+    )  # with the features of the test images, and of all images where they are cached
     epoch = median_seconds(lambda: fedavg.step(task, state), repeats)
     test = median_seconds(lambda: evaluate(task, fedavg.deploy(task, trained, everyone)), repeats)
-    classifier = median_seconds(lambda: evaluate(task, first.deploy(task, first.step(task, after), everyone)), repeats)
     of_fedavg = _FEDAVG_ROUNDS * (_LOCAL_EPOCHS * epoch + test)
-    encoders = concat.encoder_rounds * _LOCAL_EPOCHS * epoch
-    of_concat = encoders + once + (concat.classifier_rounds - 1) * classifier
+    encoders = FedConcat.encoder_rounds * _LOCAL_EPOCHS * epoch
+    of_concat = encoders + once + (FedConcat.classifier_rounds - 1) * median_seconds(classifiers, repeats)
     return Row(case, of_concat, "s", f"{of_concat / of_fedavg:.2f} of FedAvg ({of_fedavg:,.0f} s)")
 
 
-def _inference(task: Task, repeats: int) -> list[Row]:
+def _inference(task: Task, repeats: int) -> Row:
     """FedConcat-ID's inference of some clients against the forward passes alone."""
     few = task.restrict(torch.arange(_INFERRED_CLIENTS))
     params = task.initial_params()
@@ -71,13 +70,8 @@ def _inference(task: Task, repeats: int) -> list[Row]:
             bound(params, x)
 
     answering = median_seconds(lambda: answers_to_noise(few, models, _IMAGES), repeats)
-    alone = median_seconds(passes, repeats)
-    scale = task.population / _INFERRED_CLIENTS
-    case = "FedConcat-ID's inference of 40 clients"
-    return [
-        Row("40 x 10,000 forward passes", alone * scale, "s"),
-        Row(case, answering * scale, "s", f"{answering / alone:.2f} of the passes"),
-    ]
+    note = f"{answering / median_seconds(passes, repeats):.2f} of its forward passes"
+    return Row("FedConcat-ID's inference of 40 clients", answering * task.population / _INFERRED_CLIENTS, "s", note)
 
 
 def _clusters(repeats: int) -> Row:

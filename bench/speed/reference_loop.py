@@ -23,47 +23,38 @@ class SimpleCnn(nn.Module):
         return self.classifier(F.relu(self.linear2(F.relu(self.linear1(x)))))
 
 
-def train_round(model: nn.Module, federation, clients: list[int], settings, augment: bool) -> int:
-    """One round of FedAvg on some clients, then the accuracy on the test set.
-
-    Returns:
-        Examples trained on.
-    """
+def train_round(model: nn.Module, federation, clients: list[int], settings) -> int:
+    """One round of FedAvg on some clients, then the test; returns the examples trained on."""
     start = {name: value.clone() for name, value in model.state_dict().items()}
     sizes = [len(federation.clients[client]) for client in clients]
     mean = {name: torch.zeros_like(value) for name, value in start.items()}
     for client, size in zip(clients, sizes, strict=True):
         model.load_state_dict(start)
-        _train(model, federation, federation.clients[client], settings, augment)
+        _train(model, federation, federation.clients[client], settings)
         for name, value in model.state_dict().items():
             mean[name] += value * (size / sum(sizes))
     model.load_state_dict(mean)
-    _test(model, federation)
+    with torch.no_grad():
+        tested = zip(federation.test_images.split(500), federation.test_labels.split(500), strict=True)
+        float(sum((model(_scaled(images)).argmax(1) == labels).sum() for images, labels in tested))
     return sum(sizes) * settings.local_epochs
 
 
-def _train(model: nn.Module, federation, rows: Tensor, settings, augment: bool) -> None:
-    transform = federation.transform
+def _train(model: nn.Module, federation, rows: Tensor, settings) -> None:
+    transform, size = federation.transform, settings.batch_size
     optimizer = torch.optim.SGD(
         model.parameters(), settings.lr, settings.momentum, weight_decay=settings.weight_decay, foreach=True
     )
     for _ in range(settings.local_epochs):
         order = rows[torch.randperm(len(rows))].to(federation.device)
-        codes = transform.draw(len(rows), torch.default_generator)["crop"].to(order.device) if augment else order
-        for batch, code in zip(order.split(settings.batch_size), codes.split(settings.batch_size), strict=True):
-            images = federation.images[batch]
-            if augment:
-                images = transform.augment(images, {"crop": code})
+        draws = transform.draw(len(rows), torch.default_generator)
+        draws = {name: values.to(order.device).split(size) for name, values in draws.items()}
+        for place, batch in enumerate(order.split(size)):
+            images = transform.augment(federation.images[batch], {name: parts[place] for name, parts in draws.items()})
             optimizer.zero_grad(set_to_none=True)
-            x = images.to(torch.float32, memory_format=torch.channels_last).div_(255)
-            F.cross_entropy(model(x), federation.labels[batch]).backward()
+            F.cross_entropy(model(_scaled(images)), federation.labels[batch]).backward()
             optimizer.step()
 
 
-@torch.no_grad()
-def _test(model: nn.Module, federation) -> float:
-    correct = 0
-    for images, labels in zip(federation.test_images.split(500), federation.test_labels.split(500), strict=True):
-        x = images.to(torch.float32, memory_format=torch.channels_last).div_(255)
-        correct += (model(x).argmax(1) == labels).sum()
-    return float(correct) / len(federation.test_labels)
+def _scaled(images: Tensor) -> Tensor:
+    return images.to(torch.float32, memory_format=torch.channels_last).div_(255)

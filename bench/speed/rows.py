@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,8 @@ class Row:
     padding: float | None = None
 
 
-def not_measured(case: str, why: str) -> Row:
-    return Row(case, None, note=f"not measured ({why})")
+def not_measured(case: str, why: object) -> Row:
+    return Row(case, None, note=f"not measured ({str(why).rstrip('.')})")
 
 
 def machine() -> dict[str, Any]:
@@ -53,20 +52,31 @@ def markdown(rows: list[Row], earlier: dict[str, Row] | None = None) -> str:
     """The table without its empty columns, and what it was measured on.
 
     Args:
-        earlier: case -> row of an earlier measurement; its value and the ratio to it stand beside each row.
+        earlier: case -> row of an earlier measurement; its value in the same unit, and the ratio to it, stand beside each row.
     """
-    columns = dict(_COLUMNS)
-    if earlier is not None:
-        before = {row.case: _comparable(row, earlier.get(row.case)) for row in rows}
-        columns["earlier"] = lambda row: _number(before[row.case])
-        columns["now / earlier"] = lambda row: f"{row.value / before[row.case]:.2f}" if before[row.case] else ""
-    columns["note"] = lambda row: row.note
-    lines = [[show(row) for show in columns.values()] for row in rows]
-    kept = [index for index in range(len(columns)) if any(line[index] for line in lines)]
-    table = [list(columns), ["---"] * len(columns), *lines]
-    text = "\n".join("| " + " | ".join(line[index] for index in kept) + " |" for line in table)
-    on = machine()
-    return f"{text}\n\ntorch {on['torch']}, {on['cores']} cores, {on['device']}; one thread per process.\n"
+    before = [(earlier or {}).get(row.case, row) for row in rows]
+    pairs = [
+        (row.value, then.value)
+        if then is not row and then.unit == row.unit and None not in (row.value, then.value)
+        else ()
+        for row, then in zip(rows, before, strict=True)
+    ]
+    columns = {
+        "case": [row.case for row in rows],
+        "value": [_number(row.value) for row in rows],
+        "unit": [row.unit for row in rows],
+        "per core-second": [_number(row.per_core_second) for row in rows],
+        "peak MB": [_number(row.peak_mb) for row in rows],
+        "GPU use": [_percent(row.gpu_use) for row in rows],
+        "padding": [_percent(row.padding) for row in rows],
+        "earlier": [_number(pair[1]) if pair else "" for pair in pairs],
+        "now / earlier": [f"{pair[0] / pair[1]:.2f}" if pair and pair[1] else "" for pair in pairs],
+        "note": [row.note for row in rows],
+    }
+    columns = {name: column for name, column in columns.items() if any(column)}
+    lines = [columns, ["---"] * len(columns), *zip(*columns.values(), strict=True)]
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return table + "\ntorch {torch}, {cores} cores, {device}; one thread per process.\n".format(**machine())
 
 
 def write_json(path: Path, rows: list[Row]) -> None:
@@ -81,20 +91,14 @@ def read_json(path: Path) -> dict[str, Row]:
         ValueError: if it is no such file.
         OSError: if it cannot be read.
     """
-    known = {field.name for field in fields(Row)}
     if not path.is_file():
         raise ValueError(f"There is no file {path} to compare with; write one with --json.")
+    known = {field.name for field in fields(Row)}
     try:
         stored = json.loads(path.read_text())["rows"]
-        rows = [Row(**{key: row[key] for key in known & row.keys()}) for row in stored]
+        return {row["case"]: Row(**{key: row[key] for key in known & row.keys()}) for row in stored}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} does not hold the rows of an earlier measurement; write it with --json.") from error
-    return {row.case: row for row in rows}
-
-
-def _comparable(row: Row, earlier: Row | None) -> float | None:
-    """The earlier value, if both were measured in the same unit."""
-    return earlier.value if earlier and row.value is not None and earlier.unit == row.unit else None
 
 
 def _number(value: float | None) -> str:
@@ -106,14 +110,3 @@ def _number(value: float | None) -> str:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.0f} %"
-
-
-_COLUMNS: dict[str, Callable[[Row], str]] = {
-    "case": lambda row: row.case,
-    "value": lambda row: _number(row.value),
-    "unit": lambda row: row.unit,
-    "per core-second": lambda row: _number(row.per_core_second),
-    "peak MB": lambda row: _number(row.peak_mb),
-    "GPU use": lambda row: _percent(row.gpu_use),
-    "padding": lambda row: _percent(row.padding),
-}

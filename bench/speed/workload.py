@@ -1,16 +1,20 @@
-"""What the speed benchmark runs: the workload W1 and its variants, on one thread, on CIFAR-10 or on images like it.
+"""What the speed benchmark runs and how it is timed: the workload W1 and its variants, on CIFAR-10 or on images like it.
 
 W1: CIFAR-10, 40 clients, label-2, simple CNN, batch 64, SGD 0.01 / 0.9, two rounds of one local epoch, the global test
 after each round. Configs are plain namespaces, so that neither Ray nor pydantic need be there.
 """
 
+import json
 import multiprocessing
 import os
 import pickle
+import statistics
+import time
+import timeit
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,41 +24,19 @@ import numpy as np
 import torch
 
 import datasets
-from bench.profiling import GpuUse
+from bench.profiling import GpuUse, peak_memory_mb, reset_peak_memory
 from bench.simulation.build import build_task
 from bench.simulation.task import Task
+from bench.speed.rows import EXAMPLES, Row
 
-W1 = {
-    "algorithm": {"name": "fedavg"},
-    "dataset": "cifar10",
-    "partition": "label-2",
-    "clients": 40,
-    "first_clients": None,
-    "model": "simple-cnn",
-    "model_width": 1.0,
-    "weights": "none",
-    "transform": "fedconcat",
-    "rounds": 2,
-    "local_epochs": 1,
-    "local_steps": None,
-    "batch_size": 64,
-    "lr": 0.01,
-    "momentum": 0.9,
-    "weight_decay": 1e-5,
-    "participation": 1.0,
-    "nearest_cohort": False,
-    "last_batch": "keep",
-    "evaluate_every": None,
-    "seed": 0,
-    "split": "test",
-    "validation_share": None,
-    "train_examples": None,
-    "test_examples": None,
-    "image_size": None,
-    "dirichlet_seed_override": None,
-    "trace_local_models": None,
-    "callbacks": [],
-}
+W1 = json.loads("""{
+    "algorithm": {"name": "fedavg"}, "dataset": "cifar10", "partition": "label-2", "clients": 40, "first_clients": null,
+    "model": "simple-cnn", "model_width": 1.0, "weights": "none", "transform": "fedconcat", "rounds": 2, "local_epochs": 1,
+    "local_steps": null, "batch_size": 64, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "participation": 1.0,
+    "nearest_cohort": false, "last_batch": "keep", "evaluate_every": null, "seed": 0, "split": "test",
+    "validation_share": null, "train_examples": null, "test_examples": null, "image_size": null,
+    "dirichlet_seed_override": null, "trace_local_models": null, "callbacks": []
+}""")
 
 
 @dataclass(frozen=True)
@@ -96,28 +78,34 @@ def task_on(folder: Path, *, device: str = "cpu", engine: str = "loop", **change
     return build_task(wanted, datasets.load(wanted.dataset, folder), device=device, engine=engine)
 
 
-def apart(count: int, fn: Callable, *args: Any, **pool: Any) -> list:
+def take_turns(cases: dict[str, Callable[[], int]], repeats: int, device: torch.device, gpu: GpuUse) -> dict[str, Row]:
+    """Median pace of each case; they take turns, so that a machine whose speed drifts treats all alike.
+
+    Args:
+        cases: name -> what is run; returns the examples that it trained on.
+        repeats: measurements of each.
+        device: where they train.
+        gpu: samples its use.
+    """
+    if device.type == "cuda":
+        for run in cases.values():  # kernels are loaded and tuned at their first use
+            run()
+    turns = [{case: _pace(case, run, device, gpu) for case, run in cases.items()} for _ in range(repeats)]
+    return {case: _median([turn[case] for turn in turns]) for case in cases}
+
+
+def median_seconds(run: Callable[[], object], repeats: int) -> float:
+    """Wall time of a call, the median of several."""
+    return statistics.median(timeit.repeat(run, number=1, repeat=repeats))
+
+
+def apart(count: int, fn: Callable, *args: Any) -> list:
     """What so many calls of fn(*args) return in as many new processes, which share nothing with this one.
 
     A process that is done early may take the next call, too: calls that must run at once wait for each other.
-
-    Args:
-        pool: passed to the pool: initializer, initargs.
     """
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=context, **pool) as processes:
+    with ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as processes:
         return [future.result() for future in [processes.submit(fn, *args) for _ in range(count)]]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch computes on one thread meanwhile."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager
@@ -140,7 +128,30 @@ def write_random_cifar10(folder: Path, batch_size: int = 10_000) -> None:
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        images = rng.integers(0, 256, (batch_size, 3072), np.uint8)
-        batch = {"data": images, "labels": [i % 10 for i in range(batch_size)]}
+        pixels = rng.integers(0, 256, (batch_size, 3072), np.uint8)
+        batch = {"data": pixels, "labels": [i % 10 for i in range(batch_size)]}
         (folder / name).write_bytes(pickle.dumps(batch))
     (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(label) for label in range(10)]}))
+
+
+def _pace(case: str, run: Callable[[], int], device: torch.device, gpu: GpuUse) -> Row:
+    """Of one call that returns the examples that it trained on."""
+    reset_peak_memory(device)
+    cpu, begin = time.process_time(), time.perf_counter()
+    examples = run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    end, spent = time.perf_counter(), time.process_time() - cpu
+    rate, peak = examples / (end - begin), peak_memory_mb(device)
+    return Row(case, rate, EXAMPLES, "", examples / spent, peak, gpu.between(begin, end))
+
+
+def _median(paces: list[Row]) -> Row:
+    used = [pace.gpu_use for pace in paces if pace.gpu_use is not None]
+    return replace(
+        paces[0],
+        value=statistics.median(pace.value for pace in paces),
+        per_core_second=statistics.median(pace.per_core_second for pace in paces),
+        peak_mb=max(pace.peak_mb for pace in paces),
+        gpu_use=statistics.mean(used) if used else None,
+    )

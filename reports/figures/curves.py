@@ -1,16 +1,18 @@
-"""Curves of accuracy over rounds, communication, time or examples. Nothing here draws."""
+"""Figure of accuracy over rounds, communication, time or training examples."""
 
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from bench.results.metrics import METRICS
+from bench.results.metrics import METRICS, is_of_rounds
 from bench.results.store import Store
+from reports.figures import one_of, registered_figure
 from reports.figures.panels import Series, concat_points, done_runs, panels, series_of_table, y_label
+from reports.figures.series import SeriesFigure
 from reports.tables.aggregate import DDOF
 from reports.tables.layout import Table
 from reports.tables.report import Report
@@ -40,15 +42,27 @@ class Curve(NamedTuple):
     points: dict[str, np.ndarray]
 
 
-def collect(x: str, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
-    """An accuracy or another metric of rounds over rounds, communication, time or examples."""
-    frames = []
-    for curve in curves_of(report, table, grid, records, store):
-        points = _constant(curve) if is_constant(curve, x) else _over(curve, x)
-        frames.append(points.assign(panel=curve.panel, line=curve.line))
-    over = _partial_axis(report, table)
-    series = series_of_table("curves", X_LABELS[x], y_label(table.metric), report, table, concat_points(frames), over)
-    return series if over is None else replace(series, lines=tuple(dict.fromkeys(series.points["line"])))
+@registered_figure("curves")
+class Curves(SeriesFigure):
+    """Accuracy, or a metric of rounds, over rounds, communication, time or training examples."""
+
+    x: Annotated[str, one_of("x of curves", X_LABELS)]
+
+    @property
+    def name(self) -> str:
+        return self.x
+
+    def shows(self, metric: str) -> bool:
+        return is_of_rounds(metric)
+
+    def series(self, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
+        frames = []
+        for curve in curves_of(report, table, grid, records, store):
+            points = _constant(curve) if is_constant(curve, self.x) else _over(curve, self.x)
+            frames.append(points.assign(panel=curve.panel, line=curve.line))
+        over, labels = _partial_axis(report, table), (X_LABELS[self.x], y_label(table.metric))
+        series = series_of_table("curves", *labels, report, table, concat_points(frames), over)
+        return series if over is None else replace(series, lines=tuple(dict.fromkeys(series.points["line"])))
 
 
 def curves_of(report: Report, table: Table, grid: dict, records: dict, store: Store) -> Iterator[Curve]:

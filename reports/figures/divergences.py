@@ -9,6 +9,7 @@ import numpy as np
 from bench.experiments.labels import pairs
 from bench.results.json_schema import is_number
 from bench.results.store import Store
+from reports.figures import Figure, registered_figure
 from reports.figures.lines import STYLE, placed, wrapped
 from reports.figures.style import COLOURS
 from reports.tables.aggregate import current_cells
@@ -54,43 +55,45 @@ class Divided(NamedTuple):
         return f"{count} coalition{'s' * (count > 1)}"
 
 
-def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> list[Divided]:
-    """The panels of a figure; arguments as in `reports.figures.series.collect`."""
-    return list(divided(grid, records))
+@registered_figure("divergences")
+class Divergences(Figure):
+    """How much the data of any two clients differ, with the coalitions that FedCollab made of them."""
 
+    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> list[Divided]:
+        return list(divided(grid, records))
 
-def draw(panels: list[Divided], widths: Widths = FIGURES):
-    """The `matplotlib.figure.Figure`: a panel per setting, with the clients of a coalition side by side in a frame."""
-    import matplotlib
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
+    def draw(self, found: list[Divided], widths: Widths = FIGURES):
+        """A panel per setting, with the clients of a coalition side by side in a frame."""
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Rectangle
 
-    columns, width = placed(len(panels), widths)
-    rows = -(-len(panels) // columns)
-    with matplotlib.rc_context(STYLE | {"axes.grid": False}):
-        side = width / columns
-        titles = [titled(panel, f"C = {panel.capacity:g}: {panel.counted}", side) for panel in panels]
-        height = side + 0.25 + 0.14 * max(len(title.splitlines()) for title in titles)
-        figure = Figure(figsize=(width, height * rows + 0.5), layout="constrained")
-        drawn = figure.subplots(rows, columns, squeeze=False).ravel()
-        for axes, panel, title in zip(drawn, panels, titles, strict=False):
-            values = panel.divergences[np.ix_(panel.order, panel.order)]
-            image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-            for low, high in zip(panel.bounds, panel.bounds[1:], strict=False):
-                corner, size = (low - 0.5, low - 0.5), high - low
-                axes.add_patch(
-                    Rectangle(corner, size, size, fill=False, edgecolor=_FRAME, linewidth=1.2, clip_on=False)
-                )
-            axes.set_title(title)
-            axes.set_xlabel("Client")
-            number_clients(axes.xaxis, panel.order, side - 0.5, rotation=90)
-            number_clients(axes.yaxis, panel.order, side - 0.5)
-        for axes in drawn[len(panels) :]:
-            axes.remove()
-        figure.supylabel("Client", fontsize=STYLE["axes.labelsize"])
-        name = "Divergence of the data of two clients (frames: coalitions)"
-        figure.colorbar(image, ax=figure.axes[: len(panels)], label=wrapped(name, width - 0.4), **_BAR)
-    return figure
+        columns, width = placed(len(found), widths)
+        rows = -(-len(found) // columns)
+        with matplotlib.rc_context(STYLE | {"axes.grid": False}):
+            side = width / columns
+            titles = [titled(panel, f"C = {panel.capacity:g}: {panel.counted}", side) for panel in found]
+            height = side + 0.25 + 0.14 * max(len(title.splitlines()) for title in titles)
+            figure = Figure(figsize=(width, height * rows + 0.5), layout="constrained")
+            drawn = figure.subplots(rows, columns, squeeze=False).ravel()
+            for axes, panel, title in zip(drawn, found, titles, strict=False):
+                values = panel.divergences[np.ix_(panel.order, panel.order)]
+                image = axes.imshow(values, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+                for low, high in zip(panel.bounds, panel.bounds[1:], strict=False):
+                    corner, size = (low - 0.5, low - 0.5), high - low
+                    axes.add_patch(
+                        Rectangle(corner, size, size, fill=False, edgecolor=_FRAME, linewidth=1.2, clip_on=False)
+                    )
+                axes.set_title(title)
+                axes.set_xlabel("Client")
+                number_clients(axes.xaxis, panel.order, side - 0.5, rotation=90)
+                number_clients(axes.yaxis, panel.order, side - 0.5)
+            for axes in drawn[len(found) :]:
+                axes.remove()
+            figure.supylabel("Client", fontsize=STYLE["axes.labelsize"])
+            name = "Divergence of the data of two clients (frames: coalitions)"
+            figure.colorbar(image, ax=figure.axes[: len(found)], label=wrapped(name, width - 0.4), **_BAR)
+        return figure
 
 
 def divided(grid: dict, records: dict) -> Iterator[Divided]:

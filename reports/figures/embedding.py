@@ -1,50 +1,96 @@
 """Figure of test images in the plane of their features: by label, and by prediction before and after a calibration."""
 
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from pydantic import Field
+
+from bench.results.json_schema import is_integer, is_number, is_text
 from bench.results.store import Store
-from reports.figures.feature_series import probe_result
+from reports.figures import Figure, Probe, registered_figure
 from reports.figures.lines import LETTER, STYLE, wrapped
 from reports.figures.panels import first_runs
 from reports.figures.style import colours_of_classes
 from reports.widths import FIGURES, Widths
+
+if TYPE_CHECKING:
+    from bench.config.schema import RunConfig
+    from bench.measurements.run import FinishedRun
 
 _PANEL, _NARROWEST = 2.3, 1.75  # inches
 _MOST_CLASSES = 20  # with more, the colours of a legend cannot be distinguished
 _VIEWS = {"labels": "t-SNE, by label", "before": "predicted before", "after": "predicted after"}
 
 
-def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> dict[str, dict]:
-    """Title -> embedding of the first finished seed of each cell; arguments as in `reports.figures.series.collect`."""
-    found = {title: probe_result(figure, run, config, store) for title, config, run in first_runs(grid, records, value)}
-    return {title: embedding for title, embedding in found.items() if embedding}
+@registered_figure("embedding")
+class Embedding(Figure):
+    """Features of test images in the plane, coloured by label and by prediction before and after a calibration.
 
+    Attributes:
+        points: test images, stratified by class, at most.
+    """
 
-def draw(embeddings: dict[str, dict], widths: Widths = FIGURES):
-    """The `matplotlib.figure.Figure`: a row per run, the same points in three colourings."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    points: int = Field(2000, gt=9)
 
-    classes = max((one["classes"] for one in embeddings.values()), key=len)
-    colours = colours_of_classes(len(classes))
-    with matplotlib.rc_context(STYLE | {"axes.grid": False}):
-        columns = min(len(_VIEWS), max(1, int(widths.text / _NARROWEST)))
-        blocks = -(-len(_VIEWS) // columns)  # rows of a run
-        side = min(_PANEL, widths.text / columns)
-        size = (side * columns, (side + 0.2) * len(embeddings) * blocks + 0.5)
-        figure = Figure(figsize=size, layout="constrained")
-        handles = {}
-        runs = figure.subplots(len(embeddings) * blocks, columns, squeeze=False).reshape(len(embeddings), -1)
-        for axes_of_run, (title, embedding) in zip(runs, embeddings.items(), strict=True):
-            for axes, view in zip(axes_of_run, _VIEWS, strict=False):
-                handles |= _draw_view(axes, view, embedding, colours)
-            for axes in axes_of_run[len(_VIEWS) :]:
-                axes.remove()
-            axes_of_run[0].set_ylabel(wrapped(title, side))
-        one_legend = all(one["classes"] == classes for one in embeddings.values())
-        if one_legend and len(classes) <= _MOST_CLASSES:
-            _write_legend(figure, handles, classes, size[0])
-    return figure
+    shape = {
+        "points": [[(is_number, None)]],
+        "labels": [is_integer],
+        "before": [is_integer],
+        "after": [is_integer],
+        "classes": [is_text],
+    }
+
+    def probes(self, rounds: int) -> list[Probe]:
+        return [Probe(self.kind, option=self.points)]
+
+    def state_of(self, probe: Probe, config: "RunConfig") -> str | None:
+        """Only a method that starts from the end of another run has predictions before and after it."""
+        import algorithms
+        from bench.simulation.retention import FINAL
+
+        is_post_hoc = algorithms.load(config.algorithm["name"]).post_hoc
+        return FINAL if is_post_hoc and config.evaluate_every is None else None
+
+    def measure(self, run: "FinishedRun", probe: Probe) -> dict[str, Any]:
+        from bench.measurements import features
+        from bench.simulation.retention import FINAL
+
+        return features.embedding(run.task, run.algorithm, run.trained_state(FINAL), run.own_state(FINAL), self.points)
+
+    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> dict[str, dict]:
+        """Title -> embedding of the first finished seed of each cell."""
+        runs = first_runs(grid, records, value)
+        return {
+            title: embedding
+            for title, config, run_id in runs
+            for embedding in self.results(store, run_id, config["rounds"]).values()
+        }
+
+    def draw(self, found: dict[str, dict], widths: Widths = FIGURES):
+        """A row per run, the same points in three colourings."""
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        classes = max((one["classes"] for one in found.values()), key=len)
+        colours = colours_of_classes(len(classes))
+        with matplotlib.rc_context(STYLE | {"axes.grid": False}):
+            columns = min(len(_VIEWS), max(1, int(widths.text / _NARROWEST)))
+            blocks = -(-len(_VIEWS) // columns)  # rows of a run
+            side = min(_PANEL, widths.text / columns)
+            size = (side * columns, (side + 0.2) * len(found) * blocks + 0.5)
+            figure = Figure(figsize=size, layout="constrained")
+            handles = {}
+            runs = figure.subplots(len(found) * blocks, columns, squeeze=False).reshape(len(found), -1)
+            for axes_of_run, (title, embedding) in zip(runs, found.items(), strict=True):
+                for axes, view in zip(axes_of_run, _VIEWS, strict=False):
+                    handles |= _draw_view(axes, view, embedding, colours)
+                for axes in axes_of_run[len(_VIEWS) :]:
+                    axes.remove()
+                axes_of_run[0].set_ylabel(wrapped(title, side))
+            one_legend = all(one["classes"] == classes for one in found.values())
+            if one_legend and len(classes) <= _MOST_CLASSES:
+                _write_legend(figure, handles, classes, size[0])
+        return figure
 
 
 def _draw_view(axes, view: str, embedding: dict, colours: list[str]) -> dict:

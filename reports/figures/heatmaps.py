@@ -1,15 +1,11 @@
-"""Heat maps of the first finished seed: similarity of clients' models, examples and weight norms of clients and classes."""
+"""Heat maps side by side, a row per run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from bench.measurements.specs import probes_of, result_of
-from bench.results.store import Store
-from reports.figures.feature_series import CKA_NAMES, probe_result
 from reports.figures.lines import STYLE
-from reports.figures.panels import first_runs
 from reports.widths import FIGURES, Widths
 
 _PANEL, _NARROWEST, _LABELS = 1.9, 1.4, 0.4  # inches: a panel, at least, and what stands left of a row
@@ -36,13 +32,6 @@ class Matrix(NamedTuple):
     rows: list[int]
     columns: list[int]
     scale: str
-
-
-def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> list[list[Matrix]]:
-    """The panels of a figure, a row per run; arguments as in `reports.figures.series.collect`."""
-    panels_of = {"cka": _cka, "weight-norms": _weight_norms}[figure["kind"]]
-    rows = (list(panels_of(figure, *run, store)) for run in first_runs(grid, records, value))
-    return [row for row in rows if row]
 
 
 def draw(rows: list[list[Matrix]], widths: Widths = FIGURES):
@@ -79,25 +68,6 @@ def draw(rows: list[list[Matrix]], widths: Widths = FIGURES):
             layout = {"location": "bottom", "aspect": 15 * columns, "fraction": 0.05, "pad": 0.03}
             figure.colorbar(shown[0][1], ax=[axes for axes, _ in shown], label=scale, **layout)
     return figure
-
-
-def _cka(figure: dict, title: str, config: dict, run_id: str, store: Store) -> Iterator[Matrix]:
-    found = probe_result(figure, run_id, config, store)
-    for name in (figure["layers"] or found["layers"]) if found else ():
-        if name in found["layers"]:
-            values, ids = np.array(found["layers"][name], float), found["clients"]
-            yield Matrix(title, name, values, "client", "client", ids, ids, CKA_NAMES[figure["estimator"]])
-
-
-def _weight_norms(figure: dict, title: str, config: dict, run_id: str, store: Store) -> Iterator[Matrix]:
-    measured = [(probe, result_of(store, run_id, probe)) for probe in probes_of(figure, config["rounds"])]
-    found = [(probe, one) for probe, one in measured if one]
-    for number, (probe, one) in enumerate(found):
-        classes = list(range(len(one["norms"][0])))
-        axes = ("client", "class", one["clients"], classes)
-        if number == 0:
-            yield Matrix(title, "all rounds", np.array(one["label_counts"], float), *axes, "Training examples")
-        yield Matrix(title, f"round {probe.round}", np.array(one["norms"], float), *axes, "Norm of a class's weights")
 
 
 def _limits(scale: str, scales: dict[str, list[np.ndarray]]) -> tuple[float, float]:

@@ -56,9 +56,8 @@ def draw(series: Series, widths: Widths = FIGURES):
         figure.supxlabel(series.x_label, fontsize=STYLE["axes.labelsize"])
         figure.supylabel(series.y_label, fontsize=STYLE["axes.labelsize"], multialignment="center")
         handles = {}
-        # Similarities are compared across panels.
         above = "col" if series.columns == columns else "all" if series.columns else "none"
-        shared = "all" if series.kind == "cka" else above
+        shared = "all" if series.one_scale else above
         drawn = figure.subplots(rows, columns, squeeze=False, sharey=shared).flat
         for axes, panel, title in zip(drawn, panels, titles, strict=False):
             handles |= _draw_panel(axes, panel, series)
@@ -88,15 +87,12 @@ def _draw_panel(axes, panel: str, series: Series) -> dict:
     """Draws all lines of a panel; returns line -> its handle for the legend."""
     draw_line = {
         "curves": _draw_curves,
-        "by-setting": _draw_values,
-        "by-skew": _draw_numbers,
-        "distributions": _draw_bars,
-        "local-models": _draw_curves,
-        "cka": _draw_values,
-        "separability": _draw_points,
-        "client-gains": _draw_curves,
-    }[series.kind]
-    if series.kind == "client-gains":
+        "values": _draw_values,
+        "numbers": _draw_numbers,
+        "bars": _draw_bars,
+        "points": _draw_points,
+    }[series.look]
+    if series.zero:
         axes.axhline(0, color="0.3", linewidth=0.8)
     of_panel = series.points[series.points["panel"] == panel]
     styles = line_styles(series.lines, series.styles)  # a method has one style in all figures of the grid
@@ -104,7 +100,7 @@ def _draw_panel(axes, panel: str, series: Series) -> dict:
         line: draw_line(axes, points, series, styles[line]._asdict())
         for line, points in of_panel.groupby("line", sort=False)
     }
-    if series.kind in ("curves", "local-models", "client-gains"):
+    if series.look == "curves":
         _scale_x(axes, of_panel["x"].dropna().to_numpy(float))
     return handles
 

@@ -40,20 +40,23 @@ class Series:
     """The numbers of one figure.
 
     Attributes:
-        kind: kind of figure, one of those that show points.
+        look: how a line is drawn: "curves" with a band of one std, "values" with a bar of one std at each text, "numbers"
+            with one at each number, "bars", or "points", a marker per run.
         x_label, y_label: names and units of the axes.
         lines: ids of every column of the table, drawn or not, so that a method has one style in all figures of a grid.
         points: one row per point in the order of panels, lines and x. Columns: panel, line (their titles), x (a number;
-            a text in `by-setting` and `cka`; None for a constant that holds for every x), mean, std (percent, a
+            a text of "values"; None for a constant that holds for every x), mean, std (percent, a
             similarity, or percentage points; NaN below two seeds).
         seeds: number of seeds of a mean.
         caveats: panel -> limits of its lines ("fedrs: 1/3 seeds").
         columns: panels side by side, where those above each other share their y axis; 0 for as many as fit.
         names: id of a line, or the method with which it begins -> what the legend calls it.
         styles: method -> how it is drawn, as in `reports.tables.names.Names`.
+        zero: whether there is a line at y = 0.
+        one_scale: whether all panels share their y axis.
     """
 
-    kind: str
+    look: str
     x_label: str
     y_label: str
     lines: tuple[str, ...]
@@ -63,6 +66,8 @@ class Series:
     columns: int = 0
     names: dict[str, str] = field(default_factory=dict)
     styles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    zero: bool = False
+    one_scale: bool = False
 
     def name_of(self, line: str) -> str:
         """What the legend calls a line: "FedConcat (true)" for "fedconcat (true)"."""
@@ -160,8 +165,15 @@ def concat_points(frames: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=columns).astype({"x": object})
 
 
+def points_of(x: Sequence[int], shares: list[float], panel: str, line: str) -> pd.DataFrame:
+    """Points without std of numbers in [0, 1], in percent."""
+    points = pd.DataFrame({"x": x, "mean": shares, "std": float("nan")})
+    points["mean"] *= 100
+    return points.assign(panel=panel, line=line)
+
+
 def series_of_table(
-    kind: str, x_label: str, y_label: str, report: Report, table: Table, points: pd.DataFrame, over: str | None = None
+    look: str, x_label: str, y_label: str, report: Report, table: Table, points: pd.DataFrame, over: str | None = None
 ) -> Series:
     """A series whose lines are the columns of a table, with the caveats of its cells; `over` as in `panels`."""
     by_panel = defaultdict(dict)
@@ -177,7 +189,7 @@ def series_of_table(
     seeds = int(report.cells.loc[report.cells["metric"] == table.metric, "done"].max())
     points = points.assign(line=points["line"].replace(dict(zip(table.columns, table.lines, strict=True))))
     return Series(
-        kind,
+        look,
         x_label,
         y_label,
         table.lines,

@@ -7,7 +7,7 @@ percentage points.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import sqrt
+from math import nan, sqrt
 
 from bench.errors import unknown
 from reports.published.lookup import Published
@@ -30,8 +30,8 @@ class Rule:
     text: str
     near: float = 1.0
 
-    def verdict(self, published: Published, mean: float, std: float | None, seeds: int) -> str | None:
-        """ "inside", "near" or "outside"; None if the rule does not apply.
+    def judge(self, published: Published, mean: float, std: float | None, seeds: int) -> tuple[str, float]:
+        """ "inside", "near" or "outside", and the band; "" and NaN if the rule does not apply.
 
         Args:
             published: the published number.
@@ -41,9 +41,9 @@ class Rule:
         """
         band = self.band(published, std, seeds)
         if band is None:
-            return None
+            return "", nan
         distance = abs(mean - float(published.mean)) - 1e-9  # for rounding: in floats 54.6 - 53.6 > 1
-        return "inside" if distance <= band else "near" if distance <= self.near * band else "outside"
+        return ("inside" if distance <= band else "near" if distance <= self.near * band else "outside"), band
 
 
 def rule(name: str) -> Rule:

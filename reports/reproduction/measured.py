@@ -1,7 +1,6 @@
 """The published numbers that have been measured at their own budget, found in results directories."""
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from bench.results.ids import unversioned
 from bench.results.store import Store
 from reports import api
 from reports.published.lookup import Published, keys_of, papers, printed_again
-from reports.published.tolerances import rule
 from reports.reproduction.planned import PLAYED, Plans
 from reports.tables.aggregate import cell_keys, current_cells
 from reports.tables.published_comparison import is_comparable, own_value, taken_for
@@ -26,8 +24,9 @@ class Measured:
     Attributes:
         published: the number.
         mean, std: over seeds, in its unit; NaN if no run is done, or the std of fewer than two.
+        difference: of the mean to the number.
         verdict: "inside", "near" or "outside"; "" if there is none: too few seeds or points of a tuning set, or no rule.
-        band: the largest difference that is "inside", in the number's unit; NaN without a verdict.
+        band: the largest difference that is "inside", in the number's unit; NaN if nothing is judged.
         rule: name of the rule that judges, or None.
         seeds, planned_seeds: how many have ended, and how many the grid of the published table has.
         diverged: how many of those that ended have.
@@ -41,6 +40,7 @@ class Measured:
     published: Published
     mean: float
     std: float
+    difference: float
     verdict: str
     band: float
     rule: str | None
@@ -63,7 +63,7 @@ class Measured:
 def find_measured(stores: Iterable[Store], plans: Plans) -> list[Measured]:
     """The published numbers that have been measured, in the order of `papers` and of their files, each once.
 
-    A number has been measured if a run has ended for it in a grid that mirrors its table, at the budget paper as it is,
+    A number has been measured if a run has ended for it in a grid that reproduces its table, at the budget paper as it is,
     on its own dataset, with its own number of clients, participation and model; the same number in other tables has been
     measured with it. Of several grids or directories that have it, the one with the most seeds counts, then the one with the
     most points of its tuning set, then the first.
@@ -71,7 +71,7 @@ def find_measured(stores: Iterable[Store], plans: Plans) -> list[Measured]:
     found: dict[tuple[str, ...], Measured] = {}
     for store in stores:
         for grid in filter(None, map(store.grid, store.grids())):
-            if not grid["mirrors"] or not is_comparable(grid, own_value(grid)):
+            if not grid["reproduces"] or not is_comparable(grid, own_value(grid)):
                 continue
             for measured in _of_grid(store, grid, plans):
                 again = (replace(measured, published=published) for published in printed_again(measured.published))
@@ -107,21 +107,20 @@ def _of_grid(store: Store, grid: dict, plans: Plans) -> Iterator[Measured]:
 
 def _measured(cell: Any, grid: dict, records: Mapping[str, Mapping[str, Any]], plans: Plans) -> Measured:
     """What a line of a report's cells says about its published number."""
-    mirrors, ended = grid["mirrors"], {run for run, record in records.items() if record["status"] in PLAYED}
+    reproduces, ended = grid["reproduces"], {run for run, record in records.items() if record["status"] in PLAYED}
     runs = [run for run in cell.run_ids.split() if run in ended]
     axes = _axes_of(runs[0], grid)
     alike = [one for one in current_cells(grid, records) if one["run"] in ended and _has(one, axes)]
     points = [json.loads(point) for point in dict.fromkeys(json.dumps(one["choice"], sort_keys=True) for one in alike)]
     seeds, settings = int(cell.done + cell.diverged), max(plans.settings(grid, alike[0]), len(points))
-    planned = max(plans.seeds(mirrors), seeds)
-    verdict = cell.verdict if len(points) == settings and seeds == planned else ""
-    std = None if math.isnan(cell.std) else cell.std
+    planned = max(plans.seeds(reproduces), seeds)
     return Measured(
         published=cell.published,
         mean=cell.mean,
         std=cell.std,
-        verdict=verdict,
-        band=rule(grid["verdict"]).band(cell.published, std, seeds) if verdict else math.nan,
+        difference=cell.difference,
+        verdict=cell.verdict if len(points) == settings and seeds == planned else "",
+        band=cell.band,
         rule=grid["verdict"],
         seeds=seeds,
         planned_seeds=planned,

@@ -104,7 +104,7 @@ def _of_number(one: Measured) -> tuple[str, ...]:
     measured, difference = "", ""
     if not math.isnan(one.mean):
         measured = f"{one.mean:.{digits}f}" + ("" if math.isnan(one.std) else f"±{one.std:.{digits}f}")
-        difference = f"{one.mean - float(one.published.mean):+.{digits}f}"
+        difference = f"{one.difference:+.{digits}f}"
     measured += f" ({one.diverged} diverged)" if one.diverged else ""
     seeds = f"{one.seeds} of {one.planned_seeds}"
     if one.settings < one.planned_settings:

@@ -4,7 +4,7 @@ import pandas as pd
 
 from datasets.info import INFO
 from reports.published.lookup import Published, find
-from reports.published.tolerances import rule
+from reports.published.tolerances import Rule, rule
 
 # The papers' names for the accuracies of the run records.
 _PUBLISHED_METRICS = {
@@ -16,7 +16,7 @@ _PUBLISHED_METRICS = {
 
 def own_value(grid: dict) -> str:
     """The rounds whose accuracy the grid's paper prints: `last` unless the grid names `best` or `last10`."""
-    return grid["report"].get("value", "last")
+    return grid["report"].get("rounds_shown", "last")
 
 
 def further_values(grid: dict, value: str) -> list[str]:
@@ -31,16 +31,17 @@ def is_comparable(grid: dict, value: str) -> bool:
 
 def taken_for(grid: dict) -> dict[str, str]:
     """Models of cells -> those of the published table for which the grid takes them."""
-    return (grid["mirrors"] or {}).get("models", {})
+    return (grid["reproduces"] or {}).get("models", {})
 
 
 def partitions_taken_for(grid: dict) -> dict[str, str]:
     """Partitions of cells -> those of the published table for which the grid takes them."""
-    return (grid["mirrors"] or {}).get("partitions", {})
+    return (grid["reproduces"] or {}).get("partitions", {})
 
 
 def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.DataFrame:
-    """Cells with three more columns: published (or None), difference (points, or NaN), verdict ("" if none).
+    """Cells with four more columns: published (or None), difference (points, or NaN), verdict ("" if none), and the largest
+    difference that is inside, band (points, NaN without a verdict).
 
     Cells on substituted or incomplete data have no published counterpart, and unmeasured ones no difference. A verdict
     needs all seeds, the paper's own budget, settings and rounds, and a published number for the same clients, participation
@@ -54,19 +55,21 @@ def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.Data
             for cell, published in zip(cells.itertuples(), counterparts, strict=True)
         ],
         verdict="",
+        band=float("nan"),
     )
     if grid["verdict"] and is_comparable(grid, value):
-        cells["verdict"] = [_verdict(cell, grid["verdict"]) for cell in cells.itertuples()]
+        judged = [_judged(cell, rule(grid["verdict"])) for cell in cells.itertuples()]
+        cells[["verdict", "band"]] = pd.DataFrame(judged, cells.index, ["verdict", "band"])
     return cells
 
 
 def _counterpart(cell: dict, grid: dict, metric: str) -> Published | None:
-    if not grid["mirrors"] or cell["substitute"] or cell["data_note"]:
+    if not grid["reproduces"] or cell["substitute"] or cell["data_note"]:
         return None
     for published_metric in _PUBLISHED_METRICS.get(metric, (metric,)):
         found = find(
-            paper=grid["mirrors"]["paper"],
-            table=str(grid["mirrors"]["table"]),
+            paper=grid["reproduces"]["paper"],
+            table=str(grid["reproduces"]["table"]),
             metric=published_metric,
             dataset=cell["dataset"],
             partition=partitions_taken_for(grid).get(cell["partition"], cell["partition"]),
@@ -91,8 +94,7 @@ def _published_clients(cell: dict) -> str:
     return cell["clients"]
 
 
-def _verdict(cell, rule_name: str) -> str:
+def _judged(cell, by: Rule) -> tuple[str, float]:
     if not (cell.complete and cell.published and cell.published.same_setting):
-        return ""
-    std = None if pd.isna(cell.std) else cell.std
-    return rule(rule_name).verdict(cell.published, cell.mean, std, cell.seeds) or ""
+        return "", float("nan")
+    return by.judge(cell.published, cell.mean, None if pd.isna(cell.std) else cell.std, cell.seeds)

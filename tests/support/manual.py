@@ -88,6 +88,8 @@ def check(words: list[str]) -> None:
             check_bench(arguments)
         case ["python", "-m", "bench.speed", *arguments]:
             check_bench(["speed", *arguments])
+        case ["python", "-m", "bench.worker", config]:
+            assert config.endswith(".json")
         case ["python", "-m", "pytest", *arguments]:
             _check_pytest(arguments)
         case ["python", "-m", module] if module.startswith("tests."):

@@ -8,13 +8,12 @@ import torch
 
 from bench.experiments.cost import heads_to_train
 from bench.experiments.expansion import expand
-from bench.experiments.figure_schema import KINDS
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.measurements import heads
 from bench.measurements.encoders import Encoders, head_losses, label_information, plane, project
 from bench.measurements.run import measure
-from bench.measurements.specs import probes_of, result_of
+from bench.measurements.tables import table_of
 from bench.results.artifacts import Folder
 from bench.results.store import Store
 from bench.simulation.build import build_task
@@ -72,8 +71,8 @@ def values_of(store, grid: str) -> list[dict]:
     spec = load_grid(grid)
     (cell,) = expand(spec, "smoke", overrides=DIGITS)
     measure([cell], spec.report.needs, store, None, print)
-    probes = [probe for part in spec.report.needs for probe in probes_of(part, cell.config.rounds)]
-    return [result_of(store, cell.id, probe) for probe in probes]
+    found = [part.results(store, cell.id, cell.config.rounds) for part in spec.report.needs]
+    return [result for results in found for result in results.values()]
 
 
 # Grids
@@ -154,8 +153,8 @@ def test_on_real_handwriting_concatenation_tells_more_about_classes_than_averagi
         train(store, request, load("mnist", real_data))
         (cell,) = request.plan(store).cells
         measure([cell], request.spec.grid.report.needs, store, real_data, print)
-        (probe,) = probes_of(request.spec.grid.report.needs[0], 1)
-        losses = {name: of["cls_loss"] for name, of in result_of(store, cell.id, probe)["values"].items()}
+        (result,) = request.spec.grid.report.needs[0].results(store, cell.id, 1).values()
+        losses = {name: of["cls_loss"] for name, of in result["values"].items()}
     assert losses["fe"] < min(losses["fe1"], losses["fe2"], losses["favg"])
 
 
@@ -230,10 +229,10 @@ def test_a_grid_may_have_a_table_of_information(trained):
     grid = load_grid("paper_table7")
     wanted = {"kind": "encoder-information", "examples": "pooled"}
     (cell,) = expand(grid, "smoke", overrides=DIGITS)
-    (probe,) = probes_of(KINDS["encoder-information"](**wanted).model_dump(), 1)
     said = []
-    measure([cell], [wanted], trained, None, said.append)
-    found = result_of(trained, cell.id, probe)["values"]
+    measure([cell], [table_of(wanted)], trained, None, said.append)
+    (result,) = table_of(wanted).results(trained, cell.id, 1).values()
+    found = result["values"]
     assert [*found] == ["fe1", "fe2", "favg", "fe"] and said[0].startswith("encoder-information-pooled-0001 of digits")
     assert all(of["information"] < of["entropy"] for of in found.values())
     assert heads_to_train(cell.config, wanted)[0] == 4

@@ -17,9 +17,8 @@ from bench.experiments.grid_loading import load_grid
 from bench.experiments.planning import training_of
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.measurements import features as probing
-from bench.measurements import specs as probes
 from bench.measurements.run import measure
-from bench.measurements.specs import Probe, needed_state, probes_of, result_of
+from bench.measurements.specs import Probe, figure_of
 from bench.results.artifacts import Folder
 from bench.results.json_files import SEAL
 from bench.results.store import Store
@@ -135,8 +134,8 @@ def made(trained):
     return trained
 
 
-def figures(request) -> list[dict]:
-    return [figure.model_dump() for figure in request.spec.grid.report.figures]
+def figures(request) -> list:
+    return request.spec.grid.report.figures
 
 
 def test_what_figures_need_is_measured_once(made):
@@ -151,20 +150,28 @@ def test_what_figures_need_is_measured_once(made):
 
 def test_numbers_of_an_earlier_version_are_not_shown_and_measured_again(made, monkeypatch):
     store, request, cells = made
-    (probe,) = probes_of(figures(request)[2] | {"rounds": [1]}, 3)
-    measure(cells[:1], figures(request)[2:3], store, None, print)
-    assert result_of(store, cells[0].id, probe)
-    monkeypatch.setattr(probes, "VERSION", 2)
-    monkeypatch.setattr("bench.measurements.run.VERSION", 2)
-    assert result_of(store, cells[0].id, probe) is None
-    measure(cells[:1], figures(request)[2:3], store, None, print)
-    assert result_of(store, cells[0].id, probe)
+    norms = figure_of({"kind": "weight-norms", "rounds": [1]})
+    measure(cells[:1], [norms], store, None, print)
+    assert norms.results(store, cells[0].id, 3)
+    monkeypatch.setattr(type(norms), "version", 2)
+    assert norms.results(store, cells[0].id, 3) == {}
+    measure(cells[:1], [norms], store, None, print)
+    assert norms.results(store, cells[0].id, 3)
+
+
+def test_numbers_of_another_shape_are_not_shown_and_named_as_damaged(made):
+    store, request, cells = made
+    norms = figure_of({"kind": "weight-norms", "rounds": [1]})
+    store.write_probe(cells[0].id, "weight-norms-0001", {"version": 1, "result": {"clients": [0], "norms": [["x"]]}})
+    assert norms.results(store, cells[0].id, 3) == {}
+    (said,) = [what for path, what in store.damaged.items() if path.name == "probe-weight-norms-0001.json"]
+    assert said == "does not hold what it should: result.label_counts is missing"
 
 
 def test_a_run_without_the_state_says_so_and_one_that_has_not_ended_is_left_alone(made):
     store, request, cells = made
     said = []
-    measure(cells[:1], [{"kind": "weight-norms", "rounds": [2]}], store, None, said.append)
+    measure(cells[:1], [figure_of({"kind": "weight-norms", "rounds": [2]})], store, None, said.append)
     (line,) = said
     assert line.startswith("weight-norms-0002 of digits label-2") and "has no local-models-0002.pt; run it with" in line
     other = expand(request.spec.grid, "paper", seeds=[7])
@@ -215,8 +222,9 @@ def test_only_methods_that_have_a_state_are_asked_for_it(tmp_path, method, chang
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(content))
     grid = load_grid(str(tmp_path / "mine.yaml"))
     (cell,) = expand(grid, "paper")
-    assert needed_state(Probe("cka", 3, "linear"), cell.config) == local
-    assert needed_state(Probe("embedding", option=2000), cell.config) == final
+    cka, embedding = grid.report.figures
+    assert cka.state_of(Probe("cka", 3, "linear"), cell.config) == local
+    assert embedding.state_of(Probe("embedding", option=2000), cell.config) == final
     with Store(tmp_path / "results").locked() as store:
         kept = Experiment(ExperimentSpec(grid), ExecutionOptions(keep="none")).retention(cell, store)
     assert kept.files() == [name for name in (final, local) if name]
@@ -231,8 +239,8 @@ def test_a_run_keeps_the_states_that_its_figures_need_up_to_its_last_round(made)
 
 @pytest.mark.parametrize(("rounds", "found"), [(3, [1, 3]), (10, [1, 10]), (30, [1, 10, 30])])
 def test_rounds_beyond_the_end_of_a_run_are_left_out(rounds, found):
-    figure = {"kind": "weight-norms", "rounds": [1, 10, "last"]}
-    assert probes_of(figure, rounds) == [Probe("weight-norms", number) for number in found]
+    figure = figure_of({"kind": "weight-norms", "rounds": [1, 10, "last"]})
+    assert figure.probes(rounds) == [Probe("weight-norms", number) for number in found]
 
 
 def state(trained, digits, cell: int, name: str):

@@ -366,7 +366,7 @@ def test_a_run_imports_neither_ray_nor_pydantic_nor_torchvision():
         "      first_clients=None, split='test', validation_share=None, trace_local_models=None,\n"
         "      callbacks=[])\n"
         "Run(c, datasets.load('digits', None)).step()\n"
-        "from bench.speed import engines, fedconcat, main, population, w1\n"
+        "from bench.speed import engines, fedconcat, main, runs\n"
         "print([m for m in ('ray', 'pydantic', 'torchvision', 'optuna', 'sklearn', 'matplotlib') if m in sys.modules])"
     )
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

@@ -1,9 +1,11 @@
 """The benchmark measures what it says; how fast things are is not tested."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +20,11 @@ from algorithms.fedcat import FedCat
 from algorithms.shared.rounds import RoundBased
 from bench.config.schema import RunConfig
 from bench.profiling import GpuUse
-from bench.speed import engines, fedconcat, memory, population, scheduler, w1
+from bench.speed import engines, fedconcat, runs, scheduler
 from bench.speed import main as speed
-from bench.speed.clock import take_turns
 from bench.speed.rows import EXAMPLES, Row, markdown, read_json, write_json
-from bench.speed.workload import W1, Setting, apart, images, task_on, write_random_cifar10
+from bench.speed.workload import W1, Setting, apart, images, take_turns, task_on, write_random_cifar10
+from reports import api
 from tests.datasets.test_loaders import idx_bytes
 
 pytestmark = pytest.mark.slow
@@ -50,7 +52,7 @@ def clock(monkeypatch):
     def tells(*moments: float) -> None:
         wall, cpu = iter(moments), iter(moments)
         fake = SimpleNamespace(perf_counter=lambda: next(wall), process_time=lambda: 2 * next(cpu))
-        monkeypatch.setattr("bench.speed.clock.time", fake)
+        monkeypatch.setattr("bench.speed.workload.time", fake)
 
     return tells
 
@@ -73,7 +75,7 @@ def test_the_workload_has_every_setting_of_a_run_and_its_defaults():
 
 def test_yardstick_and_methods_train_on_the_same_clients_and_examples(small):
     task = task_on(small, participation=0.5)
-    examples = {engines.yardstick_round(task, augment) for augment in (False, True)}
+    examples = {engines.yardstick_round(task)}
     sampling = {name: getattr(algorithms.load(name), "sample", None) for name in engines.METHODS}
     with_that_cohort = [algorithms.make(name) for name, sample in sampling.items() if sample is RoundBased.sample]
     passes = {algorithms.name_of(method): method.passes_per_example for method in with_that_cohort}
@@ -101,7 +103,7 @@ def test_the_yardstick_is_fedavg(small):
     task = task_on(small, transform="none")
     module = reference_loop.SimpleCnn()
     module.load_state_dict(task.initial_params())
-    reference_loop.train_round(module, task.federation, list(range(40)), task.settings, augment=False)
+    reference_loop.train_round(module, task.federation, list(range(40)), task.settings)
     params = FedAvg().step(task, FedAvg().init(task))["params"]
     for name, leaf in module.state_dict().items():
         torch.testing.assert_close(params[name], leaf, rtol=1e-4, atol=1e-6)
@@ -202,9 +204,7 @@ def test_a_file_of_something_else_is_refused(tmp_path, content):
 def only_told(monkeypatch):
     """Measures nothing; returns what it would have measured with."""
     told = []
-    monkeypatch.setattr(
-        speed, "measure", lambda *given, on_message, **options: told.append((*given, options)) or [Row("a", 3.0)]
-    )
+    monkeypatch.setattr(speed, "measure", lambda *given, **options: told.append((*given, options)) or [Row("a", 3.0)])
     return told
 
 
@@ -248,25 +248,25 @@ def test_options_that_make_no_sense_end_with_one_sentence(only_told, capsys, arg
 
 
 def test_every_case_exists_and_says_what_it_measures():
-    assert all(speed._load(name).__doc__.strip() for name in speed.CASES)
+    modules = {name: importlib.import_module(f"bench.speed.{module}") for name, module in speed.CASES.items()}
+    assert all(getattr(module, name).__doc__.strip() for name, module in modules.items())
     assert set(speed.LONG) < set(speed.CASES)
 
 
-def test_a_case_without_its_libraries_or_images_says_why(small, monkeypatch):
+def test_a_case_without_its_libraries_or_images_says_why(small, monkeypatch, capsys):
     def trials(setting):
         """Trials of a library that is not there."""
         import no_such_scheduler  # noqa: F401
 
     monkeypatch.setattr(scheduler, "trials", trials)
-    said = []
-    rows = speed.measure(["trials", "population"], small, on_message=said.append)
+    rows = speed.measure(["trials", "population"], small)
     assert [row.case for row in rows] == ["images", "trials", "population"]
     assert rows[1].note == "not measured (No module named 'no_such_scheduler')"
     assert rows[2].note.startswith(f"not measured (No mnist in {small}")
-    assert (
-        said[0] == "Trials of a library that is not there."
-        and said[1] == "Rounds of a small cohort in a small and a large population of MNIST clients."
-    )
+    assert capsys.readouterr().err.splitlines() == [
+        "Trials of a library that is not there.",
+        "Rounds of a small cohort in a small and a large population of MNIST clients.",
+    ]
 
 
 def test_it_runs_without_ray_pydantic_and_the_libraries_of_the_command_line(small):
@@ -295,7 +295,6 @@ def test_both_commands_explain_themselves(program):
 def test_methods_are_compared_with_the_yardstick(setting):
     rows = {row.case: row for row in engines.methods(setting)}
     assert list(rows) == [
-        "yardstick, without augmentation",
         "yardstick",
         *(f"loop, {m}" for m in engines.METHODS),
         *(f"{m}, shifted clients" for m in engines.PERSONAL),
@@ -309,7 +308,6 @@ def test_methods_are_compared_with_the_yardstick(setting):
 def test_named_methods_alone_are_measured(setting):
     rows = engines.methods(replace(setting, methods=("fedprox", "fedavg")))
     assert [row.case for row in rows] == [
-        "yardstick, without augmentation",
         "yardstick",
         "loop, fedprox",
         "loop, fedavg",
@@ -357,28 +355,27 @@ def test_fedconcat_is_measured_where_mnist_is_missing(setting, monkeypatch):
 
 
 def test_w1_counts_the_examples_of_whole_runs(small):
-    found = w1.measure(small, "cpu", 0.0, {"participation": 0.5})
+    launched, threads = time.perf_counter(), torch.get_num_threads()
+    found = runs.measure(small, {"participation": 0.5})
+    torch.set_num_threads(threads)
     task = task_on(small, participation=0.5)
     assert found.examples == sum(task.num_trained(task.sample_cohort(round)) for round in range(2))
-    assert 0 < found.ready <= found.begin < found.end and found.last_rate > 0
+    assert launched < found.ready <= found.begin < found.end and 0 < 2 * found.round_seconds
+    assert 0 < found.before_mb <= found.peak_mb
 
 
 def test_trials_side_by_side_count_from_the_first_beginning_to_the_last_end():
-    one = w1.Measured(0, 1, 2, 6, cpu=3, examples=100, last_rate=1, peak_mb=5)
-    other = replace(one, begin=3, end=7, cpu=5, peak_mb=6)
-    row = w1._pace("two", [one, other], GpuUse())
-    assert (row.value, row.per_core_second, row.peak_mb) == (40, 25, 6)
+    one = runs.Measured(0, begin=1, end=2, cpu=3, round_seconds=1, examples=100, before_mb=1, peak_mb=5)
+    other = one._replace(begin=3, end=7, cpu=5, peak_mb=6)
+    row = runs._pace("two", [one, other], GpuUse())
+    assert (row.value, row.per_core_second, row.peak_mb) == (200 / 6, 25, 6)
 
 
 def test_w1_runs_alone_and_by_processes_at_once(setting):
-    rows = w1.w1(setting)
-    assert [row.case for row in rows] == [
-        "W1, one trial: start to first round",
-        "W1, one trial",
-        "W1, 2 processes at once: start to first round",
-        "W1, 2 processes at once",
-    ]
-    assert rows[3].note == f"{rows[3].value / rows[1].value:.2f} of one trial"
+    alone, start, together = runs.w1(setting)
+    assert alone.case == "W1, one trial" and together.case == "W1, 2 processes at once"
+    assert start.case == "W1, 2 processes at once: start to first round" and start.unit == "s" and start.value > 0
+    assert together.note == f"{together.value / alone.value:.2f} of one trial"
 
 
 def test_calls_apart_are_made_in_other_processes():
@@ -386,82 +383,87 @@ def test_calls_apart_are_made_in_other_processes():
     assert len(ids) == 2 and os.getpid() not in ids
 
 
-def test_a_population_leaves_states_of_those_that_took_part_only(tmp_path, monkeypatch):
+@pytest.fixture
+def in_this_process(monkeypatch):
+    monkeypatch.setattr(runs, "apart", lambda count, fn, *given: [fn(*given)])
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_a_large_population_is_compared_with_a_small_one(tmp_path, monkeypatch, in_this_process):
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(population, "apart", lambda count, fn, *given: [fn(*given)])
     folder = tmp_path / "MNIST" / "raw"
     folder.mkdir(parents=True)
     for split, count in (("train", 360), ("t10k", 20)):
         pixels = np.random.default_rng(0).integers(0, 256, (count, 28, 28))
         (folder / f"{split}-images-idx3-ubyte").write_bytes(idx_bytes(pixels))
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(idx_bytes(np.arange(count) % 10))
-    threads = torch.get_num_threads()
-    rows = {r.case: r for r in population.population(Setting(tmp_path, tmp_path, GpuUse()), 2, (20, 60))}
-    torch.set_num_threads(threads)
-    found = rows["client states, scaffold, 60 clients"].note.split()
-    assert found[0] == found[2] and 10 < int(found[0]) <= 20  # 2 rounds of 10 clients
-    assert "client states, moon, 60 clients" in rows and "client states, fedavg, 60 clients" not in rows
-    ratio = rows["round, fedavg, 60 clients"].value / rows["round, fedavg, 20 clients"].value
-    assert rows["round, fedavg, 60 clients"].note.startswith(f"{ratio:.2f} of 20 clients")
-    assert all(rows[f"training of a round, {m}, 60 clients"].value > 0 for m in population.METHODS)
+    rows = {r.case: r for r in runs.population(Setting(tmp_path, tmp_path, GpuUse()), 2, (20, 60))}
+    assert len(rows) == 4 * len(runs.METHODS)
+    few, many = (rows[f"round, fedavg, {size} clients"] for size in (20, 60))
+    assert many.note.startswith(f"{many.value / few.value:.2f} of 20 clients") and few.value > 0 and not few.note
+    assert rows["memory beyond the data, scaffold, 60 clients"].unit == "MB"
 
 
-def test_memory_is_that_of_rounds_with_results_in_a_stack_and_with_all_client_states(setting, monkeypatch):
-    monkeypatch.setattr(memory, "apart", lambda count, fn, *given: [fn(*given)])
-    threads = torch.get_num_threads()
+def test_memory_is_that_of_rounds_with_results_in_a_stack_and_with_all_client_states(
+    setting, monkeypatch, in_this_process
+):
     few = {"test_examples": None}
-    stack = {**memory.STACK, "model": "simple-cnn", "clients": 4, "train_examples": 40} | few
-    monkeypatch.setattr(memory, "STATES", memory.STATES | few)
-    rows = {row.case: row for row in memory.memory(setting, stack, 10)}
-    torch.set_num_threads(threads)
+    stack = {**runs.STACK, "model": "simple-cnn", "clients": 4, "train_examples": 40} | few
+    monkeypatch.setattr(runs, "STATES", runs.STATES | few)
+    rows = {row.case: row for row in runs.memory(setting, stack, 10)}
     for case in ("fedavg, simple-cnn, 4 clients", "scaffold, 10 clients"):
         assert rows[f"peak of a round, {case}"].value >= rows[f"memory before the rounds, {case}"].value > 0
-    num_params = sum(leaf.numel() for leaf in task_on(setting.folder).initial_params().values())
-    expected = f"{10 * 4 * num_params / 1e6:,.0f} MB of client states"
-    assert rows["peak of a round, scaffold, 10 clients"].note == expected
-    assert not rows["peak of a round, fedavg, simple-cnn, 4 clients"].note
 
 
 # The scheduler
 
 
-def test_growth_of_the_driver_is_counted_between_two_trials(monkeypatch):
-    memory = iter([100.0, 107.0])  # MB
+@pytest.fixture
+def ends(monkeypatch):
+    """Ends runs at once, each with the same outcome, while the driver grows by a tenth of a MB for each; no command is run."""
+    size = []
 
-    def run(settings, count, *, read, look):
-        for number in range(1, count + 1):
+    def run(store, configs, *, look):
+        for number, _ in enumerate(configs, 1):
+            size.append(100 + number / 10)
             look(number)
-        return [(0.0, {"status": "done"})] * count, []
+        return [(0.0, run.record)] * number
 
+    run.record = {"status": "done"}
     monkeypatch.setattr(scheduler, "_run", run)
-    monkeypatch.setattr(scheduler, "unique_memory_mb", lambda: next(memory))
-    assert scheduler.memory_per_trial(10, 80) == pytest.approx(100_000)
+    monkeypatch.setattr(scheduler, "_bench", lambda *words: None)
+    monkeypatch.setattr(scheduler, "unique_memory_mb", lambda: size[-1])
+    return run
 
 
-def test_failing_runs_are_not_timed(monkeypatch):
-    failed = [(0.0, {"status": "failed", "reason": "boom"})], []
-    monkeypatch.setattr(scheduler, "_run", lambda *given, **options: failed)
-    with pytest.raises(RuntimeError, match="1 of 1 runs were not done; the first: boom"):
-        scheduler.wall_of_many(1)
+def test_growth_of_the_driver_is_counted_between_two_trials(ends, setting):
+    rows = {row.case: row for row in scheduler.scheduler(setting, count=4, growth=(2, 20), seeds=1)}
+    assert rows["driver's memory per trial, from 2 to 20"].value == pytest.approx(100)  # kB
 
 
-def test_the_store_that_a_report_is_timed_on_is_a_full_table(tmp_path):
-    from reports import api
-
-    assert scheduler.write_store(tmp_path, 2, rounds=3) == 50
-    table = api.render(tmp_path, "many", "paper")
-    assert "Dir(0.1)" in table and "FedLC" in table and "2 seeds (0, 1)" in table
-    assert "missing" not in table and "/2" not in table  # seeds that are not there
+def test_failing_runs_are_not_timed(ends, setting):
+    ends.record = {"status": "failed", "reason": "boom"}
+    with pytest.raises(RuntimeError, match="25 of 25 runs were not done; the first: boom"):
+        scheduler.scheduler(setting, count=4, growth=(2, 20), seeds=1)
 
 
 def test_the_scheduler_is_measured_on_few_runs(setting, monkeypatch):
-    monkeypatch.setattr(scheduler, "seconds_per_trial", lambda: 0.03)
+    tables = []
+    command = scheduler._bench
+
+    def look_at(*words):
+        tables.append(api.render(Path(words[-1]), "many", "paper"))
+        command(*words)
+
+    monkeypatch.setattr(scheduler, "_bench", look_at)
     rows = scheduler.scheduler(setting, count=4, growth=(2, 5), seeds=1)
     assert [row.case for row in rows] == [
-        "scheduler overhead, warm workers",
         "4 trivial runs",
         "driver's memory per trial, from 2 to 5",
         "Markdown report over 25 stored runs",
         "status over 25 stored runs",
     ]
-    assert min(rows[place].value for place in (1, 3, 4)) > 0
+    assert min(rows[place].value for place in (0, 2, 3)) > 0
+    assert len(tables) == 2 and "Dir(0.1)" in tables[0] and "FedLC" in tables[0] and "missing" not in tables[0]

@@ -12,13 +12,14 @@ from bench.errors import ConfigError
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.spec import ExperimentSpec
 from bench.measurements.run import measure
+from bench.measurements.specs import figure_of
 from bench.results.artifacts import Folder
 from bench.results.store import Store
 from bench.simulation.build import build_task
 from bench.simulation.run import Run
 from datasets import load
 from reports import api, widths
-from reports.figures import capacities, client_gains, dispatch, divergences, quantities
+from reports.figures import coalitions_by_capacity, coalitions_by_examples, divergences
 from tests.support.planning import Experiment
 
 GAINS, DIVERGENCES = {"kind": "client-gains"}, {"kind": "divergences"}
@@ -40,7 +41,7 @@ def grid(store):
         **{"metrics": ["own_accuracy", "ipr"], "compared": ["algorithm", "wrapper"]},
         **{"reference": {"algorithm": "local", "wrapper": "none"}, "figures": FIGURES},
     }
-    store.std, store.mirrors, store.verdict = "sample", None, None
+    store.std, store.reproduces, store.verdict = "sample", None, None
     return store
 
 
@@ -80,13 +81,13 @@ def texts(figure) -> list[str]:
 def test_gains_are_sorted_within_each_seed_and_then_averaged_over_seeds(grid):
     play(grid, "digits label-shift", "local", [[0.5, 0.5, 0.5], [0.6, 0.4, 0.5]])
     play(grid, "digits label-shift", "fedavg", [[0.9, 0.4, 0.6], [0.5, 0.7, 0.5]])
-    found = client_gains.collect(GAINS, *stored(grid))
+    found = figure_of(GAINS).collect(*stored(grid))
     points = found.points
     assert points["x"].tolist() == [1, 2, 3] and set(points["line"]) == {"fedavg"}
     # gains in points: -10, 10, 40 and -10, 0, 30
     assert points["mean"].tolist() == pytest.approx([-10, 5, 35])
     assert points["std"].tolist() == pytest.approx([0, 50**0.5, 50**0.5])
-    assert client_gains.collect(GAINS, *stored(grid), "best") is None, "nothing is known of other rounds"
+    assert figure_of(GAINS).collect(*stored(grid), "best") is None, "nothing is known of other rounds"
     assert found.seeds == 2 and found.y_label.endswith("over Local (points)") and not found.caveats
 
 
@@ -96,7 +97,7 @@ def test_a_method_stands_above_itself_in_coalitions_on_the_same_scale(grid):
         for method in ("fedavg", "ditto"):
             play(grid, setting, method, [[0.1, 0.6]])
             play(grid, setting, method, [[0.7, 0.8]], capacity=10.0)
-    (figure,) = dispatch.draw(GAINS, *stored(grid)).values()
+    (figure,) = figure_of(GAINS).drawings(*stored(grid)).values()
     assert texts(figure) == [f"{shift} shift{one}" for one in ("", " + FedCollab") for shift in ("label", "feature")]
     upper, _, lower, _ = figure.axes
     assert upper.get_ylim() == lower.get_ylim() and upper.get_ylim()[0] < -40 and upper.get_ylim()[1] > 30
@@ -111,13 +112,13 @@ def test_panels_that_are_not_all_there_do_not_share_scales_of_other_settings(gri
         play(grid, setting, "local", [[0.5, 0.5]])
         play(grid, setting, "fedavg", [[0.1, 0.6]])
     play(grid, "digits label-shift", "fedavg", [[0.7, 0.8]], capacity=10.0)
-    assert client_gains.collect(GAINS, *stored(grid)).columns == 0
+    assert figure_of(GAINS).collect(*stored(grid)).columns == 0
 
 
 def test_seeds_without_a_reference_are_left_out_and_counted(grid):
     play(grid, "digits label-shift", "local", [[0.5, 0.5], None])
     play(grid, "digits label-shift", "fedavg", [[0.9, 0.4], [0.1, 0.1]])
-    found = client_gains.collect(GAINS, *stored(grid))
+    found = figure_of(GAINS).collect(*stored(grid))
     assert found.points["mean"].tolist() == pytest.approx([-10, 40]) and found.points["std"].isna().all()
     assert found.caveats == {"label shift": ["Local: 1/2 seeds", "FedAvg: 1/2 seeds with a reference"]}
 
@@ -139,10 +140,10 @@ def test_without_a_reference_without_test_data_and_without_runs_there_is_one_sen
 def test_clients_are_ordered_by_coalition_and_framed(grid):
     play(grid, "digits label-shift", "fedavg", [None, [0.5] * 4, [0.5] * 4], capacity=10.0)
     play(grid, "digits label-shift", "ditto", [None, [0.6] * 4], capacity=10.0)
-    (panel,) = divergences.collect(DIVERGENCES, *stored(grid))  # bases share what does not depend on them
+    (panel,) = figure_of(DIVERGENCES).collect(*stored(grid))  # bases share what does not depend on them
     assert panel.title == "Digits, label shift, seed 1"
     assert panel.order.tolist() == [0, 2, 1, 3] and panel.bounds.tolist() == [0, 2, 4]
-    (figure,) = dispatch.draw(DIVERGENCES, *stored(grid)).values()
+    (figure,) = figure_of(DIVERGENCES).drawings(*stored(grid)).values()
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "2", "1", "3"]
     assert axes.images[0].get_array().tolist()[0] == [0, -0.1, 0.9, 0.8] and axes.images[0].get_clim() == (0, 1)
@@ -155,26 +156,26 @@ def test_settings_and_options_of_fedcollab_have_panels_of_their_own_in_the_order
     play(grid, "cifar10 feature-shift", "fedavg", [[0.5] * 4], capacity=10.0)
     play(grid, "cifar10 feature-shift", "moon", [[0.5] * 4], capacity=8.0)
     play(grid, "cifar10 feature-shift", "moon", [[0.5] * 4], capacity=8.0, clients=8)
-    panels = divergences.collect(DIVERGENCES, *stored(grid))
+    panels = figure_of(DIVERGENCES).collect(*stored(grid))
     assert [(panel.title, panel.capacity) for panel in panels] == [
         ("SVHN, label shift, clients=40 (on Digits), seed 0", 10),
         ("CIFAR-10, feature shift, clients=40, seed 0", 10),
         ("CIFAR-10, feature shift, clients=40, seed 0", 8),
         ("CIFAR-10, feature shift, clients=8, seed 0", 8),
     ]
-    figure = divergences.draw(panels)
+    figure = figure_of(DIVERGENCES).draw(panels)
     figure.draw_without_rendering()
     for axes in figure.axes:
         assert figure.bbox.y0 <= axes.title.get_window_extent().y0
         assert axes.title.get_window_extent().y1 <= figure.bbox.y1
 
 
-def measured(grid, ends: list[float], coalitions: list[list[int]]) -> capacities.ByCapacity:
+def measured(grid, ends: list[float], coalitions: list[list[int]]) -> coalitions_by_capacity.ByCapacity:
     """The one panel, with a measurement."""
     probe = {"version": 1, "result": {"ends": ends, "coalitions": coalitions}}
     name = "probe-coalitions-by-capacity-0.5-50.0.json"
     (grid.folder / "runs" / grid.cells[0]["run"] / name).write_text(json.dumps(probe))
-    (panel,) = capacities.collect(CAPACITIES, *stored(grid))
+    (panel,) = figure_of(CAPACITIES).collect(*stored(grid))
     return panel
 
 
@@ -191,7 +192,7 @@ def test_the_range_of_c_with_the_coalitions_of_the_run_is_named(grid, monkeypatc
     monkeypatch.setitem(FOUND, "coalitions", of_run)
     play(grid, "digits label-shift", "fedavg", [[0.5] * 4], capacity=10.0)
     panel = measured(grid, [0.5, 3, 20, 50], [[0, 1, 2, 3], [0, 1, 0, 1], [0, 0, 0, 0]])
-    figure = capacities.draw([panel])
+    figure = figure_of(CAPACITIES).draw([panel])
     assert texts(figure) == [f"Digits, label shift, seed 0\n{said}"]
     counts, strip = figure.axes
     assert counts.patches[-1].get_data().values.tolist() == [4, 2, 1]
@@ -204,7 +205,7 @@ def test_the_range_of_c_with_the_coalitions_of_the_run_is_named(grid, monkeypatc
 def test_a_coalition_keeps_its_colour_when_others_join_or_leave(grid):
     play(grid, "digits label-shift", "fedavg", [[0.5] * 4], capacity=10.0)
     panel = measured(grid, [0.5, 3, 20, 50], [[0, 1, 2, 1], [0, 1, 0, 1], [0, 1, 1, 1]])
-    before, own, after = capacities._colours(panel).tolist()
+    before, own, after = coalitions_by_capacity._colours(panel).tolist()
     assert own == [0, 1, 0, 1]
     assert before == [-1, 1, -1, 1] and after == [-1, 1, 1, 1]
 
@@ -222,7 +223,7 @@ def sized(grid, monkeypatch):
 
 def test_each_client_has_a_point_at_its_number_of_examples_and_the_size_of_its_coalition(sized):
     play(sized, "digits label-shift", "fedavg", [[0.5] * 4], capacity=10.0)
-    (figure,) = dispatch.draw(PARTNERS, *stored(sized)).values()
+    (figure,) = figure_of(PARTNERS).drawings(*stored(sized)).values()
     (axes,) = figure.axes
     (points,) = axes.collections
     assert points.get_offsets().tolist() == [[10, 3], [30, 3], [1000, 1]], "two clients are one point"
@@ -238,8 +239,9 @@ def test_texts_of_points_and_ticks_do_not_overlap(sized, width):
     examples = np.array([400] * 10 + [4000] * 3 + [4100] * 4 + [5000] * 3)
     coalitions = np.array([0] * 5 + [1] * 5 + [2] * 6 + [3] * 4)
     run = divergences.Divided("Digits", 10.0, np.arange(20), coalitions, np.zeros((20, 20)), examples, "r", {})
-    figure = quantities.draw(
-        [quantities.Partners(run, "clients", quantities._values(run, "clients"))] * 4, widths.read(width)
+    figure = figure_of(PARTNERS).draw(
+        [coalitions_by_examples.Partners(run, "clients", coalitions_by_examples._values(run, "clients"))] * 4,
+        widths.read(width),
     )
     figure.draw_without_rendering()
     for axes in figure.axes:
@@ -252,9 +254,9 @@ def test_texts_of_points_and_ticks_do_not_overlap(sized, width):
 def test_or_at_the_weight_that_all_others_have_in_its_coalition(sized):
     play(sized, "digits label-shift", "fedavg", [[0.5] * 4], capacity=10.0)
     weight = PARTNERS | {"y": "weight"}
-    (panel,) = quantities.collect(weight, *stored(sized))
+    (panel,) = figure_of(weight).collect(*stored(sized))
     assert panel.values.tolist() == pytest.approx([0.8, 0.4, 0.8, 0])
-    (figure,) = dispatch.draw(weight, *stored(sized)).values()
+    (figure,) = figure_of(weight).drawings(*stored(sized)).values()
     assert figure.get_supylabel() == "Weight of other clients"
 
 
@@ -264,7 +266,7 @@ def test_clients_of_like_size_are_on_a_linear_axis_and_records_without_sizes_hav
     play(sized, "digits feature-shift", "fedavg", [[0.5] * 4], capacity=10.0)
     monkeypatch.delitem(FOUND, "num_examples")
     play(sized, "digits concept-shift", "fedavg", [[0.5] * 4], capacity=10.0)
-    (figure,) = dispatch.draw(PARTNERS, *stored(sized)).values()
+    (figure,) = figure_of(PARTNERS).drawings(*stored(sized)).values()
     assert [axes.get_xscale() for axes in figure.axes] == ["log", "linear"]
 
 
@@ -306,10 +308,10 @@ def test_figures_are_drawn_of_runs_that_were_played(tmp_path, monkeypatch):
         f"mine@full-{name}.png" for name in NAMES
     ]
     expanded = store.grid("mine@full")
-    (partners,) = quantities.collect(PARTNERS, expanded, store.records_of(expanded), store)
+    (partners,) = figure_of(PARTNERS).collect(expanded, store.records_of(expanded), store)
     config = plan.cells[0].config
     assert partners.run.num_examples.tolist() == build_task(config, digits).sizes(torch.arange(4))
-    (panel,) = capacities.collect(CAPACITIES, expanded, store.records_of(expanded), store)
+    (panel,) = figure_of(CAPACITIES).collect(expanded, store.records_of(expanded), store)
     assert panel.ends[[0, -1]].tolist() == [0.5, 50] and panel.coalitions[-1].tolist() == [0] * 4
     assert panel.coalitions.max(1).argmax() == 0, "the smaller C, the more coalitions"
 

@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from bench.experiments.figure_names import figure_name
+from bench.measurements.specs import figure_of
 from bench.results.store import Store
 from reports import api
-from reports.figures import dispatch, embedding, heatmaps, series
+from reports.figures import heatmaps
 
 ROUNDS = 15
 CKA = {"kind": "cka", "show": "layers", "layers": [], "estimator": "linear", "round": "last"}
@@ -65,7 +65,7 @@ def similar(*pairs: float, layer: str = "conv1") -> dict:
 def test_similarity_by_layer_is_the_mean_over_pairs_and_then_over_seeds(store, measured):
     probes = {f"cka-linear-{ROUNDS:04d}": [similar(0.1, 0.2, 0.3), similar(0.5, 0.6, 0.7)]}
     measured("cifar10 dir-0.1", "fedavg", [0.5, 0.6], probes=probes)
-    found = series.collect(CKA, *stored(store))["accuracy"]
+    found = figure_of(CKA).collect(*stored(store))["accuracy"]
     lines = found.points[["line", "x", "mean"]].values.tolist()
     assert [(line, x, pytest.approx(mean)) for line, x, mean in lines] == [
         ("fedavg", "conv1", pytest.approx(0.4)),
@@ -73,7 +73,7 @@ def test_similarity_by_layer_is_the_mean_over_pairs_and_then_over_seeds(store, m
     ]
     assert found.points["std"].tolist() == pytest.approx([0.2, 0])
     assert found.y_label.startswith("Linear CKA")
-    (drawn,) = dispatch.draw(CKA, *stored(store)).values()
+    (drawn,) = figure_of(CKA).drawings(*stored(store)).values()
     assert [text.get_text() for text in drawn.axes[0].get_xticklabels()] == ["conv1", "classifier"]
 
 
@@ -81,7 +81,7 @@ def test_similarity_is_said_to_be_over_the_seeds_and_clients_that_it_is_over(sto
     probes = {f"cka-linear-{ROUNDS:04d}": [similar(0.1, 0.2, 0.3) | {"cohort": 20}] * 3}
     measured("cifar10 dir-0.1", "fedavg", [0.5, 0.6, 0.7], probes=probes)
     (store.folder / "runs" / store.cells[2]["run"] / f"probe-cka-linear-{ROUNDS:04d}.json").unlink()
-    found = series.collect(CKA, *stored(store))["accuracy"]
+    found = figure_of(CKA).collect(*stored(store))["accuracy"]
     assert found.seeds == 2
     assert found.caveats == {"CIFAR-10, Dir(0.1)": ["FedAvg: 2/3 seeds", "FedAvg: the first 3 of 20 clients"]}
 
@@ -89,20 +89,20 @@ def test_similarity_is_said_to_be_over_the_seeds_and_clients_that_it_is_over(sto
 def test_a_cohort_of_one_client_has_no_similarity(store, measured):
     alone = {"clients": [4], "cohort": 1, "layers": {"conv1": [[1.0]]}}
     measured("cifar10 dir-0.1", "fedavg", [0.5], probes={f"cka-linear-{ROUNDS:04d}": [alone]})
-    assert not series.collect(CKA, *stored(store))
+    assert not figure_of(CKA).collect(*stored(store))
 
 
 def test_the_two_estimators_are_numbers_of_their_own(store, measured):
     measured("cifar10 dir-0.1", "fedavg", [0.5], probes={f"cka-linear-{ROUNDS:04d}": [similar(0.1, 0.2, 0.3)]})
-    assert not series.collect(CKA | {"estimator": "minibatch"}, *stored(store))
-    assert figure_name(CKA | {"estimator": "minibatch"}) == "cka-minibatch-layers"
-    assert figure_name(CKA | {"round": 3, "show": "clients"}) == "cka-linear-clients-round-3"
+    assert not figure_of(CKA | {"estimator": "minibatch"}).collect(*stored(store))
+    assert figure_of(CKA | {"estimator": "minibatch"}).name == "cka-minibatch-layers"
+    assert figure_of(CKA | {"round": 3, "show": "clients"}).name == "cka-linear-clients-round-3"
 
 
 def test_similarity_of_clients_is_shown_for_the_layers_that_are_named(store, measured):
     measured("cifar10 dir-0.1", "fedavg", [0.5], probes={f"cka-linear-{ROUNDS:04d}": [similar(0.1, 0.2, None)]})
     figure = CKA | {"show": "clients", "layers": ["classifier", "conv1", "conv9"]}
-    ((classifier, conv1),) = heatmaps.collect(figure, *stored(store))
+    ((classifier, conv1),) = figure_of(figure).collect(*stored(store))
     assert (conv1.title, classifier.title) == (
         "conv1",
         "classifier",
@@ -121,7 +121,7 @@ def test_norms_stand_beside_the_examples_for_the_rounds_that_a_run_has(store, me
 
     probes = {"weight-norms-0001": [norms(3)], f"weight-norms-{ROUNDS:04d}": [norms(9)]}
     measured("cifar10 dir-0.1", "fedavg", [0.5], probes=probes)
-    ((counts, early, late),) = heatmaps.collect(NORMS, *stored(store))
+    ((counts, early, late),) = figure_of(NORMS).collect(*stored(store))
     assert counts.values[1, 1] == 7 and (early.values[0, 0], late.values[0, 0]) == (3, 9)
     assert early.title.endswith("round 1") and late.title.endswith(f"round {ROUNDS}")
     drawn = heatmaps.draw([[counts, early, late]])
@@ -133,8 +133,8 @@ def test_an_embedding_says_how_much_is_right_before_and_after(store, measured):
     points = {"points": [[0, 0], [1, 1], [2, 0], [3, 3]], "labels": [0, 1, 2, 2]}
     result = points | {"before": [0, 0, 0, 0], "after": [0, 1, 2, 0]}
     measured("cifar10 dir-0.1", "fedavg", [0.5], wrapper="ccvr", base="fedavg", probes={"embedding-100": [result]})
-    found = embedding.collect(EMBEDDING, *stored(store))
-    drawn = embedding.draw(found)
+    found = figure_of(EMBEDDING).collect(*stored(store))
+    drawn = figure_of(EMBEDDING).draw(found)
     titles = [axes.get_title() for axes in drawn.axes]
     assert titles == ["t-SNE, by label", "predicted before: 25.0% right", "predicted after: 75.0% right"]
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == CLASSES
@@ -151,7 +151,7 @@ def test_gains_are_against_the_run_that_was_calibrated(store, measured, relative
         measured("cifar10 dir-0.1", algorithm, [0.32 + shift, 0.44, 0.56], wrapper="ccvr", **options)
         measured("cifar10 dir-0.1", algorithm, [score + 0.1 for score in scores], wrapper="oracle", base=algorithm)
     store.report = {"rows": ["dataset", "partition", "algorithm"], "columns": "wrapper", "metric": "accuracy"}
-    found = series.collect(SEPARABILITY | {"relative": relative}, *stored(store))["accuracy"]
+    found = figure_of(SEPARABILITY | {"relative": relative}).collect(*stored(store))["accuracy"]
     points = found.points
     ccvr = points[points["panel"].str.contains("CCVR")]
     assert set(ccvr["panel"]) == {"CIFAR-10, Dir(0.1): + CCVR\n(correlation 1.00 over 6 runs)"}
@@ -180,7 +180,7 @@ def test_gains_on_a_dataset_that_stands_in_are_shown_under_its_name_and_of_the_v
     path = store.folder / "runs" / store.cells[-1]["run"] / "record.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "base_summary"}))
     store.report = {"rows": ["dataset", "partition", "algorithm"], "columns": "wrapper", "metric": "accuracy"}
-    found = series.collect(SEPARABILITY, *stored(store))["accuracy"].points
+    found = figure_of(SEPARABILITY).collect(*stored(store))["accuracy"].points
     assert found["panel"].tolist() == [f"{name}, Dir(0.1) (on Digits): + CCVR" for name in ("MNIST", "SVHN")]
     assert found["mean"].tolist() == pytest.approx([10, 10])
 
@@ -192,7 +192,7 @@ def test_a_run_without_its_base_or_without_a_distance_is_no_point(store, measure
     measured("cifar10 dir-0.5", "fedavg", [0.4])
     measured("cifar10 dir-0.5", "fedavg", [0.5], wrapper="oracle", base="fedavg")
     store.report = {"rows": ["dataset", "partition", "algorithm"], "columns": "wrapper", "metric": "accuracy"}
-    assert not series.collect(SEPARABILITY, *stored(store))
+    assert not figure_of(SEPARABILITY).collect(*stored(store))
 
 
 @pytest.mark.slow

@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 
 from bench.cli.app import app
 from bench.errors import ConfigError
-from bench.experiments import figure_names, figure_schema
+from bench.experiments import figure_names
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
-from bench.experiments.figure_names import figure_name
 from bench.experiments.grid_loading import load_grid
+from bench.measurements.specs import REGISTRY, figure_of
 from bench.results.store import Store
 from reports import api
 from reports.figures import curves as figure_curves
 from reports.figures import lines as figures
-from reports.figures import series
+from reports.figures.panels import Series
 
 CLASSES = 4
 
@@ -62,16 +62,16 @@ def trained(store):
     return add
 
 
-def numbers(store, figure: dict, **options) -> series.Series:
+def numbers(store, figure: dict, **options) -> Series:
     """The series of a figure of the grid's own metric."""
     stored = Store(store.save())
     grid = stored.grid("small_table@paper")
     records = {cell["run"]: stored.record(cell["run"]) for cell in grid["cells"] if cell["run"]}
-    found = series.collect(figure, grid, {k: v for k, v in records.items() if v}, stored, **options)
+    found = figure_of(figure).collect(grid, {k: v for k, v in records.items() if v}, stored, **options)
     return found["accuracy"]
 
 
-def line(numbers: series.Series, panel: str, name: str) -> list[tuple]:
+def line(numbers: Series, panel: str, name: str) -> list[tuple]:
     """Points (x, mean, std) of a line, rounded; None for what is not there."""
     points = numbers.points[(numbers.points["panel"] == panel) & (numbers.points["line"] == name)]
     rows = points[["x", "mean", "std"]].astype(object).where(points[["x", "mean", "std"]].notna(), None)
@@ -376,7 +376,7 @@ def test_the_figures_of_a_grid_are_stored_with_it(tmp_path):
     grid = grid_with(tmp_path, listed)
     stored = to_json(grid, "paper", {}, expand(grid, "paper"))["report"]["figures"]
     assert stored == [*listed[:2], {"kind": "distributions", "client": 0}]
-    assert [figure_name(figure) for figure in stored] == ["communication", "by-mu", "distributions-client0"]
+    assert [figure_of(figure).name for figure in stored] == ["communication", "by-mu", "distributions-client0"]
     assert grid.digest("paper") == grid_with(tmp_path, []).digest("paper"), "figures do not make another grid"
 
 
@@ -384,10 +384,10 @@ def test_the_figures_of_a_grid_are_stored_with_it(tmp_path):
     ("drawn", "said"),
     [
         ([{"kind": "curve"}], "Unknown kind of figure 'curve'. Did you mean 'curves'?"),
-        ([{"x": "time"}], "The kind of a figure is missing. Known: curves, by-setting, distributions, local-models,"),
-        ([{"kind": "curves"}], "report.figures.0.curves.x is missing."),
+        ([{"x": "time"}], "The kind of a figure is missing. Known: by-setting, cka, client-gains,"),
+        ([{"kind": "curves"}], "curves: x is missing."),
         ([curves("tiem")], "Unknown x of curves 'tiem'. Did you mean 'time'?"),
-        ([curves("time") | {"clinet": 1}], "report.figures.0.curves: Unknown key 'clinet'. Known: kind, x."),
+        ([curves("time") | {"clinet": 1}], "curves: Unknown key 'clinet'. Known: kind, x."),
         ([{"kind": "distributions", "clinet": 1}], "Unknown key 'clinet'. Did you mean 'client'?"),
         ([{"kind": "distributions", "client": -1}], "client must be greater than or equal to 0, but got -1."),
         ([{"kind": "by-setting", "setting": "mue"}], "Unknown setting of a figure 'mue'. Did you mean 'mu'?"),
@@ -422,11 +422,11 @@ def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, tra
     }  # see test_feature_figures.py
     # see test_client_figures.py
     of_clients = {"client-gains", "divergences", "coalitions-by-capacity", "coalitions-by-examples"}
-    assert {figure["kind"] for figure in wanted} | of_features | of_clients == set(figure_names.FIGURES)
+    assert {figure["kind"] for figure in wanted} | of_features | of_clients == {*REGISTRY}
     for figure in wanted:
         found = numbers(store, figure)
         assert len(found.points) and figures.draw(found).axes
-        assert isinstance(found.points, pd.DataFrame) and found.kind == figure["kind"]
+        assert isinstance(found.points, pd.DataFrame)
 
 
 def test_what_holds_for_all_lines_of_a_panel_is_said_once(store, trained):
@@ -458,13 +458,13 @@ def test_by_setting_shows_accuracy_over_the_skew_of_partitions(store, trained):
     assert drawn.get_supxlabel() == "Hellinger distance of clients' labels from all"
     (points,) = (each for each in drawn.axes[0].lines if len(each.get_xdata()) == 3 and each.get_marker() not in "|_")
     assert points.get_xdata().tolist() == pytest.approx([0.01, 0.5, 0.65])
-    assert figure_names.figure_name(figure) == "by-partition-hellinger"
-    assert figure_names.figure_name(figure | {"x": None}) == "by-partition"
+    assert figure_of(figure).name == "by-partition-hellinger"
+    assert figure_of(figure | {"x": None}).name == "by-partition"
 
 
 def test_the_measure_of_skew_on_the_axis_must_be_known():
     with pytest.raises(ValueError, match=r"Unknown x of by-setting 'helinger'\. Did you mean 'hellinger'\?"):
-        figure_schema.BySetting(kind="by-setting", setting="partition", x="helinger")
+        figure_of({"kind": "by-setting", "setting": "partition", "x": "helinger"})
 
 
 @pytest.mark.parametrize("name", ["paper_figure9", "paper_figure16"])

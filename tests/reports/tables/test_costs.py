@@ -9,10 +9,11 @@ from io import StringIO
 import pytest
 
 from bench.experiments.grid_schema import Layout
+from bench.measurements.specs import figure_of
 from bench.results.metrics import METRICS
 from bench.results.store import Store as ResultStore
 from reports import api
-from reports.figures import lines, series
+from reports.figures import lines
 from reports.tables import costs, report
 
 ROWS = ("cifar10 label-2", "cifar10 dir-0.1")
@@ -22,7 +23,7 @@ FAST, SLOW, NEVER = 0.8, 0.5, 0.3
 
 @pytest.fixture
 def grid(store):
-    store.mirrors = store.verdict = None
+    store.reproduces = store.verdict = None
     store.report |= {"metrics": ["rounds_to_0.4", "mb_to_0.4"], "metric": "rounds_to_0.4"}
     return store
 
@@ -247,7 +248,7 @@ def test_figures_over_a_setting_show_costs(grid):
     saved = ResultStore(grid.save())
     expanded = saved.grid("small_table@paper")
     records = costs.with_reached(expanded, saved.records_of(expanded), saved)
-    found = series.collect({"kind": "by-setting", "setting": "clients"}, expanded, records, saved)["rounds_to_0.4"]
+    found = figure_of({"kind": "by-setting", "setting": "clients"}).collect(expanded, records, saved)["rounds_to_0.4"]
     assert found.points[["x", "mean"]].to_numpy().tolist() == [["20", 2.0], ["40", 4.0]]
     assert found.y_label == "Rounds to 40 %"
     assert found.caveats == {"CIFAR-10, #C = 2": ["FedAvg at 40: 4 (1 of 2 seeds)", "FedAvg at 80: not reached"]}

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.measurements.specs import figure_of
 from bench.results.metrics import METRICS, compare_clients
 from bench.results.store import Store as ResultStore
 from reports import api
-from reports.figures import series
 
 AUTHORS = json.loads((Path(__file__).parents[1] / "fedcollab_accuracies.json").read_text())["settings"]
 LAYOUT = {
@@ -37,7 +37,7 @@ def add(store, row: str, algorithm: str, *own: list | str | None, wrapper: str =
 
 @pytest.fixture
 def grid(store):
-    store.mirrors = store.verdict = None
+    store.reproduces = store.verdict = None
     store.report = dict(LAYOUT)
     store.std = "sample"
     return store
@@ -195,7 +195,7 @@ def test_the_smallest_spread_is_the_best_everywhere(table, report_of):
 
 
 def test_agreement_takes_the_smallest_published_spread_as_the_winner(grid, report_of):
-    grid.mirrors = {"paper": "fedcollab", "table": 1, "own": ["fedavg fedcollab"]}
+    grid.reproduces = {"paper": "fedcollab", "table": 1, "own": ["fedavg fedcollab"]}
     grid.report |= {"metrics": ["rsd"], "metric": "rsd"}
     about = {"model": "mlp-784-200-200-10", "clients": 20}
     add(grid, "fmnist label-shift", "local", LOCAL, LOCAL, **about)
@@ -267,9 +267,9 @@ def test_figures_have_a_line_per_contender_and_curves_are_of_accuracy(grid):
     store = ResultStore(grid.save())
     expanded = store.grid("small_table@paper")
     records = store.records_of(expanded)
-    curves = series.collect({"kind": "curves", "x": "rounds"}, expanded, records, store)
+    curves = figure_of({"kind": "curves", "x": "rounds"}).collect(expanded, records, store)
     assert [*curves] == ["own_accuracy"] and curves["own_accuracy"].lines == ("local", "fedprox")
-    found = series.collect({"kind": "by-setting", "setting": "mu"}, expanded, records, store)
+    found = figure_of({"kind": "by-setting", "setting": "mu"}).collect(expanded, records, store)
     assert [*found] == LAYOUT["metrics"]
     assert [(point.x, point.mean) for point in found["ipr"].points.itertuples()] == [("0.1", 50), ("1", 100)]
     units = [line.y_label.partition(",")[0].rpartition(" ")[2] for line in found.values()]

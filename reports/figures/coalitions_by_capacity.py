@@ -1,15 +1,21 @@
 """Figure of the best coalitions that were found for every C of FedCollab in a range: how many, and who is in which."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from bench.measurements.specs import probes_of, result_of
+from bench.results.json_schema import is_integer, is_number
 from bench.results.store import Store
+from reports.figures import Figure, Probe, registered_figure
 from reports.figures.divergences import Divided, divided, number_clients, titled
 from reports.figures.lines import STYLE, placed
 from reports.figures.style import colours_of_classes
 from reports.widths import FIGURES, Widths
+
+if TYPE_CHECKING:
+    from bench.config.schema import RunConfig
+    from bench.measurements.run import FinishedRun
 
 _ALONE = -1  # the colour number of a client that trains by itself
 _HEIGHTS = (1, 2.6)  # of the two parts of a panel
@@ -36,48 +42,75 @@ class ByCapacity(NamedTuple):
         return (self.ends[found[0]], self.ends[found[-1] + 1]) if len(found) else None
 
 
-def collect(figure: dict, grid: dict, records: dict, store: Store, value: str | None = None) -> list[ByCapacity]:
-    """The panels of a figure; arguments as in `reports.figures.series.collect`."""
-    panels = []
-    for run in divided(grid, records):
-        (probe,) = probes_of(figure, run.config["rounds"])
-        if found := result_of(store, run.run_id, probe):
-            panels.append(ByCapacity(run, np.array(found["ends"]), np.array(found["coalitions"])))
-    return panels
+@registered_figure("coalitions-by-capacity")
+class CoalitionsByCapacity(Figure):
+    """The best coalitions that a search finds for every C of FedCollab (its option `capacity`) in a range.
 
+    Attributes:
+        smallest, largest: ends of the range.
+    """
 
-def draw(panels: list[ByCapacity], widths: Widths = FIGURES):
-    """The `matplotlib.figure.Figure`: for each setting the number of coalitions over C, and beneath it the coalition of each
-    client."""
-    import matplotlib
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
+    smallest: float = Field(0.5, gt=0)
+    largest: float = Field(50.0, gt=0)
 
-    columns, width = placed(len(panels), widths)
-    rows = -(-len(panels) // columns)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, 2.9 * rows + 0.5), layout="constrained")
-        drawn = figure.subplots(2 * rows, columns, squeeze=False, sharex="col", height_ratios=_HEIGHTS * rows)
-        for number, panel in enumerate(panels):
-            row, column = divmod(number, columns)
-            _draw_counts(drawn[2 * row, column], panel, width / columns)
-            _draw_coalitions(drawn[2 * row + 1, column], panel)
-        for number in range(len(panels), rows * columns):
-            for axes in drawn[2 * (number // columns) :, number % columns]:
-                axes.remove()
-        for row in range(rows):
-            drawn[2 * row, 0].set_ylabel("Coalitions (best found)")
-            drawn[2 * row + 1, 0].set_ylabel("Client, by coalition")
-        figure.supxlabel("C (capacity)", fontsize=STYLE["axes.labelsize"])
-        handles = {
-            "C of the run": Line2D([], [], **_RUN),
-            "coalitions of the run": Patch(**_SAME),
-            "alone": Patch(facecolor="white", edgecolor="0.5", linewidth=0.5),
-        }
-        layout = {"ncols": 3 if width > 3.5 else 2, "columnspacing": 1, "frameon": False}
-        figure.legend(handles.values(), handles, loc="outside upper center", **layout)
-    return figure
+    shape = {"ends": [is_number], "coalitions": [[is_integer]]}
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "CoalitionsByCapacity":
+        if self.smallest >= self.largest:
+            raise ValueError(f"smallest must be less than largest ({self.largest:g}), but got {self.smallest:g}.")
+        return self
+
+    def probes(self, rounds: int) -> list[Probe]:
+        return [Probe(self.kind, option=(self.smallest, self.largest))]
+
+    def is_measurable(self, probe: Probe, config: "RunConfig") -> bool:
+        return config.algorithm["name"] == "fedcollab"
+
+    def measure(self, run: "FinishedRun", probe: Probe) -> dict[str, Any]:
+        from bench.measurements.capacities import coalitions_of
+
+        found = run.record["diagnostics"]
+        return coalitions_of(run.task, found["divergences"], found["coalitions"], self.smallest, self.largest)
+
+    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> list[ByCapacity]:
+        return [
+            ByCapacity(run, np.array(found["ends"]), np.array(found["coalitions"]))
+            for run in divided(grid, records)
+            for found in self.results(store, run.run_id, run.config["rounds"]).values()
+        ]
+
+    def draw(self, found: list[ByCapacity], widths: Widths = FIGURES):
+        """For each setting the number of coalitions over C, and beneath it the coalition of each client."""
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        columns, width = placed(len(found), widths)
+        rows = -(-len(found) // columns)
+        with matplotlib.rc_context(STYLE):
+            figure = Figure(figsize=(width, 2.9 * rows + 0.5), layout="constrained")
+            drawn = figure.subplots(2 * rows, columns, squeeze=False, sharex="col", height_ratios=_HEIGHTS * rows)
+            for number, panel in enumerate(found):
+                row, column = divmod(number, columns)
+                _draw_counts(drawn[2 * row, column], panel, width / columns)
+                _draw_coalitions(drawn[2 * row + 1, column], panel)
+            for number in range(len(found), rows * columns):
+                for axes in drawn[2 * (number // columns) :, number % columns]:
+                    axes.remove()
+            for row in range(rows):
+                drawn[2 * row, 0].set_ylabel("Coalitions (best found)")
+                drawn[2 * row + 1, 0].set_ylabel("Client, by coalition")
+            figure.supxlabel("C (capacity)", fontsize=STYLE["axes.labelsize"])
+            handles = {
+                "C of the run": Line2D([], [], **_RUN),
+                "coalitions of the run": Patch(**_SAME),
+                "alone": Patch(facecolor="white", edgecolor="0.5", linewidth=0.5),
+            }
+            layout = {"ncols": 3 if width > 3.5 else 2, "columnspacing": 1, "frameon": False}
+            figure.legend(handles.values(), handles, loc="outside upper center", **layout)
+        return figure
 
 
 def _draw_counts(axes, panel: ByCapacity, width: float) -> None:

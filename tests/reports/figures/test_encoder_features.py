@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 
+from bench.measurements.specs import figure_of
 from bench.results.store import Store
 from reports import api
-from reports.figures import dispatch, encoder_scatter
-from reports.figures.encoder_scatter import Panels, draw
+from reports.figures.encoder_features import Panels
 
 FIGURE = {"kind": "encoder-features", "encoders": ["fe1", "fe"], "rounds": ["last"], "view": "pca", "points": 20}
 LABELS = np.repeat([0, 2, 1], 20)
@@ -35,14 +35,14 @@ def test_panels_are_of_the_encoders_and_rounds_that_the_figure_names(store):
     found = Store(store.save())
     grid = found.grid("small_table@paper")
     records = {cell["run"]: found.record(cell["run"])}
-    (one,) = encoder_scatter.collect(FIGURE, grid, records, found)
+    (one,) = figure_of(FIGURE).collect(grid, records, found)
     assert [*one.panels] == ["$f_{e1}$: client 0 alone", "$f_e$: both concatenated"]
     assert one.title.startswith("CIFAR-10, #C = 2, Local, seed 0")
-    (several,) = encoder_scatter.collect(FIGURE | {"rounds": [2, "last"]}, grid, records, found)
+    (several,) = figure_of(FIGURE | {"rounds": [2, "last"]}).collect(grid, records, found)
     assert [*several.panels][::2] == ["$f_{e1}$: client 0 alone, round 2", "$f_{e1}$: client 0 alone, round 4"]
-    (figure,) = dispatch.draw(FIGURE, grid, records, found).values()
+    (figure,) = figure_of(FIGURE).drawings(grid, records, found).values()
     assert [axes.get_title() for axes in figure.axes] == [*one.panels]
-    assert dispatch.draw(FIGURE | {"points": 7}, grid, records, found) == {}, "nothing is measured for it"
+    assert figure_of(FIGURE | {"points": 7}).drawings(grid, records, found) == {}, "nothing is measured for it"
 
 
 def test_a_figure_has_a_file_per_format(store):
@@ -53,14 +53,14 @@ def test_a_figure_has_a_file_per_format(store):
 
 
 def test_five_panels_take_two_rows_of_three():
-    figure = draw([shown({str(number): panel() for number in range(5)})])
+    figure = figure_of(FIGURE).draw([shown({str(number): panel() for number in range(5)})])
     width, height = figure.get_size_inches()
     assert width == 7 and 1 < width / height < 2
     assert len([axes for axes in figure.axes if axes.axison]) == 5
 
 
 def test_every_class_of_every_client_has_its_points_in_every_panel():
-    figure = draw([shown({"one": panel(), "two": panel(1)})])
+    figure = figure_of(FIGURE).draw([shown({"one": panel(), "two": panel(1)})])
     assert [axes.get_title() for axes in figure.axes] == ["one", "two"]
     for axes in figure.axes:
         found = {group.get_label(): len(group.get_offsets()) for group in axes.collections}
@@ -73,7 +73,7 @@ def test_every_class_of_every_client_has_its_points_in_every_panel():
 
 
 def test_colours_are_of_classes_and_markers_of_clients():
-    figure = draw([shown({"one": panel()}, owners=np.arange(60) % 2)])
+    figure = figure_of(FIGURE).draw([shown({"one": panel()}, owners=np.arange(60) % 2)])
     groups = {group.get_label(): group for group in figure.axes[0].collections}
     colour = {name: tuple(group.get_facecolor()[0]) for name, group in groups.items()}
     shape = {name: group.get_paths()[0].vertices.shape for name, group in groups.items()}
@@ -82,10 +82,10 @@ def test_colours_are_of_classes_and_markers_of_clients():
 
 
 def test_tsne_has_no_numbers_at_its_axes():
-    figure = draw([shown({"one": panel(axes=("t-SNE dimension 1", "t-SNE dimension 2"))})])
+    figure = figure_of(FIGURE).draw([shown({"one": panel(axes=("t-SNE dimension 1", "t-SNE dimension 2"))})])
     assert len(figure.axes[0].get_xticks()) == len(figure.axes[0].get_yticks()) == 0
 
 
 def test_each_run_has_a_block_of_its_own():
-    figure = draw([shown({"one": panel()}), shown({"two": panel()})])
+    figure = figure_of(FIGURE).draw([shown({"one": panel()}), shown({"two": panel()})])
     assert [block.axes[0].get_title() for block in figure.subfigs] == ["one", "two"]

@@ -1,0 +1,45 @@
+"""What a kind of figures is."""
+
+from typing import TYPE_CHECKING, Any
+
+from bench.measurements.specs import Shown
+from bench.results.store import Store
+from reports.widths import FIGURES, Widths
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+
+class Figure(Shown):
+    """A figure as a grid lists it: its keys are the fields of the class, as pydantic has them.
+
+    A kind has `collect` and `draw`. One that measures something on runs that are done has also `probes` and `measure`, and
+    `state_of` unless that is about the models of the cohort after a round. Whoever needs torch or matplotlib imports it inside
+    these: where a grid is read, and where only tables are printed, neither is.
+    """
+
+    def collect(self, grid: dict, records: dict[str, dict], store: Store, value: str | None = None) -> Any:
+        """The numbers of the figure; something empty if there is nothing to draw yet.
+
+        Args:
+            grid: expanded grid, see `bench.results.records.StoredGrid`.
+            records: run id -> record of the runs that have ended.
+            store: holds their rounds and probes (`self.results`).
+            value: `last`, `best` or `last10`; None is the grid's own.
+        """
+        raise NotImplementedError
+
+    def draw(self, found: Any, widths: Widths = FIGURES) -> "matplotlib.figure.Figure":
+        """The picture of what `collect` has found.
+
+        Args:
+            widths: of the figure; one of a single panel is as wide as a column.
+        """
+        raise NotImplementedError
+
+    def drawings(
+        self, grid: dict, records: dict[str, dict], store: Store, value: str | None = None, widths: Widths = FIGURES
+    ) -> "dict[str, matplotlib.figure.Figure]":
+        """Metric -> picture: one, of the grid's own metric. Arguments as of `collect` and `draw`."""
+        found = self.collect(grid, records, store, value)
+        return {grid["report"]["metric"]: self.draw(found, widths)} if found else {}

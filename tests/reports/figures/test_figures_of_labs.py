@@ -1,0 +1,115 @@
+"""A kind of figures in one file of a lab's folder: that of the manual, from its grid to its picture, and what can be wrong."""
+
+import re
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from bench import plugins, registry
+from bench.cli.app import app
+from bench.cli.listing import listing
+from bench.errors import ConfigError
+from bench.execution import scheduler
+from bench.experiments.grid_loading import load_grid
+from bench.results.store import Store
+from bench.results.written import code_digest
+from tests.support import manual, method_files
+from tests.support.alone import run_jobs_alone
+
+(DRIFT,) = (block.text for block in manual.blocks("python") if block.page.stem == "own-figure")
+GRID = manual.named_files()["drift.yaml"]
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """Commands in this process, without Ray, in a folder with the grid of the manual; returns exit code and output."""
+    (tmp_path / "drift.yaml").write_text(GRID)
+    monkeypatch.setattr("reports.figures.lines.FORMATS", ("svg",))
+    monkeypatch.setattr(scheduler, "run_jobs", run_jobs_alone)
+
+    def bench(*words: str) -> tuple[int, str]:
+        code_digest.cache_clear()  # as in a process of its own
+        result = CliRunner().invoke(app, [*words, "--results-dir", str(tmp_path / "results")])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.exit_code, re.sub(r"\s+", " ", result.output)
+
+    return bench
+
+
+def use(tmp_path, monkeypatch, text: str = DRIFT) -> None:
+    method_files.use(tmp_path / "mylab", monkeypatch, {"figures/drift.py": text})
+
+
+def test_a_kind_in_one_file_is_measured_and_drawn(bench, tmp_path, monkeypatch):
+    use(tmp_path, monkeypatch)
+    assert registry.held_by(tmp_path / "mylab") == ["1 figure"]
+    assert dict(listing("figures"))["drift"].startswith("Distance of each client's model")
+    code, text = bench("run", "--grid", str(tmp_path / "drift.yaml"))
+    assert code == 0 and "drift-0001 of digits iid" in text and "not measured" not in text
+    picture = tmp_path / "results" / "reports" / "drift@full-drift.svg"
+    shown = picture.read_text()
+    assert "label-2" not in shown and "Distance from the mean model" in shown and shown.count("Clients") == 4
+    store = Store(tmp_path / "results")
+    for cell in store.grid("drift@full")["cells"]:
+        assert store.states(cell["run"]) == ["final.pt", "local-models-0001.pt", "local-models-0003.pt"]
+        models = torch.load(store.run_folder(cell["run"]) / "local-models-0003.pt", weights_only=True)["params"]
+        flat = torch.cat([leaf.flatten(1) for leaf in models.values()], 1)
+        found = store.probe(cell["run"], "drift-0003")
+        assert found["version"] == 1 and len(found["result"]["distances"]) == 20
+        assert found["result"]["distances"][7] == pytest.approx((flat[7] - flat.mean(0)).norm().item(), rel=1e-5)
+    assert "drift-0001" not in bench("run", "--grid", str(tmp_path / "drift.yaml"))[1], "it is measured once"
+
+
+def test_what_fails_in_it_costs_it_alone(bench, tmp_path, monkeypatch):
+    wrong = DRIFT.replace("axes.hist(distances)", "axes.hist(distance)").replace('"distances": (', '"distance": (')
+    use(tmp_path, monkeypatch, wrong)
+    (tmp_path / "drift.yaml").write_text(GRID + "    - {kind: curves, x: rounds}\n")
+    code, text = bench("run", "--grid", str(tmp_path / "drift.yaml"))
+    assert code == 0
+    assert "not measured: what drift measures has another shape than it says: result.distances is missing." in text
+    assert "Nothing to draw yet for drift of drift@full" in text
+    use(tmp_path, monkeypatch, DRIFT.replace("axes.hist(distances)", "axes.hist(distance)"))
+    code, text = bench("run", "--grid", str(tmp_path / "drift.yaml"))
+    line = DRIFT[: DRIFT.index("axes.hist")].count("\n") + 1
+    assert code == 0 and f"Drift in mylab/figures/drift.py failed in line {line}: NameError" in text
+    assert (tmp_path / "results" / "reports" / "drift@full-rounds.svg").exists()
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    code, text = bench("report")
+    assert code == 0 and "Not drawn in drift@full: Unknown kind of figure 'drift'." in text
+    assert "SKEWBENCH_PLUGINS, names one." in text and "FedAvg" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "figure", "said"),
+    [
+        (DRIFT, "kind: drift, round: 1", "drift: Unknown key 'round'. Did you mean 'rounds'? Known: kind, rounds."),
+        (DRIFT, "kind: drift, rounds: [0]", "A round must be a positive integer or last, but got 0."),
+        (DRIFT, "kind: drfit", "Unknown kind of figure 'drfit'. Did you mean 'drift'?"),
+        (DRIFT.replace("(Figure)", ""), "kind: drift", "mylab/figures/drift.py: Drift must be a class derived from"),
+        (
+            "import nowhere\n" + DRIFT,
+            "kind: drift",
+            "mylab/figures/drift.py, line 1: cannot be imported: ModuleNotFound",
+        ),
+        (
+            DRIFT.replace('"drift"', '"cka"'),
+            "kind: cka",
+            "Two things are registered as 'cka', in reports/figures/cka.py",
+        ),
+    ],
+)
+def test_a_mistake_is_explained_before_any_work(tmp_path, monkeypatch, text, figure, said):
+    use(tmp_path, monkeypatch, text)
+    (tmp_path / "drift.yaml").write_text(re.sub(r"\{kind.*\}", f"{{{figure}}}", GRID))
+    with pytest.raises(ConfigError) as caught:
+        load_grid(str(tmp_path / "drift.yaml"))
+    assert said in str(caught.value)
+
+
+def test_the_decorator_sets_defaults(tmp_path, monkeypatch):
+    use(tmp_path, monkeypatch, DRIFT.replace('("drift")', '("early-drift", rounds=[1])'))
+    (tmp_path / "drift.yaml").write_text(re.sub(r"\{kind.*\}", "{kind: early-drift}", GRID))
+    (figure,) = load_grid(str(tmp_path / "drift.yaml")).report.figures
+    assert figure.model_dump() == {"kind": "early-drift", "rounds": [1]} and figure.name == "early-drift"
