@@ -14,8 +14,10 @@ from bench.simulation.local_models import local_models
 @registered_callback("local-models")
 @dataclass(frozen=True)
 class LocalModels(Callback):
-    """Adds to evaluated rounds how each local model of the cohort got on, for the figure `local-models`; this trains them
-    (local_epochs + 1) / 2 times more. The setting `trace_local_models` is this callback."""
+    """How each local model of the cohort got on in an evaluated round, for the figure `local-models`.
+
+    This trains them (local_epochs + 1) / 2 times more. The setting `trace_local_models` is this callback.
+    """
 
     def validate(self, config, algorithm):
         mistakes = []

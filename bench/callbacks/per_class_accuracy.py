@@ -9,8 +9,10 @@ from bench.simulation.evaluation import correctness
 @registered_callback("per-class-accuracy", percent=("*",), more_is_better=("*",))
 @dataclass(frozen=True)
 class PerClassAccuracy(Callback):
-    """Accuracy on the test examples of each class, of evaluated rounds: metrics "0", "1", ... Where clients deploy models of
-    their own, the mean over these."""
+    """Accuracy on the test examples of each class, of evaluated rounds.
+
+    The metrics are "0", "1", ...: numbers of classes. Where clients deploy models of their own, each is the mean over these.
+    """
 
     def after_round(self, outcome, own):
         if not outcome.is_evaluated:

@@ -13,8 +13,9 @@ from bench.simulation.evaluation import evaluate
 @registered_callback("server-ema", percent=("*accuracy",), more_is_better=("*accuracy",), less_is_better=("loss",))
 @dataclass(frozen=True)
 class ServerEma(Callback):
-    """Scores of the average of what the server would deploy after each round, in evaluated rounds: "accuracy", "loss". Running
-    statistics are not averaged, they are those of the last round.
+    """Accuracy and loss of the moving average of what the server deploys after each round.
+
+    The average is over all rounds, and evaluated when the model is. Running statistics are those of the last round.
 
     Attributes:
         decay: share of the average that stays in a round, in (0, 1).

@@ -9,7 +9,7 @@ from bench.callbacks import Callback, Noted, registered_callback
 @registered_callback("stop-early")
 @dataclass(frozen=True)
 class StopEarly(Callback):
-    """Ends a run, which counts as done, with the reason in its record.
+    """Ends a run when a metric has not become better for some rounds; the run is done, and its record says why.
 
     Attributes:
         metric: an accuracy, "loss", "method/<name>", or "<callback>/<name>" of a callback that is named before this one.
@@ -37,5 +37,5 @@ class StopEarly(Callback):
             return {"best": merit, "waited": 0}, {}
         own = {**own, "waited": own["waited"] + 1}
         best = -own["best"] if self.less_is_better else own["best"]
-        reason = f"stopped early: no better {self.metric} than {best:.4g} for {self.patience} rounds"
+        reason = f"stopped early: no better {self.metric} than {best:.4g} for {self.patience} round{'s' * (self.patience > 1)}"
         return Noted(own, stop=reason if own["waited"] >= self.patience else "")

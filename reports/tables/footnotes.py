@@ -308,7 +308,7 @@ def _origins(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str
 
 
 def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
-    """One sentence per reason why runs diverged or failed, with the first such run."""
+    """One sentence per reason why runs diverged or failed, with the first such run; and one of runs that callbacks have ended."""
     by_reason = defaultdict(list)
     for run_id in dict.fromkeys(cell["run"] for cell in grid["cells"]):
         record = records.get(run_id, {})
@@ -317,6 +317,10 @@ def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
             by_reason[record["status"], reason].append(run_id)
     for (status, reason), run_ids in by_reason.items():
         yield f"{_runs(len(run_ids))} {status} (first {run_ids[0]}): {reason}."
+    ended = {run: record for run, record in records.items() if record["status"] == "done" and record.get("reason")}
+    if early := [run for run in dict.fromkeys(cell["run"] for cell in grid["cells"]) if run in ended]:
+        first, reason = early[0], " ".join(ended[early[0]]["reason"].split()).rstrip(".")
+        yield f"{_runs(len(early))} ended early (first {first}, after round {ended[first]['rounds']}): {reason}."
 
 
 def _earlier(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:

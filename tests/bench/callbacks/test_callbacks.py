@@ -75,7 +75,7 @@ def test_states_are_left_as_they_are_and_its_own_state_survives_a_checkpoint(cal
 def test_every_callback_has_options_with_defaults_and_a_sentence_about_itself(callback):
     assert all(field.default is not dataclasses.MISSING for field in dataclasses.fields(callback))
     (entry,) = (entry for entry in REGISTRY.values() if entry.load() is type(callback))
-    assert entry.description
+    assert entry.description.endswith(".")  # one line for `list callbacks`
 
 
 def test_accuracies_of_classes_have_the_accuracy_as_their_mean_by_test_examples():

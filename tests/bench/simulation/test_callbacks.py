@@ -325,6 +325,20 @@ def test_a_callback_of_a_lab_in_one_file_is_in_tables_figures_and_exports(digits
     assert runs_frame(store)["moved/distance_last"].tolist() == [rows[seed]["moved/distance"] for seed in (0, 1)]
 
 
+def test_a_table_says_which_runs_ended_early(digits, tmp_path):
+    settings = GRID["settings"] | {"callbacks": [{"name": "moved", "stops_in": 2}]}
+    grid = make_grid("mine", GRID | {"settings": settings, "report": {}}, "mine.yaml")
+    cells, store = expand(grid, "full"), Store(tmp_path / "results")
+    with store.locked():
+        for cell in cells:
+            run = train(Run(cell.config, digits))
+            store.start(cell.id, cell.config.canonical())
+            store.finish(cell.id, run.rows, {"id": cell.id, "schema": SCHEMA, **run.result()})
+        store.write_grid("mine@full", to_json(grid, "full", {}, cells))
+    text = api.render(Store(tmp_path / "results"), "mine", "full")
+    assert f"2 runs ended early (first {cells[0].id}, after round 2): far enough." in text
+
+
 def test_a_metric_in_the_record_that_no_round_has_is_damage(digits, tmp_path):
     config, store = looked("moved"), Store(tmp_path / "results")
     run = train(Run(config, digits))
