@@ -308,7 +308,7 @@ def _origins(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str
 
 
 def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
-    """One sentence per reason why runs diverged or failed, with the first such run; and one of runs that callbacks have ended."""
+    """One sentence per reason why runs diverged or failed, with the first such run; one of runs that callbacks ended."""
     by_reason = defaultdict(list)
     for run_id in dict.fromkeys(cell["run"] for cell in grid["cells"]):
         record = records.get(run_id, {})
