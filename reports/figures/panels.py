@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from bench import references
+from bench.results.ids import is_metric_name
 from bench.results.metrics import METRICS
 from bench.results.records import Config, StoredGrid
 from reports.tables.aggregate import cell_keys, compared_keys, contest_keys
@@ -31,6 +32,8 @@ Y_LABELS = {
 def y_label(metric: str) -> str:
     """Name and unit of a metric on an axis."""
     title = METRICS[metric].title
+    if is_metric_name(metric):
+        return title + " (%)" * METRICS[metric].percent
     return Y_LABELS.get(metric, title[0].upper() + title[1:])
 
 

@@ -3,14 +3,16 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
 import algorithms
 from bench import references
+from bench.errors import suggestion
 from bench.experiments.labels import UNWRAPPED, number
+from bench.results.ids import is_metric_name
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS, Config, StoredCell, StoredGrid
 from datasets.info import folder_of
@@ -72,6 +74,7 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
     yield from _evaluated_once(grid, records, value, names)
     for metric in cells["metric"].unique():
         yield f"{METRICS[metric].title}: {METRICS[metric].about}."
+    yield from _unreported(records, cells, value)
     yield from _reference(grid, cells, names)
     against = grid["report"].get("against")
     yield from significance.footnotes(cells, contest_name(grid), names.setting(against).plain if against else "")
@@ -83,6 +86,15 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
     yield from published_beside(grid, cells, value, names)
     yield from agreement.footnotes(grid, cells, names)
     yield from about_runs(grid, records, cells, names)
+
+
+def _unreported(records: Records, cells: pd.DataFrame, value: str) -> Iterable[str]:
+    """Metrics of methods and callbacks that no run has, and which there are."""
+    summaries: list[Mapping[str, Any]] = [one["summary"] for one in records.values() if one["status"] == "done"]
+    there = sorted({name for summary in summaries for name in summary[value] if is_metric_name(name)})
+    for metric in cells["metric"].unique() if summaries else ():
+        if is_metric_name(metric) and metric not in there:
+            yield f"No run has the metric {metric}; there are: {', '.join(there) or 'none'}.{suggestion(metric, there)}"
 
 
 def _reference(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterable[str]:
@@ -298,14 +310,19 @@ def _origins(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
 
 
 def _casualties(grid: StoredGrid, records: Records) -> Iterable[str]:
-    """One sentence per reason why runs diverged or failed, with the first such run."""
+    """One sentence per reason why runs diverged or failed, with the first such run; one of runs that callbacks ended."""
     by_reason: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for run_id, (_, record) in distinct_runs(grid, records).items():
+    runs = distinct_runs(grid, records)
+    for run_id, (_, record) in runs.items():
         if record["status"] in ("diverged", "failed"):
             reason = " ".join((record.get("reason") or "no reason given").split()).rstrip(".")
             by_reason[record["status"], reason].append(run_id)
     for (status, reason), run_ids in by_reason.items():
         yield f"{_runs(len(run_ids))} {status} (first {run_ids[0]}): {reason}."
+    early = [record for _, record in runs.values() if record["status"] == "done" and record.get("reason")]
+    if early:
+        first, reason = early[0], " ".join(early[0]["reason"].split()).rstrip(".")
+        yield f"{_runs(len(early))} ended early (first {first['id']}, after round {first['rounds']}): {reason}."
 
 
 def _earlier(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
@@ -375,6 +392,8 @@ def _coalitions(grid: StoredGrid, records: Records) -> Iterable[str]:
 
 def _part(config: Config, path: str) -> str:
     """The part that has a version: "model mlp"; "algorithm fedavg" also for the path "algorithm.base"."""
+    if path.startswith(("model.", "callback.")):
+        return path.replace(".", " ", 1)
     found: Any = config
     for name in path.split("."):
         found = found.get(name, "-") if isinstance(found, dict) else "-"
