@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from bench.results.records import StoredGrid
-
 
 @dataclass(frozen=True)
 class Printing:
@@ -49,13 +47,13 @@ PRINTING = {
 """Paper, as `reports.published.lookup` calls it -> how it prints."""
 
 
-def printed_of(grid: StoredGrid) -> Mapping[str, Any]:
+def printed_of(grid: Mapping[str, Any]) -> Mapping[str, Any]:
     """How an expanded grid says that the published table is arranged, see `bench.experiments.names_schema.Printed`; {} if it
     is as the report."""
     return grid["report"].get("printed", {})
 
 
-def printing_of(grid: StoredGrid) -> Printing:
+def printing_of(grid: Mapping[str, Any]) -> Printing:
     """How the published table is printed that an expanded grid reproduces; one decimal and the best in bold for a grid of one's
     own."""
     reproduces, printed = grid["reproduces"], printed_of(grid)
