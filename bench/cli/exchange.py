@@ -154,8 +154,7 @@ def _write_events(folder: Path, expanded: StoredGrid, records: Mapping[str, RunR
     make_folder(folder)
     keys = cell_keys(expanded)
     for cell in current_cells(expanded, records):
-        run_id = cell["run"]
-        if run_id in records:
+        if (run_id := cell["run"]) and run_id in records:
             words = [*(label(cell, key) for key in keys), f"seed {cell['seed']}", *pairs(chosen_in(cell))]
             own = folder / file_name(" ".join(words))
             own.mkdir(exist_ok=True)
