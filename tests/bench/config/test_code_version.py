@@ -43,10 +43,13 @@ OF_EVERY_RUN = {
     ),
     *(
         "algorithms/shared/__init__.py",
+        "algorithms/shared/accounting.py",
         "algorithms/shared/base.py",
         "algorithms/shared/local_sgd.py",
         "algorithms/shared/client_states.py",
+        "algorithms/shared/rounds.py",
         "algorithms/shared/tree.py",
+        "algorithms/shared/types.py",
     ),
 }
 SHARED = {"algorithms/shared/checks.py"}
