@@ -3,7 +3,8 @@
 import difflib
 import itertools
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -42,11 +43,16 @@ def exit_code_when_stopped() -> int:
     return 128 + (_signals.pop() if _signals else signal.SIGINT)
 
 
-def sentences(error: "ValidationError", known: Callable[[tuple], Iterable[str]] = lambda loc: ()) -> list[str]:
+def sentences(
+    error: "ValidationError",
+    known: Callable[[tuple], Iterable[str]] = lambda loc: (),
+    renamed: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
     """The errors that pydantic found, one sentence each.
 
     Args:
         known: location of an unknown key -> the valid keys there.
+        renamed: keys of earlier versions -> what they are called now.
     """
     found = []
     for item in _without_alternatives(error.errors()):
@@ -56,7 +62,8 @@ def sentences(error: "ValidationError", known: Callable[[tuple], Iterable[str]] 
         elif item["type"] == "extra_forbidden":
             *outer, key = map(str, item["loc"])
             inside = f"{'.'.join(outer)}: " if outer else ""
-            found.append(inside + unknown("key", key, known(item["loc"])))
+            now = f"{key} is called {renamed[key]} now; rename the key." if key in renamed else ""
+            found.append(inside + (now or unknown("key", key, known(item["loc"]))))
         elif item["type"] == "value_error":
             cause = item["ctx"]["error"]
             found += cause.mistakes if isinstance(cause, ConfigError) else [str(cause)]

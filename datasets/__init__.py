@@ -38,7 +38,7 @@ __all__ = [
 def load(
     name: str, data_dir: Path | None, *, cache_dir: Path | None = None, image_size: ImageSize | None = None
 ) -> Dataset:
-    """The images and labels of a dataset, decoded at the first call on a machine and memory-outputs afterwards.
+    """The images and labels of a dataset, decoded at the first call on a machine and memory-mapped afterwards.
 
     Args:
         name: an id of `INFO`, or a dataset of a user (see `datasets.own_data.find`).

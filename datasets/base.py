@@ -30,7 +30,7 @@ class Split:
     """Images and labels of the training or of the test split.
 
     Attributes:
-        images: [n, C, H, W], uint8, memory-outputs and read-only.
+        images: [n, C, H, W], uint8, memory-mapped and read-only.
         labels: [n], int64, 0..num_classes-1.
         groups: [n], int64, number of the writer of each image, from 0; None for datasets that do not name them.
     """

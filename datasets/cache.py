@@ -1,4 +1,4 @@
-"""Decoded datasets on disk: written once, memory-outputs by every process of a machine.
+"""Decoded datasets on disk: written once, memory-mapped by every process of a machine.
 
 An entry is a folder named by a hash of its source, so changed files have another entry. It is written under a temporary
 name and renamed, so it is complete or absent, also after interruptions and with concurrent writers.
@@ -29,7 +29,7 @@ def default_dir() -> Path:
 
 
 def load(dataset: str, source: Source, image_size: ImageSize | None, cache_dir: Path | None = None) -> Decoded:
-    """The decoded source, memory-outputs read-only; decodes it if there is no valid entry.
+    """The decoded source, memory-mapped read-only; decodes it if there is no valid entry.
 
     Raises:
         DataError: the source cannot be decoded, or the cache cannot be written.

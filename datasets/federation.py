@@ -98,7 +98,7 @@ def federate(
 
     Args:
         images, labels, test_images, test_labels: NumPy arrays, uint8 [n, C, H, W] and int64 [n]; on a CPU,
-            memory-outputs arrays are not copied.
+            memory-mapped arrays are not copied.
         clients: one array of rows per client.
         noise: sigma of the partition `noise-s`; client i of N gets sigma * i / (N - 1).
         test_clients: one array of rows of the test examples per client; None if clients have no test data of their own.

@@ -38,6 +38,6 @@ def shape_in_run(
     return (stored[0], *sides_of(size)) if size else stored
 
 
-@functools.lru_cache(maxsize=8)  # of memory-outputs files
+@functools.lru_cache(maxsize=8)  # of memory-mapped files
 def _load(name: str, data_dir: Path | None, image_size: ImageSize | None) -> Dataset:
     return datasets.load(name, data_dir, image_size=image_size)

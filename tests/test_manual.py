@@ -17,7 +17,6 @@ import yaml
 import algorithms
 import datasets
 import search_spaces
-from algorithms.shared.base import Algorithm
 from algorithms.shared.local_sgd import descend
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.types import Batch, ClientView, Cohort, Settings
@@ -30,7 +29,7 @@ from bench.contract.cases import Case
 from bench.contract.checks import CHECKS
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Mirrors, Tuning
+from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Reproduces, Tuning
 from bench.experiments.names_schema import Printed
 from bench.measurements.specs import REGISTRY
 from bench.measurements.tables import TABLES
@@ -41,7 +40,7 @@ from datasets.loaders import folders
 from reports import api
 from reports.published.lookup import papers
 from tests.datasets.test_loaders import random_images, write_folders
-from tests.support import architecture, manual, method_files
+from tests.support import architecture, manual, method_files, methods_page
 from tests.support.alone import train_alone
 from tests.support.manual import PAGES, ROOT, codes
 from tests.support.toy import toy_task, train
@@ -247,39 +246,26 @@ def means(row: list[str]) -> list[float]:
 # Methods
 
 
-def test_every_method_stands_in_the_table_with_its_options_and_their_defaults():
-    rows = {codes(name)[0]: (options, paper) for name, options, paper in manual.table(METHODS, "method")}
-    assert rows.keys() == algorithms.REGISTRY.keys()
-    shown = {name: re.findall(r"`(\w+)` \(([^)]*)\)", options) for name, (options, _) in rows.items()}
-    groups = {
-        "stages as `fedconcat`": dict(shown["fedconcat"][:9]),
-        "calibration as `ccvr`": {key: value for key, value in shown["ccvr"] if key in CALIBRATION},
+def test_the_blocks_of_methods_follow_from_their_files():
+    assert METHODS.read_text() == methods_page.current(), "`python -m tests.support.methods_page` writes them anew"
+
+
+def test_a_block_has_the_paper_the_options_the_cost_and_the_differences_of_a_method():
+    blocks = dict(re.findall(r"^### (.*)\n\n((?:(?!##).*\n)*)", METHODS.read_text(), re.MULTILINE))
+    assert {name for text in blocks.values() for name in re.findall(r"^`([\w-]+)`: ", text, re.MULTILINE)} == {
+        *algorithms.REGISTRY
     }
-    for name, (options, _) in rows.items():
-        said = dict(shown[name])
-        for words, group in groups.items():
-            said |= group if words in options else {}
-        assert said == {key: written(default) for key, default in defaults_of(name).items()}, name
-
-
-CALIBRATION = {field.name for field in dataclasses.fields(algorithms.load("oracle"))} - {
-    "base",
-    "fraction",
-    "transform_features",
-}
-
-
-def written(default) -> str:
-    """A default as the table writes it."""
-    if isinstance(default, Algorithm):
-        return algorithms.name_of(default)
-    if default is None:
-        return "null"
-    if isinstance(default, bool):
-        return str(default).lower()
-    if isinstance(default, float):
-        return f"{default:g}".replace("e-0", "e-")
-    return f"{default:,}" if isinstance(default, int) else default
+    assert "<https://arxiv.org/abs/1910.06378>" in blocks["SCAFFOLD"]
+    for line in (
+        "- `server_lr` (1): global step size (eta_g), > 0.",
+        "- Cost: 2× bytes, 1× examples; each client keeps 1× a model.",  # a control variate is as large as a model
+        "- Differs from the paper, which has no momentum: ",
+    ):
+        assert f"\n{line}" in blocks["SCAFFOLD"]
+    assert "- `concatenation` (false)\n" in blocks["FedCat"]
+    for name in ("ccvr", "fedconcat", "fedsam", "fedper"):
+        shown = dict(re.findall(r"`(\w+)` \(([^)]*)\)", blocks[algorithms.title_of(name)].partition("\n- Cost")[0]))
+        assert shown.keys() == defaults_of(name).keys(), name
 
 
 def test_every_model_stands_in_the_table_with_its_sizes():
@@ -305,13 +291,6 @@ def test_every_transform_stands_in_the_table_with_its_datasets():
     assert {name: rows[name] for name in ("moon", "fedcat")} == {
         name: ", ".join(transforms.recipes_of(name)) for name in ("moon", "fedcat")
     }
-
-
-def test_links_to_papers_are_those_in_the_files_of_the_methods():
-    for name, _, paper in manual.table(METHODS, "method"):
-        module = inspect.getmodule(algorithms.load(codes(name)[0]))
-        for link in re.findall(r"\((https:[^)]+)\)", paper):
-            assert link in module.__doc__, name
 
 
 def test_the_example_method_runs_from_a_config_and_its_options_count(example):
@@ -433,7 +412,7 @@ def test_the_grid_of_the_manual_is_played_and_its_report_has_all_it_asks_for(fil
 def test_the_tables_of_the_parts_of_a_grid_have_every_key():
     rows = {key: row[1] for row in manual.table(OWN_GRID, "key of a grid") for key in codes(row[0])}
     assert rows.keys() == GridSpec.model_fields.keys() - {"name", "source"} | {"extends"}
-    parts = {"mirrors": Mirrors, "conditions": Condition, "tuning": Tuning, "budgets": Budget, "report": Layout}
+    parts = {"reproduces": Reproduces, "conditions": Condition, "tuning": Tuning, "budgets": Budget, "report": Layout}
     for key, part in parts.items():
         assert set(codes(rows[key])) >= part.model_fields.keys(), key
     described = {key for row in manual.table(OWN_GRID, "key of `printed`") for key in codes(row[0])}

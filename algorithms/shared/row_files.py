@@ -22,7 +22,7 @@ _files: dict[int, list["_File"]] = {}  # bytes of a row -> files for rows of thi
 
 
 class _File:
-    """A outputs file for rows of one size, beside the decoded datasets, which is no memory disk.
+    """A mapped file for rows of one size, beside the decoded datasets, which is no memory disk.
 
     Attributes:
         free: numbers of the pieces that hold no row.

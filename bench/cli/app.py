@@ -115,6 +115,8 @@ def run(
     max_concurrent: given.ConcurrentOption = 0,
     address: given.AddressOption = None,
     wait_for_machines: given.WaitOption = 0.0,
+    executor: given.ExecutorOption = "ray",
+    slurm: given.SlurmOption = None,
     engine: given.EngineOption = "auto",
     keep_state: Annotated[
         str, typer.Option(help="What a run keeps of its last state: deployed (all but clients' states), all, or none.")
@@ -165,7 +167,20 @@ def run(
                 "search_seeds": given.read_search_seeds(search_seeds),
             },
         )
-        machines = read_machines(cpus_per_trial, gpus_per_trial, max_concurrent, address, wait_for_machines)
+        if tuning and executor != "ray":
+            raise ValueError(
+                f"Searches of hyper-parameters need Ray Tune: leave --executor {executor} out, or fix them by --tuned test, "
+                "--set or a budget that does not search."
+            )
+        machines = read_machines(
+            cpus_per_trial,
+            gpus_per_trial,
+            max_concurrent,
+            address,
+            wait_for_machines,
+            executor,
+            given.read_once("--slurm", slurm),
+        )
         spec = ExperimentSpec(
             grid=of,
             budget=budget,

@@ -127,6 +127,19 @@ WaitOption = Annotated[
         callback=_not_negative,
     ),
 ]
+ExecutorOption = Annotated[
+    str,
+    typer.Option(
+        help="What starts trials: ray; slurm, one job for each run; or local, plain processes of this machine.",
+        callback=_one_of("ray", "slurm", "local"),
+    ),
+]
+SlurmOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slurm", help="Of --executor slurm: options of sbatch, as time=4:00:00,partition=gpu,gpus_per_node=1."
+    ),
+]
 HostOption = Annotated[
     str,
     typer.Option(

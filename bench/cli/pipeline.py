@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -274,15 +275,31 @@ def _stopping():
 
 
 def read_machines(
-    cpus_per_trial: float, gpus_per_trial: str, max_concurrent: int, address: str | None, wait_seconds: float
+    cpus_per_trial: float,
+    gpus_per_trial: str,
+    max_concurrent: int,
+    address: str | None,
+    wait_seconds: float,
+    executor: str = "ray",
+    slurm: Mapping[str, str] | None = None,
 ) -> Machines:
     """Where runs are executed, from the options of the command line.
 
     Raises:
-        ValueError: if there is less than they name.
+        ValueError: if there is less than they name, or they do not go together.
     """
     from bench.execution import resources
 
+    if slurm and executor != "slurm":
+        raise ValueError("--slurm is for --executor slurm; leave it out, or name that executor.")
+    if executor != "ray":
+        from bench.execution import submitted
+
+        if wait_seconds or address not in (None, os.environ.get("RAY_ADDRESS")):
+            raise ValueError(
+                f"--address and --wait-for-machines are for --executor ray; leave them out with {executor}."
+            )
+        return submitted.machines(executor, cpus_per_trial, gpus_per_trial, max_concurrent, slurm or {})
     address = None if address == "local" else address  # as Ray reads RAY_ADDRESS
     if wait_seconds and not address:
         raise ValueError("--wait-for-machines is for a cluster; name it by --address.")

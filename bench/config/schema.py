@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from bench.participation import cohort_size
+from bench.config.plain import Sizes
 from bench.results.ids import hash_of
 from bench.results.omitted_defaults import shorten
 from bench.results.records import Config
@@ -14,7 +14,7 @@ from datasets.image_size import ImageSize, read_image_size
 MAX_SEED = 2**32 - 1  # of the legacy generators that draw partitions
 
 
-class RunConfig(BaseModel):
+class RunConfig(Sizes, BaseModel):
     """The resolved config of one run; two runs with equal configs are one run. Types are strict, but 1 is a number.
 
     Attributes:
@@ -83,22 +83,6 @@ class RunConfig(BaseModel):
         if not value.isprintable():
             raise ValueError(f"weights must be none or the name of a file, but got {value!r}.")
         return value
-
-    @property
-    def population(self) -> int:
-        """Clients that there are."""
-        return self.first_clients or self.clients
-
-    @property
-    def nearest_cohort(self) -> bool:
-        """Whether the size of a cohort is rounded to the nearest integer: only for clients of the data, so that 175 to 184
-        writers give 18 per round, as FedCat's 180 do."""
-        return self.partition == "natural"
-
-    @property
-    def cohort_size(self) -> int:
-        """Clients of a round."""
-        return cohort_size(self.population, self.participation, self.nearest_cohort)
 
     def canonical(self) -> Config:
         """The config as JSON values. A setting that is None does not apply and is left out. So is what

@@ -85,7 +85,7 @@ def shortages(plan: Plan, storage: str | None, machines: Machines, store: Store)
     places = [
         (store.folder, needed.kept, "kept states"),
         (storage or store.folder, needed.checkpoint, f"checkpoints of {machines.at_once} at once"),
-        (default_dir(), 0 if machines.address else needed.scratch, "client states during runs"),
+        (default_dir(), 0 if machines.is_cluster else needed.scratch, "client states during runs"),
     ]
     by_disk: dict[int, list] = {}
     for place, size, what in places:

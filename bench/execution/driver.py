@@ -60,7 +60,10 @@ def run_configs(
     Returns:
         Status -> number of runs.
     """
-    from bench.execution import scheduler  # Ray takes seconds to import
+    if machines.executor == "ray":
+        from bench.execution.scheduler import run_jobs  # Ray takes seconds to import, and may not be able to start
+    else:
+        from bench.execution.submitted import run_jobs
 
     shown = {run: (names[run], 0 if run in bases else examples_to_train(config)) for run, config in configs.items()}
     workspace = Workspace(store, options.storage)
@@ -82,7 +85,7 @@ def run_configs(
         tracker = None
         if options.track and tracked_as:
             tracker = Tracker(options.track, tracked_as, names, store, display.on_message)
-        scheduler.run_jobs(
+        run_jobs(
             jobs,
             store,
             display,

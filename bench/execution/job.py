@@ -1,11 +1,16 @@
 """A run to train, as a worker gets it."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from bench.config.schema import RunConfig
 from bench.simulation.retention import StateRetention
 from datasets.own_data import DataOfUser
+
+if TYPE_CHECKING:
+    from bench.config.schema import RunConfig
 
 BASE_PREFIX = "lent-"  # begins the names of folders of finished runs in a storage, from whose last states others start
 CONTINUES = "continues after round"  # begins the note of a run that was interrupted before
@@ -32,6 +37,7 @@ class Job:
 
     Attributes:
         id: its run id.
+        config: where the job was read from a file, a `PlainConfig`, which has the same attributes.
         folder: where its worker writes checkpoints and states: an absolute path, or a URI that fsspec knows.
         retention: which states are kept.
         checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.

@@ -15,6 +15,7 @@ from bench.execution.fleet import Fleet, sees_gpu
 from bench.execution.local_watch import LocalWatch
 from bench.execution.recorder import Session, TrialRecorder
 from bench.execution.resources import Machines, Resources
+from bench.execution.run_recorder import RETRIES
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import storage_trouble
 from bench.results.store import Store
@@ -24,9 +25,8 @@ from ray import tune  # isort: skip
 from ray._private import node  # isort: skip
 from ray.job_config import JobConfig  # isort: skip
 
-RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
 _STARTS = 2  # Ray gives its own processes 30 seconds to start, which is little on a busy machine
-_OBJECT_STORE_BYTES = 256 * 2**20  # enough: datasets are memory-outputs files, which do not go through it
+_OBJECT_STORE_BYTES = 256 * 2**20  # enough: datasets are memory-mapped files, which do not go through it
 _SILENT: Any = {"log_to_driver": False, "logging_level": logging.ERROR}
 # Processes of Ray's that start Python each and that no local session uses: the server of a dashboard, which starts even without
 # one, an autoscaler, and what sends logs to the terminal.

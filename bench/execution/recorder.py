@@ -1,31 +1,22 @@
-"""Writes what workers report into the store: run by run, and for the trials of Ray Tune."""
+"""Writes what the trials of Ray Tune report into the store."""
 
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from bench.config.code_version import definitions_of, facts_of
 from bench.errors import StoreError
 from bench.execution import ray_environment  # noqa: F401
 from bench.execution.cluster import Watch
 from bench.execution.fleet import Fleet
 from bench.execution.resources import Resources
+from bench.execution.run_recorder import RunRecorder
 from bench.execution.worker import storage_trouble
-from bench.results.artifacts import Folder
-from bench.results.records import RoundRow, RunRecord
-from bench.results.schema import SCHEMA
-from bench.results.store import RAY_LOG, UNFINISHED, Store
-from bench.results.tensorboard import write_events
+from bench.results.store import Store
 
-import ray  # isort: skip
 from ray import tune  # isort: skip
 from ray.tune.experiment import Trial  # isort: skip
-
-OUT_OF_MEMORY = "out of memory, with a whole GPU for itself"
-_DIED = "the worker process died"
 
 
 @dataclass(frozen=True)
@@ -39,62 +30,6 @@ class Session:
 
     fleet: Fleet
     watch: Watch | None = None
-
-
-class RunRecorder:
-    """Keeps the rounds of the runs in progress, and writes them and their records.
-
-    Attributes:
-        rows: run id -> its rounds so far, of runs that have started and not ended.
-    """
-
-    def __init__(self, store: Store):
-        self._store = store
-        self.rows: dict[str, list[RoundRow]] = {}
-        self._configs: dict[str, dict[str, Any]] = {}
-        self._code: dict[str, dict[str, Any]] = {}  # what records say of it
-        self._started: dict[str, str] = {}
-
-    def start(self, run_id: str, config: Mapping[str, Any]) -> None:
-        """A run begins, or begins once more; its record has the time of the first start. What its code is goes into the store
-        now: it may be another one when the run ends."""
-        self.rows[run_id], self._configs[run_id] = [], dict(config)
-        self._started.setdefault(run_id, _now())
-        self._code[run_id] = facts_of(config)
-        for part, digest in self._code[run_id]["code"].items():
-            self._store.write_code(digest, definitions_of(part))
-        self._store.start(run_id, self._configs[run_id], self._code[run_id]["code"])
-
-    def update(self, run_id: str, start: int, rows: list[RoundRow]) -> None:
-        """Replaces the rounds of a run after the first `start` ones; nothing is written yet."""
-        self.rows[run_id][start:] = rows
-
-    def end(self, run_id: str, result: Mapping[str, Any], folder: str = "") -> RunRecord:
-        """A run has ended: its rounds and its record are written.
-
-        Args:
-            result: goes into the record.
-            folder: where its worker wrote states, if that is not the store.
-
-        Returns:
-            The record.
-        """
-        rows = self.rows.pop(run_id, [])
-        usual = {"id": run_id, "schema": SCHEMA, "status": "failed", "reason": "", "summary": {}}
-        versions = {**result.get("versions", {}), "ray": ray.__version__}
-        times = {"started": self._started.get(run_id), "finished": _now()}
-        content = {**usual, **result, "rounds": len(rows), "versions": versions, **self._code.get(run_id, {}), **times}
-        record = cast(RunRecord, content)  # `Store` checks records when it reads them
-        own = self._store.unfinished_folder(run_id)
-        elsewhere = None if folder in ("", str(own)) else Folder(folder)
-        if elsewhere:
-            elsewhere.copy_to(own)
-        if rows:
-            write_events(own, self._configs[run_id], rows, times["started"])
-        self._store.finish(run_id, rows, record)
-        if elsewhere and record["status"] not in UNFINISHED:
-            elsewhere.remove()
-        return record
 
 
 class TrialRecorder(tune.Callback):
@@ -237,36 +172,8 @@ class TrialRecorder(tune.Callback):
             raise
 
 
-def given_up(text: str, deaths: int, store: Store, subject: str) -> dict[str, str]:
-    """The content of the record of a run that was given up, with the traceback of its error. If it had none, and its worker
-    was killed, what Ray wrote goes to the results' log.
-
-    Args:
-        text: what Ray wrote of it.
-        deaths: how often its worker died.
-        subject: of the text, for the log.
-    """
-    reason = reason_of(text)
-    if reason != _DIED:
-        return {"reason": reason, "traceback": text}
-    store.log(f"{subject}\n{text}")
-    times = f"{deaths} time{'s' * (deaths > 1)}"
-    return {"reason": f"{_DIED} {times} (killed, or out of memory); see {RAY_LOG} in the results directory"}
-
-
 def own_deaths(text: str) -> int:
     """How often a worker has died of which Ray wrote a text, without those whose machine has gone: these say nothing of the
     run."""
     failures = re.split(r"^Failure # ", text, flags=re.MULTILINE)[1:] or [text]
     return sum("its node has died" not in failure and "node was terminated" not in failure for failure in failures)
-
-
-def reason_of(text: str) -> str:
-    """The error at the end of a traceback, in one line; without any, the process was killed from outside."""
-    has_traceback = re.search(r'^ +File "', text, re.MULTILINE)
-    errors = re.findall(r"^(?:\w+\.)*(\w+: .+)$", text, re.MULTILINE) if has_traceback else []
-    return errors[-1] if errors else _DIED
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -2,7 +2,9 @@
 
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -35,18 +37,27 @@ class Machines:
         max_concurrent: bound on the trials at once, 0 for none.
         address: a running Ray cluster; None for this machine alone.
         wait_seconds: how long a cluster may take until a machine has what a trial needs.
+        executor: "ray"; "slurm" for jobs of Slurm, or "local" for plain processes of this machine.
+        slurm: options of sbatch for each job of Slurm.
     """
 
     resources: Resources
     max_concurrent: int = 0
     address: str | None = None
     wait_seconds: float = 0.0
+    executor: str = "ray"
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether trials run on other machines than this one."""
+        return bool(self.address) or self.executor == "slurm"
 
     @property
     def at_once(self) -> int:
         """Trials that this machine runs at once; of a cluster, which is not inspected, the bound on them, or 1."""
         bound, share = self.max_concurrent, self.resources
-        if self.address:
+        if self.is_cluster:
             return bound or 1
         most = int((os.cpu_count() or 1) / share.cpus)
         if share.gpus and not share.auto:

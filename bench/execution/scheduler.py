@@ -5,41 +5,28 @@ Tune only schedules. What a run is, which runs have finished and what they reach
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bench.config.schema import RunConfig
 from bench.execution import gpu_sharing, ray_environment, ray_session  # noqa: F401
 from bench.execution.fleet import Fleet
 from bench.execution.gpu_sharing import GpuAllocator
-from bench.execution.job import BASE_PREFIX, Inputs, Job
-from bench.execution.ray_session import RETRIES
-from bench.execution.recorder import OUT_OF_MEMORY, Session, TrialRecorder, given_up, reason_of
+from bench.execution.job import Inputs, Job
+from bench.execution.recorder import Session, TrialRecorder
 from bench.execution.resources import Machines, Resources
+from bench.execution.run_recorder import OUT_OF_MEMORY, RETRIES, JobRecorder, RunCallback, given_up, reason_of
 from bench.execution.tracking import Tracker
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import WorkerReport, inspect_machine
-from bench.results.artifacts import Folder
-from bench.results.records import RunRecord
+from bench.execution.workspace import shared_bases
 from bench.results.store import Store
-from bench.simulation.retention import FINAL
 
 import ray  # isort: skip
 from ray import tune  # isort: skip
 from ray.tune.experiment import Trial  # isort: skip
-
-
-class RunCallback(Protocol):
-    """Is called while `run_jobs` runs: with lines for people, and with what happens to each job."""
-
-    def on_message(self, text: str) -> None: ...
-    def on_start(self, job: Job) -> None: ...
-    def on_postponed(self, job: Job) -> None: ...
-    def on_note(self, job: Job, note: str) -> None: ...
-    def on_progress(self, job: Job, rounds: int) -> None: ...
-    def on_end(self, job: Job, record: RunRecord) -> None: ...
 
 
 class JobTrainable(WorkerTrainable):
@@ -52,8 +39,8 @@ class JobTrainable(WorkerTrainable):
         return self._worker.step()
 
 
-class JobRecorder(TrialRecorder):
-    """Writes what the workers of jobs report into the store."""
+class JobTrials(TrialRecorder):
+    """Gives what the trials of jobs report to a `JobRecorder`, and jobs their shares of a GPU."""
 
     def __init__(
         self,
@@ -65,7 +52,8 @@ class JobRecorder(TrialRecorder):
         names_hosts: bool = True,
     ):
         super().__init__(store, session, names_hosts)
-        self._callback, self._allocator, self._tracker = callback, allocator, tracker
+        self._recorder, self._allocator = JobRecorder(store, callback, tracker), allocator
+        self.runs = self._recorder.runs
         self._postponed: list[Job] = []
         self._deaths: Counter[str] = Counter()
 
@@ -81,7 +69,7 @@ class JobRecorder(TrialRecorder):
         if self.is_interrupted:
             for job in self._left.values():
                 if job.id in self.runs.rows:
-                    self._callback.on_postponed(job)
+                    self._recorder.postpone(job)
             self._postponed = [*self._left.values()]
         postponed, self._postponed = self._postponed, []
         return postponed
@@ -90,29 +78,17 @@ class JobRecorder(TrialRecorder):
         return [run for run in [self._job(trial).id] if run in self.runs.rows]
 
     def start(self, trial: Trial) -> None:
-        job = self._job(trial)
-        self.runs.start(job.id, job.config.canonical())
-        self._callback.on_start(job)
-        if self._tracker:
-            self._tracker.started(job.id, job.config.canonical())
+        self._recorder.start(self._job(trial))
 
     def record(self, trial: Trial, report: WorkerReport) -> None:
         job = self._job(trial)
-        if report.note:
-            machine = self.machine_of(trial)
-            self._callback.on_note(job, report.note + (f" (on {machine})" if machine else ""))
+        self._recorder.update(job, report, lambda: self.machine_of(trial))
         if report.max_clients_per_vmap:
             self._allocator.reduce_clients_per_vmap(job, report.max_clients_per_vmap)
-        self.runs.update(job.id, report.start, report.rows)
-        if self._tracker:
-            self._tracker.reported(job.id, report.rows)
         if report.result:
             self._end(job, report.result, trial)
         elif report.out_of_memory:
             self._make_room(job, trial)
-        elif report.rows:
-            self.store.append(job.id, report.rows)
-            self._callback.on_progress(job, len(self.runs.rows[job.id]))
 
     def fail(self, trial: Trial, text: str, deaths: int) -> None:
         job = self._job(trial)
@@ -135,17 +111,11 @@ class JobRecorder(TrialRecorder):
 
     def _postpone(self, job: Job) -> None:
         self._postponed.append(job)
-        self._callback.on_postponed(job)
+        self._recorder.postpone(job)
 
     def _end(self, job: Job, result: Mapping[str, Any], trial: Trial) -> None:
-        if job.base:
-            result = {**result, **self.store.base_fields(_run_of(job.base))}
-        record = self.runs.end(job.id, {**result, **self.host_of(trial)}, job.folder)
+        self._recorder.end(job, {**result, **self.host_of(trial)}, lambda: self.machine_of(trial))
         self._left.pop(job.id, None)
-        machine = self.machine_of(trial)
-        self._callback.on_end(job, {**record, "reason": f"{record['reason']} (on {machine})"} if machine else record)
-        if self._tracker:
-            self._tracker.ended(job.id, failed=record["status"] == "failed")
 
 
 def run_jobs(
@@ -180,7 +150,7 @@ def run_jobs(
         inspect(session.fleet, [(job.config, job.inputs) for job in jobs], data_dir, machines.resources)
         session.fleet.wait_for(machines.resources, storage)
         allocator = make_allocator(store, machines.resources, callback.on_message, data_dir, session.fleet)
-        recorder = JobRecorder(store, callback, allocator, session, tracker, names_hosts)
+        recorder = JobTrials(store, callback, allocator, session, tracker, names_hosts)
         for stage in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
             with shared_bases([job.base for job in stage], store):
                 _run_stage(stage, recorder, allocator, data_dir, machines.max_concurrent, storage)
@@ -188,7 +158,7 @@ def run_jobs(
 
 def _run_stage(
     jobs: list[Job],
-    recorder: JobRecorder,
+    recorder: JobTrials,
     allocator: GpuAllocator,
     data_dir: Path | None,
     max_concurrent: int,
@@ -215,25 +185,6 @@ def _run_stage(
             data_dir=data_dir,
         )
         jobs = others + recorder.take_postponed()
-
-
-@contextlib.contextmanager
-def shared_bases(folders: Iterable[str], store: Store) -> Iterator[None]:
-    """Within the context, workers find the last states of finished runs that others start from: in the storage, if there is
-    one."""
-    runs = {folder: _run_of(folder) for folder in folders if folder.rpartition("/")[2].startswith(BASE_PREFIX)}
-    try:
-        for folder, run_id in runs.items():
-            Folder(folder).copy_from(store.run_folder(run_id), [FINAL])
-        yield
-    finally:
-        for folder in runs:
-            Folder(folder).remove()
-
-
-def _run_of(folder: str) -> str:
-    """The run whose last state lies in a folder."""
-    return folder.rpartition("/")[2].removeprefix(BASE_PREFIX)
 
 
 def inspect(

@@ -1,5 +1,7 @@
 """A worker: trains one run after another, each from its checkpoint if there is one, and reports. Needs no scheduler."""
 
+from __future__ import annotations
+
 import errno
 import os
 import platform
@@ -8,14 +10,13 @@ import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 import algorithms
 from bench import models
 from bench.config.code_version import code_version
-from bench.config.schema import RunConfig
 from bench.contract.places import refusal_in_words
 from bench.errors import StoreError
 from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
@@ -28,14 +29,19 @@ from bench.simulation.retention import FINAL
 from bench.simulation.run import Run
 from datasets import DataError, own_data, resized
 
-NO_GPU = "Ray has given a run a GPU there, but torch sees none"
+if TYPE_CHECKING:
+    from bench.config.schema import RunConfig
+
+NO_GPU = "A run was given a GPU there, but torch sees none"
 REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are sent together
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """What a worker has done in one step. At most one of `result`, `out_of_memory`, `storage_error` and `machine_error` is set.
+    """What a worker has done in one step: all that the driver gets from it, whatever executes it.
+
+    At most one of `result`, `out_of_memory`, `storage_error` and `machine_error` is set.
 
     Attributes:
         start: number of rounds before `rows`; what was reported for rounds after these is replaced.

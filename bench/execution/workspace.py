@@ -1,13 +1,14 @@
 """Where workers write: a folder for each run, beside the results or in a shared storage."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bench.errors import StoreError
 from bench.execution.job import BASE_PREFIX
 from bench.results.artifacts import Folder
 from bench.results.store import Store
+from bench.simulation.retention import FINAL
 
 _MARKER = "driver.pt"  # by which the machines of a cluster know that they see the storage
 
@@ -70,3 +71,22 @@ def tidy(storage: Folder, store: Store) -> None:
     for run_id in storage.folders():
         if not store.unfinished_folder(run_id).exists():
             (storage / run_id).remove()
+
+
+@contextlib.contextmanager
+def shared_bases(folders: Iterable[str], store: Store) -> Iterator[None]:
+    """Within the context, workers find the last states of finished runs that others start from: in the storage, if there is
+    one."""
+    runs = {folder: base_of(folder) for folder in folders if folder.rpartition("/")[2].startswith(BASE_PREFIX)}
+    try:
+        for folder, run_id in runs.items():
+            Folder(folder).copy_from(store.run_folder(run_id), [FINAL])
+        yield
+    finally:
+        for folder in runs:
+            Folder(folder).remove()
+
+
+def base_of(folder: str) -> str:
+    """The run whose last state lies in a folder."""
+    return folder.rpartition("/")[2].removeprefix(BASE_PREFIX)

@@ -13,7 +13,7 @@ from bench.errors import ConfigError, suggestion, unknown
 from bench.experiments.grid_schema import GridSpec, Layout
 from bench.experiments.labels import UNWRAPPED, value_of
 from bench.files import file_name
-from bench.results.records import ChosenParams, GridDescription, StoredCell, StoredGrid, StoredLayout, StoredMirrors
+from bench.results.records import ChosenParams, GridDescription, StoredCell, StoredGrid, StoredLayout, StoredReproduces
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: Se
         "budget": budget_label(budget, overrides),
         "overrides": dict(overrides),
         "title": grid.stored_title,
-        "mirrors": cast(StoredMirrors, grid.mirrors.model_dump()) if grid.mirrors else None,
+        "reproduces": cast(StoredReproduces, grid.reproduces.model_dump()) if grid.reproduces else None,
         "std": layout.std,
         "verdict": layout.verdict,
         "report": cast(StoredLayout, layout.model_dump(exclude={"std", "verdict"}, exclude_none=True)),

@@ -209,7 +209,7 @@ def _cell(
     is_missing = isinstance(dataset, str) and dataset in replaced
     substitute = replaced[dataset] if is_missing else None
     trained, config = _configs({**settings, "dataset": substitute} if substitute else settings, facts)
-    counterpart = grid.mirrors.variant_of(settings) if grid.mirrors else None
+    counterpart = grid.reproduces.variant_of(settings) if grid.reproduces else None
     resolved = trained.algorithm | config.algorithm
     return Cell(
         dataset if is_missing else config.dataset,

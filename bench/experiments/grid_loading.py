@@ -10,11 +10,13 @@ from bench.config.parts import Part
 from bench.errors import ConfigError, sentences, unknown
 from bench.experiments import grid_files
 from bench.experiments.axis_values import validate_values
-from bench.experiments.grid_schema import FULL, PAPER, Budget, Condition, GridSpec, Layout, Mirrors, Tuning, Variant
+from bench.experiments.grid_schema import FULL, PAPER, Budget, Condition, GridSpec, Layout, Reproduces, Tuning, Variant
 from bench.experiments.labels import ABSENT
 from bench.experiments.names_schema import Printed
 from bench.files import file_name
 from datasets.own_data import canonical_setting
+
+_RENAMED = {"mirrors": "reproduces", "value": "rounds_shown"}  # keys of a grid, of its report: once -> now
 
 
 def load_grid(name: str) -> GridSpec:
@@ -55,7 +57,7 @@ def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSp
         parts = {budget: part for budget, part in given["budgets"].items() if isinstance(part, dict)}
         merged = {budget: shared["budgets"].get(budget, {}) | part for budget, part in parts.items()}
         budgets = shared["budgets"] | given["budgets"] | merged
-        if PAPER in budgets and not own.get("mirrors") and (source or not grid_files.is_ours(name)):
+        if PAPER in budgets and not own.get("reproduces") and (source or not grid_files.is_ours(name)):
             budgets = {FULL: budgets[PAPER]} | budgets
         given["budgets"] = {budget: part for budget, part in budgets.items() if part is not None}
     if isinstance(given["conditions"], list):
@@ -64,13 +66,13 @@ def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSp
     try:
         return GridSpec.model_validate(own | given | {"name": name, "source": source}, context=context)
     except ValidationError as error:
-        mistakes = [*sentences(error, _keys_beside), *validate_values(own.get("axes"), own.get("settings"))]
+        mistakes = [*sentences(error, _keys_beside, _RENAMED), *validate_values(own.get("axes"), own.get("settings"))]
         raise ConfigError([f"grid {name}: {line}" for line in mistakes]) from error
 
 
 def _extended(name: str, content: dict) -> dict:
-    """The content of a grid file on top of that of the grid that it extends: settings, budgets, mirrors and report are
-    merged key by key, all else is replaced. Methods of the paper that its own axis leaves out are left out of mirrors, and
+    """The content of a grid file on top of that of the grid that it extends: settings, budgets, reproduces and report are
+    merged key by key, all else is replaced. Methods of the paper that its own axis leaves out are left out of that, and
     names of such values out of its report, which does not inherit how another table is printed. A budget that is null
     here is left out."""
     if "extends" not in content:
@@ -82,11 +84,11 @@ def _extended(name: str, content: dict) -> dict:
     axes = content.get("axes", base.get("axes"))
     if isinstance(base.get("report"), dict) and isinstance(axes, dict):  # other shapes are for the checks
         base["report"] = _inherited(base["report"], axes)
-    merged = ("settings", "budgets", "mirrors", "report")
+    merged = ("settings", "budgets", "reproduces", "report")
     both = {key for key in merged if isinstance(content.get(key), dict) and isinstance(base.get(key), dict)}
     grid = base | {key: base[key] | value if key in both else value for key, value in content.items()}
-    if "mirrors" in both or "mirrors" not in content:
-        grid["mirrors"] = _with_own_columns(grid, content.get("mirrors", {}))
+    if "reproduces" in both or "reproduces" not in content:
+        grid["reproduces"] = _with_own_columns(grid, content.get("reproduces", {}))
     return grid
 
 
@@ -100,15 +102,15 @@ def _inherited(layout: dict, axes: dict) -> dict:
 
 
 def _with_own_columns(grid: dict, given: dict) -> dict | None:
-    """`mirrors` of an extending grid: of the columns that it inherits those that its own axis has."""
-    mirrors, axes, layout = (grid.get(key) or {} for key in ("mirrors", "axes", "report"))
+    """`reproduces` of an extending grid: of the columns that it inherits those that its own axis has."""
+    reproduces, axes, layout = (grid.get(key) or {} for key in ("reproduces", "axes", "report"))
     if not (isinstance(axes, dict) and isinstance(layout, dict)):
-        return mirrors or None  # for the checks
+        return reproduces or None  # for the checks
     known = axes.get(layout.get("columns", Layout.model_fields["columns"].default))
-    inherited = {key: mirrors[key] for key in ("own", "baselines") if key in mirrors and key not in given}
+    inherited = {key: reproduces[key] for key in ("own", "baselines") if key in reproduces and key not in given}
     if isinstance(known, list):
-        mirrors |= {key: [name for name in names if name in known] for key, names in inherited.items()}
-    return mirrors or None
+        reproduces |= {key: [name for name in names if name in known] for key, names in inherited.items()}
+    return reproduces or None
 
 
 def _keys_beside(location: tuple[str | int, ...]) -> list[str]:
@@ -120,7 +122,7 @@ def _keys_beside(location: tuple[str | int, ...]) -> list[str]:
         "budgets": Budget,
         "report": Layout,
         "printed": Printed,
-        "mirrors": Mirrors,
+        "reproduces": Reproduces,
         "variants": Variant,
     }
     for key in location[:-1]:

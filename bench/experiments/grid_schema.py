@@ -39,7 +39,7 @@ from reports.published.lookup import models_of, papers
 from reports.published.tolerances import RULES
 
 PAPER = "paper"  # the budget of the grid of a paper as it is
-FULL = "full"  # the same of a grid of one's own, which mirrors no paper
+FULL = "full"  # the same of a grid of one's own, which reproduces no paper
 MOST_CELLS = 100_000  # of a grid: a few lines of axes can name more than a machine can store
 Values = Annotated[list, Field(min_length=1)]
 Figure = Annotated[SerializeAsAny[Shown], BeforeValidator(figure_of)]
@@ -222,7 +222,7 @@ class Variant(Part):
     algorithm: str = ""
 
 
-class Mirrors(Part):
+class Reproduces(Part):
     """The published table that a grid repeats.
 
     Attributes:
@@ -254,16 +254,16 @@ class Mirrors(Part):
         return {canonical(name): published for name, published in taken.items()}
 
     @model_validator(mode="after")
-    def _stand_for_published_models(self) -> "Mirrors":
+    def _stand_for_published_models(self) -> "Reproduces":
         known = models_of(self.paper, str(self.table))
         require_known(f"model in Table {self.table} of {self.paper}", self.models.values(), known)
         return self
 
     @model_validator(mode="after")
-    def _is_not_its_own_baseline(self) -> "Mirrors":
+    def _is_not_its_own_baseline(self) -> "Reproduces":
         twice = [str(name) for name in self.own if name in self.baselines]
         if twice:
-            raise ValueError(f"own and baselines of mirrors both name {', '.join(twice)}; name it in one of them.")
+            raise ValueError(f"own and baselines of reproduces both name {', '.join(twice)}; name it in one of them.")
         return self
 
     def variant_of(self, flat: Mapping[str, Any]) -> Variant:
@@ -277,7 +277,7 @@ class Layout(Part):
     figures it draws.
 
     Attributes:
-        value: of which rounds the accuracies are that are compared with published ones.
+        rounds_shown: of which rounds the accuracies are that are compared with published ones.
         metrics: what one table shows side by side, for each value of the columns; none for a table per accuracy that runs
             report. The first is the `metric`, by which points of tuning sets are chosen.
         also: other rounds, whose accuracies the report shows in further tables below.
@@ -301,8 +301,8 @@ class Layout(Part):
     columns: str = "algorithm"
     metric: MetricName = "accuracy"
     metrics: list[MetricName] = []
-    value: Annotated[str, one_of("value", VALUES)] = "last"
-    also: list[Annotated[str, one_of("value", VALUES)]] = []
+    rounds_shown: Annotated[str, one_of("rounds_shown", VALUES)] = "last"
+    also: list[Annotated[str, one_of("also", VALUES)]] = []
     std: Literal["population", "sample"] = "population"
     verdict: Annotated[str, one_of("verdict rule", RULES)] | None = None
     compared: list[str] = []
@@ -338,10 +338,10 @@ class Layout(Part):
     @field_validator("also")
     @classmethod
     def _are_further(cls, also: list[str], info: ValidationInfo) -> list[str]:
-        shown = [str(info.data.get("value")), *also]
+        shown = [str(info.data.get("rounds_shown")), *also]
         if twice := [value for value, count in Counter(shown).items() if count > 1]:
             raise ValueError(
-                f"value and also of the report name {', '.join(twice)} twice; name it in one of them, once."
+                f"rounds_shown and also of the report name {', '.join(twice)} twice; name it in one of them, once."
             )
         return also
 
@@ -365,9 +365,10 @@ class Layout(Part):
                 f"reference is for metrics that compare runs with it, but the report shows {', '.join(dict.fromkeys(shown))}; "
                 f"add {comparing} to metrics, or leave reference out."
             )
-        if relative and self.value != "last":
+        if relative and self.rounds_shown != "last":
             raise ValueError(
-                f"{', '.join(relative)} are known of the last round only: value must be last, but got {self.value}."
+                f"{', '.join(relative)} are known of the last round only: rounds_shown must be last, "
+                f"but got {self.rounds_shown}."
             )
         return self
 
@@ -421,7 +422,7 @@ class GridSpec(Part):
     source: str = ""
     title: str = ""
     version: Annotated[int, Field(ge=1, strict=True)] = 1
-    mirrors: Mirrors | None = None
+    reproduces: Reproduces | None = None
     axes: dict[str, Values]
     settings: dict[str, Any] = {}
     conditions: list[Condition] = []
@@ -441,7 +442,7 @@ class GridSpec(Part):
     @property
     def usual_budget(self) -> str:
         """The budget at which it is whole."""
-        return FULL if FULL in self.budgets and not self.mirrors else PAPER
+        return FULL if FULL in self.budgets and not self.reproduces else PAPER
 
     @property
     def stored_title(self) -> str:
@@ -511,11 +512,11 @@ class GridSpec(Part):
 
     @model_validator(mode="after")
     def _methods_of_the_paper_are_columns(self) -> "GridSpec":
-        names = [*self.mirrors.own, *self.mirrors.baselines] if self.mirrors else []
+        names = [*self.reproduces.own, *self.reproduces.baselines] if self.reproduces else []
         compared = self.report.compared or [self.report.columns]
         if all(key in self.axes for key in compared):
             known = [competitor(values) for values in itertools.product(*(self.axes[key] for key in compared))]
-            require_known("column in own or baselines of mirrors", names, known)
+            require_known("column in own or baselines of reproduces", names, known)
         return self
 
     @model_validator(mode="after")

@@ -76,7 +76,7 @@ def locate(spec: ExperimentSpec, cells: Iterable[Cell], data_dir: Path | None) -
     images = Images(found | others, absent, used, absent_weights)
     has_folder = data_dir is not None and data_dir.is_dir()
     lacking = [*absent.values(), *absent_weights.values()]
-    if lacking and not any(map(images.suffice_for, cells)) and not (has_folder and spec.grid.mirrors):
+    if lacking and not any(map(images.suffice_for, cells)) and not (has_folder and spec.grid.reproduces):
         raise datasets.DataError(lacking[0])
     return images
 

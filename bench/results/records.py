@@ -285,8 +285,8 @@ class StoredLayout(TypedDict):
     printed: NotRequired[StoredPrinted]
 
 
-class StoredMirrors(TypedDict):
-    """The published table that a stored grid repeats, see `bench.experiments.grid_schema.Mirrors`."""
+class StoredReproduces(TypedDict):
+    """The published table that a stored grid repeats, see `bench.experiments.grid_schema.Reproduces`."""
 
     paper: Name
     table: int | str
@@ -319,7 +319,7 @@ class GridDescription(TypedDict):
     digest: str
     overrides: NotRequired[dict[str, Any]]
     title: str
-    mirrors: StoredMirrors | None
+    reproduces: StoredReproduces | None
     std: Literal["population", "sample"]
     verdict: str | None
     report: StoredLayout

@@ -21,6 +21,9 @@ from bench.results.records import CONFIG, Config, RunRecord, StoredGrid, StoredP
 SCHEMA = 2  # version of the keys of records that are written now; records without a version are of the first
 _FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: in the first schema -> now
 
+_GRID_KEYS = {"mirrors": "reproduces"}  # of a grid: once -> now
+_REPORT_KEYS = {"value": "rounds_shown"}  # of its report
+
 _RECORD, _GRID, _SEARCH = map(shape_of, (RunRecord, StoredGrid, StoredSearch))
 _DIAGNOSTICS = {
     "clusters?": [is_integer],
@@ -41,6 +44,9 @@ def check_grid(path: Path, written: bytes) -> StoredGrid:
         Damaged: if it is none, is called otherwise than its file, or its cells do not fit their runs.
     """
     grid, _ = unseal(path, written)
+    grid = {_GRID_KEYS.get(key, key): value for key, value in grid.items()}
+    if isinstance(grid.get("report"), dict):
+        grid["report"] = {_REPORT_KEYS.get(key, key): value for key, value in grid["report"].items()}
     _require_shape(path, grid, _GRID)
     if f"{grid['grid']}@{grid['budget']}" != path.stem or not is_name(path.stem):
         raise Damaged(

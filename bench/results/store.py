@@ -16,8 +16,9 @@
     superseded/<name>-<n>         earlier results of a repeated run, and damaged files
     partitions/<name>@<digest>.npz   partition files of users that runs were dealt by (see `datasets.partition_files`)
     tracking/                     files of a tracking service, if runs were tracked (see `bench.execution.tracking`)
+    jobs/                         files of jobs of Slurm, or of plain processes, while a driver waits for them
     importing/<id>/               a run that is being copied from another results directory
-    ray.log                       what Ray had to say of processes that died
+    ray.log                       what Ray, or another executor, had to say of processes that died
     .lock, .driver                locked while a driver is at work: the first keeps others out, the second tells them when it
                                   began, and which runs it has begun; empty once a driver has ended, unless it was killed
 
@@ -58,8 +59,9 @@ from bench.results.run_files import RUN_FILES, read_rows, read_run
 T = TypeVar("T")
 RAY_LOG = "ray.log"
 MACHINE = "machine"
+JOBS = "jobs"
 _PARTS = ("grids", "runs", "reports")
-_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "partitions", "code")
+_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "partitions", "code", JOBS)
 _LARGEST_MARK = 16 * 2**20  # bytes: a million runs
 _PATIENCE = 2.0  # seconds for which a driver waits for those who ask whether one is at work
 UNFINISHED = ("failed", "stopped")  # status of runs that continue from their checkpoint when they are requested again

@@ -18,7 +18,8 @@ from bench.config.schema import RunConfig, run_id
 from bench.execution import resources
 from bench.execution.job import Job
 from bench.execution.ray_environment import python_path
-from bench.execution.scheduler import RunCallback, run_jobs
+from bench.execution.run_recorder import RunCallback
+from bench.execution.scheduler import run_jobs
 from bench.experiments import expansion
 from bench.experiments.cells import to_json
 from bench.experiments.grid_loading import make_grid

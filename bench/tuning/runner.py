@@ -18,8 +18,9 @@ from bench.execution import ray_environment, ray_session  # noqa: F401
 from bench.execution.gpu_sharing import GpuAllocator
 from bench.execution.job import Job
 from bench.execution.progress import RoundsBar
-from bench.execution.recorder import OUT_OF_MEMORY, Session, TrialRecorder, given_up
+from bench.execution.recorder import Session, TrialRecorder
 from bench.execution.resources import Machines, Resources
+from bench.execution.run_recorder import OUT_OF_MEMORY, given_up
 from bench.execution.scheduler import inspect, make_allocator
 from bench.experiments.labels import text_of
 from bench.results.artifacts import Folder

@@ -14,7 +14,7 @@ from bench.config.stale import Changes, why_repeated
 from bench.errors import ConfigError
 from bench.execution import driver
 from bench.execution.resources import Machines
-from bench.execution.workspace import Workspace
+from bench.execution.workspace import Workspace, shared_bases
 from bench.experiments.cells import Cell
 from bench.experiments.planning import has_last_state
 from bench.experiments.spec import SETS, ExecutionOptions, ExperimentSpec, TuningOptions
@@ -169,7 +169,6 @@ def _run_searches(
     Returns:
         Name of a search -> how many of its configurations have failed.
     """
-    from bench.execution import scheduler
     from bench.tuning import runner
 
     workspace = Workspace(store, options.storage)
@@ -183,7 +182,7 @@ def _run_searches(
     }
     shared = dict.fromkeys(folder for own in folders.values() for folder in own.values())
     failed: dict[str, int] = {}
-    with workspace.marker(machines.address) as marker, scheduler.shared_bases(shared, store):
+    with workspace.marker(machines.address) as marker, shared_bases(shared, store):
         while left:
             searches = []
             for name in left:

@@ -54,8 +54,8 @@ def printed_of(grid: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def printing_of(grid: Mapping[str, Any]) -> Printing:
-    """How the published table is printed that an expanded grid mirrors; one decimal and the best in bold for a grid of one's
+    """How the published table is printed that an expanded grid reproduces; one decimal and the best in bold for a grid of one's
     own."""
-    mirrors, printed = grid["mirrors"], printed_of(grid)
-    printing = PRINTING.get(mirrors["paper"], Printing()) if mirrors else Printing()
+    reproduces, printed = grid["reproduces"], printed_of(grid)
+    printing = PRINTING.get(reproduces["paper"], Printing()) if reproduces else Printing()
     return replace(printing, **{key: printed[key] for key in ("bold", "std") if printed.get(key) is not None})

@@ -63,7 +63,7 @@ class Measured:
 def find_measured(stores: Iterable[Store], plans: Plans) -> list[Measured]:
     """The published numbers that have been measured, in the order of `papers` and of their files, each once.
 
-    A number has been measured if a run has ended for it in a grid that mirrors its table, at the budget paper as it is,
+    A number has been measured if a run has ended for it in a grid that reproduces its table, at the budget paper as it is,
     on its own dataset, with its own number of clients, participation and model; the same number in other tables has been
     measured with it. Of several grids or directories that have it, the one with the most seeds counts, then the one with the
     most points of its tuning set, then the first.
@@ -71,7 +71,7 @@ def find_measured(stores: Iterable[Store], plans: Plans) -> list[Measured]:
     found: dict[tuple[str, ...], Measured] = {}
     for store in stores:
         for grid in filter(None, map(store.grid, store.grids())):
-            if not grid["mirrors"] or not is_comparable(grid, own_value(grid)):
+            if not grid["reproduces"] or not is_comparable(grid, own_value(grid)):
                 continue
             for measured in _of_grid(store, grid, plans):
                 again = (replace(measured, published=published) for published in printed_again(measured.published))
@@ -107,13 +107,13 @@ def _of_grid(store: Store, grid: dict, plans: Plans) -> Iterator[Measured]:
 
 def _measured(cell: Any, grid: dict, records: Mapping[str, Mapping[str, Any]], plans: Plans) -> Measured:
     """What a line of a report's cells says about its published number."""
-    mirrors, ended = grid["mirrors"], {run for run, record in records.items() if record["status"] in PLAYED}
+    reproduces, ended = grid["reproduces"], {run for run, record in records.items() if record["status"] in PLAYED}
     runs = [run for run in cell.run_ids.split() if run in ended]
     axes = _axes_of(runs[0], grid)
     alike = [one for one in current_cells(grid, records) if one["run"] in ended and _has(one, axes)]
     points = [json.loads(point) for point in dict.fromkeys(json.dumps(one["choice"], sort_keys=True) for one in alike)]
     seeds, settings = int(cell.done + cell.diverged), max(plans.settings(grid, alike[0]), len(points))
-    planned = max(plans.seeds(mirrors), seeds)
+    planned = max(plans.seeds(reproduces), seeds)
     return Measured(
         published=cell.published,
         mean=cell.mean,

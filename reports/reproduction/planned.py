@@ -42,14 +42,14 @@ class Plans:
 
     def __init__(self) -> None:
         specs = {name: load_grid(name) for name in grid_files.names() if _may_mirror(name)}
-        self._specs = {name: spec for name, spec in specs.items() if spec.mirrors}
+        self._specs = {name: spec for name, spec in specs.items() if spec.reproduces}
         self._contests: dict[tuple[str, str], tuple[Contest, ...]] = {}
 
     def contests(self, paper: str, table: str) -> tuple[Contest, ...]:
         """What competes in a published table, as the grid lays it out that has most of its cells; nothing where none mirrors
         it, or where it shows measurements of runs."""
         if (paper, table) not in self._contests:
-            expanded = [(spec, expand(spec, PAPER)) for spec in self._mirroring(paper, table)]
+            expanded = [(spec, expand(spec, PAPER)) for spec in self._reproducing(paper, table)]
             largest = max(expanded, key=lambda both: len(both[1]), default=None)
             self._contests[paper, table] = tuple(_contests(*largest)) if largest else ()
         return self._contests[paper, table]
@@ -59,9 +59,9 @@ class Plans:
         spec = self._spec(grid)
         return sorted(_seeds(spec)) if spec else None
 
-    def seeds(self, mirrors: Mapping[str, Any]) -> int:
+    def seeds(self, reproduces: Mapping[str, Any]) -> int:
         """The number of seeds of a published table: the largest of all grids that mirror it; a figure's may have fewer."""
-        specs = self._mirroring(mirrors["paper"], str(mirrors["table"]))
+        specs = self._reproducing(reproduces["paper"], str(reproduces["table"]))
         return max((len(_seeds(spec)) for spec in specs), default=0)
 
     def settings(self, grid: Mapping[str, Any], cell: Mapping[str, Any]) -> int:
@@ -73,10 +73,12 @@ class Plans:
         sets = [one for one in spec.tuning if matches(one.when, {key: value_of(cell, key) for key in one.when})]
         return math.prod(len(one.points(spec.budgets[PAPER].tuning)) for one in sets)
 
-    def _mirroring(self, paper: str, table: str) -> list[GridSpec]:
+    def _reproducing(self, paper: str, table: str) -> list[GridSpec]:
         """The grids that mirror a published table: its own, and those of figures that draw its numbers."""
         return [
-            spec for spec in self._specs.values() if (spec.mirrors.paper, str(spec.mirrors.table)) == (paper, table)
+            spec
+            for spec in self._specs.values()
+            if (spec.reproduces.paper, str(spec.reproduces.table)) == (paper, table)
         ]
 
     def _spec(self, grid: Mapping[str, Any]) -> GridSpec | None:
@@ -91,7 +93,7 @@ def _contests(spec: GridSpec, cells: list[Cell]) -> Iterator[Contest]:
     found = agreement.competing(grid, report.build(grid, {}).cells)
     for metric, lines in found.groupby("metric", sort=False):
         table = lines.pivot(index=contest_keys(grid), columns="competitor", values="published")
-        own, baselines = (tuple(map(str, grid["mirrors"].get(key, ()))) for key in ("own", "baselines"))
+        own, baselines = (tuple(map(str, grid["reproduces"].get(key, ()))) for key in ("own", "baselines"))
         yield Contest(metric, table[lines["competitor"].unique()], own, baselines)
 
 
@@ -99,7 +101,7 @@ def _may_mirror(name: str) -> bool:
     """Whether a grid file names a published table, or leaves it to the grid that it extends. The check of some others needs
     torch."""
     content = grid_files.read(name)
-    return content.get("mirrors", content.get("extends")) is not None
+    return content.get("reproduces", content.get("extends")) is not None
 
 
 def _seeds(spec: GridSpec) -> list[int]:

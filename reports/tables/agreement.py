@@ -43,13 +43,13 @@ def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     Nothing is said of a table where no complete row has a winner or a method of the paper's own.
 
     Args:
-        grid: expanded grid; `mirrors` names the paper's `own` columns and the `baselines` (none: all others).
+        grid: expanded grid; `reproduces` names the paper's `own` columns and the `baselines` (none: all others).
         cells: compared cells of all metrics.
         names: those of the grid.
     """
-    if not grid["mirrors"]:
+    if not grid["reproduces"]:
         return
-    own, baselines = ([str(name) for name in grid["mirrors"].get(key, ())] for key in ("own", "baselines"))
+    own, baselines = ([str(name) for name in grid["reproduces"].get(key, ())] for key in ("own", "baselines"))
     found, keys = competing(grid, cells), compared_keys(grid)
     names = names.with_combined(keys, found[keys].itertuples(index=False, name=None))
     named = {name: names.value(" ".join(keys), name).plain for name in found["competitor"].unique()}
@@ -68,11 +68,11 @@ def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
 
 
 def competing(grid: dict, cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells of a mirrored table that compete with others, with a further column, competitor: those with a published number,
-    but for methods on pooled data.
+    """The cells of a reproduced table that compete with others, with a further column, competitor: those with a published
+    number, but for methods on pooled data.
 
     Args:
-        grid: expanded grid that mirrors a table.
+        grid: expanded grid that reproduces a table.
         cells: compared cells.
     """
     found = cells[cells["published"].notna() & (cells["partition"] != "none")]

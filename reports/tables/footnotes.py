@@ -161,7 +161,7 @@ def in_common(grid: dict, seen: Iterable[str] = ()) -> str:
     Args:
         seen: axes that are said already; those of the table are in any case.
     """
-    if grid["mirrors"]:
+    if grid["reproduces"]:
         return ""
     names, axes = Names.of_grid(grid), {*cell_keys(grid), *seen}
     configs = [cell["config"] for cell in grid["cells"] if cell["config"]["partition"] != "none"]
@@ -182,7 +182,7 @@ def _further(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
         alone = " (1 seed: std of these rounds)" if "last10" in also and len(seeds) == 1 else ""
         rounds = "; ".join(ROUNDS_OF[other] for other in also)
         tuned = "; each takes its own best point of a tuning set" if (cells["settings"] > 1).any() else ""
-        verdicts = "; they carry no verdict" if grid["mirrors"] else ""
+        verdicts = "; they carry no verdict" if grid["reproduces"] else ""
         yield f"Further tables show other rounds of the same cells: {rounds}{alone}{tuned}{verdicts}."
 
 
@@ -209,7 +209,7 @@ def published_beside(
     compared = cells[cells["published"].notna()]
     if compared.empty:
         return
-    paper, table = names.value("algorithm", grid["mirrors"]["paper"]).plain, str(grid["mirrors"]["table"])
+    paper, table = names.value("algorithm", grid["reproduces"]["paper"]).plain, str(grid["reproduces"]["table"])
     source = f"{paper}, Table {table}" if table.isdigit() else f"{paper}, {table}"
     yield f"In parentheses: published value ({source}) and difference, measured minus published{unit}."
     for model, published in taken_for(grid).items():

@@ -133,7 +133,7 @@ def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printi
     elif grid["report"]["measured"]["kind"] != "dataset-sizes":
         parts = [_over_seeds(cells, grid, std=True)]
     if chosen_on := " and ".join(_chosen_on(name, grid) for name in cells["chosen_on"].unique() if name):
-        published = ", as published" * bool(grid["mirrors"] and not cells["searched"].any())
+        published = ", as published" * bool(grid["reproduces"] and not cells["searched"].any())
         parts.append(f"hyper-parameters chosen on {chosen_on}{published}")
     budget = _budget(grid)
     facts = "; ".join(filter(None, [*about, *parts, bold, budget]))
@@ -185,7 +185,7 @@ def _chosen_on(split: str, grid: dict) -> str:
 
 def _own_methods(cells: pd.DataFrame, names: Names, grid: dict) -> list[str]:
     """Names of the paper's own methods that are in the table."""
-    keys, own = compared_keys(grid), [str(name) for name in (grid["mirrors"] or {}).get("own", ())]
+    keys, own = compared_keys(grid), [str(name) for name in (grid["reproduces"] or {}).get("own", ())]
     names = names.with_combined(keys, cells[keys].itertuples(index=False, name=None))
     return [names.value(" ".join(keys), name).plain for name in competitors_of(cells, grid).unique() if name in own]
 
@@ -217,7 +217,7 @@ def _bare(cells: pd.DataFrame, table: Table, grid: dict) -> Table:
     def show(cell: Any, shown: Cell) -> Cell:
         return replace(shown, published=())
 
-    told_apart = [key for key in table.row_keys if cells[key].nunique() > 1] if grid["mirrors"] else []
+    told_apart = [key for key in table.row_keys if cells[key].nunique() > 1] if grid["reproduces"] else []
     return measured_tables.arrange(cells, told_apart or table.row_keys, grid, show)
 
 
@@ -273,7 +273,7 @@ def _with_best_other(cells: pd.DataFrame, grid: dict, layout: dict, printing: Pr
     """Of all cells of a row that are not of the paper's own methods, the best alone, first and with a column of its own; and
     the layout with it. It says of how many it is the best if some have no result."""
     rows, column = layout["report"]["rows"], layout["report"]["columns"]
-    is_own = competitors_of(cells, grid).isin([str(name) for name in (grid["mirrors"] or {}).get("own", ())])
+    is_own = competitors_of(cells, grid).isin([str(name) for name in (grid["reproduces"] or {}).get("own", ())])
     others = cells[~is_own]
     scores = merits(others, cells["metric"].iloc[0], printing.digits).fillna(-np.inf)
     keys = [others[key] for key in rows]
@@ -296,7 +296,7 @@ def _bold(cells: pd.DataFrame, grid: dict, printing: Printing) -> pd.Series:
     found = found[found["partition"] != "none"]  # all data in one place competes with nobody
     contests = [found[key] for key in contest_keys(grid)]
     scores = merits(found, metric, printing.digits)
-    is_own = competitors_of(found, grid).isin([str(name) for name in (grid["mirrors"] or {}).get("own", ())])
+    is_own = competitors_of(found, grid).isin([str(name) for name in (grid["reproduces"] or {}).get("own", ())])
     best_other = scores.where(~is_own).groupby(contests).transform("max")
     ahead = is_own & ~(scores < best_other)
     bold = ahead | (~is_own & (scores == best_other) & ~ahead.groupby(contests).transform("any"))

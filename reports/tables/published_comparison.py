@@ -16,7 +16,7 @@ _PUBLISHED_METRICS = {
 
 def own_value(grid: dict) -> str:
     """The rounds whose accuracy the grid's paper prints: `last` unless the grid names `best` or `last10`."""
-    return grid["report"].get("value", "last")
+    return grid["report"].get("rounds_shown", "last")
 
 
 def further_values(grid: dict, value: str) -> list[str]:
@@ -31,12 +31,12 @@ def is_comparable(grid: dict, value: str) -> bool:
 
 def taken_for(grid: dict) -> dict[str, str]:
     """Models of cells -> those of the published table for which the grid takes them."""
-    return (grid["mirrors"] or {}).get("models", {})
+    return (grid["reproduces"] or {}).get("models", {})
 
 
 def partitions_taken_for(grid: dict) -> dict[str, str]:
     """Partitions of cells -> those of the published table for which the grid takes them."""
-    return (grid["mirrors"] or {}).get("partitions", {})
+    return (grid["reproduces"] or {}).get("partitions", {})
 
 
 def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.DataFrame:
@@ -64,12 +64,12 @@ def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.Data
 
 
 def _counterpart(cell: dict, grid: dict, metric: str) -> Published | None:
-    if not grid["mirrors"] or cell["substitute"] or cell["data_note"]:
+    if not grid["reproduces"] or cell["substitute"] or cell["data_note"]:
         return None
     for published_metric in _PUBLISHED_METRICS.get(metric, (metric,)):
         found = find(
-            paper=grid["mirrors"]["paper"],
-            table=str(grid["mirrors"]["table"]),
+            paper=grid["reproduces"]["paper"],
+            table=str(grid["reproduces"]["table"]),
             metric=published_metric,
             dataset=cell["dataset"],
             partition=partitions_taken_for(grid).get(cell["partition"], cell["partition"]),

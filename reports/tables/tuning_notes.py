@@ -24,7 +24,7 @@ def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     tuned = cells[cells["settings"] > 1].groupby("algorithm", sort=False)["settings"].agg(["min", "max"])
     if len(tuned):
         counts = _counted({names.value("algorithm", name).plain: (low, high) for name, low, high in tuned.itertuples()})
-        protocol = ", as published" if grid["mirrors"] else ""
+        protocol = ", as published" if grid["reproduces"] else ""
         yield (
             f"Tuned: best of N settings per cell, chosen on the {split_of(grid)} split by the mean over "
             f"seeds{protocol}; N is {counts}."

@@ -6,8 +6,6 @@ docs/methods.md has a table of this, which must say the same.
 import functools
 import math
 import re
-from dataclasses import fields
-from typing import Any
 
 import pytest
 import torch
@@ -15,26 +13,14 @@ import torch
 import algorithms
 from algorithms.shared import calibration
 from algorithms.shared.base import Algorithm, State
-from bench.config.resolve import resolve, wrappers
-from bench.errors import ConfigError
-from bench.simulation.build import build_algorithm
+from bench.config.resolve import wrappers
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task
 from tests.support import manual
-from tests.support.toy import SMALL, toy, toy_task, train
+from tests.support.pairs import NEEDED, SIZES, pair, refusal, rounds_for
+from tests.support.toy import toy_task, train
 
 METHODS = manual.ROOT / "docs" / "methods.md"
-SIZES = (9, 4, 6, 11)
-
-# Options that a base needs inside a wrapper, beside its defaults, with which it is refused.
-NEEDED = {("feddisco", "scaffold"): {"weighting": "examples"}, ("feddisco", "feddyn"): {"mean": "examples"}}
-
-# Still smaller than `SMALL`: pairs are many.
-SHORT = SMALL | {"classifier_rounds": 1, "discriminator_rounds": 2, "capacity": 1.0, "inference_images": 100}
-
-# Options with which a wrapper can be told from its absence: weights that differ, and none of which is 0.
-OWN = {"feddisco": {"a": 0.2, "b": 0.0}}
-
 # Pairs that by their definition deploy what the base alone does, and why.
 AS_ALONE = {("fedcollab", "local"): "clients that train alone do so in every coalition"}
 
@@ -52,16 +38,9 @@ def short_calibrations():
 @pytest.mark.parametrize("base", algorithms.REGISTRY)
 def test_every_pair_trains_with_both_or_is_refused_and_the_manual_says_so(base):
     found = {wrapper: outcome(wrapper, base) for wrapper in wrappers()}
-    columns = [{found[wrapper] for wrapper in names} for names in groups()]
-    assert all(len(column) == 1 for column in columns), f"{base} needs other columns: {found}"
-    right = f"| `{base}` | {' | '.join(column.pop() for column in columns)} |"
-    assert right in METHODS.read_text().splitlines(), f"The row in {METHODS} must be\n{right}"
-
-
-def test_the_table_has_every_wrapper_and_every_method_once():
-    rows = [manual.codes(cells[0]) for cells in manual.table(METHODS, "base")]
-    assert rows == [manual.codes(cells[0])[:1] for cells in manual.table(METHODS, "method")]
-    assert sorted(sum(groups(), [])) == sorted(wrappers())
+    (row,) = [cells for cells in manual.table(METHODS, "base") if base in manual.codes(cells[0])]
+    said = {wrapper: cell for names, cell in zip(groups(), row[1:], strict=True) for wrapper in names}
+    assert said == found, "`python -m tests.support.methods_page` writes the table anew"
 
 
 def groups() -> list[list[str]]:
@@ -86,36 +65,6 @@ def outcome(wrapper: str, base: str) -> str:
     if not same(plain, deployed(around_fedavg.base, *place)):
         assert not same(both, deployed(around_fedavg, *place)), f"{wrapper} around {base}, and around fedavg"
     return " ".join(f"`{key}={value}`" for key, value in needed.items()) or "yes"
-
-
-def refusal(wrapper: str, base: str) -> str | None:
-    """Why a pair with the defaults of the base is refused, in one sentence; None if it is not."""
-    try:
-        pair(wrapper, base)
-    except ConfigError as error:
-        (sentence,) = error.mistakes
-        return sentence
-    return None
-
-
-@functools.cache
-def pair(wrapper: str, base: str, **options: Any):
-    """A wrapper around a method with these options, from a config that is checked like a user's."""
-    method = spec(wrapper, **OWN.get(wrapper, {}), base=spec(base, **options))
-    settings = {"rounds": rounds_for(base), "local_epochs": 1, "batch_size": 5}
-    data = {"dataset": "digits", "partition": "dir-0.5", "clients": len(SIZES)}
-    return build_algorithm(resolve({**data, **settings, "algorithm": method}).algorithm)
-
-
-def spec(name: str, **options: Any) -> dict[str, Any]:
-    """A method in a config, with options that are small enough for the toy task."""
-    small = {option.name: SHORT[option.name] for option in fields(algorithms.load(name)) if option.name in SHORT}
-    return {"name": name, **small, **toy(name).options, **options}
-
-
-def rounds_for(base: str) -> int:
-    """So many that the second one has what clients keep of the first; cycles have as many rounds as there are clients."""
-    return len(SIZES) if toy(base).in_cycles else 2
 
 
 @functools.cache

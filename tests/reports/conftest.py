@@ -23,7 +23,7 @@ class Store:
 
     folder: Path
     budget: str = "paper"
-    mirrors: dict | None = field(default_factory=lambda: {"paper": "fedconcat", "table": 1})
+    reproduces: dict | None = field(default_factory=lambda: {"paper": "fedconcat", "table": 1})
     std: str = "population"
     verdict: str | None = "fedconcat"
     report: dict = field(
@@ -105,7 +105,7 @@ class Store:
         grid = {
             "grid": "small_table",
             "digest": "0123456789abcdef",
-            **{name: getattr(self, name) for name in ("budget", "title", "mirrors", "std", "verdict", "report")},
+            **{name: getattr(self, name) for name in ("budget", "title", "reproduces", "std", "verdict", "report")},
             **{name: getattr(self, name) for name in ("row_order", "column_order", "cells")},
         }
         path = self.folder / "grids" / f"small_table@{self.budget}.json"

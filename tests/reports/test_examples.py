@@ -129,7 +129,7 @@ def test_the_manual_says_which_layer_is_least_similar_in_figure_2_of_ccvr():
     mean, std, least = by_layer.mean(), by_layer.std(), [*by_layer.idxmin(axis="columns")]
     assert mean.idxmin() == "projection1" and least.count("classifier") == 1
     said = [f"{mean[layer]:.2f}±{std[layer]:.2f}" for layer in ("projection1", "classifier")]
-    manual_says = " ".join((ROOT / "docs" / "reproduction.md").read_text().split())
+    manual_says = " ".join((store.folder / "README.md").read_text().split())
     assert "main observation is not confirmed" in manual_says and all(text in manual_says for text in said), said
 
 
@@ -138,7 +138,7 @@ def test_the_manual_has_both_readings_of_table_6_of_fedconcat():
     (cell,) = store.grid("paper_table6@paper")["cells"]
     values = store.probe(cell["run"], "encoder-heads-exchange-256-0001")["result"]["values"]
     loss = {name: f"{of['cls_loss']:.4f}, {of['rec_loss']:.4f}" for name, of in values.items()}
-    lines = (ROOT / "docs" / "reproduction.md").read_text()
+    lines = (store.folder / "README.md").read_text()
     assert f"| f_e1 | 0.2345, 0.0657 | {loss['fe2-exchange']} | {loss['fe1-exchange']} |" in lines
     assert f"| f_e2 | 0.0292, 0.0816 | {loss['fe1-exchange']} | {loss['fe2-exchange']} |" in lines
     table = (store.folder / "reports" / "paper_table6@paper.md").read_text()

@@ -102,7 +102,7 @@ def test_the_tables_of_the_proceedings_have_the_best_baseline_and_means_alone(nu
 
 
 def test_the_best_of_the_others_says_of_how_many_it_is(store):
-    store.mirrors |= {"own": ["fedconcat"]}
+    store.reproduces |= {"own": ["fedconcat"]}
     store.report |= {"printed": {"best_other": "Best baseline", "std": False}}
     for row, moon in (("cifar10 label-2", 0.6), ("cifar10 label-3", None)):
         store.add(row, "fedavg", [0.5] * 3).add(row, "moon", [moon] * 3).add(row, "fedconcat", [0.55] * 3)
@@ -140,7 +140,7 @@ def test_captions_name_what_all_cells_have_in_common(name, about):
 
 
 def test_captions_name_the_value_of_every_axis_that_the_table_leaves_out(store):
-    store.mirrors = {"paper": "fedconcat", "table": 1}
+    store.reproduces = {"paper": "fedconcat", "table": 1}
     store.report |= {"rows": ["dataset", "partition", "clients"], "printed": {"rows": ["dataset"]}}
     store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("svhn label-2", "fedavg", [0.5] * 3)
     assert paper_of(store)[-1].startswith("#C = 2, clients=40; accuracy in percent")
@@ -204,7 +204,7 @@ def test_tables_of_the_examples_fit_the_papers_of_conferences(layout, tmp_path):
 
 def test_latex_takes_the_size_and_the_float_that_a_table_needs(store, tmp_path):
     """Measured by LaTeX: widths of the boxes that it makes, with the commands of its own log."""
-    store.mirrors = None
+    store.reproduces = None
     show = r"\def\tableplaced{\typeout{<\tablefloat\space\the\wd\tablebox>}\tablebody\tablenotes}"
     found = {}
     for before, count in itertools.pairwise((0, 2, 4, 10, 14)):
@@ -236,7 +236,7 @@ def test_tables_fit_the_width_that_is_asked_for(store):
 
 
 def test_a_table_of_many_rows_goes_on_in_further_floats_of_the_same_number(store, tmp_path):
-    store.mirrors = None
+    store.reproduces = None
     for number in range(60):
         store.add(f"cifar10 label-{number + 1}", "fedavg", [0.5] * 2 + [None])
     store.report["notes"] = ["Of the author."]
@@ -253,7 +253,7 @@ def partial(store):
     """A table with a number of two seeds, and a cell without any."""
     store.add("cifar10 label-2", "fedavg", [0.536, 0.532, None]).add("cifar10 label-2", "moon", [0.5, 0.5, 0.5])
     store.add("cifar10 label-3", "fedavg", ["diverged"] * 3).add("cifar10 label-3", "moon", [0.6] * 3, choice={"mu": 5})
-    store.mirrors |= {"own": ["fedconcat"]}
+    store.reproduces |= {"own": ["fedconcat"]}
     store.report |= {"standings": True, "notes": ["Of the author."]}
     return store.save()
 
@@ -273,7 +273,7 @@ def test_nothing_but_the_published_layout_is_there_and_limits_of_numbers_are_mar
 
 
 def test_own_methods_of_no_paper_and_no_printed_cell_are_no_crash(store):
-    store.mirrors, store.report["printed"] = None, {"bold": "own"}
+    store.reproduces, store.report["printed"] = None, {"bold": "own"}
     store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.6] * 3)
     text = api.render(store.save(), "small_table", "paper", style="paper")
     assert "**60.0±0.0**" in text and "**50" not in text
@@ -392,7 +392,7 @@ def test_each_set_of_limits_has_a_mark_of_its_own(store):
 
 
 def test_captions_and_footnotes_of_a_grid_of_ones_own_name_model_clients_and_rounds(store):
-    store.mirrors = None
+    store.reproduces = None
     store.add("cifar10 none", "centralized", [0.7] * 3, config={"rounds": 7})
     store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.5] * 3)
     said = (
@@ -427,7 +427,7 @@ def test_every_float_has_a_label(partial):
 
 
 def test_a_table_of_another_grid_has_the_best_in_bold_and_one_decimal(store):
-    store.mirrors = store.verdict = None
+    store.reproduces = store.verdict = None
     store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.6] * 3)
     text = api.render(store.save(), "small_table", "paper", style="paper")
     assert "| 50.0±0.0 " in text and "| **60.0±0.0** |" in text
@@ -440,7 +440,7 @@ def paper_of(store) -> list[str]:
 
 
 def test_the_best_is_found_with_the_digits_that_the_paper_prints_and_its_facts_say_no_std(store):
-    store.mirrors = {"paper": "fedcat", "table": 1}
+    store.reproduces = {"paper": "fedcat", "table": 1}
     store.add("cifar10 label-2", "fedavg", [0.5321] * 3).add("cifar10 label-2", "moon", [0.5324] * 3)
     store.add("svhn label-2", "fedavg", [0.53241] * 3).add("svhn label-2", "moon", [0.53239] * 3)
     assert paper_of(store)[2:] == [
@@ -453,14 +453,14 @@ def test_the_best_is_found_with_the_digits_that_the_paper_prints_and_its_facts_s
 
 
 def test_own_methods_that_print_like_the_best_are_bold(store):
-    store.mirrors |= {"own": ["moon"]}
+    store.reproduces |= {"own": ["moon"]}
     store.add("cifar10 label-2", "fedavg", [0.5315] * 3).add("cifar10 label-2", "moon", [0.5312] * 3)
     assert paper_of(store)[2] == "| CIFAR-10 | #C = 2 | 53.1%±0.0% | **53.1%±0.0%** |", "f'{53.15:.1f}' is 53.1"
 
 
 @pytest.mark.parametrize("paper", ["fedconcat", "fedvls"])
 def test_numbers_of_fewer_seeds_than_others_have_a_dagger(store, paper):
-    store.mirrors = {"paper": paper, "table": 1}
+    store.reproduces = {"paper": paper, "table": 1}
     store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.4])
     store.add("cifar10 label-3", "fedavg", [0.5, None, None]).add("cifar10 label-3", "moon", [0.4] * 2)
     spread, sign, mean = ("±0.0%", "%", "mean±std (population)") if paper == "fedconcat" else ("", "", "mean")
@@ -478,7 +478,7 @@ def test_numbers_of_fewer_seeds_than_others_have_a_dagger(store, paper):
 
 
 def test_one_seed_of_a_paper_without_stds_says_no_more(store):
-    store.mirrors = {"paper": "fedcat", "table": 1}
+    store.reproduces = {"paper": "fedcat", "table": 1}
     store.add("cifar10 label-2", "fedavg", [0.5])
     assert paper_of(store)[-1].endswith("at the last round; 1 seed (0).")
 
@@ -489,7 +489,7 @@ def test_the_facts_say_where_hyper_parameters_were_chosen(store):
     store.add("cifar10 label-2", "fedavg", [0.5] * 3)
     chosen = "(0, 1, 2); hyper-parameters chosen on the test split, as published."
     assert paper_of(store)[-1].endswith(chosen)
-    store.mirrors = store.verdict = None
+    store.reproduces = store.verdict = None
     assert paper_of(store)[-1].endswith(chosen.replace(", as published", ""))
 
 
@@ -516,7 +516,7 @@ def test_several_metrics_stand_side_by_side_and_costs_have_no_percent_sign(store
 
 
 def test_costs_have_four_digits_and_the_bold_of_the_paper_and_a_target_not_reached_has_its_mark(store):
-    store.mirrors, store.report["metrics"] = {"paper": "fedcat", "table": 1}, ["mb", "rounds_to_0.4"]
+    store.reproduces, store.report["metrics"] = {"paper": "fedcat", "table": 1}, ["mb", "rounds_to_0.4"]
     store.add("cifar10 label-2", "fedavg", [0.8, 0.5, 0.3]).add("cifar10 label-2", "moon", [0.3, None, None])
     for number, megabytes in enumerate((1234.561, 1234.561, 1234.561, 1234.563)):
         path = store.folder / "runs" / store.cells[number]["run"] / "record.json"
@@ -530,7 +530,7 @@ def test_costs_have_four_digits_and_the_bold_of_the_paper_and_a_target_not_reach
 
 
 def test_the_best_of_costs_is_found_with_the_digits_that_are_printed(store):
-    store.mirrors, store.report["metrics"] = None, ["mb"]
+    store.reproduces, store.report["metrics"] = None, ["mb"]
     store.add("cifar10 label-2", "fedavg", [0.5]).add("cifar10 label-2", "moon", [0.5])
     for cell, megabytes in zip(store.cells, (12.342, 12.338), strict=True):
         path = store.folder / "runs" / cell["run"] / "record.json"
@@ -539,12 +539,12 @@ def test_the_best_of_costs_is_found_with_the_digits_that_are_printed(store):
 
 
 def test_the_caption_says_what_bold_means_where_it_is_not_the_best(store):
-    store.mirrors |= {"own": ["fedconcat", "fedconcat-id"]}
+    store.reproduces |= {"own": ["fedconcat", "fedconcat-id"]}
     store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "fedconcat", [0.6] * 3)
     assert paper_of(store)[-1].endswith(
         "(0, 1, 2); bold: FedConcat where not behind the best other method, else that one."
     )
-    store.mirrors = {"paper": "fedcat", "table": 1, "own": ["fedconcat"]}
+    store.reproduces = {"paper": "fedcat", "table": 1, "own": ["fedconcat"]}
     assert "bold" not in paper_of(store)[-1]
 
 

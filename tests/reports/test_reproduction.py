@@ -98,7 +98,7 @@ def test_too_few_seeds_are_counted_without_a_verdict(store):
 
 def test_a_rule_that_needs_no_stds_waits_for_all_seeds(store):
     """FedCat: 99.04 on mnist, dir-0.1; at most 0.3 points."""
-    store.mirrors, store.verdict = {"paper": "fedcat", "table": 1}, "fedcat"
+    store.reproduces, store.verdict = {"paper": "fedcat", "table": 1}, "fedcat"
     setting = {"clients": 100, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
     one, again = measured(store.add("mnist dir-0.1", "fedavg", [0.988], **setting), "fedcat_table1")
     assert (one.published.table, again.published.table) == ("1", "2")
@@ -127,7 +127,7 @@ def test_another_budget_does_not_count(store, budget):
 
 
 def test_a_grid_that_mirrors_nothing_does_not_count(store):
-    store.mirrors = None
+    store.reproduces = None
     assert measured(store.add("cifar10 label-2", "fedavg", [0.5])) == []
 
 
@@ -171,7 +171,7 @@ def test_a_number_in_two_grids_counts_once_with_the_most_seeds(store, tmp_path):
 def test_own_methods_are_those_of_the_table_whichever_grid_has_the_numbers(store, read_published, tmp_path):
     """Table 5 has FedAvg as well, and FedConcat-ID is not its own method; Figure 8 has Table 1 without FedConcat-ID."""
     first, second = (type(store)(tmp_path / name) for name in ("a", "b"))
-    first.mirrors = {"paper": "fedconcat", "table": 5, "own": ["dp-fedconcat"]}
+    first.reproduces = {"paper": "fedconcat", "table": 5, "own": ["dp-fedconcat"]}
     measured(first.add("cifar10 label-2", "fedavg", [0.5]), "paper_table5")
     row = [line for line in read_published("fedconcat") if line["table"] == "1"]
     for line in row:
@@ -184,7 +184,7 @@ def test_own_methods_are_those_of_the_table_whichever_grid_has_the_numbers(store
 
 def test_winner_and_sign_count_for_complete_rows_only(store, read_published):
     """As published fedconcat is ahead of all baselines; fedconcat-id is not, here, but published."""
-    store.mirrors |= {"own": ["fedconcat", "fedconcat-id"]}
+    store.reproduces |= {"own": ["fedconcat", "fedconcat-id"]}
     row = [line for line in read_published("fedconcat") if line["table"] == "1"]
     row = [line["algorithm"] for line in row if (line["dataset"], line["partition"]) == ("cifar10", "label-2")]
     for algorithm in row[1:]:
@@ -259,7 +259,7 @@ def test_a_commit_that_is_none_is_unknown_unless_it_is_a_version(store, named, s
 
 def test_measured_numbers_count_without_a_verdict(store):
     """Table 7 of FedConcat: losses 0.0810 and 0.0817 of the first of four encoders."""
-    store.mirrors, store.verdict = {"paper": "fedconcat", "table": 7}, None
+    store.reproduces, store.verdict = {"paper": "fedconcat", "table": 7}, None
     store.report |= {"metric": "local_accuracy", "measured": POOLED, "notes": []}
     store.add("fmnist label-2", "local", [0.5], personal=True)
     values = {name: dict(zip(("cls_loss", "rec_loss"), both, strict=True)) for name, both in SEVEN.items()}

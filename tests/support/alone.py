@@ -5,8 +5,7 @@ from pathlib import Path
 import torch
 
 from bench.execution.job import Job
-from bench.execution.recorder import RunRecorder
-from bench.execution.scheduler import RunCallback
+from bench.execution.run_recorder import RunCallback, RunRecorder
 from bench.execution.worker import Worker
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand

@@ -21,7 +21,7 @@ from bench.speed import main as speed
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-PAGES = [page for page in PAGES if ROOT / "docs" / "examples" not in page.parents]
+PAGES = [page for page in PAGES if page.parent.name != "reports"]  # those follow from records
 REFUSED = (
     AssertionError,
     ValueError,
@@ -35,7 +35,8 @@ _OTHERS = (
     "cd",
     "python3 -m venv",
     "python -m pip install uv",
-)  # to get the code, and what installs packages
+    "export SKEWBENCH_PLUGINS=",
+)  # to get the code, what installs packages, and a variable that is read
 
 
 class Block(NamedTuple):
@@ -88,6 +89,8 @@ def check(words: list[str]) -> None:
             check_bench(arguments)
         case ["python", "-m", "bench.speed", *arguments]:
             check_bench(["speed", *arguments])
+        case ["python", "-m", "bench.worker", config]:
+            assert config.endswith(".json")
         case ["python", "-m", "pytest", *arguments]:
             _check_pytest(arguments)
         case ["python", "-m", module] if module.startswith("tests."):

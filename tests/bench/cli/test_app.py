@@ -692,7 +692,7 @@ def test_a_report_names_a_grid_by_its_file_as_well(bench, tmp_path):
 def test_a_report_of_a_file_says_that_it_has_changed_since_the_runs(bench, tmp_path):
     path = tmp_path / "mine.yaml"
     content = "title: mine\naxes: {dataset: [digits], partition: [iid], algorithm: [fedavg], seed: [0]}\n"
-    path.write_text(content + "report: {value: best}\n")
+    path.write_text(content + "report: {rounds_shown: best}\n")
     grid = load_grid(str(path))
     with Store(tmp_path / "results").locked() as store:
         store.write_grid("mine@paper", to_json(grid, "paper", {}, expand(grid, "paper")))

@@ -7,9 +7,10 @@ import pytest
 from bench.config.resolve import resolve
 from bench.config.schema import run_id
 from bench.execution.job import Job
-from bench.execution.recorder import own_deaths, reason_of
+from bench.execution.recorder import own_deaths
 from bench.execution.resources import Resources
-from bench.execution.scheduler import JobRecorder
+from bench.execution.run_recorder import reason_of
+from bench.execution.scheduler import JobTrials
 from bench.results.schema import SCHEMA
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
@@ -82,7 +83,7 @@ def test_a_worker_that_dies_before_it_begins_is_tried_again_and_then_leaves_a_re
     callback = RunCallback()
     with Store(tmp_path / "results").locked() as store:
         job = Job(run, config, str(store.unfinished_folder(run)), StateRetention())
-        recorder = JobRecorder(store, callback, allocator=None, session=ALONE)
+        recorder = JobTrials(store, callback, allocator=None, session=ALONE)
         recorder.assign([job], Resources())
         for _ in range(2):
             recorder.on_trial_error(0, [trial], trial)

@@ -218,9 +218,9 @@ def test_an_option_on_an_axis_goes_to_the_methods_that_have_it():
 
 
 def test_a_grid_takes_from_the_one_that_it_extends_what_it_does_not_say():
-    own = {"mirrors": {"table": 2}, "settings": {"participation": 0.5}, "axes": SMALL["axes"]}
+    own = {"reproduces": {"table": 2}, "settings": {"participation": 0.5}, "axes": SMALL["axes"]}
     grid = make_grid("mine", {"extends": "paper_table1", **own})
-    assert grid.mirrors.paper == "fedconcat" and grid.mirrors.table == 2
+    assert grid.reproduces.paper == "fedconcat" and grid.reproduces.table == 2
     assert (grid.settings["lr"], grid.settings["participation"]) == (0.01, 0.5)
     assert grid.axes == SMALL["axes"] and grid.tuning == load_grid("paper_table1").tuning
     without = make_grid("mine", {"extends": "paper_table1", **own, "budgets": {"medium": None}})
@@ -340,8 +340,10 @@ def test_mistakes_in_the_cells_are_found_before_anything_runs(grid_of, changes, 
         ({"tuning": [{"when": {}, "options": {"mu": []}}]}, "tuning.0.options.mu list should have at least 1 item"),
         ({"tuning": [{"when": {}, "options": {"mu": [1, 2]}, "named": {"mu": 3}}]}, "named must be one point"),
         ({"tuning": [{"when": {}, "options": {"mu": [1, 2]}, "named": {"nu": 1}}]}, "named must be one point"),
-        ({"mirrors": {"paper": "fedconcta", "table": 1}}, "Unknown paper 'fedconcta'. Did you mean 'fedconcat'?"),
+        ({"reproduces": {"paper": "fedconcta", "table": 1}}, "Unknown paper 'fedconcta'. Did you mean 'fedconcat'?"),
         ({1: "x"}, "1 keys should be strings"),
+        ({"mirrors": {"paper": "fedconcat", "table": 1}}, "mirrors is called reproduces now; rename the key."),
+        ({"report": {"value": "best"}}, "report: value is called rounds_shown now; rename the key."),
     ],
 )
 def test_a_file_of_the_wrong_shape_is_explained(grid_of, changes, said):
@@ -353,7 +355,7 @@ def test_a_file_of_the_wrong_shape_is_explained(grid_of, changes, said):
 def test_a_report_is_checked_before_anything_runs(grid_of):
     report = {"rows": ["dataset", "partitoin"], "columns": "algoritm", "metric": "acuracy", "verdict": "fedconcta"}
     with pytest.raises(ConfigError) as caught:
-        grid_of(report=report | {"value": "lats"}, settngs={})
+        grid_of(report=report | {"rounds_shown": "lats"}, settngs={})
     text = str(caught.value)
     assert "6 mistakes" in text
     for nearest in ("partition", "algorithm", "accuracy", "fedconcat", "last", "settings"):
@@ -387,34 +389,34 @@ def test_cells_are_tested_against_a_method_by_its_name_alone(grid_of):
 
 
 @pytest.mark.parametrize(
-    ("mirrors", "said"),
+    ("reproduces", "said"),
     [
-        ({"own": ["fedporx"]}, "Unknown column in own or baselines of mirrors 'fedporx'. Did you mean 'fedprox'?"),
-        ({"own": ["fedprox"], "baselines": ["fedavg", "fedprox"]}, "own and baselines of mirrors both name fedprox"),
+        ({"own": ["fedporx"]}, "Unknown column in own or baselines of reproduces 'fedporx'. Did you mean 'fedprox'?"),
+        ({"own": ["fedprox"], "baselines": ["fedavg", "fedprox"]}, "own and baselines of reproduces both name fedprox"),
     ],
 )
-def test_the_methods_of_a_paper_are_columns_of_its_table(grid_of, mirrors, said):
+def test_the_methods_of_a_paper_are_columns_of_its_table(grid_of, reproduces, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
-        grid_of(mirrors={"paper": "fedconcat", "table": 1} | mirrors)
+        grid_of(reproduces={"paper": "fedconcat", "table": 1} | reproduces)
 
 
 def test_an_extending_grid_keeps_the_papers_methods_that_it_has():
     def own(**changes):
         axes = {"dataset": ["cifar10"], "partition": ["iid"], "algorithm": ["fedavg", "fedconcat"]}
-        return make_grid("mine", {"extends": "paper_table1", "axes": axes} | changes).mirrors
+        return make_grid("mine", {"extends": "paper_table1", "axes": axes} | changes).reproduces
 
     assert own().own == ["fedconcat"]
-    assert own(mirrors={"own": ["fedavg"]}).own == ["fedavg"]
-    assert own(mirrors=None) is None
-    with pytest.raises(ConfigError, match="Unknown column in own or baselines of mirrors 'fedconcat-id'"):
-        own(mirrors={"own": ["fedconcat-id"]})
+    assert own(reproduces={"own": ["fedavg"]}).own == ["fedavg"]
+    assert own(reproduces=None) is None
+    with pytest.raises(ConfigError, match="Unknown column in own or baselines of reproduces 'fedconcat-id'"):
+        own(reproduces={"own": ["fedconcat-id"]})
 
 
 def test_further_rounds_of_a_report_are_others_than_the_first(grid_of):
-    assert grid_of(report={"value": "best", "also": ["last", "last10"]}).report.also == ["last", "last10"]
+    assert grid_of(report={"rounds_shown": "best", "also": ["last", "last10"]}).report.also == ["last", "last10"]
     for also in (["last"], ["best", "best"]):
         with pytest.raises(
-            ConfigError, match=f"value and also of the report name {also[0]} twice; name it in one of them, once"
+            ConfigError, match=f"rounds_shown and also of the report name {also[0]} twice; name it in one of them, once"
         ):
             grid_of(report={"also": also})
     with pytest.raises(ConfigError, match="Did you mean 'best'"):
@@ -424,7 +426,7 @@ def test_further_rounds_of_a_report_are_others_than_the_first(grid_of):
 
 
 def test_a_model_stands_for_one_of_the_published_table():
-    models = load_grid("fedcat_table1").mirrors.models
+    models = load_grid("fedcat_table1").reproduces.models
     assert models == {"simple-cnn": "mcmahan2017-cifar-cnn"}, "by the name of the registry"
     for wrong, said in (
         (
@@ -434,23 +436,23 @@ def test_a_model_stands_for_one_of_the_published_table():
         ({"lenet-cifra": "mcmahan2017-cifar-cnn"}, "Unknown model 'lenet-cifra'. Did you mean 'lenet-cifar'"),
     ):
         with pytest.raises(ConfigError, match=said):
-            make_grid("mine", {"extends": "fedcat_table1", "mirrors": {"models": wrong}})
+            make_grid("mine", {"extends": "fedcat_table1", "reproduces": {"models": wrong}})
 
 
 def test_a_partition_stands_for_one_of_the_published_table():
     """FedCat's grids have both readings of its Dir(alpha), and say so."""
     for name in ("fedcat_table1", "fedcat_table3", "fedcat_figure5"):
         grid = load_grid(name)
-        assert grid.mirrors.partitions == {f"dirichlet-equal-{b}": f"dir-{b}" for b in ("0.1", "0.5", "1")}
+        assert grid.reproduces.partitions == {f"dirichlet-equal-{b}": f"dir-{b}" for b in ("0.1", "0.5", "1")}
         assert any("two readings" in note and "dirichlet-equal" in note for note in grid.report.notes)
     with pytest.raises(ConfigError, match="Unknown partition 'dri-0.1'"):
-        make_grid("mine", {"extends": "fedcat_table1", "mirrors": {"partitions": {"dri-0.1": "dir-0.1"}}})
+        make_grid("mine", {"extends": "fedcat_table1", "reproduces": {"partitions": {"dri-0.1": "dir-0.1"}}})
 
 
 def test_the_rounds_of_a_report_are_written_into_the_expanded_grid(grid_of):
-    grid = grid_of(report={"value": "last10"})
-    assert to_json(grid, "paper", {}, expand(grid, "paper"))["report"]["value"] == "last10"
-    assert grid_of().report.value == "last"
+    grid = grid_of(report={"rounds_shown": "last10"})
+    assert to_json(grid, "paper", {}, expand(grid, "paper"))["report"]["rounds_shown"] == "last10"
+    assert grid_of().report.rounds_shown == "last"
 
 
 def test_numbers_in_scientific_notation_are_numbers(tmp_path):

@@ -449,7 +449,7 @@ def test_incomplete_data_decide_what_is_possible_and_are_played_again_when_more_
 
 def test_a_papers_grid_shows_its_table_even_if_none_of_its_images_are_there(ask, store, svhn):
     svhn(None)
-    mirrored = {"mirrors": {"paper": "fedconcat", "table": 13}}
+    mirrored = {"reproduces": {"paper": "fedconcat", "table": 13}}
     request = ask(axes=GRID["axes"] | {"dataset": ["svhn"]}, overrides={"clients": 10}, **mirrored)
     made = request.plan(store)
     assert made.todo == [] and request.images().none_found == "No svhn."
@@ -494,7 +494,7 @@ def test_where_all_cells_lack_their_weights_only_a_papers_grid_shows_its_table(f
     alone = {"only": {"weights": ["w.pth"]}}
     with pytest.raises(datasets.DataError, match="No weights in .*w.pth"):
         from_weights(**alone).plan(store)
-    made = from_weights(**alone, mirrors={"paper": "fedconcat", "table": 13}).plan(store)
+    made = from_weights(**alone, reproduces={"paper": "fedconcat", "table": 13}).plan(store)
     assert [cell.missing for cell in made.selected] == ["no data: w.pth"] and made.todo == []
 
 
@@ -642,8 +642,8 @@ def test_only_selected_cells_have_to_fit_their_images(ask, store):
             "metric of the report is the first of metrics, own_accuracy, but got accuracy; name that one.",
         ),
         (
-            {"metric": "rsd", "value": "best", "reference": {"algorithm": "fedavg"}},
-            "rsd are known of the last round only: value must be last, but got best.",
+            {"metric": "rsd", "rounds_shown": "best", "reference": {"algorithm": "fedavg"}},
+            "rsd are known of the last round only: rounds_shown must be last, but got best.",
         ),
         (
             {"metric": "ipr", "reference": {"algorithm": "local"}},

@@ -265,7 +265,7 @@ def test_a_second_driver_is_refused_until_the_first_is_gone(tmp_path):
 import sys, time
 from bench.results.store import Store
 with Store(sys.argv[1]).locked():
-    print("round_only", flush=True)
+    print("held", flush=True)
     time.sleep(60)
 """
     first = subprocess.Popen([sys.executable, "-c", hold, tmp_path], stdout=subprocess.PIPE, text=True)

@@ -41,7 +41,7 @@ def grid(store):
         **{"metrics": ["own_accuracy", "ipr"], "compared": ["algorithm", "wrapper"]},
         **{"reference": {"algorithm": "local", "wrapper": "none"}, "figures": FIGURES},
     }
-    store.std, store.mirrors, store.verdict = "sample", None, None
+    store.std, store.reproduces, store.verdict = "sample", None, None
     return store
 
 

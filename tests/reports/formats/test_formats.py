@@ -116,7 +116,7 @@ def test_accuracies_of_further_rounds_stand_below_without_a_verdict(store):
 
 def test_a_single_seed_has_the_std_of_its_last_rounds_where_these_are_shown_below(store):
     store.report |= {"also": ["last10"]}
-    store.mirrors = None
+    store.reproduces = None
     text = api.render(store.add("cifar10 label-2", "fedavg", [0.5]).save(), "small_table", "paper")
     assert "| 50.0 " in text and "| 49.0±0.4 " in text
     assert (
@@ -154,7 +154,7 @@ def test_per_client_models_get_a_section_of_their_own(small_table):
 
 def test_no_cell_of_a_csv_is_a_formula_of_a_spreadsheet(store):
     """A stored grid may come from anybody, and a name in it may be anything."""
-    store.mirrors = None
+    store.reproduces = None
     store.add("=1+1 label-2", "fedavg", [0.5])
     store.add("=1+1 label-2", "fedprox", [0.25], choice={"mu": -1})
     lines = pd.read_csv(StringIO(api.render(store.save(), "small_table", "paper", format="csv")), dtype=str)
@@ -182,7 +182,7 @@ SPECIAL = r"a&b_50%#$x{y}~^\z<|>`*"
 
 
 def test_names_with_special_characters_are_escaped_in_markdown(store):
-    store.mirrors = None
+    store.reproduces = None
     store.title = "100 % | of `it`"
     text = api.render(store.add(f"{SPECIAL} label-2", "fedavg", [0.5]).save(), "small_table", "paper")
     assert "# 100 % \\| of \\`it\\`\n" in text
@@ -190,7 +190,7 @@ def test_names_with_special_characters_are_escaped_in_markdown(store):
 
 
 def test_names_with_special_characters_are_escaped_in_latex(store):
-    store.mirrors = None
+    store.reproduces = None
     text = api.render(store.add(f"{SPECIAL} label-2", "fed_avg", [0.5]).save(), "small_table", "paper", format="tex")
     assert (
         r"a\&b\_50\%\#\$x\{y\}\textasciitilde{}\textasciicircum{}\textbackslash{}z"
@@ -234,7 +234,7 @@ def test_a_latex_cell_without_data_is_a_dash_with_one_footnote_per_table(small_t
 
 
 def test_a_latex_row_or_dash_is_not_read_as_a_command(store):
-    store.mirrors = None
+    store.reproduces = None
     store.add("[a] label-2", "fedavg", [0.5]).add("*b label-2", "fedavg", [0.5]).add("c--d label-2", "fedavg", [0.5])
     store.title = "Two\n\nparagraphs"
     text = api.render(store.save(), "small_table", "paper", format="tex")
@@ -262,7 +262,7 @@ def compile_latex(text, folder):
 
 def specials_everywhere(store):
     """A store with special characters wherever a grid may put a text, and all parts of a table."""
-    store.mirrors = None
+    store.reproduces = None
     store.title = SPECIAL
     turning = {*range(0x202A, 0x202F), *range(0x2066, 0x206A)}  # which no stored grid may have
     codes = [*range(0xA0, 0x250), *range(0x370, 0x400), *({*range(0x2000, 0x2300)} - turning), 0x4E2D, 0x1F600]
@@ -299,7 +299,7 @@ def test_a_standalone_document_holds_the_same_tables(small_table):
 
 
 def test_a_standalone_page_is_as_wide_as_a_table_of_long_caveats(store, tmp_path):
-    store.mirrors = None
+    store.reproduces = None
     for method in ("fedavg", "fedprox", "fednova", "scaffold", "moon", "ditto"):
         store.add("cifar10 label-2", method, [None], missing="no data: resnet18-f37072fd.pth")
         store.add("cifar10 label-3", method, [0.5])

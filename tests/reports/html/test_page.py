@@ -425,7 +425,7 @@ def test_in_print_tables_fit_charts_have_their_legend_and_a_line_says_what_is_le
 
 
 def test_a_table_that_would_have_too_small_letters_is_turned_with_its_heading(browser, store, tmp_path):
-    store.mirrors = None
+    store.reproduces = None
     for count, turned in ((2, False), (16, True)):
         for number in range(count):
             store.add("cifar10 label-2", f"a-method-of-{count}-{number}", [0.5] * 3)

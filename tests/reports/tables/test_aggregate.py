@@ -105,7 +105,7 @@ def test_an_axis_may_be_any_setting_of_the_config(store):
 
 
 def test_seeds_may_be_columns(store):
-    store.mirrors = None
+    store.reproduces = None
     store.report |= {"columns": "seed"}
     lines = api.render(store.add("cifar10 label-2", "fedavg", [0.5, 0.4]).save(), "small_table", "paper")
     assert "| seed=0   | seed=1   |" in lines and "| **50.0** | 40.0     |" in lines

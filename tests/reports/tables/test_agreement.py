@@ -10,7 +10,7 @@ def said(report):
 @pytest.fixture
 def table_1(store):
     """Published: fedconcat wins on cifar10, 56.9 over 53.6 and 62.0 over 58.6; on svhn dir-0.1 fedavg does, 84.0 over 83.2."""
-    store.mirrors = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
+    store.reproduces = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
     scores = {
         "cifar10 label-2": {"fedavg": [0.50], "moon": [0.49], "fedconcat": [0.55]},  # winner and sign as published
         "cifar10 label-3": {"fedavg": [0.50], "moon": [0.60], "fedconcat": [0.55]},  # neither
@@ -41,7 +41,7 @@ def test_a_budget_that_is_not_the_papers_is_named(table_1, report_of, budget):
 
 
 def test_baselines_may_be_named_and_what_is_neither_is_left_out(table_1, report_of):
-    table_1.mirrors |= {"baselines": ["fedavg"]}
+    table_1.reproduces |= {"baselines": ["fedavg"]}
     assert said(report_of(table_1)) == [
         "Agreement with the published table over the complete rows, 4 of 4: same winner in 3 of 4; "
         "same sign of (method - best of FedAvg) in 3 of 4 for FedConcat."
@@ -49,7 +49,7 @@ def test_baselines_may_be_named_and_what_is_neither_is_left_out(table_1, report_
 
 
 def test_what_prints_alike_wins_together_and_has_no_sign(store, report_of):
-    store.mirrors = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
+    store.reproduces = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
     store.add("cifar10 label-2", "fedavg", [0.5503]).add("cifar10 label-2", "fedconcat", [0.5499])
     assert "same winner in 0 of 1" in said(report_of(store))[0], "where all are alike, nobody wins"
     store.add("cifar10 label-2", "fedrs", [0.4])
@@ -60,14 +60,14 @@ def test_what_prints_alike_wins_together_and_has_no_sign(store, report_of):
 
 
 def test_nothing_is_said_before_a_row_is_complete(store, report_of):
-    store.mirrors = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
+    store.reproduces = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
     store.add("cifar10 label-2", "fedavg", [0.5, None, None]).add("cifar10 label-2", "fedconcat", [0.6] * 3)
     assert said(report_of(store)) == []
 
 
 def test_means_count_with_the_decimals_of_the_paper(store, report_of):
     """FedCat on mnist, dir-0.5, Table 1: 99.42 against 99.41 of FedGen, which one decimal cannot tell apart."""
-    store.mirrors, store.verdict = {"paper": "fedcat", "table": 1, "own": ["fedcat"], "baselines": []}, None
+    store.reproduces, store.verdict = {"paper": "fedcat", "table": 1, "own": ["fedcat"], "baselines": []}, None
     setting = {"clients": 100, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
     store.add("mnist dir-0.5", "fedgen", [0.9941], **setting).add("mnist dir-0.5", "fedcat", [0.9942], **setting)
     (sentence,) = said(report_of(store))
@@ -76,7 +76,7 @@ def test_means_count_with_the_decimals_of_the_paper(store, report_of):
 
 def test_a_row_whose_published_means_are_equal_has_a_sign_and_no_winner(store, report_of):
     """Table 5 of FedConcat, svhn, dir-0.1: 84.0 both."""
-    store.mirrors = {"paper": "fedconcat", "table": 5, "own": ["dp-fedconcat"], "baselines": []}
+    store.reproduces = {"paper": "fedconcat", "table": 5, "own": ["dp-fedconcat"], "baselines": []}
     store.add("svhn dir-0.1", "fedavg", [0.84]).add("svhn dir-0.1", "dp-fedconcat", [0.84], variant="eps-2.5")
     (sentence,) = said(report_of(store))
     assert sentence.endswith("1 of 1: same sign of (method - best of FedAvg) in 1 of 1 for DP-FedConcat.")
@@ -84,7 +84,7 @@ def test_a_row_whose_published_means_are_equal_has_a_sign_and_no_winner(store, r
 
 def test_a_wrapper_may_be_the_papers_own_method(store, report_of):
     """Table 2 of CCVR: calibration gains 2.41 points on dir-0.5 and 4.13 on dir-0.1 for fedavg; the oracle is no rival."""
-    store.mirrors = {"paper": "ccvr", "table": 2, "own": ["ccvr"], "baselines": ["none"]}
+    store.reproduces = {"paper": "ccvr", "table": 2, "own": ["ccvr"], "baselines": ["none"]}
     store.verdict = None
     store.report |= {"rows": ["dataset", "partition", "algorithm"], "columns": "wrapper"}
     scores = {
@@ -105,5 +105,5 @@ def test_a_wrapper_may_be_the_papers_own_method(store, report_of):
 def test_a_grid_that_mirrors_nothing_or_has_no_complete_row_says_nothing(store, report_of):
     store.add("cifar10 label-2", "fedavg", [0.5]).add("cifar10 label-2", "moon", [None])
     assert said(report_of(store)) == []
-    store.mirrors = None
+    store.reproduces = None
     assert said(report_of(store)) == []

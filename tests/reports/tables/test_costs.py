@@ -23,7 +23,7 @@ FAST, SLOW, NEVER = 0.8, 0.5, 0.3
 
 @pytest.fixture
 def grid(store):
-    store.mirrors = store.verdict = None
+    store.reproduces = store.verdict = None
     store.report |= {"metrics": ["rounds_to_0.4", "mb_to_0.4"], "metric": "rounds_to_0.4"}
     return store
 

@@ -38,7 +38,7 @@ def test_rows_and_columns_stand_in_the_order_of_the_grid(store):
 
 def test_centralized_stands_once_in_the_first_row_of_its_dataset(store):
     store.verdict = None
-    store.mirrors = None
+    store.reproduces = None
     store.add("cifar10 none", "centralized", [0.7]).add("svhn none", "centralized", [0.8])
     for row in ("cifar10 label-2", "cifar10 dir-0.1", "svhn label-2"):
         store.add(row, "fedavg", [0.5])
@@ -54,19 +54,19 @@ def test_centralized_stands_once_in_the_first_row_of_its_dataset(store):
 
 
 def test_centralized_alone_keeps_a_row_of_its_own(store):
-    store.mirrors = None
+    store.reproduces = None
     assert table(store.add("cifar10 none", "centralized", [0.7])) == {("CIFAR-10", "pooled", "Centralized"): "70.0"}
 
 
 def test_the_best_of_a_row_is_bold_and_so_is_what_prints_alike(store):
-    store.mirrors = None
+    store.reproduces = None
     store.add("cifar10 label-2", "fedavg", [0.5303]).add("cifar10 label-2", "fedprox", [0.5296])
     store.add("cifar10 label-2", "moon", [0.5294]).add("cifar10 none", "centralized", [0.7])
     assert list(table(store).values()) == ["**53.0**", "**53.0**", "52.9", "70.0"]
 
 
 def test_incomplete_substituted_and_lonely_cells_are_never_bold(store):
-    store.mirrors = None
+    store.reproduces = None
     store.add("cifar10 label-2", "fedavg", [0.9, None]).add("cifar10 label-2", "moon", [0.5, 0.5])
     store.add("svhn label-2", "fedavg", [0.6, 0.6], substitute="cifar10")
     store.add("svhn label-2", "moon", [0.5, 0.5], substitute="cifar10")
@@ -87,7 +87,7 @@ def test_a_table_says_which_files_its_images_came_from_and_whether_they_were_the
 
 
 def test_femnist_of_another_draw_has_its_published_counterpart(store):
-    store.mirrors = {"paper": "fedcat", "table": 1, "variants": []}
+    store.reproduces = {"paper": "fedcat", "table": 1, "variants": []}
     setting = {"clients": 178, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
     store.add("femnist natural", "fedavg", [0.8232], **setting).save()
     text = api.render(store.folder, "small_table", "paper")
@@ -95,7 +95,7 @@ def test_femnist_of_another_draw_has_its_published_counterpart(store):
 
 
 def test_a_partition_that_a_grid_takes_for_the_published_one_stands_beside_its_numbers(store):
-    store.mirrors = {"paper": "fedcat", "table": 1, "variants": [], "partitions": {"dirichlet-equal-0.1": "dir-0.1"}}
+    store.reproduces = {"paper": "fedcat", "table": 1, "variants": [], "partitions": {"dirichlet-equal-0.1": "dir-0.1"}}
     setting = {"clients": 100, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
     store.add("mnist dirichlet-equal-0.1", "fedavg", [0.99], **setting)
     store.add("mnist dirichlet-equal-0.2", "fedavg", [0.99], **setting)
@@ -126,18 +126,18 @@ def test_cells_on_incomplete_data_have_no_published_counterpart(store):
     ],
 )
 def test_what_is_missing_is_named(store, scores, expected):
-    store.mirrors = None
+    store.reproduces = None
     assert table(store.add("cifar10 label-2", "fedavg", scores)) == {("CIFAR-10", "#C = 2", "FedAvg"): expected}
 
 
 def test_a_cell_of_fewer_seeds_than_others_says_so(store):
-    store.mirrors = None
+    store.reproduces = None
     store.add("cifar10 label-2", "fedavg", [0.5, 0.54]).add("cifar10 label-2", "moon", [0.5])
     assert list(table(store).values()) == ["**52.0±2.0**", "50.0, 1 seed"]
 
 
 def test_settings_that_have_not_ended_are_named(store):
-    store.mirrors = None
+    store.reproduces = None
     store.add("cifar10 label-2", "moon", [0.5], choice={"mu": 1}).add(
         "cifar10 label-2", "moon", [None], choice={"mu": 5}
     )
@@ -202,7 +202,7 @@ def test_incomplete_cells_compare_but_are_not_judged(store):
 
 
 def test_a_grid_may_report_the_last_ten_rounds_as_its_paper_does(store):
-    store.mirrors = {"paper": "fedconcat", "table": 3}
+    store.reproduces = {"paper": "fedconcat", "table": 3}
     store.report |= {"value": "last10"}
     setting = {"clients": 200, "participation": 0.2, "model": "resnet50"}
     store.add("cifar100 label-2", "fedavg", [0.094], **setting)  # the helper's last10 is one point below

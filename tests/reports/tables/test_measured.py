@@ -24,7 +24,7 @@ def heads(store):
     """Adds a run of two clients with the losses of its heads, None for those without any; returns the store."""
 
     def add(table: int, *losses, row="fmnist label-2", status=0.5, **options):
-        store.mirrors, store.verdict = {"paper": "fedconcat", "table": table}, None
+        store.reproduces, store.verdict = {"paper": "fedconcat", "table": table}, None
         measured = EXCHANGE if table == 6 else POOLED
         store.report = {"rows": ["dataset", "partition"], "columns": "algorithm", "metric": "local_accuracy"}
         store.report |= {"measured": measured, "notes": ["A note."]}
@@ -100,7 +100,7 @@ def test_what_was_measured_on_something_else_has_no_published_counterpart(heads,
 
 
 def test_information_about_labels_stands_beside_what_the_labels_have(store):
-    store.mirrors, store.verdict = None, None
+    store.reproduces, store.verdict = None, None
     store.report = {"rows": ["dataset", "partition"], "columns": "algorithm", "metric": "local_accuracy"}
     store.report |= {"measured": {"kind": "encoder-information", "examples": "pooled"}}
     store.add("fmnist label-2", "local", [0.5], personal=True)
@@ -124,7 +124,7 @@ def test_information_about_labels_stands_beside_what_the_labels_have(store):
 
 
 def test_a_row_of_exchanged_encoders_says_whose_examples_it_is_of(store):
-    store.mirrors, store.verdict = None, None
+    store.reproduces, store.verdict = None, None
     store.report = {"rows": ["dataset", "partition"], "columns": "algorithm", "metric": "local_accuracy"}
     store.report |= {"measured": {"kind": "encoder-information", "examples": "exchange"}}
     store.add("fmnist label-2", "local", [0.5], personal=True)
@@ -184,7 +184,7 @@ def test_the_csv_has_a_line_per_row_and_metric(heads):
 
 
 def test_table_8_counts_what_is_here_beside_what_is_published(store):
-    store.mirrors, store.verdict = {"paper": "fedconcat", "table": 8}, None
+    store.reproduces, store.verdict = {"paper": "fedconcat", "table": 8}, None
     store.report = {"rows": ["dataset"], "columns": "algorithm", "metric": "accuracy"}
     store.report |= {"measured": {"kind": "dataset-sizes"}}
     store.add("cifar10 none", "centralized", [0.1], data_note="9,000 test images")
@@ -205,7 +205,7 @@ def test_in_the_style_of_the_paper_names_and_numbers_stand_alone(heads, mirrored
     store = heads(6, SIX, SIX)
     heads(6, SIX, None, row="svhn label-2")
     if not mirrored:
-        store.mirrors = None
+        store.reproduces = None
     folder = store.save()
     text, tex, page = (
         api.render(folder, "small_table", "paper", format=format, style="paper") for format in ("md", "tex", "html")
@@ -227,7 +227,7 @@ def test_in_the_style_of_the_paper_names_and_numbers_stand_alone(heads, mirrored
 
 
 def test_dataset_sizes_in_the_style_of_the_paper_have_no_seeds(store):
-    store.mirrors = store.verdict = None
+    store.reproduces = store.verdict = None
     store.report = {"rows": ["dataset"], "columns": "algorithm", "metric": "accuracy"}
     store.report |= {"measured": {"kind": "dataset-sizes"}}
     store.add("cifar10 none", "centralized", [0.1]).add("svhn none", "centralized", [None], missing="no data: svhn")

@@ -21,7 +21,7 @@ ROWS = ("cifar10 label-2", "cifar10 label-3", "svhn label-2", "svhn label-3")
 
 @pytest.fixture
 def grid(store):
-    store.mirrors = None
+    store.reproduces = None
     store.report |= {"standings": True}
     store.column_order = list(SCORES)
     for algorithm, scores in SCORES.items():
@@ -128,7 +128,7 @@ def test_there_are_none_where_the_grid_does_not_ask(grid, report_of):
 @pytest.fixture
 def board(store):
     """A leaderboard of two columns and two seeds; of its last seed, moon has diverged and fedprox stands alike with fedavg."""
-    store.mirrors = None
+    store.reproduces = None
     metrics = ["accuracy", "rounds_to_0.5"]
     store.report = {"rows": ["algorithm"], "columns": "partition", "metric": "accuracy", "metrics": metrics}
     store.report |= {"compared": ["algorithm"], "standings": "seeds"}

@@ -37,7 +37,7 @@ def add(store, row: str, algorithm: str, *own: list | str | None, wrapper: str =
 
 @pytest.fixture
 def grid(store):
-    store.mirrors = store.verdict = None
+    store.reproduces = store.verdict = None
     store.report = dict(LAYOUT)
     store.std = "sample"
     return store
@@ -195,7 +195,7 @@ def test_the_smallest_spread_is_the_best_everywhere(table, report_of):
 
 
 def test_agreement_takes_the_smallest_published_spread_as_the_winner(grid, report_of):
-    grid.mirrors = {"paper": "fedcollab", "table": 1, "own": ["fedavg fedcollab"]}
+    grid.reproduces = {"paper": "fedcollab", "table": 1, "own": ["fedavg fedcollab"]}
     grid.report |= {"metrics": ["rsd"], "metric": "rsd"}
     about = {"model": "mlp-784-200-200-10", "clients": 20}
     add(grid, "fmnist label-shift", "local", LOCAL, LOCAL, **about)

@@ -25,7 +25,7 @@ def compared(report_of):
     """Store -> (partition, algorithm) -> (p_value, best, not_significant)."""
 
     def build(store):
-        store.mirrors = None
+        store.reproduces = None
         cells = report_of(store).cells.itertuples()
         return {(c.partition, c.algorithm): (c.p_value, c.best, c.not_significant) for c in cells}
 
@@ -84,7 +84,7 @@ def test_equal_scores_and_equal_differences_have_no_spread_but_an_answer(store, 
 
 
 def test_what_is_like_the_best_is_in_italics_and_named_in_the_csv(store):
-    store.mirrors = None
+    store.reproduces = None
     store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "moon", minus([10, 11, 9]))
     store.add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
     markdown, latex, csv = (api.render(store.save(), "small_table", "paper", format=f) for f in ("md", "tex", "csv"))
@@ -100,7 +100,7 @@ def test_what_is_like_the_best_is_in_italics_and_named_in_the_csv(store):
 
 
 def test_a_cell_with_one_seed_is_not_tested_and_that_is_said(store):
-    store.mirrors = None
+    store.reproduces = None
     store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
     found = [api.render(store.save(), "small_table", "paper", format="md")]
     store.add("cifar10 label-2", "moon", [0.5])

@@ -1,0 +1,188 @@
+"""Writes what workers report into the store, run by run, whatever executes them."""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol, cast
+
+from bench.config.code_version import definitions_of, facts_of
+from bench.execution.job import Job
+from bench.execution.tracking import Tracker
+from bench.execution.worker import WorkerReport
+from bench.execution.workspace import base_of
+from bench.results.artifacts import Folder
+from bench.results.records import RoundRow, RunRecord
+from bench.results.schema import SCHEMA
+from bench.results.store import RAY_LOG, UNFINISHED, Store
+from bench.results.tensorboard import write_events
+
+RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
+OUT_OF_MEMORY = "out of memory, with a whole GPU for itself"
+_DIED = "the worker process died"
+
+
+class RunCallback(Protocol):
+    """Is called while `run_jobs` runs: with lines for people, and with what happens to each job."""
+
+    def on_message(self, text: str) -> None: ...
+    def on_start(self, job: Job) -> None: ...
+    def on_postponed(self, job: Job) -> None: ...
+    def on_note(self, job: Job, note: str) -> None: ...
+    def on_progress(self, job: Job, rounds: int) -> None: ...
+    def on_end(self, job: Job, record: RunRecord) -> None: ...
+
+
+class RunRecorder:
+    """Keeps the rounds of the runs in progress, and writes them and their records.
+
+    Attributes:
+        rows: run id -> its rounds so far, of runs that have started and not ended.
+    """
+
+    def __init__(self, store: Store):
+        self._store = store
+        self.rows: dict[str, list[RoundRow]] = {}
+        self._configs: dict[str, dict[str, Any]] = {}
+        self._code: dict[str, dict[str, Any]] = {}  # what records say of it
+        self._started: dict[str, str] = {}
+
+    def start(self, run_id: str, config: Mapping[str, Any], is_queued: bool = False) -> None:
+        """A run begins, or begins once more; its record has the time of the first start. What its code is goes into the store
+        now: it may be another one when the run ends.
+
+        Args:
+            is_queued: whether it only waits for a machine, until this is called again.
+        """
+        self.rows[run_id], self._configs[run_id] = [], dict(config)
+        if not is_queued:
+            self._started.setdefault(run_id, _now())
+        self._code[run_id] = facts_of(config)
+        for part, digest in self._code[run_id]["code"].items():
+            self._store.write_code(digest, definitions_of(part))
+        self._store.start(run_id, self._configs[run_id], self._code[run_id]["code"])
+
+    def update(self, run_id: str, start: int, rows: list[RoundRow]) -> None:
+        """Replaces the rounds of a run after the first `start` ones; nothing is written yet."""
+        self.rows[run_id][start:] = rows
+
+    def end(self, run_id: str, result: Mapping[str, Any], folder: str = "") -> RunRecord:
+        """A run has ended: its rounds and its record are written.
+
+        Args:
+            result: goes into the record.
+            folder: where its worker wrote states, if that is not the store.
+
+        Returns:
+            The record.
+        """
+        rows = self.rows.pop(run_id, [])
+        usual = {"id": run_id, "schema": SCHEMA, "status": "failed", "reason": "", "summary": {}}
+        versions = {**result.get("versions", {}), **_version_of_ray()}
+        times = {"started": self._started.get(run_id), "finished": _now()}
+        content = {**usual, **result, "rounds": len(rows), "versions": versions, **self._code.get(run_id, {}), **times}
+        record = cast(RunRecord, content)  # `Store` checks records when it reads them
+        own = self._store.unfinished_folder(run_id)
+        elsewhere = None if folder in ("", str(own)) else Folder(folder)
+        if elsewhere:
+            elsewhere.copy_to(own)
+        if rows:
+            write_events(own, self._configs[run_id], rows, times["started"])
+        self._store.finish(run_id, rows, record)
+        if elsewhere and record["status"] not in UNFINISHED:
+            elsewhere.remove()
+        return record
+
+
+class JobRecorder:
+    """Writes what the workers of jobs report into the store, and says it: what every executor does with a `WorkerReport`.
+
+    Attributes:
+        runs: those in progress.
+        callback: is told what happens.
+    """
+
+    def __init__(self, store: Store, callback: RunCallback, tracker: Tracker | None = None):
+        self.store, self.runs = store, RunRecorder(store)
+        self.callback, self._tracker = callback, tracker
+
+    def start(self, job: Job) -> None:
+        """A job begins, or begins again after its worker has died."""
+        self.runs.start(job.id, job.config.canonical())
+        self.callback.on_start(job)
+        if self._tracker:
+            self._tracker.started(job.id, job.config.canonical())
+
+    def update(self, job: Job, report: WorkerReport, machine: Callable[[], str] = str) -> None:
+        """A worker has reported; how its job ends is said by `end` or `postpone`.
+
+        Args:
+            machine: names the machine for people, where there are several; is called for a message only.
+        """
+        if report.note:
+            self.callback.on_note(job, report.note + _on(machine()))
+        self.runs.update(job.id, report.start, report.rows)
+        if self._tracker:
+            self._tracker.reported(job.id, report.rows)
+        if report.rows and not report.is_last:
+            self.store.append(job.id, report.rows)
+            self.callback.on_progress(job, len(self.runs.rows[job.id]))
+
+    def postpone(self, job: Job) -> None:
+        """A job that has begun is to be trained once more."""
+        self.callback.on_postponed(job)
+
+    def end(self, job: Job, result: Mapping[str, Any], machine: Callable[[], str] = str) -> None:
+        """A job has ended.
+
+        Args:
+            result: goes into its record.
+            machine: as in `update`.
+        """
+        if job.base:
+            result = {**result, **self.store.base_fields(base_of(job.base))}
+        record = self.runs.end(job.id, result, job.folder)
+        where = _on(machine())
+        self.callback.on_end(job, {**record, "reason": record["reason"] + where} if where else record)
+        if self._tracker:
+            self._tracker.ended(job.id, failed=record["status"] == "failed")
+
+
+def given_up(text: str, deaths: int, store: Store, subject: str) -> dict[str, str]:
+    """The content of the record of a run that was given up, with the traceback of its error. If it had none, and its worker
+    was killed, what Ray wrote goes to the results' log.
+
+    Args:
+        text: what Ray wrote of it.
+        deaths: how often its worker died.
+        subject: of the text, for the log.
+    """
+    reason = reason_of(text)
+    if reason != _DIED:
+        return {"reason": reason, "traceback": text}
+    store.log(f"{subject}\n{text}")
+    times = f"{deaths} time{'s' * (deaths > 1)}"
+    return {"reason": f"{_DIED} {times} (killed, or out of memory); see {RAY_LOG} in the results directory"}
+
+
+def reason_of(text: str) -> str:
+    """The error at the end of a traceback, in one line; without any, the process was killed from outside."""
+    has_traceback = re.search(r'^ +File "', text, re.MULTILINE)
+    errors = re.findall(r"^(?:\w+\.)*(\w+: .+)$", text, re.MULTILINE) if has_traceback else []
+    return errors[-1] if errors else _DIED
+
+
+def _on(machine: str) -> str:
+    return f" (on {machine})" if machine else ""
+
+
+def _version_of_ray() -> dict[str, str]:
+    """Of this environment, whether Ray executes a run or not."""
+    try:
+        return {"ray": version("ray")}
+    except PackageNotFoundError:
+        return {}
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -1,0 +1,360 @@
+"""Runs jobs by submitit: as an array of jobs of Slurm, or as plain processes on this machine. Neither needs Ray.
+
+Each job is one process, which trains one run (see `bench.execution.job_file`). A job that Slurm has preempted, or whose time is
+over, is queued again and goes on from its checkpoint. Where a process dies, its run is submitted again, as often as with Ray.
+"""
+
+import contextlib
+import importlib
+import logging
+import os
+import re
+import secrets
+import shlex
+import shutil
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bench.errors import StoreError
+from bench.execution import job_file
+from bench.execution.job import Job
+from bench.execution.job_file import BEGINS
+from bench.execution.ray_environment import python_path
+from bench.execution.resources import Machines, Resources, choose
+from bench.execution.run_recorder import OUT_OF_MEMORY, RETRIES, JobRecorder, RunCallback, given_up
+from bench.execution.tracking import Tracker
+from bench.execution.worker import WorkerReport
+from bench.execution.workspace import shared_bases
+from bench.files import stderr_to
+from bench.results.store import JOBS, Store
+from datasets import partition_files
+
+_LOOK_SECONDS = 0.2  # between looks at the reports of jobs on this machine
+_LOOK_SECONDS_SLURM = 2.0
+_LARGEST_ARRAY = 1000  # jobs; Slurm's own bound is 1001 unless it is set
+_TIMEOUTS = 100  # how often a job whose time is over is queued again
+_FOREVER = 10 * 365 * 24 * 60  # minutes
+_END_SECONDS = 10.0  # that processes get to end when the command is stopped
+# Of `--slurm`: what is said by --cpus-per-trial and --max-concurrent, or is the same for every run of one process.
+_OWN = {"cpus_per_task", "array", "array_parallelism", "nodes", "ntasks", "ntasks_per_node", "requeue"}
+_OWN |= {"setup", "teardown", "srun_args", "additional_parameters"}
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+
+
+class Training:
+    """What submitit starts in the process of a job, and again after it was queued again."""
+
+    def __call__(self, path: str) -> None:
+        job_file.train(Path(path))
+
+    def checkpoint(self, path: str) -> Any:
+        """What is queued again: the same, which finds the checkpoint of the run."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, path)
+
+
+@dataclass
+class _Submitted:
+    """A job that has been submitted and has not ended.
+
+    Attributes:
+        handle: of submitit.
+        path: its file.
+        slot: its place among those at once on this machine.
+        offset: bytes of its reports that have been read.
+        host: the machine on which it began.
+    """
+
+    job: Job
+    handle: Any
+    path: Path
+    slot: int = 0
+    offset: int = 0
+    host: str = ""
+
+
+def machines(
+    executor: str, cpus_per_trial: float, gpus_per_trial: str, max_concurrent: int, slurm: Mapping[str, str]
+) -> Machines:
+    """What a job gets, from the options of the command line. Of this machine `auto` is a whole GPU if there is one; Slurm is
+    asked for GPUs by the options of sbatch.
+
+    Raises:
+        ValueError: if submitit is not installed, there is no Slurm here, or an option does not go with the executor.
+    """
+    try:
+        importlib.import_module("submitit")
+    except ImportError as error:
+        raise ValueError(
+            f"--executor {executor} needs the package submitit, which is not installed ({error}); install it with: "
+            "uv pip install --python .venv/bin/python submitit"
+        ) from error
+    if executor == "local":
+        share = choose(cpus_per_trial, gpus_per_trial)
+        if share.gpus != int(share.gpus):
+            raise ValueError(f"--executor local needs a whole number as --gpus-per-trial, but got {gpus_per_trial}.")
+        return Machines(replace(share, auto=False), max_concurrent, executor=executor)
+    if not all(map(shutil.which, ("sbatch", "srun", "sacct", "scancel"))):
+        raise ValueError(
+            "--executor slurm needs Slurm's programs (sbatch, srun, sacct, scancel): run the command on a machine from which "
+            "jobs are submitted, or use --executor local."
+        )
+    options = read_slurm(slurm)
+    if gpus_per_trial != "auto" or cpus_per_trial < 1 or cpus_per_trial != int(cpus_per_trial):
+        raise ValueError(
+            "--executor slurm needs a whole number as --cpus-per-trial, and GPUs are named by --slurm gpus_per_node=1: leave "
+            f"--gpus-per-trial out; but got {cpus_per_trial:g} and {gpus_per_trial}."
+        )
+    gpus = any("gpu" in (str(value) if key == "gres" else key) and value != "0" for key, value in options.items())
+    share = Resources(cpus_per_trial, float(gpus), "cuda" if gpus else "cpu")
+    return Machines(share, max_concurrent, executor=executor, slurm=options)
+
+
+def read_slurm(pairs: Mapping[str, str]) -> dict[str, Any]:
+    """Values of `--slurm`: options of sbatch by their names, `gpus_per_node` or `gpus-per-node`, with minutes as the time;
+    "true" for those without a value.
+
+    Raises:
+        ValueError: if there is no time, or something else that must not be there.
+    """
+    options: dict[str, Any] = {key.replace("-", "_"): value == "true" or value for key, value in pairs.items()}
+    if own := [key for key in options if key in _OWN]:
+        raise ValueError(
+            f"--slurm {own[0]} cannot be set: a run is one process, with --cpus-per-trial and --max-concurrent; leave it out."
+        )
+    if not (found := _TIME.fullmatch(str(options.get("time")))):
+        raise ValueError(
+            "--executor slurm needs the time of a job in minutes, or as --slurm time=4:00:00 or time=1-12:00:00, but got "
+            f"{options.get('time', 'none')}; a run that takes longer is queued again."
+        )
+    days, *parts = found.groups()
+    numbers = [int(part) for part in parts if part is not None]
+    numbers = [0, *numbers] if days is None and len(numbers) < 3 else numbers  # "30" and "30:00" are minutes
+    hours, minutes, seconds = [*numbers, 0, 0][:3]
+    return options | {"time": max(1, round(1440 * int(days or 0) + 60 * hours + minutes + seconds / 60))}
+
+
+def run_jobs(
+    jobs: list[Job],
+    store: Store,
+    callback: RunCallback,
+    *,
+    data_dir: Path | None,
+    machines: Machines,
+    storage: str | None = None,
+    tracker: Tracker | None = None,
+    names_hosts: bool = True,
+) -> None:
+    """Runs jobs as `bench.execution.scheduler.run_jobs` does; arguments as there.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C or SIGTERM, after the jobs have been cancelled.
+        ValueError: if Slurm refuses the jobs.
+        StoreError: if results or checkpoints cannot be written any more.
+    """
+    recorder = JobRecorder(store, callback, tracker)
+    with _folder(store) as folder, contextlib.ExitStack() as at_end:
+        if tracker:
+            at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
+        for stage in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
+            with shared_bases([job.base for job in stage], store):
+                _Stage(stage, recorder, folder, data_dir, machines, names_hosts).run()
+
+
+@dataclass
+class _Stage:
+    """Jobs of which none waits for another one; other attributes as arguments of `run_jobs`.
+
+    Attributes:
+        waiting: jobs that are to be submitted.
+        folder: for the files of jobs.
+    """
+
+    waiting: list[Job]
+    recorder: JobRecorder
+    folder: Path
+    data_dir: Path | None
+    machines: Machines
+    names_hosts: bool
+    _open: dict[str, _Submitted] = field(default_factory=dict)
+    _leaving: list[_Submitted] = field(default_factory=list)  # ended, but their processes have not
+    _deaths: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self._store, self._on_slurm = self.recorder.store, self.machines.executor == "slurm"
+        self._executor = _executor(self.machines, self.folder)
+
+    def run(self) -> None:
+        """Returns when every job has ended with a record."""
+        try:
+            while self.waiting or self._open or self._leaving:
+                self._leaving = [one for one in self._leaving if not one.handle.done()]
+                self._submit()
+                for one in [*self._open.values()]:
+                    self._look_at(one)
+                if self._open or self._leaving:
+                    time.sleep(_LOOK_SECONDS_SLURM if self._on_slurm else _LOOK_SECONDS)
+        finally:
+            self._cancel([*self._open.values(), *self._leaving])
+
+    def _submit(self) -> None:
+        """Submits what may begin: all at once to Slurm, which has a queue, else as many as there are free places."""
+        taken = {one.slot for one in (*self._open.values(), *self._leaving)}
+        free = sorted({*range(self.machines.at_once)} - taken)
+        count = _LARGEST_ARRAY if self._on_slurm else len(free)
+        batch, self.waiting = self.waiting[:count], self.waiting[count:]
+        if not batch:
+            return
+        slots = [0] * len(batch) if self._on_slurm else free
+        paths = [self._write(job, slot) for job, slot in zip(batch, slots, strict=False)]
+        with self._store.open_log() as log, stderr_to(log):  # which processes of submitit inherit
+            handles = self._handles(paths)
+        for job, path, slot, handle in zip(batch, paths, slots, handles, strict=False):
+            self._open[job.id] = _Submitted(job, handle, path, slot)
+        if self._on_slurm:
+            array = handles[0].job_id.partition("_")[0]
+            self.recorder.callback.on_message(
+                f"Submitted to Slurm: job {array}, {len(batch)} run{'s' * (len(batch) > 1)}."
+            )
+
+    def _handles(self, paths: Sequence[Path]) -> list[Any]:
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        try:
+            if self._on_slurm:
+                return self._executor.map_array(Training(), [*map(str, paths)])
+            return [self._executor.submit(Training(), str(path)) for path in paths]
+        except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
+            raise ValueError(f"Slurm has refused the jobs: {' '.join(str(error).split())}") from error
+
+    def _write(self, job: Job, slot: int) -> Path:
+        """Writes the file of a job, and begins its run, which waits for a machine of Slurm."""
+        self.recorder.runs.start(job.id, job.config.canonical(), is_queued=True)
+        if self._on_slurm:
+            self._store.place(job.id, "")
+        share, path = self.machines.resources, self.folder / f"{job.id}-{self._deaths[job.id]}.json"
+        count = int(share.gpus)
+        gpus = None if self._on_slurm else ",".join(_visible_gpus()[slot * count : (slot + 1) * count])
+        partitions = self._store.folder / partition_files.FOLDER
+        driver = 0 if self._on_slurm else os.getpid()
+        job_file.write(path, job, self.data_dir, share, partitions, gpus, driver)
+        return path
+
+    def _look_at(self, one: _Submitted) -> None:
+        """Writes what a job has reported; if it has died, it is submitted again, or given up."""
+        is_over = one.handle.done()  # asked first: after its end it reports nothing
+        lines, one.offset = job_file.read(job_file.reports_of(one.path), one.offset)
+        for line in lines:
+            if BEGINS in line:
+                self._begin(one, line[BEGINS])
+            elif one.job.id in self._open:
+                self._record(one, WorkerReport(**line))
+        if is_over and one.job.id in self._open:
+            self._die(one)
+
+    def _begin(self, one: _Submitted, host: str) -> None:
+        one.host = host
+        self.recorder.start(one.job)
+        if self._on_slurm:
+            self._store.place(one.job.id, host)
+
+    def _record(self, one: _Submitted, report: WorkerReport) -> None:
+        if report.storage_error:
+            raise StoreError(report.storage_error + (f" (On the machine {one.host}.)" if self._on_slurm else ""))
+        self.recorder.update(one.job, report, lambda: self._machine_of(one))
+        if report.is_last:
+            reason = report.machine_error or OUT_OF_MEMORY
+            self._end(one, report.result or {"reason": reason})
+
+    def _die(self, one: _Submitted) -> None:
+        """A job has ended without a last report."""
+        del self._open[one.job.id]
+        self._cancel([one])  # what Slurm has suspended counts as ended
+        one.path.unlink()
+        job_file.reports_of(one.path).unlink()  # without which a process of it that is left ends
+        self._deaths[one.job.id] += 1
+        if (deaths := self._deaths[one.job.id]) <= RETRIES:
+            self.recorder.postpone(one.job)
+            self.waiting.insert(0, one.job)
+            return
+        if not one.host:
+            self._begin(one, "")
+        text = f"{one.handle.state}\n{one.handle.stderr() or ''}"
+        self._end(one, given_up(text, deaths, self._store, f"run {one.job.id}"))
+
+    def _end(self, one: _Submitted, result: Mapping[str, Any]) -> None:
+        self._open.pop(one.job.id, None)
+        if not self._on_slurm:
+            self._leaving.append(one)
+        host = {"host": one.host} if self.names_hosts and one.host else {}
+        self.recorder.end(one.job, {**result, **host}, lambda: self._machine_of(one))
+
+    def _machine_of(self, one: _Submitted) -> str:
+        return one.host if self._on_slurm else ""
+
+    def _cancel(self, submitted: Sequence[_Submitted]) -> None:
+        """Ends jobs; those on this machine have ended afterwards, as far as they can."""
+        if self._on_slurm:
+            if ids := [one.handle.job_id for one in submitted]:
+                subprocess.run(["scancel", *ids], capture_output=True)
+            return
+        for one in submitted:
+            one.handle.cancel()
+        deadline = time.monotonic() + _END_SECONDS
+        while time.monotonic() < deadline and not all(one.handle.done() for one in submitted):
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _folder(store: Store) -> Iterator[Path]:
+    """A folder in the results directory for the files of jobs, whose disk all machines of Slurm see. Jobs of a driver that was
+    killed end when they find that their files are gone."""
+    shutil.rmtree(store.folder / JOBS, ignore_errors=True)
+    folder = store.folder / JOBS / secrets.token_hex(4)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(store.folder / JOBS, ignore_errors=True)
+
+
+def _executor(machines: Machines, folder: Path) -> Any:
+    """What submits jobs, whose processes find this code before what lies in their working directory."""
+    import submitit
+
+    logging.getLogger("submitit").setLevel(logging.CRITICAL)  # what matters is said here
+    share = machines.resources
+    environment = {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH")), "PYTHONSAFEPATH": "1"}
+    environment |= {"OMP_NUM_THREADS": str(share.threads)}
+    if machines.executor == "local":
+        os.environ |= environment
+        local = submitit.LocalExecutor(folder)
+        local.update_parameters(timeout_min=_FOREVER)
+        return local
+    known = submitit.SlurmExecutor._valid_parameters()  # others go to sbatch as they are
+    options = {"job_name": "skewbench", **machines.slurm}
+    cpus = {"cpus_per_task": share.threads, "array_parallelism": machines.max_concurrent or _LARGEST_ARRAY}
+    others = {key: value for key, value in options.items() if key not in known}
+    executor = submitit.SlurmExecutor(folder, max_num_timeout=_TIMEOUTS)
+    executor.update_parameters(
+        **{key: value for key, value in options.items() if key in known},
+        **cpus,
+        setup=[f"export {key}={shlex.quote(value)}" for key, value in environment.items()],
+        additional_parameters={"requeue": True, **others},
+    )
+    return executor
+
+
+def _visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    if named := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return named.split(",")
+    import torch
+
+    return [*map(str, range(torch.cuda.device_count()))]

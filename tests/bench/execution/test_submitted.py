@@ -1,0 +1,333 @@
+"""Runs by submitit: plain processes of this machine, and jobs of a Slurm that is not there (see `tests.support.fake_slurm`)."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from bench import api
+from bench.execution import job_file, resources, submitted
+from bench.execution.job import Job
+from bench.execution.resources import Resources
+from bench.execution.run_recorder import JobRecorder
+from bench.execution.worker import WorkerReport
+from bench.results.store import Store
+from bench.simulation.retention import StateRetention
+from tests.support import fake_slurm
+from tests.support.alone import train_alone
+from tests.support.grid_runs import GRID, LONG, metrics, records, wait_for_rounds, write_grid
+from tests.support.processes import ROOT, Driver, family, in_this_process, wait_until
+
+TIMES = {"seconds", "base_seconds", "started", "finished", "peak_memory_mb", "unique_memory_mb", "sha256"}
+SLURM = ("--executor", "slurm", "--slurm", "time=1:00:00,partition=short")
+
+
+def untimed(results: Path) -> dict[str, list]:
+    """Everything that records say but for times and memory, and the rounds and configs."""
+    found = {
+        run: {key: value for key, value in record.items() if key not in TIMES}
+        for run, record in records(results).items()
+    }
+    return {run: [record, metrics(results)[run], Store(results).config(run)] for run, record in found.items()}
+
+
+def processes(driver: Driver, program: str = "submitit.core._submit") -> list[int]:
+    """Of the driver, those that train, or those of another program."""
+    return [pid for pid, command in family(driver.pid).items() if program in command]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_ended(pids: list[int]) -> None:
+    """A process without a driver ends after a round at most."""
+    deadline = time.monotonic() + 60
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch) -> Path:
+    """The folder with what is known of the jobs of a pretended Slurm."""
+    states = tmp_path / "slurm"
+    states.mkdir()
+    programs = fake_slurm.programs(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv(fake_slurm.VARIABLE, str(states))
+    return states
+
+
+@pytest.mark.slow
+def test_records_are_the_same_whatever_executes_the_runs(ray_session, slurm, tmp_path):
+    axes = GRID["axes"] | {"algorithm": ["scaffold", "ccvr", "fedconcat"], "seed": [0]}
+    settings = {**GRID["settings"], "rounds": 3, "model": "mlp", "encoder_rounds": 2, "classifier_rounds": 1}
+    grid = write_grid(tmp_path, axes=axes, settings=settings, save_rounds=[2])
+    stored = ("--executor", "local", "--storage", tmp_path / "storage")
+    found = {}
+    for name, more in {"ray": (), "local": stored, "slurm": SLURM}.items():
+        where = ("--grid", grid, "--results-dir", tmp_path / name, "--keep-state", "all")
+        code, output = in_this_process(*where, *more)
+        assert code == 0 and "4 done, 0 diverged, 0 failed" in output, output
+        found[name] = untimed(tmp_path / name)
+    assert found["ray"] == found["local"] == found["slurm"] and len(found["ray"]) == 4
+    states = {name: {run: Store(tmp_path / name).states(run) for run in found[name]} for name in found}
+    assert states["ray"] == states["local"] == states["slurm"] and any(map(len, states["ray"].values()))
+    assert not any((tmp_path / name / "jobs").exists() for name in found)
+    assert not list((tmp_path / "storage").glob("*/*"))
+
+
+@pytest.mark.slow
+def test_however_processes_end_runs_go_on_and_nothing_is_lost(tmp_path):
+    """Workers killed, and asked to make room as Slurm does; the driver killed, and stopped."""
+    grid = write_grid(tmp_path, axes=GRID["axes"] | {"seed": [0]}, settings=GRID["settings"] | LONG)
+    results = tmp_path / "results"
+    command = ("--grid", grid, "--results-dir", results, "--executor", "local", "--checkpoint-seconds", 0)
+
+    driver = Driver(*command, "--max-concurrent", 1)
+    wait_for_rounds(results, 3, driver)
+    (worker,) = processes(driver)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.ended()
+    wait_until_ended([worker])
+    assert (results / "jobs").exists() and not records(results)
+
+    driver = Driver(*command, "--max-concurrent", 1)
+    wait_for_rounds(results, 5, driver)
+    assert driver.printed().count("continues after round") == 1
+    (worker,) = processes(driver)
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: driver.printed().count("continues after round") == 2, driver)
+    (worker,) = processes(driver)
+    os.kill(worker, signal.SIGUSR2)
+    wait_until(lambda: driver.printed().count("continues after round") == 3, driver)
+    left = [*processes(driver), *processes(driver, "submitit.local._local")]
+    assert left
+    driver.send_signal(signal.SIGINT)
+    assert "Stopped. Finished runs are kept" in driver.ended() and driver.returncode == 130
+    assert "Traceback" not in driver.printed()
+    wait_until_ended(left)
+    assert not (results / "jobs").exists()
+
+    driver = Driver(*command)
+    assert "0 diverged, 0 failed." in driver.ended() and driver.returncode == 0
+    assert metrics(results) == metrics(train_alone(grid, tmp_path / "alone"))
+
+
+@pytest.mark.slow
+def test_a_job_of_slurm_that_is_preempted_or_dies_goes_on_and_one_that_always_dies_is_given_up(
+    slurm, tmp_path, monkeypatch
+):
+    grid = write_grid(tmp_path, axes=GRID["axes"] | {"seed": [0]}, settings=GRID["settings"] | LONG)
+    results = tmp_path / "results"
+    where = ("--grid", grid, "--results-dir", results, "--checkpoint-seconds", 0)
+    driver = Driver(*where, *SLURM, "--max-concurrent", 1)
+    wait_for_rounds(results, 2, driver)
+    (waiting,) = (path.parent for path in results.glob("runs/*/machine") if not path.read_text())
+    assert not (waiting / "rounds.jsonl").exists(), "the array has one at once"
+    script = (slurm / "101.sh").read_text()
+    options = ("--array=0-1%1", "--partition=short", "--time=60", "--requeue", "--cpus-per-task=1", "--signal=USR2@90")
+    assert all(f"#SBATCH {option}\n" in script for option in options)
+
+    os.kill(fake_slurm.pid_of(slurm, "101_0"), signal.SIGUSR2)
+    wait_until(lambda: driver.printed().count("continues after round") == 1, driver)
+    os.kill(fake_slurm.pid_of(slurm, "101_0"), signal.SIGKILL)
+    wait_until(lambda: driver.printed().count("continues after round") == 2, driver)
+    driver.ended()
+    assert driver.returncode == 0, driver.printed()
+    assert metrics(results) == metrics(train_alone(grid, tmp_path / "alone"))
+    assert "Submitted to Slurm: job 101, 2 runs." in driver.printed()
+    assert "Submitted to Slurm: job 102, 1 run." in driver.printed()
+
+    monkeypatch.setenv("FAKE_SLURM_KILLS", "1")
+    driver = Driver(*where, *SLURM, "--rerun", "--only", "algorithm=fedavg")
+    printed = driver.ended()
+    assert driver.returncode == 1
+    assert "failed: the worker process died 3 times (killed, or out of memory); see ray.log" in printed
+    assert metrics(results) == metrics(tmp_path / "alone"), "the earlier results stay"
+
+
+@pytest.mark.slow
+def test_stopping_cancels_the_jobs_of_slurm(slurm, tmp_path):
+    grid = write_grid(tmp_path, settings=GRID["settings"] | LONG)
+    driver = Driver("--grid", grid, "--results-dir", tmp_path / "results", *SLURM, "--max-concurrent", 2)
+    wait_for_rounds(tmp_path / "results", 1, driver)
+    pids = [int(path.read_text()) for path in slurm.glob("*.srun")]
+    code, output = in_this_process("--grid", grid, "--results-dir", tmp_path / "results", "--executor", "local")
+    assert code == 2 and "Another run is writing to" in output
+    driver.send_signal(signal.SIGTERM)
+    assert "Stopped. Finished runs are kept" in driver.ended() and driver.returncode == 143
+    assert {path.read_text() for path in slurm.glob("*.state")} == {"CANCELLED"}
+    assert pids and not any(map(is_alive, pids))
+
+
+@pytest.mark.slow
+def test_plain_processes_find_what_belongs_to_a_lab_and_what_fails_is_recorded(tmp_path, monkeypatch):
+    from tests.bench.execution.test_lab_runs import FILES
+
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
+    lab, results = tmp_path / "mylab", tmp_path / "results"
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "datasets").mkdir(parents=True)
+    (elsewhere / "datasets" / "__init__.py").write_text("raise ImportError('the datasets of the working directory')")
+    own = {"axes": {"dataset": ["pollen"], "partition": ["hospital-0.7", "dir-0.001"], "algorithm": ["fedmine"]}}
+    own["settings"] = {"clients": 4, "rounds": 1, "local_epochs": 1}
+    for name, content in (FILES | {"grids/mine.yaml": yaml.safe_dump(own)}).items():
+        (lab / name).parent.mkdir(parents=True, exist_ok=True)
+        (lab / name).write_text(content)
+    settled = f"import os, sys; sys.path[0] = os.getcwd(); os.chdir({str(elsewhere)!r})"
+    driver = Driver("--grid", "mine", "--plugins", lab, "--results-dir", results, "--executor", "local", before=settled)
+    printed = driver.ended()
+    assert "1 done, 0 diverged, 1 failed." in printed and driver.returncode == 1, printed
+    by_status = {record["status"]: record for record in records(results).values()}
+    assert "dir-0.001 found no split" in by_status["failed"]["reason"] and by_status["failed"]["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--executor", "slrum"), "Unknown value of --executor 'slrum'. Did you mean 'slurm'?"),
+        (
+            ("--executor", "slurm"),
+            "--executor slurm needs Slurm's programs (sbatch, srun, sacct, scancel)",
+        ),
+        (("--slurm", "time=5"), "--slurm is for --executor slurm"),
+        (("--executor", "local", "--slurm", "time=5"), "--slurm is for --executor slurm"),
+        (("--executor", "local", "--tuned", "validation"), "Searches of hyper-parameters need Ray Tune"),
+        (("--executor", "local", "--address", "auto"), "--address and --wait-for-machines are for --executor ray"),
+    ],
+)
+def test_what_does_not_go_together_is_said_before_any_work(words, sentence, tmp_path, monkeypatch):
+    monkeypatch.setattr(submitted.shutil, "which", lambda name: None)
+    code, output = in_this_process("--grid", "quickstart", "--results-dir", tmp_path / "results", *words)
+    assert code == 2 and sentence in " ".join(output.split())
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"), [("90", 90), ("4:00:00", 240), ("30:00", 30), ("1-12", 2160), ("2-00:30", 2910), ("0:20", 1)]
+)
+def test_times_are_those_of_slurm(text, minutes):
+    assert submitted.read_slurm({"time": text, "gpus-per-node": "1"}) == {"time": minutes, "gpus_per_node": "1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "needs the time of a job in minutes, or as --slurm time=4:00:00 .* but got none"),
+        ({"time": "soon"}, "or time=1-12:00:00, but got soon"),
+        ({"time": "5", "nodes": "2"}, "--slurm nodes cannot be set"),
+        ({"time": "5", "cpus-per-task": "2"}, "--slurm cpus_per_task cannot be set"),
+    ],
+)
+def test_options_of_slurm_that_are_not_for_jobs_of_one_process_are_refused(given, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        submitted.read_slurm(given)
+
+
+def test_what_is_asked_of_slurm_says_on_what_a_run_trains(slurm):
+    def share(cpus=1, gpus="auto", **options):
+        return submitted.machines("slurm", cpus, gpus, 0, {"time": "5", **options}).resources
+
+    assert share(2) == share(2, gpus_per_node="0") == Resources(2, 0.0, "cpu")
+    assert share(gpus_per_node="1").device == share(gres="gpu:a100:1").device == "cuda"
+    assert share(gres="disk:1").device == "cpu"
+    for wrong in ((1, "1"), (0.5, "auto")):
+        with pytest.raises(ValueError, match=r"leave --gpus-per-trial out; but got (1 and 1|0.5 and auto)"):
+            share(*wrong)
+
+
+def test_processes_on_this_machine_share_no_gpu(tmp_path, monkeypatch):
+    from bench.config.resolve import resolve
+
+    class Executor:
+        submit = staticmethod(lambda training, path: SimpleNamespace(done=lambda: False, cancel=list))
+
+    monkeypatch.setattr(submitted, "_executor", lambda machines, folder: Executor)
+    monkeypatch.setattr(resources, "_num_gpus", lambda: 4)
+    monkeypatch.setattr(resources.os, "cpu_count", lambda: 8)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7")
+    machines = submitted.machines("local", 1, "2", 0, {})
+    assert machines.resources.device == "cuda"
+    config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
+    with Store(tmp_path / "results").locked() as store:
+        jobs = [Job(name * 16, config, str(tmp_path / name), StateRetention()) for name in "abc"]
+        stage = submitted._Stage(jobs, JobRecorder(store, None), tmp_path, None, machines, True)
+        stage._submit()
+        stage._submit()
+    found = {path.stem[0]: json.loads(path.read_text())["gpus"] for path in tmp_path.glob("*.json")}
+    assert found == {"a": "2,5", "b": "6,7"}, "the third waits"
+    with pytest.raises(ValueError, match="needs a whole number as --gpus-per-trial, but got 0.5"):
+        submitted.machines("local", 1, "0.5", 0, {})
+    assert submitted.machines("local", 1, "auto", 0, {}).resources == Resources(1, 1.0, "cuda")
+
+
+def test_a_job_comes_back_from_its_file_and_a_half_line_of_a_killed_worker_is_left_out(tmp_path):
+    from bench.config.resolve import resolve
+
+    config = resolve({"algorithm": "fedprox", "dataset": "digits", "partition": "label-2"})
+    job = Job("a1", config, str(tmp_path / "run"), StateRetention("all", rounds=(2, 5)), 0, "loop", 3)
+    path = tmp_path / "a1.json"
+    job_file.write(path, job, None, Resources(), tmp_path, driver=os.getpid())
+    read = job_file._job(json.loads(path.read_text()))
+    for name in type(config).model_fields:
+        assert getattr(read.config, name) == getattr(config, name), name
+    for name in ("population", "cohort_size", "nearest_cohort"):
+        assert getattr(read.config, name) == getattr(config, name)
+    assert (read.id, read.retention, read.engine, read.max_clients_per_vmap) == (job.id, job.retention, job.engine, 3)
+
+    say = job_file._to(job_file.reports_of(path), os.getpid())
+    with open(job_file.reports_of(path), "a") as file:
+        file.write('{"start": 0, "rows": [')
+    assert job_file.read(job_file.reports_of(path), 0) == ([], 0), "it may be written on"
+    report = WorkerReport(rows=[{"round": 1, "loss": float("inf"), "accuracy": 0.1 + 0.2}])
+    assert say(vars(report))
+    lines, offset = job_file.read(job_file.reports_of(path), 0)
+    assert [WorkerReport(**line) for line in lines] == [report]
+    assert job_file.read(job_file.reports_of(path), offset) == ([], offset)
+    job_file.reports_of(path).unlink()
+    assert not say(vars(report)), "nobody waits for it"
+
+
+WITHOUT = """
+import sys
+for name in ("ray", "pydantic", "submitit", "optuna", "pandas", "typer", "rich"):
+    sys.modules[name] = None
+from bench.worker import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_worker_trains_a_stored_config_alone_without_ray_and_pydantic(tmp_path):
+    trained = api.run({"dataset": "digits", "partition": "label-2", "algorithm": "scaffold", "rounds": 2, "clients": 5})
+    (tmp_path / "config.json").write_text(json.dumps(trained.config.canonical()))
+    words = [sys.executable, "-c", WITHOUT, str(tmp_path / "config.json")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    begins, *reports = map(json.loads, done.stdout.splitlines())
+    assert [*begins] == [job_file.BEGINS]
+    rows = [row for report in reports for row in report["rows"]]
+    assert [row["loss"] for row in rows] == [*trained.rounds["loss"]] and len(rows) == 2
+    assert reports[-1]["result"]["summary"] == trained.record["summary"]
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"), [("[1", "is not readable JSON"), ('{"dataset": "digits"}', "does not hold what it should")]
+)
+def test_a_worker_says_what_is_wrong_with_its_file(content, sentence, tmp_path, capsys):
+    from bench.worker import main
+
+    (tmp_path / "config.json").write_text(content)
+    assert main([str(tmp_path / "config.json")]) == 2 and sentence in capsys.readouterr().err
+    assert main([]) == 2 and "name one file" in capsys.readouterr().err
