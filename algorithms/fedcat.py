@@ -168,6 +168,7 @@ class FedCat(RoundBased):
         server = {**counted, "copies": copies, "examples": examples}
         return self._finished(task, state, cohort, **new, server=server, bytes_up=bytes_up)
 
+    # Of methods in rounds, the only one that has no model after some of them.
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed | None:  # type: ignore[override]
         return super().deploy(task, state, client_ids) if self._received(state) is state else None
 
