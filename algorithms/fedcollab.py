@@ -21,6 +21,7 @@ from algorithms import Algorithm, Deployed, RoundBased, State, Tree, Wrapper, ab
 from algorithms.shared.accounting import no_costs
 from algorithms.shared.coalitions import bound, solve
 from algorithms.shared.divergence import check_sizes, estimate, exchanged, is_estimate
+from algorithms.shared.metrics import mean_over_groups
 from algorithms.shared.types import RunConfig, Task
 from bench.models.pretrained import CHANNELS
 
@@ -190,6 +191,12 @@ class FedCollab(Wrapper):
 
     def finite_check(self, state: State) -> Tree:
         return {name: self.base.finite_check(model) for name, model in state.get("models", {}).items()}
+
+    def metrics(self, state: State) -> dict[str, Any]:
+        models = state.get("models", {})
+        return models and mean_over_groups(
+            {name: self.base.metrics(model) for name, model in models.items()}, state["coalitions"]
+        )
 
     # What is known before a run, and reported after it
 

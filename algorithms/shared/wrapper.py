@@ -55,6 +55,9 @@ class Wrapper(Algorithm):
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed | None:
         return self.base.deploy(self.inside(task), state, client_ids)
 
+    def metrics(self, state: State) -> dict[str, Any]:
+        return self.base.metrics(state)
+
     def has_model(self, config: RunConfig, round: int) -> bool:
         return self.base.has_model(config, round)
 

@@ -9,6 +9,7 @@ import pandas as pd
 from bench.errors import StoreError
 from bench.experiments.labels import UNWRAPPED
 from bench.results import columns
+from bench.results.ids import is_metric_name
 from bench.results.metrics import ACCURACIES
 from bench.results.records import RoundRow, RunRecord, StoredCell
 from bench.results.store import Store
@@ -68,7 +69,10 @@ def rounds_frame(store: Store, grids: Sequence[str] | None = None) -> pd.DataFra
 
 def rows_frame(rows: Sequence[RoundRow]) -> pd.DataFrame:
     """What was measured in rounds, one line each; only numbers."""
-    flat = [{key: value for key, value in row.items() if not isinstance(value, dict | list)} for row in rows]
+    flat = [
+        {key: value for key, value in (row | row.get("metrics", {})).items() if not isinstance(value, dict | list)}
+        for row in rows
+    ]
     return _first(pd.DataFrame(flat, columns=None if flat else ["round"]), _ROUND)
 
 
@@ -113,9 +117,10 @@ def _described_runs(store: Store, wanted: Collection[str] | None = None) -> tupl
 
 def _ended(record: RunRecord) -> dict[str, Any]:
     """How a run ended, in one flat mapping; None for what its record does not say."""
+    named = (name for of in record["summary"].values() for name in of if is_metric_name(name))
     scores = {
-        f"{accuracy}_{value}": record["summary"].get(value, {}).get(accuracy)
-        for accuracy in ACCURACIES
+        f"{name}_{value}": record["summary"].get(value, {}).get(name)
+        for name in (*ACCURACIES, *dict.fromkeys(named))
         for value in _SUMMARY
     }
     skew = {key: record.get("skew", {}).get(key) for key in Skew._fields}

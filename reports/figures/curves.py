@@ -8,9 +8,10 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import pandas as pd
 
+from bench.results.metrics import METRICS, is_of_rounds
 from bench.results.store import Store
 from reports.figures import one_of, registered_figure
-from reports.figures.panels import Y_LABELS, Series, concat_points, done_runs, panels, series_of_table
+from reports.figures.panels import Series, concat_points, done_runs, panels, series_of_table, y_label
 from reports.figures.series import SeriesFigure
 from reports.tables.aggregate import DDOF
 from reports.tables.layout import Table
@@ -43,7 +44,7 @@ class Curve(NamedTuple):
 
 @registered_figure("curves")
 class Curves(SeriesFigure):
-    """Accuracy over rounds, communication, time or training examples."""
+    """Accuracy, or a metric of rounds, over rounds, communication, time or training examples."""
 
     x: Annotated[str, one_of("x of curves", X_LABELS)]
 
@@ -51,12 +52,15 @@ class Curves(SeriesFigure):
     def name(self) -> str:
         return self.x
 
+    def shows(self, metric: str) -> bool:
+        return is_of_rounds(metric)
+
     def series(self, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
         frames = []
         for curve in curves_of(report, table, grid, records, store):
             points = _constant(curve) if is_constant(curve, self.x) else _over(curve, self.x)
             frames.append(points.assign(panel=curve.panel, line=curve.line))
-        over, labels = _partial_axis(report, table), (X_LABELS[self.x], Y_LABELS[table.metric])
+        over, labels = _partial_axis(report, table), (X_LABELS[self.x], y_label(table.metric))
         series = series_of_table("curves", *labels, report, table, concat_points(frames), over)
         return series if over is None else replace(series, lines=tuple(dict.fromkeys(series.points["line"])))
 
@@ -99,7 +103,8 @@ def _partial_axis(report: Report, table: Table) -> str | None:
 
 
 def _curve(runs: list[list[dict]], metric: str, std: str) -> dict[str, np.ndarray]:
-    """Mean accuracy and mean cumulative costs over seeds, at every round that all seeds evaluated.
+    """Mean of an accuracy, or another metric of rounds, and mean cumulative costs over seeds, at every round in which all seeds
+    have it.
 
     Args:
         runs: the round rows of each seed.
@@ -108,13 +113,16 @@ def _curve(runs: list[list[dict]], metric: str, std: str) -> dict[str, np.ndarra
         As `Curve.points`.
     """
     columns = [*_COSTS, metric]
-    seeds = [np.array([[row.get(name) for name in columns] for row in rows], float) for rows in runs]
+    seeds = [
+        np.array([[(row | row.get("metrics", {})).get(name) for name in columns] for row in rows], float)
+        for rows in runs
+    ]
     seeds = [rows.reshape(-1, len(columns)) for rows in seeds]
     seeds = [rows[~np.isnan(rows[:, -1])] for rows in seeds]
     common = functools.reduce(np.intersect1d, [rows[:, 0] for rows in seeds])
     values = np.stack([rows[np.isin(rows[:, 0], common)] for rows in seeds])  # [seeds, points, columns]
     rounds, down, up, seconds, examples, accuracy = np.moveaxis(values, -1, 0)
-    accuracy = 100 * accuracy
+    accuracy = METRICS[metric].scale * accuracy
     unknown = np.full(len(common), np.nan)
     return {
         "rounds": _mean(rounds),

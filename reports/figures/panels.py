@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from bench import references
+from bench.results.ids import is_metric_name
 from bench.results.metrics import METRICS
 from reports.tables.aggregate import cell_keys, compared_keys, contest_keys
 from reports.tables.layout import Table
@@ -29,6 +30,8 @@ Y_LABELS = {
 def y_label(metric: str) -> str:
     """Name and unit of a metric on an axis."""
     title = METRICS[metric].title
+    if is_metric_name(metric):
+        return title + " (%)" * METRICS[metric].percent
     return Y_LABELS.get(metric, title[0].upper() + title[1:])
 
 

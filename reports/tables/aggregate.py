@@ -133,7 +133,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
                 "score": about.scale * score if done else float("nan"),
                 "missed": done and math.isnan(score),
                 "lacking": lacking,
-                "std_last10": 100 * stds.get(metric, float("nan")),
+                "std_last10": about.scale * stds.get(metric, float("nan")),
                 "done": done,
                 "diverged": status == "diverged",
                 "failed": status == "failed",

@@ -9,7 +9,9 @@ import pandas as pd
 
 import algorithms
 from bench import references
+from bench.errors import suggestion
 from bench.experiments.labels import UNWRAPPED, number
+from bench.results.ids import is_metric_name
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS
 from datasets.info import folder_of
@@ -70,6 +72,7 @@ def _all(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str, 
     yield from _evaluated_once(grid, records, value, names)
     for metric in cells["metric"].unique():
         yield f"{METRICS[metric].title}: {METRICS[metric].about}."
+    yield from _unreported(records, cells, value)
     yield from _reference(grid, cells, names)
     against = grid["report"].get("against")
     yield from significance.footnotes(cells, contest_name(grid), names.setting(against).plain if against else "")
@@ -81,6 +84,15 @@ def _all(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str, 
     yield from published_beside(grid, cells, value, names)
     yield from agreement.footnotes(grid, cells, names)
     yield from about_runs(grid, records, cells, names)
+
+
+def _unreported(records: dict[str, dict], cells: pd.DataFrame, value: str) -> Iterable[str]:
+    """Metrics of methods and callbacks that no run has, and which there are."""
+    done = [record["summary"][value] for record in records.values() if record["status"] == "done"]
+    there = sorted({name for scores in done for name in scores if is_metric_name(name)})
+    for metric in cells["metric"].unique() if done else ():
+        if is_metric_name(metric) and metric not in there:
+            yield f"No run has the metric {metric}; there are: {', '.join(there) or 'none'}.{suggestion(metric, there)}"
 
 
 def _reference(grid: dict, cells: pd.DataFrame, names: Names) -> Iterable[str]:
@@ -296,7 +308,7 @@ def _origins(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str
 
 
 def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
-    """One sentence per reason why runs diverged or failed, with the first such run."""
+    """One sentence per reason why runs diverged or failed, with the first such run; one of runs that callbacks ended."""
     by_reason = defaultdict(list)
     for run_id in dict.fromkeys(cell["run"] for cell in grid["cells"]):
         record = records.get(run_id, {})
@@ -305,6 +317,10 @@ def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
             by_reason[record["status"], reason].append(run_id)
     for (status, reason), run_ids in by_reason.items():
         yield f"{_runs(len(run_ids))} {status} (first {run_ids[0]}): {reason}."
+    ended = {run: record for run, record in records.items() if record["status"] == "done" and record.get("reason")}
+    if early := [run for run in dict.fromkeys(cell["run"] for cell in grid["cells"]) if run in ended]:
+        first, reason = early[0], " ".join(ended[early[0]]["reason"].split()).rstrip(".")
+        yield f"{_runs(len(early))} ended early (first {first}, after round {ended[first]['rounds']}): {reason}."
 
 
 def _earlier(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
@@ -375,6 +391,8 @@ def _coalitions(grid: dict, records: dict[str, dict]) -> Iterable[str]:
 
 def _part(config: dict, path: str) -> str:
     """The part that has a version: "model mlp"; "algorithm fedavg" also for the path "algorithm.base"."""
+    if path.startswith(("model.", "callback.")):
+        return path.replace(".", " ", 1)
     found = config
     for name in path.split("."):
         found = found.get(name, "-") if isinstance(found, dict) else "-"

@@ -45,7 +45,7 @@ def footnotes(cells: pd.DataFrame, grid: dict, names: Names) -> Iterator[str]:
     """What the numbers in brackets are."""
     if cells["gain"].notna().any():
         over = names.setting(grid["report"]["gains_over"]).plain
-        has_costs = any(METRICS[metric].cost for metric in cells["metric"].unique())
+        has_costs = not all(METRICS[metric].is_share for metric in cells["metric"].unique())
         unit = "in points, of costs in their unit" if has_costs else "in points"
         yield f"In brackets: gain over {over}, {unit}: mean, and std if there is one, of the differences of the same seeds."
         if less := [METRICS[metric].title for metric in cells["metric"].unique() if METRICS[metric].less_is_better]:

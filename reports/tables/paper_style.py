@@ -309,11 +309,11 @@ def _show(cell: Any, printing: Printing, names: Names) -> Cell:
     runs, limits = tuple(cell.run_ids.split()), tuple(caveats_of(cell, names))
     if cell.done == cell.missed:
         return Cell(NOT_REACHED if cell.done else "", limits, runs=runs)
-    sign = "%" * (printing.percent and not about.relative and not about.cost)
+    sign = "%" * (printing.percent and not about.relative and about.is_share)
     text, std = with_std(cell.metric, cell.mean, cell.std, printing.digits)
     text += sign
     if printing.std and std:
         text += f"{printing.between}{std}{sign}"
-    if printing.gains and not about.cost and not np.isnan(cell.gain):
+    if printing.gains and about.is_share and not np.isnan(cell.gain):
         text += f" ({'↑' if cell.gain >= 0 else '↓'} {abs(cell.gain):.{printing.digits}f})"
     return Cell(text + which_seeds(cell), limits, best=cell.bold, mean=cell.mean, runs=runs)

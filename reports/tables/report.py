@@ -199,11 +199,13 @@ def _standings(
         return None
     found = []
     for metric, cells in by_metric.items():
+        if not METRICS[metric].ranked:
+            continue
         runs = collect_runs(grid, records, metric, value)
         names = _contenders(cells, grid, tables[metric])
         lines = rankings.standings(cells, runs, grid, metric, names)
         found.append(lines.assign(metric=metric)[list(rankings.COLUMNS)])
-    return pd.concat([lines for lines in found if len(lines)] or found[:1], ignore_index=True)
+    return pd.concat([lines for lines in found if len(lines)] or found[:1], ignore_index=True) if found else None
 
 
 def _contenders(cells: pd.DataFrame, grid: dict, table: Table) -> tuple[str, ...]:
