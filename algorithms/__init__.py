@@ -25,17 +25,41 @@ if TYPE_CHECKING:  # imported when first asked for, because they need torch
     from algorithms.shared.local_sgd import LocalResult, cross_entropy, descend, gradient, task_loss
     from algorithms.shared.rounds import RoundBased
     from algorithms.shared.tree import Tree
+    from algorithms.shared.types import (
+        Batch,
+        BatchPlan,
+        ClientData,
+        ClientOutputs,
+        ClientView,
+        Cohort,
+        Loss,
+        OnClient,
+        RunConfig,
+        Settings,
+        Task,
+    )
     from algorithms.shared.wrapper import PostHoc, Wrapper
 
 __all__ = [
     "Algorithm",
     "Average",
+    "Batch",
+    "BatchPlan",
+    "ClientData",
+    "ClientOutputs",
+    "ClientView",
+    "Cohort",
     "Deployed",
     "LocalResult",
+    "Loss",
+    "OnClient",
     "PostHoc",
     "REGISTRY",
     "RoundBased",
+    "RunConfig",
+    "Settings",
     "State",
+    "Task",
     "Tree",
     "Weighting",
     "Wrapper",

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
-from algorithms import at_least, one_of, registered, tree
+from algorithms import Deployed, State, Task, at_least, one_of, registered, tree
 from algorithms.shared.calibration import Calibration, features_of
-from algorithms.shared.class_gaussians import allocate, draw, gaussian_of, pool_classes, separability
+from algorithms.shared.class_gaussians import Gaussian, allocate, draw, gaussian_of, pool_classes, separability
+from bench.models.base import Model
 from bench.models.concat import encoder_part
 from bench.seeding import seed_for
 
@@ -37,16 +39,16 @@ class CCVR(Calibration):
     proportional: bool = False
     transform_stage: TransformStage = "before_stats"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         at_least("virtual_per_class", self.virtual_per_class, 0)
         one_of("transform_stage", self.transform_stage, get_args(TransformStage))
 
     @property
-    def transforms(self):
+    def transforms(self) -> bool:
         return bool(self.virtual_per_class) and self.transform_stage != "none"
 
-    def changed(self, task, deployed, state, client_ids):
+    def changed(self, task: Task, deployed: Deployed, state: State, client_ids: Tensor) -> Deployed:
         if not self.virtual_per_class:
             return deployed
         gaussians = self._pooled(task, deployed)
@@ -62,7 +64,7 @@ class CCVR(Calibration):
         params = self.retrain(task, deployed, vectors, labels)
         return self.with_classifier(deployed, params)._replace(diagnostics=separability(list(gaussians.values())))
 
-    def deploy_traffic(self, task, model):
+    def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
         """Each client receives the encoder, and sends the statistics of each class that it holds."""
         if not self.virtual_per_class:
             return super().deploy_traffic(task, model)
@@ -70,18 +72,18 @@ class CCVR(Calibration):
         encoder = tree.num_bytes([encoder_part(model.init(task.generator_for("init"))), model.init_buffers()])
         return {"bytes_down": task.population * encoder, "bytes_up": upload_size(model.feature_dim, num_held)}
 
-    def caveats(self, task):
+    def caveats(self, task: Task) -> list[str]:
         absent = (task.federation.label_counts.sum(0) == 0).nonzero().flatten().tolist()
         own = [
             f"ccvr: no client has an example of {', '.join(map(str, absent))}, so there are no virtual features of it."
         ]
         return super().caveats(task) + (own if absent else [])
 
-    def _pooled(self, task, deployed):
+    def _pooled(self, task: Task, deployed: Deployed) -> dict[int, Gaussian]:
         """Gaussian of each class over all clients, of transformed features where the stage says so."""
         federation = task.federation
 
-        def held_by(rows):
+        def held_by(rows: Tensor) -> dict[int, Gaussian]:
             rows = rows.to(federation.device)
             features = features_of(task, deployed, federation.images[rows])
             if self.transform_stage == "before_stats":
@@ -91,7 +93,7 @@ class CCVR(Calibration):
 
         return pool_classes(map(held_by, federation.clients))
 
-    def _virtual_counts(self, gaussians, num_classes: int) -> list[int]:
+    def _virtual_counts(self, gaussians: dict[int, Gaussian], num_classes: int) -> list[int]:
         if not self.proportional:
             return [self.virtual_per_class] * num_classes
         counts = [gaussians[label].size if label in gaussians else 0 for label in range(num_classes)]

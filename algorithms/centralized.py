@@ -5,7 +5,8 @@ The usual upper reference of federated learning; the last row of Table 1 of FedC
 
 from dataclasses import dataclass
 
-from algorithms import LocalResult, RoundBased, descend, registered, tree
+from algorithms import LocalResult, RoundBased, State, Tree, descend, registered, tree
+from algorithms.shared.types import BatchPlan, ClientData, ClientView, Task
 
 
 @registered("centralized")
@@ -18,15 +19,15 @@ class Centralized(RoundBased):
 
     weighs_clients = False  # there is one
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return {"velocity": tree.zeros_like(params)}
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         trained = descend(self.local_loss, view.params, data, plan, view, velocity=view.client["velocity"])
         return LocalResult({"delta": tree.subtract(trained.params, view.params)}, {"velocity": trained.velocity})
 
-    def downloads(self, state):
+    def downloads(self, state: State) -> Tree:
         return {}
 
-    def uploads(self, update, buffers):
+    def uploads(self, update: Tree, buffers: Tree) -> Tree:
         return {}

@@ -6,7 +6,7 @@ Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Section 3.3. https://arxiv.o
 from dataclasses import dataclass, replace
 
 import algorithms
-from algorithms import RoundBased, Wrapper, registered
+from algorithms import RoundBased, Task, Wrapper, registered
 from algorithms.shared.wrapper import refuse_wrapper
 from bench.models.calibrated import NormalisedClassifier, wrap
 
@@ -18,7 +18,7 @@ class ClsNorm(Wrapper):
 
     does = "normalises the classifier of"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         refuse_wrapper("clsnorm", self.base)
         if not isinstance(self.base, RoundBased):
@@ -31,5 +31,5 @@ class ClsNorm(Wrapper):
                 "one."
             )
 
-    def inside(self, task):
+    def inside(self, task: Task) -> Task:
         return replace(task, model=wrap(NormalisedClassifier, task.model))

@@ -5,7 +5,7 @@ Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Section 3.3. https://arxiv.o
 
 from dataclasses import dataclass
 
-from algorithms import registered
+from algorithms import Tree, registered
 from algorithms.fedprox import FedProx
 from bench.models.concat import classifier_part
 
@@ -18,5 +18,5 @@ class ClsProx(FedProx):
     Differs from the paper: it does not print mu; the default is ours.
     """
 
-    def proximal_params(self, params):
+    def proximal_params(self, params: Tree) -> Tree:
         return classifier_part(params)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from algorithms import Average, LocalResult, RoundBased, State, Tree, descend, one_of, registered, tree
 from algorithms.shared.base import average_buffers
+from algorithms.shared.types import BatchPlan, ClientData, ClientView, Cohort, Task
 
 Similarity = Literal["arccos", "l1", "l2"]
 
@@ -51,10 +52,10 @@ class CluSamp(RoundBased):
 
     cohorts_of_one_size = True  # of the m that the distributions are made for
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         one_of("similarity", self.similarity, get_args(Similarity))
 
-    def caveats(self, task):
+    def caveats(self, task: Task) -> list[str]:
         sizes, size = _sizes(task), _cohort_size(task)
         large = sum(own * size > sum(sizes) for own in sizes)
         said = (
@@ -65,28 +66,28 @@ class CluSamp(RoundBased):
 
     # On a client
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return {"update": tree.zeros_like(params)}
 
-    def cohort_states(self, task, cohort, state):
+    def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         """Nothing: it is the server that keeps the updates."""
         return {}
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         trained = descend(self.local_loss, view.params, data, plan, view).params
         delta = tree.subtract(trained, view.params)
         return LocalResult({"delta": delta}, {"update": delta})
 
     # Which clients take part
 
-    def sample(self, task, state):
+    def sample(self, task: Task, state: State) -> Cohort:
         shares = self.distributions(task, state)
         draws = task.generator_for("selection", state["round"])
         points = torch.randint(int(shares[0].sum()), (len(shares), 1), generator=draws)
         drawn = torch.searchsorted(shares.cumsum(1), points, right=True).flatten()
         return task.cohort(drawn.sort().values)
 
-    def distributions(self, task, state: State) -> Tensor:
+    def distributions(self, task: Task, state: State) -> Tensor:
         """The distributions of the round that follows a state [m, N], as in `fill`."""
         alike = similarities(state["server"]["products"].cpu(), self.similarity)
         order = torch.randperm(task.population, generator=task.generator_for("order", state["round"]))
@@ -94,17 +95,17 @@ class CluSamp(RoundBased):
 
     # On the server
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         clients = task.population
         return {"products": torch.zeros(clients, clients, dtype=torch.double, device=task.device)}
 
-    def weighted_means(self, updates, cohort):
+    def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         return {"delta": Average(updates["delta"], torch.ones_like(cohort.num_examples))}
 
-    def aggregate_buffers(self, buffers, trained, updates, cohort):
+    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
         return average_buffers(trained, torch.ones_like(cohort.num_examples))
 
-    def run_round(self, task, state):
+    def run_round(self, task: Task, state: State) -> State:
         after = super().run_round(task, state)
         before, rows = state["clients"]["rows"], after["clients"]["rows"]
         changed = [client for client, row in rows.items() if row is not before.get(client)]
@@ -216,11 +217,11 @@ def fill(sizes: list[int], count: int, joined: Sequence[Sequence[int]], order: l
     return shares
 
 
-def _sizes(task) -> list[int]:
+def _sizes(task: Task) -> list[int]:
     """Examples of each client [N]."""
     return task.sizes(torch.arange(task.population))
 
 
-def _cohort_size(task) -> int:
+def _cohort_size(task: Task) -> int:
     """m."""
     return task.settings.cohort_size(task.population)

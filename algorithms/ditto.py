@@ -6,8 +6,9 @@ https://arxiv.org/abs/2012.04221
 
 from dataclasses import dataclass, replace
 
-from algorithms import LocalResult, RoundBased, at_least, descend, registered, tree
+from algorithms import LocalResult, RoundBased, State, Tree, at_least, descend, registered, tree
 from algorithms.shared.client_states import read_models
+from algorithms.shared.types import BatchPlan, ClientData, ClientView, Cohort, Task
 
 
 @registered("ditto")
@@ -33,20 +34,20 @@ class Ditto(RoundBased):
 
     personal = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("proximal_weight", self.proximal_weight, 0)
 
     @property
-    def passes_per_example(self):
+    def passes_per_example(self) -> int:
         return 2
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return {"params": params, "buffers": task.initial_buffers()}
 
-    def cohort_states(self, task, cohort, state):
+    def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         return read_models(state, cohort.ids)
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         trained = descend(self.local_loss, view.params, data, plan, view).params
         # The gradient lambda (v - w) of the proximal term to the model w received is decay by lambda v, and an offset.
         nearby = replace(view.settings, weight_decay=view.settings.weight_decay + self.proximal_weight)
@@ -56,5 +57,5 @@ class Ditto(RoundBased):
         delta = tree.subtract(trained, view.params)
         return LocalResult({"delta": delta}, {"params": personal, "buffers": own.model.buffers})
 
-    def personal_model(self, data, plan, view):
+    def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return view.client

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from algorithms import Algorithm, above, registered
 from algorithms.fedavg import FedAvg
+from algorithms.shared.concatenation import FirstStage
 from algorithms.shared.label_clusters import LabelClusters, by_labels, check_balanced, check_base
 from algorithms.shared.label_inference import noisy_label_shares
 from algorithms.shared.models_per_cluster import ModelsPerCluster
@@ -29,13 +30,13 @@ class DPFedConcat(ModelsPerCluster):
     epsilon: float = 2.5
     balanced: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_base(self.base)
         check_balanced(self.balanced, self.num_clusters)
         above("epsilon", self.epsilon, 0)
 
-    def first_stage(self):
+    def first_stage(self) -> FirstStage:
         group = functools.partial(by_labels, num_clusters=self.num_clusters, balanced=self.balanced)
         reported = functools.partial(noisy_label_shares, epsilon=self.epsilon)
         return LabelClusters(self.base, group, reported=reported, models=self.named_models)

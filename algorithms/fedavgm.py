@@ -7,7 +7,7 @@ https://arxiv.org/abs/1909.06335
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from algorithms import RoundBased, above, at_least, one_of, registered, tree
+from algorithms import Cohort, RoundBased, Task, Tree, above, at_least, one_of, registered, tree
 
 Form = Literal["plain", "damped", "nesterov"]
 
@@ -28,16 +28,16 @@ class FedAvgM(RoundBased):
     server_lr: float = 1.0
     form: Form = "plain"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("server_momentum", self.server_momentum, 0)
         above("1 - server_momentum", 1 - self.server_momentum, 0)
         above("server_lr", self.server_lr, 0)
         one_of("form", self.form, get_args(Form))
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         return {"velocity": tree.zeros_like(params)}
 
-    def server_step(self, task, params, server, update, cohort):
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         beta, delta = self.server_momentum, update["delta"]
         gain = 1 - beta if self.form == "damped" else 1
         velocity = tree.map(lambda v, d: beta * v + gain * d, server["velocity"], delta)

@@ -6,7 +6,8 @@ https://arxiv.org/abs/2106.06042
 
 from dataclasses import dataclass
 
-from algorithms import registered
+from algorithms import BatchPlan, ClientData, ClientView, Tree, registered
+from algorithms.shared.base import Classifier
 from algorithms.shared.partial import PartialSharing, descend_on
 
 
@@ -26,8 +27,8 @@ class FedBabu(PartialSharing):
     needs_body = True
 
     @property
-    def classifier(self):
+    def classifier(self) -> Classifier:
         return "fixed" if self.head_layers else "trained"
 
-    def trained(self, model, data, plan, view):
+    def trained(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return descend_on(self.shared_layers(view.params), self.local_loss, model, data, plan, view)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import RoundBased, State, Tree, at_least, between, one_of, registered, tree
+from algorithms import Deployed, RoundBased, State, Tree, at_least, between, one_of, registered, tree
 from algorithms.shared.base import average_buffers
+from algorithms.shared.types import ClientOutputs, Cohort, OnClient, RunConfig, Task
 
 CountRule = Literal["plus_one", "limit", "bellemare"]
 
@@ -60,12 +61,12 @@ class FedCat(RoundBased):
 
     cohorts_of_one_size = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("regroup_every", self.regroup_every, 1)
         between("greedy_share", self.greedy_share, 0, 1)
         one_of("count_rule", self.count_rule, get_args(CountRule))
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         size, rounds = config.cohort_size, config.rounds
         if not self.concatenation or rounds % size == 0:
             return []
@@ -75,17 +76,17 @@ class FedCat(RoundBased):
             f"participation than {config.participation:g}."
         ]
 
-    def has_model(self, config, round):
+    def has_model(self, config: RunConfig, round: int) -> bool:
         return not self.concatenation or round % config.cohort_size == 0
 
     # Which clients take part
 
-    def sample(self, task, state):
+    def sample(self, task: Task, state: State) -> Cohort:
         """The cohort in the order of the copies that its clients receive: copy i goes to selected client (o + i) mod K."""
         selected, position = self.selected(task, state), state["round"] % _cohort_size(task)
         return task.cohort(selected.roll(-position) if self.concatenation else selected)
 
-    def selected(self, task, state: State) -> Tensor:
+    def selected(self, task: Task, state: State) -> Tensor:
         """The clients of the round that follows a state [K]: in the order of their groups; without groups in random order where
         copies travel, else ascending."""
         round, server = state["round"], state["server"]
@@ -97,7 +98,7 @@ class FedCat(RoundBased):
             return clients
         return clients[torch.randperm(len(clients), generator=task.generator_for("selection", round))]
 
-    def divide(self, task, round: int) -> Tensor:
+    def divide(self, task: Task, round: int) -> Tensor:
         """A division of the clients into K groups at random: the group of each client [N]."""
         clients, size = task.population, _cohort_size(task)
         groups = torch.empty(clients, dtype=torch.long)
@@ -106,7 +107,7 @@ class FedCat(RoundBased):
         )
         return groups
 
-    def select(self, task, groups: Tensor, counts: Tensor, round: int) -> Tensor:
+    def select(self, task: Task, groups: Tensor, counts: Tensor, round: int) -> Tensor:
         """Algorithm 3: one client of each group, in the order of the groups [K].
 
         Args:
@@ -119,7 +120,7 @@ class FedCat(RoundBased):
             selected.append(members[choose(weights_of(counts[members], self.count_rule), self.greedy_share, draws)])
         return torch.cat(selected)
 
-    def _groups(self, task, state: State) -> Tensor:
+    def _groups(self, task: Task, state: State) -> Tensor:
         """The group of each client in the round that follows a state [N], on the host."""
         if state["round"] % (self.regroup_every * _cohort_size(task)) == 0:
             return self.divide(task, state["round"])
@@ -127,7 +128,7 @@ class FedCat(RoundBased):
 
     # What a round does
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         clients, size = task.population, _cohort_size(task)
         server: dict[str, Tree] = {}
         if self.grouping:
@@ -139,7 +140,7 @@ class FedCat(RoundBased):
             server["examples"] = torch.zeros(size, dtype=task.dtype, device=task.device)
         return server
 
-    def map_clients(self, task, fn, cohort, state):
+    def map_clients(self, task: Task, fn: OnClient, cohort: Cohort, state: State) -> ClientOutputs:
         start = self._received(state)
         if start is state:
             return super().map_clients(task, fn, cohort, state)
@@ -147,11 +148,11 @@ class FedCat(RoundBased):
             fn, cohort, round=state["round"], params=start["params"], buffers=start["buffers"], own_params=True
         )
 
-    def local_models(self, state, outputs):
+    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         params = tree.add(self._received(state)["params"], outputs.result.update["delta"])
         return {"params": params, "buffers": outputs.buffers}
 
-    def finish_round(self, task, state, cohort, outputs):
+    def finish_round(self, task: Task, state: State, cohort: Cohort, outputs: ClientOutputs) -> State:
         counted = self._counted(task, state, cohort)
         if not self.concatenation:
             after = super().finish_round(task, state, cohort, outputs)
@@ -167,7 +168,8 @@ class FedCat(RoundBased):
         server = {**counted, "copies": copies, "examples": examples}
         return self._finished(task, state, cohort, **new, server=server, bytes_up=bytes_up)
 
-    def deploy(self, task, state, client_ids):
+    # Of methods in rounds, the only one that has no model after some of them.
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed | None:  # type: ignore[override]
         return super().deploy(task, state, client_ids) if self._received(state) is state else None
 
     def _received(self, state: State) -> Tree:
@@ -177,7 +179,7 @@ class FedCat(RoundBased):
             return state
         return state["server"]["copies"]
 
-    def _counted(self, task, state: State, cohort) -> Tree:
+    def _counted(self, task: Task, state: State, cohort: Cohort) -> Tree:
         """The groups and counts after a round."""
         if not self.grouping:
             return {}
@@ -200,6 +202,6 @@ def choose(weights: Tensor, greedy_share: float, draws: torch.Generator) -> Tens
     return torch.multinomial(weights, 1, generator=draws)
 
 
-def _cohort_size(task) -> int:
+def _cohort_size(task: Task) -> int:
     """K."""
     return task.settings.cohort_size(task.population)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algorithms import State, Tree, above, at_least, registered, tree
+from algorithms import Cohort, State, Task, Tree, above, at_least, registered, tree
 from algorithms.shared.client_states import no_rows, read_rows, write_rows
 from algorithms.shared.clustered import RegroupedRounds
 from algorithms.shared.clustering import bipartition, inner_products
@@ -44,22 +44,22 @@ class FedCluster(RegroupedRounds):
     eps1: float = 0.1
     eps2: float = 0.4
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         above("eps1", self.eps1, 0)
         at_least("eps2", self.eps2, 0)
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return {"update": tree.zeros_like(params)}
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         # Whose update is one since the cluster came to be, how long it is, and the longest mean update of each client's
         # cluster so far.
         sent = torch.zeros(task.population, dtype=torch.bool, device=task.device)
         length = torch.zeros(task.population, dtype=torch.double, device=task.device)
         return {**super().init_server(task, params), "sent": sent, "length": length, "longest_mean": length.clone()}
 
-    def regroup(self, task, state, cohort, updates):
+    def regroup(self, task: Task, state: State, cohort: Cohort, updates: Tree) -> State:
         if self._complete(state):
             return state
         server = tree.map(Tensor.clone, state["server"])
@@ -79,7 +79,7 @@ class FedCluster(RegroupedRounds):
         """Whether there are as many clusters as there may be, so that no update is needed any more."""
         return int(state["server"]["clusters"].max()) + 1 == self.num_clusters
 
-    def _is_cut(self, task, state: State, cohort, members: Tensor, mean: RunningMean) -> bool:
+    def _is_cut(self, task: Task, state: State, cohort: Cohort, members: Tensor, mean: RunningMean) -> bool:
         """Whether a cluster is to be cut; to the mean update of its clients in the cohort, those of its others are added."""
         server = state["server"]
         unit = server["longest_mean"][members[0]]

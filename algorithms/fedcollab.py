@@ -17,11 +17,12 @@ from torch import Tensor
 
 import algorithms
 import datasets
-from algorithms import Algorithm, Deployed, RoundBased, State, Wrapper, above, at_least, one_of, registered, tree
+from algorithms import Algorithm, Deployed, RoundBased, State, Tree, Wrapper, above, at_least, one_of, registered, tree
 from algorithms.shared.accounting import no_costs
 from algorithms.shared.coalitions import bound, solve
 from algorithms.shared.divergence import check_sizes, estimate, exchanged, is_estimate
 from algorithms.shared.metrics import mean_over_groups
+from algorithms.shared.types import RunConfig, Task
 from bench.models.pretrained import CHANNELS
 
 Divergence = Literal["estimated", "published"]
@@ -83,7 +84,7 @@ class FedCollab(Wrapper):
     delta: float = 0.05
     dimension: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         _check_base(self.base)
         above("capacity", self.capacity, 0)
@@ -103,7 +104,7 @@ class FedCollab(Wrapper):
         if self.dimension > 10**15:
             raise ValueError(f"dimension must be at most 10^15, but got {self.dimension}.")
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         mistakes = super().validate(config)
         if self.divergence == "published":
             mistakes = [*mistakes, *_unpublished(config)]
@@ -112,13 +113,13 @@ class FedCollab(Wrapper):
         return mistakes
 
     @property
-    def weights_files(self):
+    def weights_files(self) -> tuple[str, ...]:
         own = () if self.features == PIXELS else (self.features,)
         return (*super().weights_files, *own)
 
     # Rounds
 
-    def init(self, task):
+    def init(self, task: Task) -> State:
         if self.divergence == "published":
             _published(task)
         else:
@@ -127,7 +128,7 @@ class FedCollab(Wrapper):
                 raise ValueError(mistakes[0])
         return {"round": 0, "costs": no_costs()}
 
-    def step(self, task, state):
+    def step(self, task: Task, state: State) -> State:
         if "models" not in state:
             state = self._divided(task, state)
         models, spent = {}, state["costs"]
@@ -136,7 +137,7 @@ class FedCollab(Wrapper):
             spent = {key: spent[key] + models[name]["costs"][key] - before["costs"][key] for key in spent}
         return {**state, "round": state["round"] + 1, "models": models, "costs": spent}
 
-    def _divided(self, task, state: State) -> State:
+    def _divided(self, task: Task, state: State) -> State:
         """The state before the first round of the base."""
         num_examples = torch.tensor(task.sizes(torch.arange(task.population))).double()
         if self.divergence == "published":
@@ -167,7 +168,7 @@ class FedCollab(Wrapper):
 
     # What is deployed
 
-    def deploy(self, task, state, client_ids):
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed | None:
         if "models" not in state:
             return None
         coalitions, part = state["coalitions"].cpu(), None
@@ -188,10 +189,10 @@ class FedCollab(Wrapper):
                 into[rows] = leaf
         return part and Deployed(part.model, **whole, per_client=True)
 
-    def finite_check(self, state):
+    def finite_check(self, state: State) -> Tree:
         return {name: self.base.finite_check(model) for name, model in state.get("models", {}).items()}
 
-    def metrics(self, state):
+    def metrics(self, state: State) -> dict[str, Any]:
         models = state.get("models", {})
         return models and mean_over_groups(
             {name: self.base.metrics(model) for name, model in models.items()}, state["coalitions"]
@@ -199,7 +200,7 @@ class FedCollab(Wrapper):
 
     # What is known before a run, and reported after it
 
-    def traffic(self, task):
+    def traffic(self, task: Task) -> int:
         if self.divergence == "published":
             return super().traffic(task)
         pairs = torch.full((task.population * (task.population - 1) // 2,), self.discriminator_rounds)
@@ -207,10 +208,10 @@ class FedCollab(Wrapper):
         return super().traffic(task) + round(sum(of_all.values()) / task.population)
 
     @property
-    def traffic_is_bound(self):
+    def traffic_is_bound(self) -> bool:
         return self.divergence == "estimated" or super().traffic_is_bound
 
-    def state_templates(self, task):
+    def state_templates(self, task: Task) -> list[State]:
         """As large as with clients that are all alone, the most that there can be."""
         clients = task.population
         found = {
@@ -227,7 +228,7 @@ class FedCollab(Wrapper):
             for alone in self.base.state_templates(task.restrict(torch.tensor([0])))
         ]
 
-    def caveats(self, task):
+    def caveats(self, task: Task) -> list[str]:
         published, in_colour = self.divergence == "published", task.federation.input_shape[0] == CHANNELS
         own = {
             "published divergences are those of the clients of seed 0; at other seeds, clients are others": (
@@ -239,7 +240,7 @@ class FedCollab(Wrapper):
         }
         return super().caveats(task) + [f"fedcollab: {said}." for said, holds in own.items() if holds]
 
-    def diagnostics(self, state):
+    def diagnostics(self, state: State) -> dict[str, Any]:
         if "models" not in state:
             return {}
         of_bases = {name: self.base.diagnostics(model) for name, model in state["models"].items()}
@@ -261,7 +262,7 @@ def _rounded(values: Tensor) -> list[float]:
     return [round(value, 5) for value in values.tolist()]
 
 
-def _coalition(task, state: State, name: str):
+def _coalition(task: Task, state: State, name: str) -> Task:
     """The task of one coalition."""
     return task.restrict(torch.nonzero(state["coalitions"].cpu() == int(name)).flatten())
 
@@ -304,7 +305,7 @@ def _settings() -> list[dict[str, Any]]:
     return json.loads(_PUBLISHED.read_text())["settings"]
 
 
-def _unpublished(config) -> list[str]:
+def _unpublished(config: RunConfig) -> list[str]:
     """Why there are no published divergences for a config: one sentence, or none."""
     known = [(one["dataset"], one["partition"], len(one["num_examples"])) for one in _settings()]
     if (got := (config.dataset, config.partition, config.population)) in known:
@@ -329,7 +330,7 @@ def _unpublished(config) -> list[str]:
     ]
 
 
-def _published(task) -> Tensor:
+def _published(task: Task) -> Tensor:
     """The published divergences of the clients of a task [N, N]: those of clients with as many examples.
 
     Raises:

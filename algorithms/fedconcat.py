@@ -11,6 +11,7 @@ from typing import get_args
 from algorithms import Algorithm, one_of, registered
 from algorithms.fedavg import FedAvg
 from algorithms.shared.clustering import ClusterInit
+from algorithms.shared.concatenation import FirstStage
 from algorithms.shared.label_clusters import LabelClusters, by_labels, check_balanced, check_base
 from algorithms.shared.label_inference import label_shares
 from algorithms.shared.models_per_cluster import ModelsPerCluster
@@ -34,13 +35,13 @@ class FedConcat(ModelsPerCluster):
     balanced: bool = False
     cluster_init: ClusterInit = "common"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_base(self.base)
         check_balanced(self.balanced, self.num_clusters)
         one_of("cluster_init", self.cluster_init, get_args(ClusterInit))
 
-    def first_stage(self):
+    def first_stage(self) -> FirstStage:
         group = functools.partial(by_labels, num_clusters=self.num_clusters, balanced=self.balanced)
         return LabelClusters(
             self.base, group, reported=label_shares, cluster_init=self.cluster_init, models=self.named_models

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from algorithms import registered
 from algorithms.fedsoft import FedSoft, Vote
 from algorithms.shared.clustered import Proximal
-from algorithms.shared.concatenation import Concatenation
+from algorithms.shared.concatenation import Concatenation, FirstStage
 
 
 @registered("fedconcat-fedsoft")
@@ -27,12 +27,12 @@ class FedConcatFedSoft(Concatenation):
     proximal: Proximal = FedSoft.proximal
     proximal_weight: float = FedSoft.proximal_weight
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.required_number()
         self.first_stage()  # checks the options
 
-    def first_stage(self):
+    def first_stage(self) -> FirstStage:
         return FedSoft(
             num_clusters=self.required_number(),
             interval=self.interval,

@@ -6,11 +6,11 @@ https://arxiv.org/abs/2312.06290
 
 from dataclasses import dataclass
 
-from algorithms import registered
+from algorithms import RunConfig, registered
 from algorithms.fesem import FeSEM
 from algorithms.shared.clustered import Proximal
 from algorithms.shared.clustering import ClusterInit
-from algorithms.shared.concatenation import Concatenation
+from algorithms.shared.concatenation import Concatenation, FirstStage
 
 
 @registered("fedconcat-fesem")
@@ -26,15 +26,15 @@ class FedConcatFeSEM(Concatenation):
     proximal: Proximal = FeSEM.proximal
     proximal_weight: float = FeSEM.proximal_weight
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.required_number()
         self.first_stage()  # checks the options
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         return self.first_stage().validate(config)
 
-    def first_stage(self):
+    def first_stage(self) -> FirstStage:
         return FeSEM(
             num_clusters=self.required_number(),
             cluster_init=self.cluster_init,

@@ -8,10 +8,12 @@ import functools
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
+from torch import Tensor
+
 import algorithms
-from algorithms import Algorithm, RoundBased, one_of, registered
+from algorithms import Algorithm, RoundBased, Task, Tree, one_of, registered
 from algorithms.fedavg import FedAvg
-from algorithms.shared.concatenation import Concatenation
+from algorithms.shared.concatenation import Concatenation, FirstStage
 from algorithms.shared.label_clusters import LabelClusters, by_labels, check_base
 from algorithms.shared.label_inference import bias_answers
 
@@ -34,7 +36,7 @@ class FedConcatIB(Concatenation):
     base: Algorithm = FedAvg()
     estimate: Estimate = "released"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_base(self.base)
         one_of("estimate", self.estimate, get_args(Estimate))
@@ -44,8 +46,8 @@ class FedConcatIB(Concatenation):
                 "trains no classifier; use another base, or fedconcat-id."
             )
 
-    def first_stage(self):
-        def inferred(task, start, models):
+    def first_stage(self) -> FirstStage:
+        def inferred(task: Task, start: Tree, models: Tree) -> tuple[Tensor, None]:
             name = "classifier.bias"
             return bias_answers(task, models["params"][name], start[name], self.estimate), None
 

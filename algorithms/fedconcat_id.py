@@ -8,9 +8,11 @@ import functools
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from algorithms import Algorithm, one_of, registered
+from torch import Tensor
+
+from algorithms import Algorithm, Task, Tree, one_of, registered
 from algorithms.fedavg import FedAvg
-from algorithms.shared.concatenation import EncoderMode
+from algorithms.shared.concatenation import EncoderMode, FirstStage
 from algorithms.shared.label_clusters import LabelClusters, by_labels, check_balanced, check_base
 from algorithms.shared.label_inference import IMAGES_PER_BATCH, answers_to_noise
 from algorithms.shared.models_per_cluster import ModelsPerCluster
@@ -47,7 +49,7 @@ class FedConcatID(ModelsPerCluster):
     noise_moves_statistics: bool = False
     inference_round: InferenceRound = "first"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_base(self.base)
         check_balanced(self.balanced, self.num_clusters)
@@ -67,8 +69,8 @@ class FedConcatID(ModelsPerCluster):
     def first_rounds(self) -> int:
         return self.encoder_rounds + (self.inference_round == "before")
 
-    def first_stage(self):
-        def inferred(task, start, models):
+    def first_stage(self) -> FirstStage:
+        def inferred(task: Task, start: Tree, models: Tree) -> tuple[Tensor, None]:
             answers = answers_to_noise(task, models, self.inference_images, self.inference_mode == "train")
             return answers.shares, answers.buffers if self.noise_moves_statistics else None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from algorithms import registered
 from algorithms.ifca import IFCA
 from algorithms.shared.clustering import ClusterInit
-from algorithms.shared.concatenation import Concatenation
+from algorithms.shared.concatenation import Concatenation, FirstStage
 
 
 @registered("fedconcat-ifca")
@@ -23,10 +23,10 @@ class FedConcatIFCA(Concatenation):
 
     cluster_init: ClusterInit = "common"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.required_number()
         self.first_stage()  # checks the options
 
-    def first_stage(self):
+    def first_stage(self) -> FirstStage:
         return IFCA(self.required_number(), self.cluster_init)

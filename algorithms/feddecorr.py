@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import RoundBased, at_least, cross_entropy, one_of, registered
+from algorithms import Batch, ClientView, RoundBased, Task, Tree, at_least, cross_entropy, one_of, registered
 from algorithms.shared.moments import moments
 
 Variant = Literal["code", "paper"]
@@ -41,15 +41,15 @@ class FedDecorr(RoundBased):
     beta: float = 0.1
     variant: Variant = "code"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("beta", self.beta, 0)
         one_of("variant", self.variant, get_args(Variant))
 
-    def caveats(self, task):
+    def caveats(self, task: Task) -> list[str]:
         said = "feddecorr: differences of rounding grow in training, so that other engines and devices give other runs."
         return [said] if self.beta else []
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         features = view.model.features(params, batch.x)
         loss = cross_entropy(view.model.head(params, features), batch)
         return loss + self.beta * self._penalty(features, batch.mask) if self.beta else loss

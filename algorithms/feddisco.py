@@ -5,13 +5,13 @@ https://arxiv.org/abs/2305.19229
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, cast, get_args, get_type_hints
+from typing import Any, Literal, cast, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import Algorithm, RoundBased, Wrapper, at_least, one_of, registered
+from algorithms import Algorithm, Cohort, RoundBased, State, Task, Wrapper, at_least, one_of, registered
 from algorithms.shared.accounting import add_costs
 from algorithms.shared.wrapper import refuse_wrapper
 
@@ -52,7 +52,7 @@ class FedDisco(Wrapper):
     metric: Metric = "kl"
     normalise: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         refuse_wrapper("feddisco", self.base)
         if not (isinstance(self.base, RoundBased) and self.base.weighs_clients):
@@ -65,13 +65,13 @@ class FedDisco(Wrapper):
         at_least("b", self.b, 0)
         one_of("metric", self.metric, get_args(Metric))
 
-    def inside(self, task):
+    def inside(self, task: Task) -> Task:
         return replace(task, weigh=self._weights)
 
-    def init(self, task):
+    def init(self, task: Task) -> State:
         return {**super().init(task), "all_clipped": torch.zeros((), dtype=torch.long, device=task.device)}
 
-    def step(self, task, state):
+    def step(self, task: Task, state: State) -> State:
         cohort = cast(RoundBased, self.base).sample(task, state)
         clipped = (self._adjusted(cohort) <= 0).all() if len(cohort.ids) else False
         after = super().step(task, state)
@@ -79,18 +79,18 @@ class FedDisco(Wrapper):
         spent = add_costs(after["costs"], bytes_up=reports)
         return {**after, "costs": spent, "all_clipped": state["all_clipped"] + clipped}
 
-    def traffic(self, task):
+    def traffic(self, task: Task) -> int:
         return super().traffic(task) + _report_bytes(task)
 
-    def diagnostics(self, state):
+    def diagnostics(self, state: State) -> dict[str, Any]:
         return {**super().diagnostics(state), "all_clipped": int(state["all_clipped"])}
 
-    def _weights(self, cohort) -> Tensor:
+    def _weights(self, cohort: Cohort) -> Tensor:
         """The clients' weights in means [K], in units of examples; their numbers of examples if all are clipped."""
         weights = self._adjusted(cohort)
         return torch.where((weights > 0).any(), weights, cohort.num_examples.double())
 
-    def _adjusted(self, cohort) -> Tensor:
+    def _adjusted(self, cohort: Cohort) -> Tensor:
         """ReLU(p_i - a d_i + b) times the cohort's examples [K]: at a = b = 0 exactly the numbers of examples."""
         examples = cohort.num_examples.double()
         apart = discrepancies(cohort.label_counts.double(), self.metric)
@@ -113,7 +113,7 @@ def discrepancies(label_counts: Tensor, metric: Metric) -> Tensor:
     return torch.where(apart > _LEAST, apart, 0)
 
 
-def _report_bytes(task) -> int:
+def _report_bytes(task: Task) -> int:
     """Size of a client's label counts."""
     return _BYTES_PER_COUNT * task.federation.num_classes
 

@@ -10,7 +10,10 @@ from typing import Literal, get_args
 import torch
 
 from algorithms import Average, LocalResult, RoundBased, Weighting, above, descend, gradient, one_of, registered, tree
+from algorithms.shared.base import State
 from algorithms.shared.local_sgd import clipped
+from algorithms.shared.tree import Tree
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, Task
 
 Mean = Literal["uniform", "examples"]
 
@@ -48,7 +51,7 @@ class FedDyn(RoundBased):
     clip: float | None = 10.0
     mean: Mean = "uniform"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         above("alpha", self.alpha, 0)
         one_of("weighting", self.weighting, get_args(Weighting))
         one_of("mean", self.mean, get_args(Mean))
@@ -56,16 +59,16 @@ class FedDyn(RoundBased):
             above("clip", self.clip, 0)
 
     @property
-    def weighs_clients(self):
+    def weighs_clients(self) -> bool:
         return self.mean == "examples"
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return {"memory": tree.zeros_like(params)}
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         return {"memory": tree.zeros_like(params)}
 
-    def cohort_states(self, task, cohort, state):
+    def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         """Memory and alpha_i of each client. Traffic leaves out the mean of n, a number that the server sends once."""
         alpha = torch.full_like(cohort.num_examples, self.alpha)
         if self.weighting == "examples":
@@ -73,10 +76,10 @@ class FedDyn(RoundBased):
             alpha = self.alpha * mean / cohort.num_examples
         return {**super().cohort_states(task, cohort, state), "alpha": alpha}
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         alpha, memory = view.client["alpha"], view.client["memory"]
 
-        def regularised(loss, params, batch, view):
+        def regularised(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
             slope = gradient(loss, params, batch, view)
             slope = tree.map(lambda g, u, x, w: g + alpha * (u + (x - w)), slope, memory, params, view.params)
             return clipped(slope, self.clip)
@@ -85,12 +88,12 @@ class FedDyn(RoundBased):
         delta = tree.subtract(trained, view.params)
         return LocalResult({"delta": delta}, {"memory": tree.add(memory, delta)})
 
-    def weighted_means(self, updates, cohort):
+    def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         equal = torch.ones_like(cohort.num_examples)
         weights = cohort.weights if self.mean == "examples" else equal
         return {"delta": Average(updates["delta"], weights), "remembered": Average(updates["delta"], equal)}
 
-    def server_step(self, task, params, server, update, cohort):
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         share = len(cohort.ids) / cohort.population
         memory = tree.map(lambda u, d: u + share * d, server["memory"], update["remembered"])
         return tree.add(params, tree.add(update["delta"], memory)), {"memory": memory}

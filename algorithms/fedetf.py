@@ -6,13 +6,15 @@ Classifier, ICCV 2023. https://arxiv.org/abs/2303.10058
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import RoundBased, Tree, above, at_least, cross_entropy, registered
+from algorithms import Deployed, RoundBased, State, Tree, above, at_least, cross_entropy, registered
 from algorithms.shared.balanced_softmax import balanced
 from algorithms.shared.etf import etf_of
+from algorithms.shared.types import Batch, ClientOutputs, ClientView, Task
 from bench.models.base import uniform_init
 from bench.models.concat import encoder_part
 
@@ -44,38 +46,38 @@ class FedETF(RoundBased):
     seeded = ("etf",)
     classifier = "replaced"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.width is not None:
             at_least("width", self.width, 2)
         above("scale", self.scale, 0)
 
-    def init(self, task):
+    def init(self, task: Task) -> State:
         state = super().init(task)
         shape = (state["server"]["etf"].shape[0], task.model.feature_dim)
         drawn = uniform_init("projection", shape, task.generator_for("projection", task.initial_model))
         own = task.place(drawn | {"scale": state["server"]["etf"].new_tensor(self.scale)})
         return {**state, "params": encoder_part(state["params"]) | own}
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         width = task.model.num_classes if self.width is None else self.width
         return {"etf": etf_of(self, task, params, width=width, source="width")}
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         projected = F.linear(
             view.model.features(params, batch.x), params["projection.weight"], params["projection.bias"]
         )
         logits = params["scale"] * (F.normalize(projected, dim=1) @ view.server["etf"])
         return cross_entropy(balanced(logits, view.label_counts, vacant="clamp"), batch)
 
-    def local_models(self, state, outputs):
+    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         models = super().local_models(state, outputs)
         return {**models, "params": _merged(models["params"], state["server"]["etf"])}
 
-    def deploy(self, task, state, client_ids):
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         deployed = super().deploy(task, state, client_ids)
         return deployed._replace(params=_merged(state["params"], state["server"]["etf"]))
 
-    def diagnostics(self, state):
+    def diagnostics(self, state: State) -> dict[str, Any]:
         scale = float(state["params"]["scale"])
         return {"scale": scale if math.isfinite(scale) else None}
 

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import Average, Deployed, RoundBased, Tree, at_least, one_of, registered, tree
+from algorithms import Average, Cohort, Deployed, RoundBased, State, Task, Tree, at_least, one_of, registered, tree
 
 Iterate = Literal["mean", "last"]
 
@@ -40,19 +40,19 @@ class FedExP(RoundBased):
 
     weighs_clients = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("eps", self.eps, 0)
         one_of("deployed", self.deployed, get_args(Iterate))
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         return {"previous": params, "begun": torch.zeros((), dtype=torch.bool, device=task.device)}
 
-    def weighted_means(self, updates, cohort):
+    def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         # The server computes the norms: clients send what those of FedAvg do.
         norms = _squared_norms(updates["delta"])
         return {**super().weighted_means(updates, cohort), "squared_norm": Average(norms, cohort.weights)}
 
-    def server_step(self, task, params, server, update, cohort):
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         eps = self.eps * (len(cohort.ids) if self.eps_per_client else 1)
         squared = tree.squared_distance(update["delta"], tree.zeros_like(update["delta"]))
         step_size = (
@@ -63,12 +63,12 @@ class FedExP(RoundBased):
         previous = tree.where(server["begun"], params, new)
         return new, {"previous": previous, "begun": torch.ones_like(server["begun"])}
 
-    def caveats(self, task):
+    def caveats(self, task: Task) -> list[str]:
         if self.deployed == "last" or not task.model.init_buffers():
             return []
         return ["fedexp: the mean of two models is deployed with the running statistics of the second one."]
 
-    def deploy(self, task, state, client_ids):
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         if self.deployed == "last":
             return super().deploy(task, state, client_ids)
         mean = tree.map(lambda new, old: (new + old) / 2, state["params"], state["server"]["previous"])

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import Deployed, RoundBased, Tree, above, cross_entropy, registered
+from algorithms import Deployed, RoundBased, State, Tree, above, cross_entropy, registered
 from algorithms.shared.etf import etf_of
+from algorithms.shared.types import Batch, ClientOutputs, ClientView, Task
 from bench.models.concat import encoder_part
 
 
@@ -42,33 +43,33 @@ class FedGELA(RoundBased):
     seeded = ("etf",)
     classifier = "replaced"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         above("temperature", self.temperature, 0)
 
     @property
-    def personal(self):
+    def personal(self) -> bool:
         return self.personal_head
 
-    def init(self, task):
+    def init(self, task: Task) -> State:
         state = super().init(task)
         return {**state, "params": encoder_part(state["params"])}
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         source = f"the number of features of {type(task.model).__name__}"
         return {"etf": etf_of(self, task, params, width=task.model.feature_dim, source=source)}
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         features = view.model.features(params, batch.x)
         features = F.normalize(features, dim=1) if self.normalise else features
         logits = features @ view.server["etf"] * class_weights(view.label_counts)
         return cross_entropy(logits / self.temperature, batch)
 
-    def local_models(self, state, outputs):
+    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         models, etf = super().local_models(state, outputs), state["server"]["etf"]
         count = len(next(iter(models["params"].values())))
         return {**models, "params": models["params"] | _classifier(etf.expand(count, *etf.shape))}
 
-    def deploy(self, task, state, client_ids):
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         etf = state["server"]["etf"]
         shared = Deployed(task.model, state["params"] | _classifier(etf), state["buffers"], False)
         if not self.personal_head:

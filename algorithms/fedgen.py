@@ -5,28 +5,18 @@ https://arxiv.org/abs/2105.10056
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import algorithms
-from algorithms import (
-    LocalResult,
-    RoundBased,
-    Tree,
-    above,
-    at_least,
-    between,
-    cross_entropy,
-    descend,
-    one_of,
-    registered,
-    tree,
-)
+from algorithms import RoundBased, State, Tree, above, at_least, between, one_of, registered, tree
 from algorithms.shared.generator import Generator, TeacherWeighting, adam_step, diversity_loss, teacher_loss
-from bench.models.base import BoundModel
+from algorithms.shared.local_sgd import LocalResult, cross_entropy, descend
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Task
+from bench.models.base import BoundModel, Model
 from bench.models.concat import classifier_part
 from bench.seeding import keys_from, normal_from_keys, uniform_from_keys
 
@@ -103,7 +93,7 @@ class FedGen(RoundBased):
     version = 2  # 1 multiplied the cross-entropy of generated features by their number over batch_size
     broadcast = ("generator",)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("label_weight", self.label_weight, 0)
         at_least("latent_weight", self.latent_weight, 0)
         above("decay", self.decay, 0)
@@ -121,7 +111,7 @@ class FedGen(RoundBased):
 
     # On one client
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         logits = view.model(params, batch.x)
         loss = cross_entropy(logits, batch)
         label_weight, latent_weight = (self._weight(of, view.round) for of in (self.label_weight, self.latent_weight))
@@ -139,7 +129,7 @@ class FedGen(RoundBased):
             loss = loss + latent_weight * batch.mean(distances)
         return loss
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         trained = descend(self.local_loss, view.params, data, plan, view).params
         counts = view.label_counts if self.counted == "data" else 1 + _visited(data, plan, view)
         delta, classifier = tree.subtract(trained, view.params), classifier_part(trained)
@@ -150,10 +140,10 @@ class FedGen(RoundBased):
         return max(start * self.decay**round, _LEAST_WEIGHT) if start and round else 0.0
 
     @torch.no_grad()
-    def _generated(self, batch, view) -> tuple[Tensor, Tensor]:
+    def _generated(self, batch: Batch, view: ClientView) -> tuple[Tensor, Tensor]:
         """Labels and generated features [generated_per_step + B]: of labels from all classes, then of the batch's."""
         num_classes, count = len(view.label_counts), self.generated_per_step
-        of_labels, of_noise = keys_from(batch.key, 2).unbind(0)
+        of_labels, of_noise = keys_from(cast(Tensor, batch.key), 2).unbind(0)
         drawn = (uniform_from_keys(of_labels[None], count)[0] * num_classes).long()
         labels = torch.cat([drawn, batch.y])
         draw = uniform_from_keys if self.noise == "uniform" else normal_from_keys
@@ -162,7 +152,7 @@ class FedGen(RoundBased):
 
     # On the server
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         _check_features(algorithms.name_of(self), task, params)
         generator = self._generator(task.model)
         initial = task.place(generator.init(task.generator_for("generator-init")))
@@ -173,11 +163,11 @@ class FedGen(RoundBased):
             "steps": torch.zeros((), dtype=torch.long, device=task.device),
         }
 
-    def uploads(self, update, buffers):
+    def uploads(self, update: Tree, buffers: Tree) -> Tree:
         sent = {name: part for name, part in update.items() if name != "classifier"}  # which is sent with the model
         return super().uploads(sent, buffers)
 
-    def result_template(self, state):
+    def result_template(self, state: State) -> Tree:
         classifier = classifier_part(state["params"])
         return {
             **super().result_template(state),
@@ -185,11 +175,11 @@ class FedGen(RoundBased):
             "counts": classifier["classifier.weight"][:, 0],
         }
 
-    def server_step(self, task, params, server, update, cohort):
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         params, _ = super().server_step(task, params, server, update, cohort)
         return params, self.train_generator(task, server, update["classifier"], update["label_counts"])
 
-    def train_generator(self, task, server: Tree, classifiers: Tree, counts: Tensor) -> Tree:
+    def train_generator(self, task: Task, server: Tree, classifiers: Tree, counts: Tensor) -> Tree:
         """The server state after a round's steps of the generator; the same if no label qualifies.
 
         Args:
@@ -221,12 +211,12 @@ class FedGen(RoundBased):
                 )
         return {"generator": {"params": new, "buffers": buffers}, "moments": moments, "steps": server["steps"] + steps}
 
-    def _generator(self, model) -> Generator:
+    def _generator(self, model: Model) -> Generator:
         """The generator for the classifier of a model."""
         return Generator(self.noise_width, self.hidden_width, model.num_classes, model.feature_dim)
 
 
-def _visited(data, plan, view) -> Tensor:
+def _visited(data: ClientData, plan: BatchPlan, view: ClientView) -> Tensor:
     """Examples of each class in the batches of a plan [num_classes]."""
     classes = torch.arange(len(view.label_counts), device=view.label_counts.device)
     counts = torch.zeros_like(view.label_counts)
@@ -237,7 +227,7 @@ def _visited(data, plan, view) -> Tensor:
     return counts
 
 
-def _check_features(name: str, task, params: Tree) -> None:
+def _check_features(name: str, task: Task, params: Tree) -> None:
     """Raises ValueError unless the model's features are what its classifier reads."""
     model, kind = task.model, type(task.model).__name__
     if "classifier" not in model.layers():

@@ -6,7 +6,9 @@ https://arxiv.org/abs/2209.00189
 
 from dataclasses import dataclass
 
-from algorithms import RoundBased, above, at_least, cross_entropy, registered
+from torch import Tensor
+
+from algorithms import Batch, ClientView, RoundBased, Tree, above, at_least, cross_entropy, registered
 
 
 @registered("fedlc")
@@ -25,10 +27,10 @@ class FedLC(RoundBased):
     tau: float = 1.0
     smallest_count: float = 1e-8
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("tau", self.tau, 0)
         above("smallest_count", self.smallest_count, 0)
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         margins = self.tau * view.label_counts.clamp(min=self.smallest_count) ** -0.25
         return cross_entropy(view.model(params, batch.x) - margins, batch)

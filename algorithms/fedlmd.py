@@ -8,8 +8,9 @@ Lu et al., Federated Learning with Label-Masking Distillation, ACM MM 2023. http
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from algorithms import RoundBased, above, at_least, cross_entropy, registered
+from algorithms import Batch, ClientView, RoundBased, Tree, above, at_least, cross_entropy, registered
 from algorithms.shared.distillation import masked_divergence, not_true, teacher_logits
 
 
@@ -38,11 +39,11 @@ class FedLMD(RoundBased):
     temperature: float = 1.0
     teacher_free: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("beta", self.beta, 0)
         above("temperature", self.temperature, 0)
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         logits = view.model(params, batch.x)
         others = not_true(batch, logits)
         counts = view.label_counts

@@ -6,7 +6,9 @@ https://arxiv.org/abs/2106.03097
 
 from dataclasses import dataclass
 
-from algorithms import RoundBased, above, at_least, cross_entropy, registered
+from torch import Tensor
+
+from algorithms import Batch, ClientView, RoundBased, Tree, above, at_least, cross_entropy, registered
 from algorithms.shared.distillation import masked_divergence, not_true, teacher_logits
 
 
@@ -30,11 +32,11 @@ class FedNTD(RoundBased):
     beta: float = 1.0
     temperature: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("beta", self.beta, 0)
         above("temperature", self.temperature, 0)
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         logits = view.model(params, batch.x)
         others = not_true(batch, logits)
         distance = masked_divergence(logits, teacher_logits(view, batch.x), others, others, self.temperature)

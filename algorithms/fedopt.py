@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import RoundBased, above, one_of, registered, tree
+from algorithms import Cohort, RoundBased, Task, Tree, above, one_of, registered, tree
 
 SecondMoment = Literal["squared-adaptivity", "zero"]
 
@@ -42,7 +42,7 @@ class FedOpt(RoundBased):
     adaptivity: float = 1e-3
     initial_second_moment: SecondMoment = "squared-adaptivity"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         above("server_lr", self.server_lr, 0)
         _check_decay("beta1", self.beta1)
         above("adaptivity", self.adaptivity, 0)
@@ -56,7 +56,7 @@ class FedOpt(RoundBased):
         """The server's learning rate in its step number `steps`, from 1."""
         return self.server_lr
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         start = self.adaptivity**2 if self.initial_second_moment == "squared-adaptivity" else 0.0
         return {
             "first": tree.zeros_like(params),
@@ -64,7 +64,7 @@ class FedOpt(RoundBased):
             "steps": torch.zeros((), dtype=torch.long, device=task.device),
         }
 
-    def server_step(self, task, params, server, update, cohort):
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         delta, steps = update["delta"], server["steps"] + 1
         first = tree.map(lambda m, d: self.beta1 * m + (1 - self.beta1) * d, server["first"], delta)
         second = tree.map(self.second_moment, server["second"], delta)
@@ -84,7 +84,7 @@ class FedAdagrad(FedOpt):
 
     beta1: float = 0.0
 
-    def second_moment(self, v, d):
+    def second_moment(self, v: Tensor, d: Tensor) -> Tensor:
         return v + d.square()
 
 
@@ -102,14 +102,14 @@ class FedAdam(FedOpt):
     beta2: float = 0.99
     bias_correction: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         _check_decay("beta2", self.beta2)
 
-    def second_moment(self, v, d):
+    def second_moment(self, v: Tensor, d: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * d.square()
 
-    def step_size(self, steps):
+    def step_size(self, steps: Tensor) -> float | Tensor:
         if not self.bias_correction:
             return self.server_lr
         power = steps.double() + 1
@@ -127,11 +127,11 @@ class FedYogi(FedOpt):
 
     beta2: float = 0.99
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         _check_decay("beta2", self.beta2)
 
-    def second_moment(self, v, d):
+    def second_moment(self, v: Tensor, d: Tensor) -> Tensor:
         squared = d.square()
         return v - (1 - self.beta2) * squared * torch.sign(v - squared)
 

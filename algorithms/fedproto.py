@@ -5,23 +5,17 @@ https://arxiv.org/abs/2105.00243
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
-from algorithms import (
-    Average,
-    LocalResult,
-    RoundBased,
-    Weighting,
-    at_least,
-    cross_entropy,
-    descend,
-    one_of,
-    registered,
-    tree,
-)
+from algorithms import LocalResult, RoundBased, Weighting, at_least, cross_entropy, descend, one_of, registered, tree
+from algorithms.shared.base import Average, Deployed, State
 from algorithms.shared.moments import ClassSums, class_sums
+from algorithms.shared.tree import Tree
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Task
+from bench.models.base import BoundModel, Model
 from bench.models.calibrated import NearestPrototype, wrap
 
 Collect = Literal["after", "last_epoch"]
@@ -63,7 +57,7 @@ class FedProto(RoundBased):
     personal = True
     broadcast = ("prototypes", "known")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("prototype_weight", self.prototype_weight, 0)
         one_of("collect", self.collect, get_args(Collect))
         one_of("weighting", self.weighting, get_args(Weighting))
@@ -71,10 +65,10 @@ class FedProto(RoundBased):
 
     # On one client
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return {"params": params, "buffers": task.initial_buffers()}
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         features = view.model.features(params, batch.x)
         loss = cross_entropy(view.model.head(params, features), batch)
         if not self.prototype_weight:
@@ -83,7 +77,7 @@ class FedProto(RoundBased):
         distances = (features - prototypes).square().mean(1)
         return loss + self.prototype_weight * batch.mean(torch.where(known, distances, 0))
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         own = replace(view, model=view.model.copy(view.client["buffers"], training=True))
         train = self._train_and_collect if self.collect == "last_epoch" else self._train_then_collect
         params, sums = train(data, plan, own)
@@ -92,7 +86,7 @@ class FedProto(RoundBased):
         sent = {"prototypes": prototypes, "weights": weights}
         return LocalResult(sent, {"params": params, "buffers": own.model.buffers})
 
-    def _train_then_collect(self, data, plan, own):
+    def _train_then_collect(self, data: ClientData, plan: BatchPlan, own: ClientView) -> tuple[Tree, ClassSums]:
         """Trained params, and sums of their features over one pass."""
         params = descend(self.local_loss, own.client["params"], data, plan, own).params
         # The first pass: at most how many steps it has is known on the host, where clients are padded to one length, too.
@@ -103,7 +97,7 @@ class FedProto(RoundBased):
             sums = _added(sums, own.model.copy(), params, data.take(index), step < _steps_of_a_pass(own))
         return params, sums
 
-    def _train_and_collect(self, data, plan, own):
+    def _train_and_collect(self, data: ClientData, plan: BatchPlan, own: ClientView) -> tuple[Tree, ClassSums]:
         """Trained params, and sums of the features that the steps of the last pass train."""
         params, velocity, sums = own.client["params"], tree.zeros_like(own.client["params"]), _none(own)
         for step, index in enumerate(plan):
@@ -112,22 +106,22 @@ class FedProto(RoundBased):
             params, velocity = descend(self.local_loss, params, data, [index], own, velocity=velocity)
         return params, sums
 
-    def personal_model(self, data, plan, view):
+    def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return view.client
 
     # On the server
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         none = torch.zeros(task.model.num_classes, dtype=torch.bool, device=task.device)
         blank = torch.zeros(task.model.num_classes, task.model.feature_dim, dtype=task.dtype, device=task.device)
         return {"prototypes": blank, "known": none, "updated": none}
 
-    def weighted_means(self, updates, cohort):
+    def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         weights = updates["weights"]
         values = {"totals": weights[..., None] * updates["prototypes"], "weights": weights}
         return {"classes": Average(values, cohort.num_examples.new_ones(len(cohort.ids)))}
 
-    def server_step(self, task, params, server, update, cohort):
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         totals, weights = update["classes"]["totals"], update["classes"]["weights"]
         updated = weights > 0
         fresh = totals / torch.where(updated, weights, 1)[:, None]
@@ -136,20 +130,20 @@ class FedProto(RoundBased):
         prototypes = torch.where(updated[:, None], fresh, server["prototypes"])
         return params, {"prototypes": prototypes, "known": server["known"] | updated, "updated": updated}
 
-    def local_models(self, state, outputs):
+    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         return outputs.result.client
 
-    def result_template(self, state):
+    def result_template(self, state: State) -> Tree:
         prototypes = state["server"]["prototypes"]
         sent = {"prototypes": prototypes, "weights": prototypes[:, 0]}
         return sent | {"buffers": state["buffers"], "client": state["clients"]["fresh"]}
 
     # What is deployed
 
-    def deployed_model(self, task):
+    def deployed_model(self, task: Task) -> Model:
         return wrap(NearestPrototype, task.model) if self.predict == "nearest" else task.model
 
-    def deploy(self, task, state, client_ids):
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         deployed = super().deploy(task, state, client_ids)
         if self.predict == "argmax":
             return deployed
@@ -159,19 +153,19 @@ class FedProto(RoundBased):
 
     # What it costs: prototypes alone are exchanged, of no more classes than there are
 
-    def downloads(self, state):
+    def downloads(self, state: State) -> Tree:
         return {"prototypes": state["server"]["prototypes"][state["server"]["known"]]}
 
-    def uploads(self, update, buffers):
+    def uploads(self, update: Tree, buffers: Tree) -> Tree:
         held = update["weights"] > 0
         counts = {"counts": update["weights"][held]} if self.weighting == "examples" else {}
         return {"prototypes": update["prototypes"][held], **counts}
 
-    def deploy_traffic(self, task, model):
+    def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
         last = _size(task) * task.population if self.predict == "nearest" else 0
         return {"bytes_down": last, "bytes_up": 0}
 
-    def traffic(self, task):
+    def traffic(self, task: Task) -> int:
         # There are no prototypes before the first round; with "examples", a count goes with each that is sent.
         rounds = task.cohort_share * (2 * task.settings.rounds - 1) * _size(task)
         if self.weighting == "examples":
@@ -179,41 +173,41 @@ class FedProto(RoundBased):
         return round(rounds) + sum(self.deploy_traffic(task, task.model).values()) // task.population
 
     @property
-    def traffic_is_bound(self):
+    def traffic_is_bound(self) -> bool:
         return True
 
-    def diagnostics(self, state):
+    def diagnostics(self, state: State) -> dict[str, Any]:
         """How many classes have prototypes, and how many of these are older than the last round."""
         known, updated = state["server"]["known"], state["server"]["updated"]
         return {"prototypes": int(known.sum()), "carried_prototypes": int((known & ~updated).sum())}
 
 
-def _steps_of_a_pass(view):
+def _steps_of_a_pass(view: ClientView) -> Tensor:
     """Batches of a client's whole pass over its examples. Scalar tensor."""
     batches = view.num_examples / view.settings.batch_size
     return batches.ceil() if view.settings.last_batch == "keep" else batches.floor().clamp(min=1)
 
 
-def _none(view) -> ClassSums:
+def _none(view: ClientView) -> ClassSums:
     """Sums of no features."""
     prototypes = view.server["prototypes"]
     return ClassSums(torch.zeros_like(prototypes), torch.zeros_like(prototypes[:, 0]))
 
 
-def _as_in_training(model):
+def _as_in_training(model: BoundModel) -> BoundModel:
     """A copy in training mode that leaves running statistics alone, and dropout masks of the step that follows."""
     copy = model.copy(training=True)
     return copy if copy.generator is None else replace(copy, generator=copy.generator.clone_state())
 
 
 @torch.no_grad()
-def _added(sums: ClassSums, model, params, batch, counts) -> ClassSums:
+def _added(sums: ClassSums, model: BoundModel, params: Tree, batch: Batch, counts: Tensor) -> ClassSums:
     """Sums with those of the features of a batch, where the scalar `counts` holds."""
     features = model.features(params, batch.x)
     more = class_sums(features, batch.y, len(sums.counts), batch.mask)
     return ClassSums(*(torch.where(counts, old + new, old) for old, new in zip(sums, more, strict=True)))
 
 
-def _size(task) -> int:
+def _size(task: Task) -> int:
     """Bytes of the prototypes of all classes."""
     return task.model.num_classes * task.model.feature_dim * task.dtype.itemsize

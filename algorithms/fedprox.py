@@ -6,7 +6,9 @@ https://arxiv.org/abs/1812.06127
 
 from dataclasses import dataclass
 
-from algorithms import RoundBased, at_least, registered, task_loss, tree
+from torch import Tensor
+
+from algorithms import Batch, ClientView, RoundBased, Tree, at_least, registered, task_loss, tree
 
 
 @registered("fedprox")
@@ -20,13 +22,13 @@ class FedProx(RoundBased):
 
     mu: float = 0.01
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("mu", self.mu, 0)
 
-    def proximal_params(self, params):
+    def proximal_params(self, params: Tree) -> Tree:
         """The params that stay near those that the client received."""
         return params
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         drift = tree.squared_distance(self.proximal_params(params), self.proximal_params(view.params))
         return task_loss(params, batch, view) + 0.5 * self.mu * drift

@@ -6,7 +6,7 @@ https://arxiv.org/abs/2102.07078
 
 from dataclasses import dataclass
 
-from algorithms import at_least, registered
+from algorithms import BatchPlan, ClientData, ClientView, Tree, at_least, registered
 from algorithms.shared.partial import PersonalPart, descend_on
 
 
@@ -31,18 +31,18 @@ class FedRep(PersonalPart):
 
     needs_body = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         at_least("head_layers", self.head_layers, 1)
         at_least("head_passes", self.head_passes, 0)
 
     @property
-    def passes_per_example(self):
+    def passes_per_example(self) -> int:
         return self.head_passes + 1
 
-    def fitted(self, model, data, plan, view):
+    def fitted(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return super().fitted(model, data, plan * self.head_passes, view)
 
-    def trained(self, model, data, plan, view):
+    def trained(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         with_head = self.fitted(model, data, plan, view)
         return descend_on(self.shared_layers(view.params), self.local_loss, with_head, data, plan, view)

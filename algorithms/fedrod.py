@@ -10,11 +10,16 @@ fedrod-personal: FedRoD, of which each client deploys the generic classifier plu
 from dataclasses import dataclass
 from typing import get_args
 
+from torch import Tensor
+
 import algorithms
 from algorithms import Deployed, LocalResult, RoundBased, at_least, cross_entropy, descend, one_of, registered, tree
 from algorithms.shared.balanced_softmax import Vacant, balanced
+from algorithms.shared.base import State
 from algorithms.shared.checks import linear_classifier
 from algorithms.shared.client_states import read_rows
+from algorithms.shared.tree import Tree
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Task
 from bench.models.concat import classifier_part
 
 _OWN = "personal."  # prefix of the personal classifier's params while they train
@@ -45,21 +50,21 @@ class FedRoD(RoundBased):
     vacant: Vacant = "exclude"
     personal_head: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("gamma", self.gamma, 0)
         one_of("vacant", self.vacant, get_args(Vacant))
 
     @property
-    def personal(self):
+    def personal(self) -> bool:
         return self.personal_head
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         if not self.personal_head:
             return {}
         linear_classifier(algorithms.name_of(self), "adds to", task.model, params)
         return classifier_part(params)
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         features = view.model.features(params, batch.x)
         logits = view.model.head(params, features)
         loss = cross_entropy(balanced(logits, view.label_counts, gamma=self.gamma, vacant=self.vacant), batch)
@@ -68,13 +73,13 @@ class FedRoD(RoundBased):
         own = {name.removeprefix(_OWN): leaf for name, leaf in params.items() if name.startswith(_OWN)}
         return loss + cross_entropy(logits.detach() + view.model.head(own, features.detach()), batch)
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         own = {_OWN + name: leaf for name, leaf in view.client.items()}
         trained = descend(self.local_loss, view.params | own, data, plan, view, plain=tuple(own)).params
         delta = tree.subtract({name: trained[name] for name in view.params}, view.params)
         return LocalResult({"delta": delta}, {name: trained[_OWN + name] for name in view.client})
 
-    def deploy(self, task, state, client_ids):
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         shared = Deployed(task.model, state["params"], state["buffers"], False)
         if not self.personal_head:
             return shared

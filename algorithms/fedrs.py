@@ -7,8 +7,9 @@ https://doi.org/10.1145/3447548.3467254
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from algorithms import RoundBased, between, cross_entropy, registered
+from algorithms import Batch, ClientView, RoundBased, Tree, between, cross_entropy, registered
 
 
 @registered("fedrs")
@@ -25,9 +26,9 @@ class FedRS(RoundBased):
 
     alpha: float = 0.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         between("alpha", self.alpha, 0, 1)
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         factors = torch.where(view.label_counts > 0, 1.0, self.alpha).to(batch.x.dtype)
         return cross_entropy(view.model(params, batch.x) * factors, batch)

@@ -13,10 +13,14 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 import algorithms
-from algorithms import LocalResult, RoundBased, Tree, above, at_least, between, descend, gradient, registered, tree
+from algorithms import Deployed, LocalResult, RoundBased, above, at_least, between, descend, gradient, registered, tree
+from algorithms.shared.base import State
 from algorithms.shared.local_sgd import clipped
+from algorithms.shared.tree import Tree
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, RunConfig, Settings, Task
 
 _LEAST_NORM = 1e-12  # added to a norm that divides
 
@@ -50,7 +54,7 @@ class SharpnessAware(RoundBased):
 
     weighs_clients = True  # `run_round` only counts
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("rho", self.rho, 0)
         if self.clip is not None:
             above("clip", self.clip, 0)
@@ -59,7 +63,7 @@ class SharpnessAware(RoundBased):
         if self.swa_last_lr is not None:
             above("swa_last_lr", self.swa_last_lr, 0)
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         rate = self.swa_last_lr
         if rate is None or (self.swa and self.swa_every > 1 and rate <= config.lr):
             return []
@@ -69,7 +73,7 @@ class SharpnessAware(RoundBased):
             f"{self.swa_every}."
         ]
 
-    def caveats(self, task):
+    def caveats(self, task: Task) -> list[str]:
         last, rounds = self._first_taken(task.settings), task.settings.rounds
         if not self.swa or last + self.swa_every <= rounds:
             return []
@@ -81,10 +85,10 @@ class SharpnessAware(RoundBased):
     # On one client
 
     @property
-    def passes_per_example(self):
+    def passes_per_example(self) -> int:
         return 2
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         view = replace(view, settings=replace(view.settings, lr=self._lr(view.settings, view.round)))
         trained = descend(
             self.local_loss,
@@ -97,7 +101,7 @@ class SharpnessAware(RoundBased):
         ).params
         return LocalResult({"delta": tree.subtract(trained, view.params)}, view.client)
 
-    def _sharp_gradient(self, loss, params: Tree, batch, view) -> Tree:
+    def _sharp_gradient(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
         """The gradient on a batch at params + e."""
         again = replace(view, model=view.model.twin())  # made before the first pass, which draws masks
         worst = tree.add(params, self._ascent(params, gradient(loss, params, batch, view)))
@@ -107,7 +111,7 @@ class SharpnessAware(RoundBased):
         """e, from the gradient at params; 0 where that is 0."""
         return tree.scale(slope, self.rho / (tree.norm(slope) + _LEAST_NORM))
 
-    def _lr(self, settings, round: int) -> float:
+    def _lr(self, settings: Settings, round: int) -> float:
         """The learning rate in a round."""
         since = round + 1 - self._first_taken(settings)
         if not self.swa or self.swa_last_lr is None or self.swa_every == 1 or since < 1:
@@ -115,13 +119,13 @@ class SharpnessAware(RoundBased):
         share = ((since - 1) % self.swa_every + 1) / self.swa_every
         return (1 - share) * settings.lr + share * self.swa_last_lr
 
-    def _step_offset(self, view) -> Tree | None:
+    def _step_offset(self, view: ClientView) -> Tree | None:
         """What is added to every step, outside the momentum."""
         return None
 
     # Average of server models
 
-    def init(self, task):
+    def init(self, task: Task) -> State:
         if self.swa and task.model.init_buffers():
             raise ValueError(
                 f"swa averages weights of server models, for which {type(task.model).__name__} would need new running "
@@ -129,26 +133,26 @@ class SharpnessAware(RoundBased):
             )
         return super().init(task)
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         if not self.swa:
             return {}
         none = torch.zeros((), dtype=torch.long, device=task.device)
         return {"average": tree.zeros_like(params), "rounds": none, "taken": none}
 
-    def server_step(self, task, params, server, update, cohort):
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         new, server = super().server_step(task, params, server, update, cohort)
         return new, self._counted(task, new, server)
 
-    def run_round(self, task, state):
+    def run_round(self, task: Task, state: State) -> State:
         after = super().run_round(task, state)
         idle = after is state  # of a few clients, as in a cluster, none may be sampled; the round counts all the same
         return {**state, "server": self._counted(task, state["params"], state["server"])} if idle else after
 
-    def _first_taken(self, settings) -> int:
+    def _first_taken(self, settings: Settings) -> int:
         """The round, from 1, whose server model is the first of the average."""
         return max(1, math.ceil(self.swa_start * settings.rounds - 1e-9))  # 0.7 * 10 is 7, but for rounding
 
-    def _counted(self, task, params, server):
+    def _counted(self, task: Task, params: Tree, server: Tree) -> Tree:
         """The server state with one more round, and with these params in its average if the round is one of those taken."""
         if not self.swa:
             return server
@@ -161,7 +165,7 @@ class SharpnessAware(RoundBased):
         )
         return {**server, "average": average, "rounds": rounds, "taken": taken}
 
-    def deploy(self, task, state, client_ids):
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         if self.swa:
             taken = state["server"]["taken"] > 0
             state = {**state, "params": tree.where(taken, state["server"]["average"], state["params"])}
@@ -201,11 +205,11 @@ class FedASAM(SharpnessAware):
     rho: float = 0.7
     eta: float = 0.2
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         at_least("eta", self.eta, 0)
 
-    def _ascent(self, params, slope):
+    def _ascent(self, params: Tree, slope: Tree) -> Tree:
         sizes = {
             name: leaf.abs() + self.eta if name.endswith("weight") else torch.ones_like(leaf)
             for name, leaf in params.items()
@@ -235,27 +239,27 @@ class MoFedSAM(SharpnessAware):
 
     broadcast = ("update",)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         between("alpha", self.alpha, 0, 1)
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         return {**super().init_server(task, params), "update": tree.zeros_like(params)}
 
-    def _sharp_gradient(self, loss, params, batch, view):
+    def _sharp_gradient(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
         return tree.scale(super()._sharp_gradient(loss, params, batch, view), self.alpha)
 
-    def _step_offset(self, view):
+    def _step_offset(self, view: ClientView) -> Tree | None:
         return tree.scale(view.server["update"], (self.alpha - 1) / (view.num_steps * view.settings.lr))
 
-    def downloads(self, state):
+    def downloads(self, state: State) -> Tree:
         received = super().downloads(state)
         return received if state["round"] else {name: received[name] for name in received if name != "update"}
 
-    def traffic(self, task):
+    def traffic(self, task: Task) -> int:
         later = task.cohort_share * (task.settings.rounds - 1)
         return super().traffic(task) + round(later * tree.num_bytes(task.initial_params()))
 
-    def server_step(self, task, params, server, update, cohort):
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         new, server = super().server_step(task, params, server, update, cohort)
         return new, {**server, "update": update["delta"]}

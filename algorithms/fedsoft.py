@@ -11,9 +11,11 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from algorithms import at_least, between, one_of, registered, task_loss
+from algorithms import State, Tree, at_least, between, one_of, registered, task_loss
 from algorithms.shared.clustered import ClusteredRounds, Proximal, lowest, on_each_model, one_hot, pull, start_models
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Task
 
 Vote = Literal["per-sample", "released"]
 
@@ -50,7 +52,7 @@ class FedSoft(ClusteredRounds):
     proximal: Proximal = "released"
     proximal_weight: float = 0.01
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         at_least("interval", self.interval, 1)
         between("smallest_importance", self.smallest_importance, 0, 1)
@@ -58,14 +60,14 @@ class FedSoft(ClusteredRounds):
         one_of("proximal", self.proximal, get_args(Proximal))
         at_least("proximal_weight", self.proximal_weight, 0)
 
-    def initial_models(self, task):
+    def initial_models(self, task: Task) -> Tree:
         return start_models(task, self.num_clusters, "independent")
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         loss = task_loss(params, batch, view)
         return loss if self.proximal == "released" else loss + 0.5 * self.proximal_weight * pull(params, view)
 
-    def assign(self, task, cohort, state):
+    def assign(self, task: Task, cohort: Cohort, state: State) -> Tensor:
         if state["round"] % self.interval:
             return self.memberships(task, cohort, state)
         batch_size = task.settings.batch_size
@@ -79,11 +81,11 @@ class FedSoft(ClusteredRounds):
 
 
 @torch.no_grad()
-def _losses_in_order(data, plan, view, length: int):
+def _losses_in_order(data: ClientData, plan: BatchPlan, view: ClientView, length: int) -> Tensor:
     """Losses of a client's examples in the order of a pass [length]; what is beyond its examples means nothing."""
     model = view.model.copy()
 
-    def losses_of(batch):
+    def losses_of(batch: Batch) -> Tensor:
         return F.cross_entropy(model(view.params, batch.x), batch.y, reduction="none")
 
     losses = torch.cat([losses_of(data.take(index)) for index in plan])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algorithms import RoundBased, at_least, cross_entropy, registered
+from algorithms import Batch, ClientView, RoundBased, Task, Tree, at_least, cross_entropy, registered
 from algorithms.shared.moments import moments
 
 _LARGE_LR = 0.1  # ten times that of the authors
@@ -40,11 +40,11 @@ class FedUV(RoundBased):
     uniformity_weight: float = 0.5
     detach_sigma: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("variance_weight", self.variance_weight, 0)
         at_least("uniformity_weight", self.uniformity_weight, 0)
 
-    def caveats(self, task):
+    def caveats(self, task: Task) -> list[str]:
         blind = self.uniformity_weight and not self.detach_sigma
         said = (
             f"feduv: at a learning rate of {task.settings.lr:g} runs may diverge where those of FedAvg do not, because the "
@@ -52,7 +52,7 @@ class FedUV(RoundBased):
         )
         return [said] if blind and task.settings.lr >= _LARGE_LR else []
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         features = view.model.features(params, batch.x)
         logits = view.model.head(params, features)
         loss = cross_entropy(logits, batch)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
-from algorithms import RoundBased, at_least, cross_entropy, one_of, registered
+from algorithms import Batch, ClientView, RoundBased, Tree, at_least, cross_entropy, one_of, registered
 from algorithms.shared.distillation import masked_divergence, not_true, teacher_logits
 
 Variant = Literal["code", "paper"]
@@ -45,13 +46,13 @@ class FedVLS(RoundBased):
     logit_weight: float | None = None
     variant: Variant = "code"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("distillation_weight", self.distillation_weight, 0)
         if self.logit_weight is not None:
             at_least("logit_weight", self.logit_weight, 0)
         one_of("variant", self.variant, get_args(Variant))
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         logits = view.model(params, batch.x)
         shares = view.label_counts / view.label_counts.sum()
         vacant = shares == 0
@@ -64,13 +65,13 @@ class FedVLS(RoundBased):
             + weight * self._wrong_logits(logits, shares, batch)
         )
 
-    def _calibrated(self, logits, shares, batch):
+    def _calibrated(self, logits: Tensor, shares: Tensor, batch: Batch) -> Tensor:
         """L_cal. In the paper's form vacant classes have log 0 = -inf, which leaves them out of the softmax."""
         odds = shares + (_LEAST_SHARE if self.variant == "code" else 0)
         # A common factor makes no difference; divided by the largest, equal shares add log 1 = 0, without rounding.
         return cross_entropy(logits + (odds / odds.max()).log(), batch)
 
-    def _wrong_logits(self, logits, shares, batch):
+    def _wrong_logits(self, logits: Tensor, shares: Tensor, batch: Batch) -> Tensor:
         """L_logit."""
         wrong = not_true(batch, logits)
         real = torch.ones_like(wrong) if batch.mask is None else batch.mask[:, None].expand_as(wrong)
@@ -80,7 +81,7 @@ class FedVLS(RoundBased):
         return (shares * _log_mean_exp(torch.where(wrong, logits + shift, 0), real, real)).sum()
 
 
-def _log_mean_exp(values, counted, rows):
+def _log_mean_exp(values: Tensor, counted: Tensor, rows: Tensor) -> Tensor:
     """Of each column, the logarithm of the mean over its rows of exp of the counted values; 0 where none is counted.
 
     Args:

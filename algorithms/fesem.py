@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import get_args
 
 import torch
+from torch import Tensor
 
-from algorithms import at_least, one_of, registered, task_loss, tree
+from algorithms import State, Tree, at_least, one_of, registered, task_loss, tree
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.clustered import ClusteredRounds, Proximal, one_hot, pull, squared_distances, start_models
 from algorithms.shared.clustering import ClusterInit, cluster_seed, in_equal_parts
+from algorithms.shared.types import Batch, ClientView, Cohort, RunConfig, Task
 
 
 @registered("fesem")
@@ -41,13 +43,13 @@ class FeSEM(ClusteredRounds):
     proximal: Proximal = "released"
     proximal_weight: float = 0.1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         one_of("cluster_init", self.cluster_init, get_args(ClusterInit))
         one_of("proximal", self.proximal, get_args(Proximal))
         at_least("proximal_weight", self.proximal_weight, 0)
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         cohort, mistakes = config.cohort_size, super().validate(config)
         if not mistakes and cohort % self.num_clusters:
             return [
@@ -56,27 +58,27 @@ class FeSEM(ClusteredRounds):
             ]
         return mistakes
 
-    def initial_models(self, task):
+    def initial_models(self, task: Task) -> Tree:
         return start_models(task, self.num_clusters, self.cluster_init)
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return {**super().init_client(task, params), "params": params, "buffers": task.initial_buffers()}
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         loss = task_loss(params, batch, view)
         return loss if self.proximal == "released" else loss + 0.5 * self.proximal_weight * pull(params, view)
 
-    def downloads(self, state):
+    def downloads(self, state: State) -> Tree:
         return tree.row({"params": state["params"], "buffers": state["buffers"]}, 0)
 
-    def memberships(self, task, cohort, state):
+    def memberships(self, task: Task, cohort: Cohort, state: State) -> Tensor:
         last = read_rows(state["clients"], cohort.ids)
         clusters = {"params": state["params"], "buffers": state["buffers"]}
         locals_ = {key: last[key] for key in clusters}
         distances = [squared_distances(tree.row(locals_, position), clusters) for position in range(len(cohort.ids))]
         return one_hot(torch.stack(distances).argmin(1), self.num_clusters, task.dtype)
 
-    def assign(self, task, cohort, state):
+    def assign(self, task: Task, cohort: Cohort, state: State) -> Tensor:
         if state["clients"]["rows"]:
             return self.memberships(task, cohort, state)
         groups = in_equal_parts(len(cohort.ids), self.num_clusters, cluster_seed(task))

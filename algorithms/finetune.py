@@ -7,13 +7,14 @@ finetune-body: Each client trains all of the shared model but its classifier for
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import Tensor
 
 import algorithms
-from algorithms import Deployed, PostHoc, Tree, at_least, one_of, registered, task_loss
+from algorithms import Deployed, PostHoc, State, Tree, at_least, one_of, registered, task_loss
 from algorithms.shared.partial import check_classifier, descend_on, layers_of
+from algorithms.shared.types import BatchPlan, ClientData, ClientView, Task
 
 Unit = Literal["steps", "epochs"]
 Part = Literal["full", "head", "body"]
@@ -41,31 +42,35 @@ class Finetune(PostHoc):
     finetune_length: int = 2
     finetune_unit: Unit = "steps"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         at_least("finetune_length", self.finetune_length, 0)
         one_of("finetune_unit", self.finetune_unit, get_args(Unit))
 
-    def init(self, task):
+    def init(self, task: Task) -> State:
         if self.part != "full":
             check_classifier(task.model, f"{algorithms.name_of(self)} trains a part of the model")
         return super().init(task)
 
-    def changed(self, task, deployed, state, client_ids):
+    def changed(self, task: Task, deployed: Deployed, state: State, client_ids: Tensor) -> Deployed:
         if not self.finetune_length:
             return deployed.for_each(len(client_ids))
         own = self._trained(task, deployed, state["round"], client_ids)
         return Deployed(deployed.model, **own, per_client=True, diagnostics=deployed.diagnostics)
 
-    def _trained(self, task, deployed: Deployed, round: int, client_ids: Tensor) -> Tree:
+    def _trained(self, task: Task, deployed: Deployed, round: int, client_ids: Tensor) -> Tree:
         """Each client's model: "params" and "buffers", leaves [K, ...]."""
-        length = {"local_steps": None, "local_epochs": None, f"local_{self.finetune_unit}": self.finetune_length}
+        length: dict[str, Any] = {
+            "local_steps": None,
+            "local_epochs": None,
+            f"local_{self.finetune_unit}": self.finetune_length,
+        }
         own = replace(task, model=deployed.model, settings=replace(task.settings, **length))
 
         *body, head = layers_of(deployed.params)
         layers = {"full": [*body, head], "head": [head], "body": body}[self.part]
 
-        def train(data, plan, view):
+        def train(data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
             return descend_on(layers, task_loss, {"params": view.params, "buffers": view.buffers}, data, plan, view)
 
         return own.map_clients(

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import get_args
 
 import torch
+from torch import Tensor
 
-from algorithms import one_of, registered, task_loss
+from algorithms import BatchPlan, ClientData, ClientView, Cohort, State, Task, Tree, one_of, registered, task_loss
 from algorithms.shared.clustered import ClusteredRounds, lowest, on_each_model, one_hot, start_models
 from algorithms.shared.clustering import ClusterInit
 
@@ -35,19 +36,19 @@ class IFCA(ClusteredRounds):
 
     cluster_init: ClusterInit = "common"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         one_of("cluster_init", self.cluster_init, get_args(ClusterInit))
 
-    def initial_models(self, task):
+    def initial_models(self, task: Task) -> Tree:
         return start_models(task, self.num_clusters, self.cluster_init)
 
-    def memberships(self, task, cohort, state):
+    def memberships(self, task: Task, cohort: Cohort, state: State) -> Tensor:
         losses = on_each_model(_mean_batch_loss, task, cohort, state, apart=True)
         return one_hot(lowest(losses), self.num_clusters, task.dtype)
 
 
 @torch.no_grad()
-def _mean_batch_loss(data, plan, view):
+def _mean_batch_loss(data: ClientData, plan: BatchPlan, view: ClientView) -> Tensor:
     """Mean over batches of their mean loss; batches of padding add 0. Scalar."""
     return sum(task_loss(view.params, data.take(index), view) for index in plan) / view.num_steps

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from algorithms import at_least, registered
+from algorithms import Cohort, RunConfig, State, Task, Tree, at_least, registered
 from algorithms.shared.clustered import RegroupedRounds
 from algorithms.shared.clustering import cluster_seed, coordinates, inner_products, k_means
 
@@ -32,11 +32,11 @@ class KMeans(RegroupedRounds):
 
     warm_up_rounds: int = 5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         at_least("warm_up_rounds", self.warm_up_rounds, 1)
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         mistakes = super().validate(config)
         if config.rounds <= self.warm_up_rounds:
             mistakes.append(
@@ -45,12 +45,12 @@ class KMeans(RegroupedRounds):
             )
         return mistakes
 
-    def sample(self, task, state):
+    def sample(self, task: Task, state: State) -> Cohort:
         if self._tells_clusters(state):
             return task.cohort(torch.arange(task.population))
         return task.sample_cohort(state["round"])
 
-    def regroup(self, task, state, cohort, updates):
+    def regroup(self, task: Task, state: State, cohort: Cohort, updates: Tree) -> State:
         if not self._tells_clusters(state):
             return state
         products = inner_products(updates)  # all from one model: updates are as far apart as models
@@ -60,11 +60,11 @@ class KMeans(RegroupedRounds):
         labels, _, _ = k_means(points, min(self.num_clusters, len(points)), cluster_seed(task))
         return {**state, "server": {"clusters": torch.from_numpy(labels).to(task.device)}}
 
-    def traffic(self, task):
+    def traffic(self, task: Task) -> int:
         settings = replace(task.settings, rounds=1, participation=1.0)
         of_all = super().traffic(replace(task, settings=settings))
         return round((1 + task.cohort_share * (task.settings.rounds - 1)) * of_all)
 
-    def _tells_clusters(self, state) -> bool:
+    def _tells_clusters(self, state: State) -> bool:
         """Whether the round that follows a state is the last one of the warm-up."""
         return state["round"] == self.warm_up_rounds - 1

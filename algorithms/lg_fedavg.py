@@ -6,7 +6,9 @@ https://arxiv.org/abs/2001.01523
 
 from dataclasses import dataclass, replace
 
-from algorithms import at_least, registered
+from torch import Tensor
+
+from algorithms import Cohort, RunConfig, State, Task, Tree, at_least, registered
 from algorithms.shared.client_states import no_rows, read_rows
 from algorithms.shared.partial import PartialSharing, PersonalPart
 
@@ -31,11 +33,11 @@ class LGFedAvg(PersonalPart):
 
     shared_part = "head"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         at_least("warm_start_rounds", self.warm_start_rounds, 0)
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         if config.rounds > self.warm_start_rounds:
             return []
         return [
@@ -47,21 +49,21 @@ class LGFedAvg(PersonalPart):
         """FedAvg: everything is body, and shared."""
         return PartialSharing(head_layers=0, weighting=self.weighting)
 
-    def cohort_states(self, task, cohort, state):
+    def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         fresh = self.kept({"params": state["params"], "buffers": state["buffers"]})
         return read_rows({**state["clients"], "fresh": fresh}, cohort.ids)
 
-    def run_round(self, task, state):
+    def run_round(self, task: Task, state: State) -> State:
         if state["round"] >= self.warm_start_rounds:
             return super().run_round(task, state)
         shared = self.warm_start().run_round(task, {**state, "clients": no_rows({})})
         return {**shared, "clients": state["clients"]}
 
-    def to_fit(self, state, client_ids):
+    def to_fit(self, state: State, client_ids: Tensor) -> list[int]:
         # Before there are private parts, the model of the warm start is everyone's.
         return super().to_fit(state, client_ids) if state["round"] > self.warm_start_rounds else []
 
-    def traffic(self, task):
+    def traffic(self, task: Task) -> int:
         warm, rest = self.warm_start_rounds, task.settings.rounds - self.warm_start_rounds
         before, after = (replace(task, settings=replace(task.settings, rounds=rounds)) for rounds in (warm, rest))
         return self.warm_start().traffic(before) + super().traffic(after)

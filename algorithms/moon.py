@@ -9,8 +9,10 @@ from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from algorithms import LocalResult, RoundBased, above, at_least, cross_entropy, descend, one_of, registered, tree
+from algorithms import LocalResult, RoundBased, Tree, above, at_least, cross_entropy, descend, one_of, registered, tree
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Task
 
 Mode = Literal["train", "eval"]
 
@@ -40,15 +42,15 @@ class Moon(RoundBased):
     temperature: float = 0.5
     global_model_mode: Mode = "train"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("mu", self.mu, 0)
         above("temperature", self.temperature, 0)
         one_of("global_model_mode", self.global_model_mode, get_args(Mode))
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return {"previous": params, "buffers": task.initial_buffers()}
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         features = view.model.features(params, batch.x)
         loss = cross_entropy(view.model.head(params, features), batch)
         if view.round == 0:
@@ -62,7 +64,7 @@ class Moon(RoundBased):
         # -log(e^a / (e^a + e^b)) = softplus(b - a)
         return loss + self.mu * batch.mean(F.softplus((to_previous - to_received) / self.temperature))
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         trained = descend(self.local_loss, view.params, data, plan, view, smallest_batch=2).params
         client = {"previous": trained, "buffers": view.model.buffers}
         return LocalResult({"delta": tree.subtract(trained, view.params)}, client)

@@ -7,8 +7,9 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from algorithms import between, registered
+from algorithms import Deployed, State, Task, between, registered
 from algorithms.shared.calibration import Calibration, features_of
 
 _MOST_EPOCHS = 100
@@ -33,15 +34,15 @@ class Oracle(Calibration):
     fraction: float = 1.0
     transform_features: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         between("fraction", self.fraction, 0, 1)
 
     @property
-    def transforms(self):
+    def transforms(self) -> bool:
         return bool(self.fraction) and self.transform_features
 
-    def changed(self, task, deployed, state, client_ids):
+    def changed(self, task: Task, deployed: Deployed, state: State, client_ids: Tensor) -> Deployed:
         if not self.fraction:
             return deployed
         rows = self._rows(task).to(task.federation.device)
@@ -53,7 +54,7 @@ class Oracle(Calibration):
         params = self.retrain(task, deployed, features, task.federation.labels[rows], epochs)
         return self.with_classifier(deployed, params)
 
-    def _rows(self, task):
+    def _rows(self, task: Task) -> Tensor:
         """Rows of the training images that are used: of each class the same share, at least one image."""
         held = torch.cat(task.federation.clients)
         if self.fraction == 1:

@@ -7,8 +7,10 @@ Approach, NeurIPS 2020. https://arxiv.org/abs/2002.07948
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from algorithms import LocalResult, RoundBased, Tree, at_least, descend, gradient, registered, task_loss, tree
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, RunConfig
 
 
 @registered("per-fedavg")
@@ -35,10 +37,10 @@ class PerFedAvg(RoundBased):
     personal = True
     smallest_batch = 4  # two halves of two examples, of which batch normalisation can take statistics
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("inner_lr", self.inner_lr or 0, 0)
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         if config.batch_size >= self.smallest_batch:
             return []
         return [
@@ -46,20 +48,20 @@ class PerFedAvg(RoundBased):
             f"{self.smallest_batch}, but got {config.batch_size}."
         ]
 
-    def adapted(self, params: Tree, batch, view) -> Tree:
+    def adapted(self, params: Tree, batch: Batch, view: ClientView) -> Tree:
         """Params after one step of size alpha on a batch; as a function of params, its derivative is taken to be 1."""
         step = view.settings.lr if self.inner_lr is None else self.inner_lr
         return tree.map(lambda p, g: torch.sub(p, g, alpha=step), params, gradient(task_loss, params, batch, view))
 
-    def local_loss(self, params, batch, view):
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         first, second = batch.halves()
         # Each on a copy of the model, so that running statistics stay.
         apart = replace(view, model=view.model.copy(training=True))
         return task_loss(self.adapted(params, first, apart), second, apart)
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         trained = descend(self.local_loss, view.params, data, plan, view, smallest_batch=self.smallest_batch).params
         return LocalResult({"delta": tree.subtract(trained, view.params)}, view.client)
 
-    def personal_model(self, data, plan, view):
+    def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return {"params": self.adapted(view.params, data.take(plan[0]), view), "buffers": view.model.buffers}

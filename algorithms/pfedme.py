@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from algorithms import LocalResult, RoundBased, Tree, above, at_least, gradient, registered, tree
+from algorithms import LocalResult, RoundBased, State, Tree, above, at_least, gradient, registered, tree
 from algorithms.shared.client_states import read_models
 from algorithms.shared.local_sgd import unless_padding
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Task
 
 
 @registered("pfedme")
@@ -43,22 +44,22 @@ class PFedMe(RoundBased):
     version = 2  # 1 had running statistics that no step took back to those of w
     personal = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("proximal_weight", self.proximal_weight, 0)
         at_least("inner_steps", self.inner_steps, 1)
         above("personal_lr", self.personal_lr, 0)
 
     @property
-    def passes_per_example(self):
+    def passes_per_example(self) -> int:
         return self.inner_steps
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return {"params": params, "buffers": task.initial_buffers()}
 
-    def cohort_states(self, task, cohort, state):
+    def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         return read_models(state, cohort.ids)
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         now = {"local": {"params": view.params, "buffers": view.model.buffers}, "theta": view.client}
         rate = view.settings.lr * self.proximal_weight
         for index in plan:
@@ -68,7 +69,7 @@ class PFedMe(RoundBased):
         view.model.buffers.update(now["local"]["buffers"])
         return LocalResult({"delta": tree.subtract(now["local"]["params"], view.params)}, now["theta"])
 
-    def proximal_point(self, local: Tree, batch, view) -> Tree:
+    def proximal_point(self, local: Tree, batch: Batch, view: ClientView) -> Tree:
         """theta after K steps on a batch from w, the local model: "params" and "buffers"."""
         own = replace(view, model=view.model.copy(local["buffers"], training=True))
         decay, theta = view.settings.weight_decay, local["params"]
@@ -82,7 +83,7 @@ class PFedMe(RoundBased):
             theta = tree.map(lambda t, g: torch.sub(t, g, alpha=self.personal_lr), theta, slope)
         return {"params": theta, "buffers": own.model.buffers}
 
-    def personal_model(self, data, plan, view):
+    def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return view.client
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from algorithms import Algorithm, registered
 from algorithms.fedavg import FedAvg
+from algorithms.shared.concatenation import FirstStage
 from algorithms.shared.label_clusters import LabelClusters, at_random, check_base
 from algorithms.shared.models_per_cluster import ModelsPerCluster
 
@@ -23,11 +24,11 @@ class RandomClusters(ModelsPerCluster):
 
     base: Algorithm = FedAvg()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_base(self.base)
         self.required_number()
 
-    def first_stage(self):
+    def first_stage(self) -> FirstStage:
         group = functools.partial(at_random, num_clusters=self.required_number())
         return LabelClusters(self.base, group, models=self.named_models)

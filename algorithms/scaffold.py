@@ -10,9 +10,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import Average, LocalResult, RoundBased, Weighting, above, descend, one_of, registered, tree
+from algorithms import Average, LocalResult, RoundBased, State, Weighting, above, descend, one_of, registered, tree
 from algorithms.shared.base import average_buffers
 from algorithms.shared.local_sgd import momentum_steps
+from algorithms.shared.tree import Tree
+from algorithms.shared.types import BatchPlan, ClientData, ClientView, Cohort, Task
 
 MomentumMode = Literal["outside", "effective-lr", "none"]
 
@@ -39,29 +41,29 @@ class Scaffold(RoundBased):
 
     broadcast = ("control",)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         above("server_lr", self.server_lr, 0)
         one_of("weighting", self.weighting, get_args(Weighting))
         one_of("momentum_mode", self.momentum_mode, get_args(MomentumMode))
 
-    def version_with(self, buffers):
+    def version_with(self, buffers: bool) -> int:
         # 1 averaged the buffers by number of examples, whatever the weighting.
         return 2 if buffers and self.weighting == "uniform" else super().version_with(buffers)
 
     @property
-    def weighs_clients(self):
+    def weighs_clients(self) -> bool:
         return self.weighting == "examples"
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         return {"control": tree.zeros_like(params)}
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return {"control": tree.zeros_like(params)}
 
-    def result_template(self, state):
+    def result_template(self, state: State) -> Tree:
         return {**super().result_template(state), "change": state["server"]["control"]}
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         offset = tree.subtract(view.server["control"], view.client["control"])
         how = {"step_offset": offset} if self.momentum_mode == "outside" else {"gradient_offset": offset}
         if self.momentum_mode == "none":
@@ -76,18 +78,18 @@ class Scaffold(RoundBased):
         change = tree.subtract(control, view.client["control"])
         return LocalResult({"delta": delta, "change": change}, {"control": control})
 
-    def weighted_means(self, updates, cohort):
+    def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         change = Average(updates["change"], torch.ones_like(cohort.num_examples))
         return {"delta": Average(updates["delta"], self._weights(cohort)), "change": change}
 
-    def aggregate_buffers(self, buffers, trained, updates, cohort):
+    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
         return average_buffers(trained, self._weights(cohort))
 
-    def _weights(self, cohort) -> Tensor:
+    def _weights(self, cohort: Cohort) -> Tensor:
         """By which models are averaged [K]."""
         return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
 
-    def server_step(self, task, params, server, update, cohort):
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         step = tree.scale(update["delta"], self.server_lr)
         change = tree.scale(update["change"], len(cohort.ids) / cohort.population)
         return tree.add(params, step), {"control": tree.add(server["control"], change)}

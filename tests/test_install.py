@@ -144,7 +144,13 @@ def test_all_files_of_the_packages_travel_in_the_wheel(installed):
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {"bench/py.typed", "bench/budgets.yaml", "bench/known_code.txt", "reports/html/page.html.jinja"} <= there
+    assert {
+        "algorithms/py.typed",
+        "bench/py.typed",
+        "bench/budgets.yaml",
+        "bench/known_code.txt",
+        "reports/html/page.html.jinja",
+    } <= there
     with zipfile.ZipFile(installed.wheel) as wheel:
         sent = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert sent == there | {ONLY_THERE}

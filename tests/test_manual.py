@@ -19,6 +19,7 @@ import datasets
 import search_spaces
 from algorithms.shared.local_sgd import descend
 from algorithms.shared.rounds import RoundBased
+from algorithms.shared.types import Batch, ClientView, Cohort, Settings
 from bench import callbacks, models, registry
 from bench.api import run
 from bench.config.code_version import files_of
@@ -32,9 +33,8 @@ from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, R
 from bench.experiments.names_schema import Printed
 from bench.measurements.specs import REGISTRY
 from bench.measurements.tables import TABLES
-from bench.simulation.client import Batch, ClientView, Settings
 from bench.simulation.run import Run
-from bench.simulation.task import Cohort, Task
+from bench.simulation.task import Task
 from datasets import transforms
 from datasets.loaders import folders
 from reports import api

@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import RunConfig, Settings, Task
+from bench.models.base import Model
 
 if TYPE_CHECKING:
     from algorithms.shared.base import State
@@ -27,7 +29,7 @@ class Accounting:
         """Whether each client deploys a model of its own. A class attribute of that name will do."""
         return False
 
-    def num_rounds(self, settings) -> int:
+    def num_rounds(self, settings: Settings) -> int:
         """Communication rounds of a run: the setting `rounds`, unless the method has rounds of its own."""
         return settings.rounds
 
@@ -52,25 +54,24 @@ class Accounting:
         no, unless the method is personal. See `algorithms.shared.client_states`."""
         return self.personal
 
-    def has_model(self, config, round: int) -> bool:
-        """Whether there is a model to evaluate after so many rounds of a run with these settings (a
-        `bench.config.schema.RunConfig`): whether `deploy` gives one."""
+    def has_model(self, config: RunConfig, round: int) -> bool:
+        """Whether there is a model to evaluate after so many rounds of such a run: whether `deploy` gives one."""
         return True
 
-    def deployed_model(self, task) -> Any:
-        """The kind of model that is deployed, a `bench.models.base.Model`, before there is any."""
+    def deployed_model(self, task: Task) -> Model:
+        """The kind of model that is deployed, before there is any."""
         return task.model
 
-    def deploy_traffic(self, task, model) -> dict[str, int]:
+    def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
         """Bytes that all clients together receive ("bytes_down") and send ("bytes_up") in order to deploy a model, beside
         those of the rounds."""
         return {"bytes_down": 0, "bytes_up": 0}
 
-    def validate(self, config) -> list[str]:
-        """Why the method cannot train a run with these settings (a `bench.config.schema.RunConfig`): sentences, or []."""
+    def validate(self, config: RunConfig) -> list[str]:
+        """Why the method cannot train a run with these settings: sentences, or []."""
         return []
 
-    def traffic(self, task) -> int:
+    def traffic(self, task: Task) -> int:
         """Bytes that one client sends and receives in a run of the task, mean over the population."""
         raise NotImplementedError
 
@@ -79,11 +80,11 @@ class Accounting:
         """Whether `traffic` is an upper bound, because a run may exchange less."""
         return False
 
-    def workload(self, settings, num_examples: int) -> int:
+    def workload(self, settings: Settings, num_examples: int) -> int:
         """Examples that a client with so many trains on in a run, repetitions included, if it always takes part."""
         raise NotImplementedError
 
-    def state_templates(self, task) -> "list[State]":
+    def state_templates(self, task: Task) -> "list[State]":
         """A state as large as those of each stage of a run, with the "round" in which the stage ends; the last one is as large
         as the run's last state. Numbers mean nothing, and the task is without images, on the device `meta`.
 
@@ -92,7 +93,7 @@ class Accounting:
         """
         raise NotImplementedError
 
-    def caveats(self, task) -> list[str]:
+    def caveats(self, task: Task) -> list[str]:
         """What a reader of the run's numbers must know: sentences for the footnotes of a table."""
         return []
 

@@ -1,7 +1,7 @@
 """The common trainable interface: what a method is."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -10,9 +10,8 @@ from algorithms.shared.accounting import Accounting
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.local_sgd import LocalResult, descend, task_loss
 from algorithms.shared.tree import Tree
-
-if TYPE_CHECKING:
-    from bench.simulation.task import Cohort
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Task
+from bench.models.base import Model
 
 State = dict[str, Any]  # nested dict of tensors and ints: it is the checkpoint
 
@@ -21,14 +20,14 @@ class Deployed(NamedTuple):
     """The model that clients would use now.
 
     Attributes:
-        model: a `bench.models.base.Model`.
+        model: the network.
         params, buffers: leaves [*p] if shared, [ids, *p] if per_client.
         per_client: whether each client has its own.
         test_features: [n_test, feature_dim], features of the test images if the method knows them, else None.
         diagnostics: what was found out on the way to it, as in `Algorithm.diagnostics`; None if nothing.
     """
 
-    model: Any
+    model: Model
     params: Tree
     buffers: Tree
     per_client: bool
@@ -76,15 +75,15 @@ class Algorithm(Accounting):
         models with buffers have changed."""
         return self.version
 
-    def init(self, task) -> State:
+    def init(self, task: Task) -> State:
         """The state before the first round. It has "round" and "costs" (see `no_costs`)."""
         raise NotImplementedError
 
-    def step(self, task, state: State) -> State:
+    def step(self, task: Task, state: State) -> State:
         """The state after exactly one more communication round. Pure."""
         raise NotImplementedError
 
-    def deploy(self, task, state: State, client_ids: Tensor) -> Deployed | None:
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed | None:
         """The model that each of these clients would use now; None while the method has none to offer."""
         raise NotImplementedError
 
@@ -107,39 +106,39 @@ class RoundHooks(Algorithm):
     seeded: ClassVar[tuple[str, ...]] = ()
     smallest_batch: ClassVar[int] = 1
 
-    def local_loss(self, params: Tree, batch, view) -> Tensor:
+    def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         """What local SGD minimises on a batch. Scalar."""
         return task_loss(params, batch, view)
 
-    def local_update(self, data, plan, view) -> LocalResult:
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         """Local training. The update has "delta" (trained - start), unless the hooks that read it are overridden."""
         trained = descend(self.local_loss, view.params, data, plan, view).params
         return LocalResult({"delta": tree.subtract(trained, view.params)}, view.client)
 
-    def init_client(self, task, params: Tree) -> Tree:
+    def init_client(self, task: Task, params: Tree) -> Tree:
         """State of a client that has not yet taken part."""
         return {}
 
-    def init_server(self, task, params: Tree) -> Tree:
+    def init_server(self, task: Task, params: Tree) -> Tree:
         """State of the server beside the params."""
         return {}
 
-    def server_step(self, task, params: Tree, server: Tree, update: Tree, cohort) -> tuple[Tree, Tree]:
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         """New params and server state from the cohort's update. Entries that `weighted_means` names are means, leaves [...];
         all others are stacked, leaves [K, ...]."""
         return tree.add(params, update["delta"]), server
 
     # For methods that need more
 
-    def personal_model(self, data, plan, view) -> Tree:
+    def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         """What a client deploys, of methods that are `personal`: its "params" and "buffers"."""
         raise NotImplementedError
 
-    def cohort_states(self, task, cohort, state: State) -> Tree:
+    def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         """What the clients of a cohort know at the start of a round, leaves [K, ...]: what they kept of their last one."""
         return read_rows(state["clients"], cohort.ids)
 
-    def weighted_means(self, updates: Tree, cohort) -> dict[str, Average]:
+    def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         """Entries of the updates of which the server reads no more than a weighted mean, by name.
 
         Values and weight of a client depend on that client alone: in a streamed round, the cohort is one client.
@@ -150,19 +149,19 @@ class RoundHooks(Algorithm):
         """
         return {"delta": Average(updates["delta"], cohort.weights)}
 
-    def aggregate(self, task, params: Tree, server: Tree, updates: Tree, cohort) -> tuple[Tree, Tree]:
+    def aggregate(self, task: Task, params: Tree, server: Tree, updates: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         """New params and server state from stacked updates, leaves [K, ...]: `server_step` with their `weighted_means`."""
         means = {name: tree.weighted_mean(*average) for name, average in self.weighted_means(updates, cohort).items()}
         return self.server_step(task, params, server, {**updates, **means}, cohort)
 
-    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort) -> Tree:
+    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
         """New buffers from those that the cohort's training left, leaves [K, ...]: their mean by `cohort.weights`.
 
         Of the updates, it may only read entries that `weighted_means` does not name: the others are not stacked in every round.
         """
         return average_buffers(trained, cohort.weights)
 
-    def round_metrics(self, task, before: State, after: State, update: Tree, cohort) -> dict[str, Any]:
+    def round_metrics(self, task: Task, before: State, after: State, update: Tree, cohort: Cohort) -> dict[str, Any]:
         """What the server measures of a round, beside the means of what clients have (`LocalResult.metrics`): name -> scalar
         tensor or number. It changes nothing.
 
@@ -172,7 +171,7 @@ class RoundHooks(Algorithm):
         """
         return {}
 
-    def sample(self, task, state: State) -> "Cohort":
+    def sample(self, task: Task, state: State) -> "Cohort":
         """The cohort of the round that follows a state. Pure: the same for all who ask."""
         return task.sample_cohort(state["round"])
 

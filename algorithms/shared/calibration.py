@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms.shared.base import Deployed
+from algorithms.shared.base import Deployed, State
 from algorithms.shared.checks import above, at_least
 from algorithms.shared.local_sgd import LocalResult, descend, task_loss
+from algorithms.shared.types import BatchPlan, ClientData, ClientView, RunConfig, Task
 from algorithms.shared.wrapper import PostHoc
-from bench.models.base import BoundModel, Params
+from bench.models.base import BoundModel, Model, Params
 from bench.models.calibrated import Transformed, classifier_of, tukey, wrap
 from bench.models.concat import classifier_part
 from datasets.federation import Federation
@@ -43,7 +44,7 @@ class Calibration(PostHoc):
     tukey: float = 0.5
     relu: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         above("calibration_lr", self.calibration_lr, 0)
         at_least("calibration_momentum", self.calibration_momentum, 0)
@@ -53,11 +54,11 @@ class Calibration(PostHoc):
         at_least("calibration_epochs", self.calibration_epochs, 1)
         above("tukey", self.tukey, 0)
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         own = [f"Calibration is not defined for inputs with noise, but the partition is {config.partition}."]
         return super().validate(config) + (own if config.partition.startswith("noise") else [])
 
-    def init(self, task):
+    def init(self, task: Task) -> State:
         if "classifier" not in task.model.layers():
             raise ValueError(
                 f"{algorithms.name_of(self)} trains a classifier again, but {type(task.model).__name__} has none."
@@ -73,7 +74,7 @@ class Calibration(PostHoc):
         """Whether the deployed model's classifier reads transformed features."""
         raise NotImplementedError
 
-    def deployed_model(self, task):
+    def deployed_model(self, task: Task) -> Model:
         model = super().deployed_model(task)
         return wrap(Transformed, model, self.tukey, self.relu) if self.transforms else model
 
@@ -92,7 +93,9 @@ class Calibration(PostHoc):
         """Passes over so many features."""
         return max(self.calibration_epochs, math.ceil(_LEAST_STEPS / math.ceil(count / self.calibration_batch_size)))
 
-    def retrain(self, task, deployed: Deployed, features: Tensor, labels: Tensor, epochs: int | None = None) -> Params:
+    def retrain(
+        self, task: Task, deployed: Deployed, features: Tensor, labels: Tensor, epochs: int | None = None
+    ) -> Params:
         """The params of a model with its classifier trained again.
 
         Args:
@@ -121,7 +124,7 @@ class Calibration(PostHoc):
             task, model=classifier_of(deployed.model), settings=settings, federation=alone, members=None, engine="loop"
         )
 
-        def train(data, plan, view) -> LocalResult:
+        def train(data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
             return LocalResult(descend(task_loss, view.params, data, plan, view).params, {})
 
         start = classifier_part(deployed.params)
@@ -129,7 +132,7 @@ class Calibration(PostHoc):
         return deployed.params | {name: leaf[0] for name, leaf in outputs.result.update.items()}
 
 
-def features_of(task, deployed: Deployed, images: Tensor) -> Tensor:
+def features_of(task: Task, deployed: Deployed, images: Tensor) -> Tensor:
     """Features [n, feature_dim] of images as they look in evaluation, under the deployed encoder in evaluation mode."""
     bound = BoundModel(deployed.model, deployed.buffers)
     return task.map_images(lambda x, first: bound.features(deployed.params, x), images)

@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Container, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # imports torch
+    from bench.models.base import Model
 
 
 def at_least(name: str, value: float, least: float) -> None:
@@ -29,13 +32,12 @@ def one_of(name: str, value: str, choices: Sequence[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, but got {value!r}.")
 
 
-def linear_classifier(name: str, does: str, model: Any, params: Container[str]) -> None:
+def linear_classifier(name: str, does: str, model: "Model", params: Container[str]) -> None:
     """Raises ValueError unless a model's last part is one linear layer with a bias, as most are.
 
     Args:
         name: of the method.
         does: what it does to the classifier, a verb.
-        model: a `bench.models.base.Model`.
         params: of the model, by name.
     """
     if "classifier.weight" not in params or "classifier.bias" not in params:

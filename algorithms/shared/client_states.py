@@ -17,12 +17,12 @@ from algorithms.shared.tree import Tree
 _ALIGNED = 64  # bytes at whose multiples leaves begin, as those that torch allocates
 
 
-def no_rows(fresh: Tree) -> dict:
+def no_rows(fresh: Tree) -> dict[str, Any]:
     """Client states before anyone has taken part; fresh is the state of a new client."""
     return {"fresh": fresh, "rows": {}}
 
 
-def read_rows(clients: dict, ids: Tensor) -> Tree:
+def read_rows(clients: dict[str, Any], ids: Tensor) -> Tree:
     """States of some clients, leaves [len(ids), ...], on the device of the fresh state."""
     rows = [clients["rows"].get(client) for client in ids.tolist()]
     if all(row is None for row in rows):
@@ -38,14 +38,14 @@ def read_rows(clients: dict, ids: Tensor) -> Tree:
     return read
 
 
-def read_models(state: dict, ids: Tensor) -> Tree:
+def read_models(state: dict[str, Any], ids: Tensor) -> Tree:
     """Models that some clients keep as their states: "params" and "buffers", leaves [len(ids), ...]. For a client that has not
     taken part, it is the shared model of the method's state."""
     shared = {"params": state["params"], "buffers": state["buffers"]}
     return read_rows({**state["clients"], "fresh": shared}, ids)
 
 
-def write_rows(clients: dict, ids: Tensor, new: Tree) -> dict:
+def write_rows(clients: dict[str, Any], ids: Tensor, new: Tree) -> dict[str, Any]:
     """Client states in which those of ids are replaced by new, leaves [len(ids), ...]. Pure: other rows are shared."""
     return replace_rows(clients, rows_of(ids, new))
 
@@ -56,12 +56,12 @@ def rows_of(ids: Tensor, new: Tree) -> dict[int, Tree]:
     return {client: own(tree.row(on_host, position)) for position, client in enumerate(ids.tolist())}
 
 
-def replace_rows(clients: dict, rows: dict[int, Tree]) -> dict:
+def replace_rows(clients: dict[str, Any], rows: dict[int, Tree]) -> dict[str, Any]:
     """Client states with other rows for some clients. Pure: all other rows are shared."""
     return {**clients, "rows": dict(sorted((clients["rows"] | rows).items()))}
 
 
-def are_client_rows(content: dict) -> bool:
+def are_client_rows(content: dict[str, Any]) -> bool:
     """Whether a part of a state is client states."""
     return content.keys() == {"fresh", "rows"}
 

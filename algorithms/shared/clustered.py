@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from algorithms.shared.clustering import ClusterInit, too_many_clusters
 from algorithms.shared.local_sgd import LocalResult, descend
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, OnClient, RunConfig, Task
 from bench.seeding import seed_for
 
 Proximal = Literal["released", "intended"]
@@ -44,33 +45,33 @@ class ClusteredRounds(RoundBased):
 
     personal = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("num_clusters", self.num_clusters, 1)
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         return too_many_clusters(self.num_clusters, config)
 
     # What methods say
 
-    def initial_models(self, task) -> Tree:
+    def initial_models(self, task: Task) -> Tree:
         """Params of the K models before the first round, leaves [K, *p]."""
         raise NotImplementedError
 
-    def memberships(self, task, cohort, state: State) -> Tensor:
+    def memberships(self, task: Task, cohort: Cohort, state: State) -> Tensor:
         """Memberships of clients as the state tells them [cohort, K]: by default those of their last round."""
         return read_rows(state["clients"], cohort.ids)["memberships"]
 
-    def assign(self, task, cohort, state: State) -> Tensor:
+    def assign(self, task: Task, cohort: Cohort, state: State) -> Tensor:
         """Memberships of a cohort's clients in a round [cohort, K]."""
         return self.memberships(task, cohort, state)
 
     # What others read
 
-    def cluster_models(self, task, state: State) -> tuple[Tree, Tree]:
+    def cluster_models(self, task: Task, state: State) -> tuple[Tree, Tree]:
         """Params and buffers of the cluster models, leaves [K, ...]."""
         return state["params"], state["buffers"]
 
-    def models_of_clusters(self, task, state: State) -> list[tuple[Tree, Tree]]:
+    def models_of_clusters(self, task: Task, state: State) -> list[tuple[Tree, Tree]]:
         """Params and buffers of each cluster, leaves [*p]."""
         params, buffers = self.cluster_models(task, state)
         return [(tree.row(params, k), tree.row(buffers, k)) for k in range(self.num_clusters)]
@@ -85,12 +86,12 @@ class ClusteredRounds(RoundBased):
         as_tensor = functools.partial(torch.tensor, dtype=torch.long)
         return {"clients": as_tensor(list(clusters)), "clusters": as_tensor(list(clusters.values()))}
 
-    def diagnostics(self, state):
+    def diagnostics(self, state: State) -> dict[str, Any]:
         return {key: leaf.tolist() for key, leaf in self.found(state).items()}
 
     # On one client
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         received = {"params": view.params, "buffers": view.model.buffers}
         start = _pick(received, view.client["memberships"].argmax())
         own = replace(view, model=view.model.copy(start["buffers"], training=True))
@@ -100,39 +101,39 @@ class ClusteredRounds(RoundBased):
 
     # On the server
 
-    def cohort_states(self, task, cohort, state):
+    def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         return {**super().cohort_states(task, cohort, state), "memberships": self.assign(task, cohort, state)}
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         equal = torch.full((self.num_clusters,), 1 / self.num_clusters, dtype=task.dtype, device=task.device)
         return {"memberships": equal}
 
-    def uploads(self, update, buffers):
+    def uploads(self, update: Tree, buffers: Tree) -> Tree:
         return {"params": update["params"], "buffers": update["buffers"]}
 
-    def aggregate(self, task, params, server, updates, cohort):
+    def aggregate(self, task: Task, params: Tree, server: Tree, updates: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         return _means(tree.weighted_mean, params, updates["params"], _weights(updates, cohort)), server
 
-    def aggregate_buffers(self, buffers, trained, updates, cohort):
+    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
         return _means(average_buffers, buffers, updates["buffers"], _weights(updates, cohort))
 
-    def finite_check(self, state):
+    def finite_check(self, state: State) -> Tree:
         # Not the clients' rows: what they hold came from, or went into, the cluster models.
         return {"params": state["params"], "buffers": state["buffers"]}
 
-    def local_models(self, state, outputs):
+    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         return {key: outputs.result.update[key] for key in ("params", "buffers")}
 
     # The interface
 
-    def init(self, task):
+    def init(self, task: Task) -> State:
         models = {
             "params": self.initial_models(task),
             "buffers": tree.stack([task.initial_buffers()] * self.num_clusters),
         }
         return {**super().init(task), **models}
 
-    def deploy(self, task, state, client_ids):
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         clusters = self.memberships(task, task.cohort(client_ids), state).argmax(1)
         params, buffers = (tree.row(models, clusters) for models in self.cluster_models(task, state))
         return Deployed(task.model, params, buffers, True)
@@ -149,7 +150,7 @@ class RegroupedRounds(ClusteredRounds):
     The server state has "clusters" [N], the cluster of each client. What the server keeps of clients, `regroup` writes.
     """
 
-    def regroup(self, task, state: State, cohort, updates: Tree) -> State:
+    def regroup(self, task: Task, state: State, cohort: Cohort, updates: Tree) -> State:
         """The state in which a cohort's models are averaged: with new "clusters", and models for those that are new.
 
         Args:
@@ -158,34 +159,34 @@ class RegroupedRounds(ClusteredRounds):
         """
         raise NotImplementedError
 
-    def initial_models(self, task):
+    def initial_models(self, task: Task) -> Tree:
         return start_models(task, self.num_clusters, "common")
 
-    def init_server(self, task, params):
+    def init_server(self, task: Task, params: Tree) -> Tree:
         return {"clusters": torch.zeros(task.population, dtype=torch.long, device=task.device)}
 
-    def memberships(self, task, cohort, state):
+    def memberships(self, task: Task, cohort: Cohort, state: State) -> Tensor:
         return one_hot(state["server"]["clusters"][cohort.ids], self.num_clusters, task.dtype)
 
-    def clusters(self, state):
+    def clusters(self, state: State) -> dict[int, int]:
         """Client -> its cluster."""
         return dict(enumerate(state["server"]["clusters"].tolist()))
 
     @property
-    def deploy_reads_clients(self):
+    def deploy_reads_clients(self) -> bool:
         return False
 
-    def downloads(self, state):
+    def downloads(self, state: State) -> Tree:
         return tree.row({"params": state["params"], "buffers": state["buffers"]}, 0)
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return {}
 
-    def cohort_states(self, task, cohort, state):
+    def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         """Which model to train: all else that is known of a client, the server keeps."""
         return {"memberships": self.assign(task, cohort, state)}
 
-    def finish_round(self, task, state, cohort, outputs):
+    def finish_round(self, task: Task, state: State, cohort: Cohort, outputs: ClientOutputs) -> State:
         update = outputs.result.update
         received = tree.row(state["params"], state["server"]["clusters"][cohort.ids])
         state = self.regroup(task, state, cohort, tree.subtract(update["params"], received))
@@ -205,14 +206,14 @@ class RegroupedRounds(ClusteredRounds):
 # For methods
 
 
-def start_models(task, num_clusters: int, init: ClusterInit) -> Tree:
+def start_models(task: Task, num_clusters: int, init: ClusterInit) -> Tree:
     """Initial params of the clusters, leaves [K, *p]: one "common" model, or "independent" ones, the first of them common."""
     step = 1 if init == "independent" else 0
     which = [task.initial_model + step * cluster for cluster in range(num_clusters)]
     return tree.stack([replace(task, initial_model=number).initial_params() for number in which])
 
 
-def on_each_model(fn: Callable, task, cohort, state: State, *, apart: bool) -> Tensor:
+def on_each_model(fn: OnClient, task: Task, cohort: Cohort, state: State, *, apart: bool) -> Tensor:
     """What fn says of every cluster model on one pass over each client's training examples, augmented, without training.
 
     Args:
@@ -251,7 +252,7 @@ def squared_distances(model: Tree, models: Tree) -> Tensor:
     return cast(Tensor, sum((many - one).square().reshape(len(many), -1).sum(1) for one, many in pairs))
 
 
-def pull(params: Tree, view) -> Tensor:
+def pull(params: Tree, view: ClientView) -> Tensor:
     """Squared distance to the received cluster models, weighted by a client's memberships. Scalar."""
     return (view.client["memberships"] * squared_distances(params, view.params)).sum()
 
@@ -261,12 +262,12 @@ def _pick(stacked: Tree, index: Tensor) -> Tree:
     return tree.map(lambda leaf: leaf.index_select(0, index[None])[0], stacked)
 
 
-def _weights(updates: Tree, cohort) -> Tensor:
+def _weights(updates: Tree, cohort: Cohort) -> Tensor:
     """[cohort, K]."""
     return cohort.num_examples[:, None] * updates["memberships"]
 
 
-def _means(mean: Callable, models: Tree, trained: Tree, weights: Tensor) -> Tree:
+def _means(mean: Callable[[Tree, Tensor], Tree], models: Tree, trained: Tree, weights: Tensor) -> Tree:
     """Means of trained models, leaves [cohort, ...], one for each column of weights [cohort, K]; models where it is 0."""
     filled = weights.sum(0).tolist()
     rows = [

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from algorithms.shared import tree
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import RunConfig, Task
 from bench import models
 from bench.models.base import Model
 from bench.seeding import seed_for
@@ -25,7 +26,7 @@ _SPARE = 1.2  # capacity of a cluster, in units of equal shares
 _LARGEST_K = 20  # that the elbow rule considers
 
 
-def cluster_seed(task) -> int:
+def cluster_seed(task: Task) -> int:
     """The seed of everything random about the clusters of a task, below 2^32."""
     return seed_of_clusters(task.seed)
 
@@ -35,14 +36,14 @@ def seed_of_clusters(seed: int) -> int:
     return seed_for(seed, "clusters") % 2**32
 
 
-def too_many_clusters(num_clusters: NumClusters, config) -> list[str]:
+def too_many_clusters(num_clusters: NumClusters, config: RunConfig) -> list[str]:
     """Why the clients of a config cannot form so many clusters: one sentence, or none."""
     if isinstance(num_clusters, int) and num_clusters > config.population:
         return [f"num_clusters must be at most the number of clients ({config.population}), but got {num_clusters}."]
     return []
 
 
-def model_of_cluster(task, names: Sequence[str], cluster: int) -> Model:
+def model_of_cluster(task: Task, names: Sequence[str], cluster: int) -> Model:
     """The model that a cluster trains: of those with these names, the one whose number is the cluster's modulo their count;
     without names, that of the task."""
     if not names:

@@ -1,7 +1,7 @@
 """Stage 3 of FedConcat: a linear classifier, trained in rounds on the concatenated features of frozen encoders."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from algorithms.shared.checks import at_least, one_of
 from algorithms.shared.clustering import NumClusters, model_of_cluster, too_many_clusters
 from algorithms.shared.local_sgd import LocalResult, cross_entropy, descend
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, RunConfig, Settings, Task
 from bench.models.base import BoundModel, Model, uniform_init
 from bench.models.calibrated import classifier_of
 from bench.models.concat import classifier_part, concatenate, encoder_part, num_encoders, with_prefix
@@ -23,6 +24,29 @@ ClassifierInit = Literal["random", "clusters"]
 CacheFeatures = Literal["equivalent", "always", "never"]
 EncoderMode = Literal["train", "eval"]
 ClassifierWeighting = Literal["uniform", "examples"]
+
+
+class FirstStage(Protocol):
+    """A method that trains the encoders: an `Algorithm` that also hands out the models of its clusters."""
+
+    @property
+    def deploy_reads_clients(self) -> bool: ...
+    def validate(self, config: RunConfig) -> list[str]: ...
+    def init(self, task: Task) -> State: ...
+    def step(self, task: Task, state: State) -> State: ...
+    def finite_check(self, state: State) -> Tree: ...
+    def metrics(self, state: State) -> dict[str, Any]: ...
+    def traffic(self, task: Task) -> int: ...
+    def workload(self, settings: Settings, num_examples: int) -> int: ...
+    def state_templates(self, task: Task) -> list[State]: ...
+
+    def models_of_clusters(self, task: Task, state: State) -> list[tuple[Tree, Tree]]:
+        """Params and buffers of each of K models, leaves [*p]."""
+        ...
+
+    def found(self, state: State) -> dict[str, Tensor]:
+        """Tensors by name that the record shall have, such as the cluster of each client."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +89,7 @@ class Concatenation(Algorithm):
     classifier_weight_decay: float = 1e-5
     classifier_weighting: ClassifierWeighting = "uniform"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if isinstance(self.num_clusters, str):
             one_of("num_clusters", self.num_clusters, ("elbow", "none"))
         else:
@@ -79,9 +103,8 @@ class Concatenation(Algorithm):
         at_least("classifier_weight_decay", self.classifier_weight_decay, 0)
         one_of("classifier_weighting", self.classifier_weighting, get_args(ClassifierWeighting))
 
-    def first_stage(self) -> Any:
-        """The method that trains the encoders: an `Algorithm` that also has `models_of_clusters(task, state)`, params and
-        buffers of each of K models, and `found(state)`, tensors by name."""
+    def first_stage(self) -> FirstStage:
+        """The method that trains the encoders."""
         raise NotImplementedError
 
     def required_number(self) -> int:
@@ -90,7 +113,7 @@ class Concatenation(Algorithm):
             raise ValueError(f"num_clusters must be a number for this method, but got {self.num_clusters!r}.")
         return self.num_clusters
 
-    def validate(self, config) -> list[str]:
+    def validate(self, config: RunConfig) -> list[str]:
         return too_many_clusters(self.num_clusters, config)
 
     @property
@@ -98,10 +121,10 @@ class Concatenation(Algorithm):
         """Rounds of the first stage."""
         return self.encoder_rounds
 
-    def num_rounds(self, settings) -> int:
+    def num_rounds(self, settings: Settings) -> int:
         return self.first_rounds + self.classifier_rounds
 
-    def init(self, task) -> State:
+    def init(self, task: Task) -> State:
         for model in self._models(task):
             if "classifier" not in model.layers():
                 raise ValueError(
@@ -113,14 +136,14 @@ class Concatenation(Algorithm):
         first = self.first_stage().init(self._encoding(task))
         return {"round": 0, "first": first, "costs": first["costs"]}
 
-    def step(self, task, state: State) -> State:
+    def step(self, task: Task, state: State) -> State:
         if "first" not in state:
             return {**self._classifier_round(task, state), "round": state["round"] + 1}
         first = self.first_stage().step(self._encoding(task), state["first"])
         state = {"round": state["round"] + 1, "first": first, "costs": first["costs"]}
         return self._concatenated(task, state) if state["round"] == self.first_rounds else state
 
-    def deploy(self, task, state: State, client_ids: Tensor) -> Deployed | None:
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed | None:
         if "first" in state or (self.classifier_rounds and state["round"] == self.first_rounds):
             return None
         model, features = self._model(task, state), None
@@ -128,10 +151,10 @@ class Concatenation(Algorithm):
             features = _cached(_test_features, task, model, state, task.federation.test_images)
         return Deployed(model, state["params"], state["buffers"], False, features)
 
-    def has_model(self, config, round: int) -> bool:
+    def has_model(self, config: RunConfig, round: int) -> bool:
         return round >= self.first_rounds + min(1, self.classifier_rounds)
 
-    def deployed_model(self, task):
+    def deployed_model(self, task: Task) -> Model:
         return self._side_by_side(task, self._count(task))
 
     def finite_check(self, state: State) -> Tree:
@@ -144,25 +167,25 @@ class Concatenation(Algorithm):
     def deploy_reads_clients(self) -> bool:
         return self.first_stage().deploy_reads_clients  # of a run that has diverged there
 
-    def traffic(self, task) -> int:
+    def traffic(self, task: Task) -> int:
         model = self.deployed_model(task)
         params = task.place(model.init(task.generator_for("init")))
         once = tree.num_bytes([encoder_part(params), model.init_buffers()]) if self.classifier_rounds else 0
         later = task.cohort_share * self.classifier_rounds * 2 * tree.num_bytes(classifier_part(params))
         return self.first_stage().traffic(self._encoding(task)) + once + round(later)
 
-    def workload(self, settings, num_examples: int) -> int:
+    def workload(self, settings: Settings, num_examples: int) -> int:
         first = self.first_stage().workload(replace(settings, rounds=self.first_rounds), num_examples)
         return first + self.classifier_rounds * self._visited(settings, num_examples)
 
-    def state_templates(self, task) -> list[State]:
+    def state_templates(self, task: Task) -> list[State]:
         states = [
             {"round": first["round"], "first": first, "costs": first["costs"]}
             for first in self.first_stage().state_templates(self._encoding(task))
         ]
         return [*states, {**self._concatenated(task, states[-1]), "round": self.num_rounds(task.settings)}]
 
-    def caveats(self, task) -> list[str]:
+    def caveats(self, task: Task) -> list[str]:
         if self.cache_features == "always" and not self._cacheable(task):
             return [
                 "Features of the training images were computed once, as asked for; with augmentation, dropout or batch "
@@ -177,13 +200,13 @@ class Concatenation(Algorithm):
             own["models"] = [names[k % len(names)] for k in range(int(found["clusters"].max()) + 1)]
         return own
 
-    def _encoding(self, task):
+    def _encoding(self, task: Task) -> Task:
         """The task of the first stage."""
         return replace(task, settings=replace(task.settings, rounds=self.first_rounds))
 
     # The change of stages
 
-    def _concatenated(self, task, state: State) -> State:
+    def _concatenated(self, task: Task, state: State) -> State:
         """The state from which the classifier rounds start."""
         first = self.first_stage()
         models = first.models_of_clusters(self._encoding(task), state["first"])
@@ -203,7 +226,7 @@ class Concatenation(Algorithm):
 
     # Classifier rounds
 
-    def _classifier_round(self, task, state: State) -> State:
+    def _classifier_round(self, task: Task, state: State) -> State:
         cohort = task.sample_cohort(state["round"])
         if not len(cohort.ids):
             return state
@@ -235,7 +258,7 @@ class Concatenation(Algorithm):
             "costs": add_costs(state["costs"], bytes_down=num_bytes + once, bytes_up=num_bytes, examples=examples),
         }
 
-    def _stage(self, task, state: State):
+    def _stage(self, task: Task, state: State) -> tuple[Task, Tree]:
         """The task of the classifier rounds, and the frozen params that its clients receive."""
         one_pass = _one_pass(replace(task.settings, weight_decay=self.classifier_weight_decay))
         model = self._model(task, state)
@@ -246,10 +269,10 @@ class Concatenation(Algorithm):
             return stage, {}
         return replace(task, model=model, settings=one_pass), encoder_part(state["params"])
 
-    def _train_classifier(self, data, plan, view) -> LocalResult:
+    def _train_classifier(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         encoders = view.model if self.stage3_encoder_mode == "train" else view.model.copy()
 
-        def loss(params, batch, view):
+        def loss(params: Tree, batch: Batch, view: ClientView) -> Tensor:
             with torch.no_grad():
                 features = encoders.features(view.server, batch.x)
             return cross_entropy(view.model.head(params, features), batch)
@@ -257,37 +280,37 @@ class Concatenation(Algorithm):
         trained = descend(loss, view.params, data, plan[: self.classifier_steps], view).params
         return LocalResult(trained, {})
 
-    def _model(self, task, state: State):
+    def _model(self, task: Task, state: State) -> Model:
         """The concatenated model of a state."""
         return self._side_by_side(task, num_encoders(state["params"]))
 
-    def _side_by_side(self, task, count: int):
+    def _side_by_side(self, task: Task, count: int) -> Model:
         """The concatenated model of so many clusters."""
         return concatenate([model_of_cluster(task, self.named_models, k) for k in range(count)])
 
-    def _models(self, task) -> list[Model]:
+    def _models(self, task: Task) -> list[Model]:
         """Those that clusters train."""
         return [model_of_cluster(task, self.named_models, k) for k in range(len(self.named_models) or 1)]
 
-    def _count(self, task) -> int:
+    def _count(self, task: Task) -> int:
         """K, unless only the clusters tell it."""
         if self.num_clusters == "elbow":
             raise ValueError("With num_clusters elbow, what a run exchanges is known only when it has begun.")
         return task.population if self.num_clusters == "none" else self.num_clusters
 
-    def _visited(self, settings, num_examples: int) -> int:
+    def _visited(self, settings: Settings, num_examples: int) -> int:
         """Examples that one client visits in a classifier round."""
         return sum(_one_pass(settings).passes(num_examples)[0][: self.classifier_steps])
 
-    def _moving(self, task) -> bool:
+    def _moving(self, task: Task) -> bool:
         """Whether the classifier rounds move buffers."""
         with_buffers = any(model.init_buffers() for model in self._models(task))
         return with_buffers and self.stage3_encoder_mode == "train" and not self._caches(task)
 
-    def _caches(self, task) -> bool:
+    def _caches(self, task: Task) -> bool:
         return self.cache_features == "always" or (self.cache_features == "equivalent" and self._cacheable(task))
 
-    def _cacheable(self, task) -> bool:
+    def _cacheable(self, task: Task) -> bool:
         """Whether every pass over a training image gives the same features."""
         fixed = self.stage3_encoder_mode == "eval" or not any(model.depends_on_mode for model in self._models(task))
         return fixed and not task.federation.random_inputs
@@ -298,7 +321,7 @@ class Concatenation(Algorithm):
 _train_features, _test_features = WeakTensorKeyDictionary(), WeakTensorKeyDictionary()
 
 
-def _cached(known, task, model, state: State, images: Tensor) -> Tensor:
+def _cached(known: WeakTensorKeyDictionary, task: Task, model: Model, state: State, images: Tensor) -> Tensor:
     """Features of images under the frozen encoders of a state in evaluation mode: [n, K * feature_dim]."""
     key, of = next(iter(state["params"].values())), (images, *state["buffers"].values())
     before, features = known.get(key, ((), None))
@@ -309,11 +332,11 @@ def _cached(known, task, model, state: State, images: Tensor) -> Tensor:
     return features
 
 
-def _one_pass(settings):
+def _one_pass(settings: Settings) -> Settings:
     return replace(settings, local_epochs=1, local_steps=None)
 
 
-def _rounded(values):
+def _rounded(values: Any) -> Any:
     if isinstance(values, list):
         return [_rounded(value) for value in values]
     return round(values, 5) if isinstance(values, float) else values

@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from algorithms.shared.types import Batch, ClientView
 
-def teacher_logits(view, x: Tensor) -> Tensor:
+
+def teacher_logits(view: ClientView, x: Tensor) -> Tensor:
     """Logits [B, num_classes] of the model that a client received, as constants.
 
     The model is in evaluation mode, on the received buffers: the teacher is the same in all batches of a round, and the
@@ -18,7 +20,7 @@ def teacher_logits(view, x: Tensor) -> Tensor:
         return view.model.copy(view.buffers)(view.params, x)
 
 
-def not_true(batch, logits: Tensor) -> Tensor:
+def not_true(batch: Batch, logits: Tensor) -> Tensor:
     """Whether a class is not the label of an example: [B, num_classes], bool."""
     return batch.y[:, None] != torch.arange(logits.shape[1], device=logits.device)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import Task
 from bench.models.base import uniform_init
 from bench.models.pretrained import NUM_FEATURES, Pretrained
 from bench.seeding import keys_from, normal_from_keys, seed_for, uniform_from_keys
@@ -37,13 +38,13 @@ class Estimated(NamedTuple):
     rounds: Tensor
 
 
-def num_bytes(task, of_features: bool = False) -> int:
+def num_bytes(task: Task, of_features: bool = False) -> int:
     """Size of a discriminator, of pixels or of features."""
     image, labels = _image_width(task, of_features), task.federation.num_classes
     return ((image + 1 + labels + 1) * _WIDTH + _WIDTH + 1) * task.dtype.itemsize
 
 
-def exchanged(task, rounds: Tensor, of_features: bool = False) -> dict[str, int]:
+def exchanged(task: Task, rounds: Tensor, of_features: bool = False) -> dict[str, int]:
     """Bytes that clients receive and send for the discriminators of pairs that train so many rounds each [pairs].
 
     Both clients receive the discriminator before each round, and once more to evaluate the last one. The few bytes of their
@@ -53,7 +54,7 @@ def exchanged(task, rounds: Tensor, of_features: bool = False) -> dict[str, int]
     return {"bytes_down": both * int((rounds + 1).sum()), "bytes_up": both * int(rounds.sum())}
 
 
-def check_sizes(task) -> None:
+def check_sizes(task: Task) -> None:
     """Raises ValueError if a client's examples cannot be divided into a half for training and one for validation."""
     for client, size in enumerate(task.sizes(torch.arange(task.population))):
         if size < 2:
@@ -63,7 +64,7 @@ def check_sizes(task) -> None:
             )
 
 
-def estimate(task, lr: float, rounds: int, network: Pretrained | None = None) -> Estimated:
+def estimate(task: Task, lr: float, rounds: int, network: Pretrained | None = None) -> Estimated:
     """Divergences of all pairs of clients of a task, each by a discriminator of its own.
 
     Each client sets aside half as many examples as the smallest client has, with its own label shares; on these it trains, all
@@ -168,7 +169,18 @@ class _Block:
         head, bias: v and c, [P, hidden] and [P].
     """
 
-    def __init__(self, task, pairs, inputs, hidden, half: int, start: Tree, dual: bool, lr: float, rounds: int):
+    def __init__(
+        self,
+        task: Task,
+        pairs: list[tuple[int, int]],
+        inputs: list[Tensor],
+        hidden: list[Tensor],
+        half: int,
+        start: Tree,
+        dual: bool,
+        lr: float,
+        rounds: int,
+    ) -> None:
         self.half, self.dual, self.lr = half, dual, lr
         ends = [[inputs[client] for client in pair] for pair in pairs]
         self.coordinates = [
@@ -258,12 +270,12 @@ class _Block:
         return (rows + self.half * torch.arange(2, device=rows.device)[:, None]).flatten(1)
 
 
-def _image_width(task, of_features: bool) -> int:
+def _image_width(task: Task, of_features: bool) -> int:
     """Numbers of which an image consists."""
     return NUM_FEATURES if of_features else math.prod(task.federation.input_shape)
 
 
-def _initial(task, of_features: bool = False) -> Tree:
+def _initial(task: Task, of_features: bool = False) -> Tree:
     """The discriminator with which all pairs begin: "hidden" [input, hidden], whose rows are those of A, a, B and b, "head"
     [hidden], and "bias", a scalar."""
     draws = task.generator_for("discriminator")
@@ -275,7 +287,7 @@ def _initial(task, of_features: bool = False) -> Tree:
     return {"hidden": torch.cat(columns, 1).T, "head": params["head.weight"][0], "bias": params["head.bias"][0]}
 
 
-def _inputs(task, client: int, half: int, network: Pretrained | None = None) -> Tensor:
+def _inputs(task: Task, client: int, half: int, network: Pretrained | None = None) -> Tensor:
     """What the first layer reads of each example of a client, [n, input]: pixels or features, 1, the scaled one-hot label, and
     2; the first `half` examples are for training."""
     federation, everywhere = task.federation, int(task.global_ids(torch.tensor([client])))
@@ -295,7 +307,7 @@ def _inputs(task, client: int, half: int, network: Pretrained | None = None) -> 
     return torch.cat([x, ones, labels, 2 * ones], 1)
 
 
-def _divided(task, client: int, half: int) -> Tensor:
+def _divided(task: Task, client: int, half: int) -> Tensor:
     """Rows of a client of the federation in random order, but the first `half` of them have its label shares."""
     rows = task.federation.clients[client]
     rows = rows[torch.randperm(len(rows), generator=task.generator_for("discriminator-data", client))]

@@ -1,14 +1,15 @@
 """The simplex equiangular tight frame (ETF): fixed vectors of all classes, with the largest angle between any two."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 import algorithms
+from algorithms.shared.base import Algorithm
 from algorithms.shared.checks import linear_classifier
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import Task
 
 
 def simplex(basis: Tensor) -> Tensor:
@@ -31,7 +32,7 @@ def random_basis(width: int, num_classes: int, generator: torch.Generator) -> Te
     return basis * upper.diagonal().sign()  # which makes the decomposition unique, whatever the library
 
 
-def etf_of(method: Any, task: Any, params: Tree, *, width: int, source: str) -> Tensor:
+def etf_of(method: Algorithm, task: Task, params: Tree, *, width: int, source: str) -> Tensor:
     """The matrix M [width, num_classes] of a method in a task: a function of the seed alone.
 
     Args:

@@ -27,9 +27,10 @@ from algorithms.shared.clustering import (
 from algorithms.shared.metrics import mean_over_groups
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import Settings, Task
 from algorithms.shared.wrapper import refuse_wrapper
 
-Inferred = Callable[[Any, Tree, Tree], tuple[Tensor, Tree | None]]
+Inferred = Callable[[Task, Tree, Tree], tuple[Tensor, Tree | None]]
 
 _BYTES_PER_SHARE = 4  # a client sends its label distribution in single precision
 
@@ -57,14 +58,14 @@ class LabelClusters(Algorithm):
     """
 
     base: Algorithm
-    group: Callable[[Any, Tensor | None], Tensor]
-    reported: Callable[[Any], Tensor] | None = None
+    group: Callable[[Task, Tensor | None], Tensor]
+    reported: Callable[[Task], Tensor] | None = None
     inferred: Inferred | None = None
     cluster_init: ClusterInit = "common"
     anew: bool = False
     models: tuple[str, ...] = ()
 
-    def init(self, task) -> State:
+    def init(self, task: Task) -> State:
         if self.inferred:
             return {"round": 0, "start": self.base.init(task), "costs": no_costs()}
         distributions = self.reported(task) if self.reported else None
@@ -72,7 +73,7 @@ class LabelClusters(Algorithm):
         spent = no_costs() | {"bytes_up": _BYTES_PER_SHARE * (0 if distributions is None else distributions.numel())}
         return {**state, "costs": spent}
 
-    def step(self, task, state: State) -> State:
+    def step(self, task: Task, state: State) -> State:
         if "start" in state:
             return self._first_round(task, state["start"])
         models, spent = {}, state["costs"]
@@ -93,7 +94,7 @@ class LabelClusters(Algorithm):
             {name: self.base.metrics(model) for name, model in state["models"].items()}, state["clusters"]
         )
 
-    def traffic(self, task) -> int:
+    def traffic(self, task: Task) -> int:
         reports = _BYTES_PER_SHARE * task.federation.num_classes if self.reported else 0
         in_full = 1 if self.inferred else 0  # rounds of all clients, whatever the participation
         rounds = in_full + task.cohort_share * (task.settings.rounds - in_full)
@@ -102,10 +103,10 @@ class LabelClusters(Algorithm):
         each = [replace(one_round, model=model_of_cluster(task, self.models, k)) for k in range(len(self.models) or 1)]
         return reports + round(rounds * max(map(self.base.traffic, each)))
 
-    def workload(self, settings, num_examples: int) -> int:
+    def workload(self, settings: Settings, num_examples: int) -> int:
         return self.base.workload(settings, num_examples)
 
-    def state_templates(self, task) -> list[State]:
+    def state_templates(self, task: Task) -> list[State]:
         shares = torch.empty(task.population, task.federation.num_classes, dtype=torch.float64, device="meta")
         state = {**self._divided(task, task.settings.rounds, shares), "costs": no_costs()}
         if not self.inferred:
@@ -117,7 +118,7 @@ class LabelClusters(Algorithm):
         held = {"fresh": result, "rows": dict.fromkeys(range(task.population), result)}
         return [{**state, "models": models, "round_only": held}]
 
-    def models_of_clusters(self, task, state: State) -> list[tuple[Tree, Tree]]:
+    def models_of_clusters(self, task: Task, state: State) -> list[tuple[Tree, Tree]]:
         """Params and buffers of each cluster, leaves [*p]."""
         deployed = [
             cast(Deployed, self.base.deploy(self._cluster(task, state, name), model, torch.arange(0)))
@@ -129,7 +130,7 @@ class LabelClusters(Algorithm):
         """The cluster of each client, and the label distributions from which it was found."""
         return {key: state[key] for key in ("clusters", "distributions") if key in state}
 
-    def _first_round(self, task, start: State) -> State:
+    def _first_round(self, task: Task, start: State) -> State:
         """All clients train from the initial model, their models tell the clusters, and are averaged within them."""
         # As many clients at a time as in any other round, so that memory is bounded by the cohort.
         base, infer = cast(RoundBased, self.base), cast(Inferred, self.inferred)
@@ -157,7 +158,7 @@ class LabelClusters(Algorithm):
             spent = {key: spent[key] + after["costs"][key] for key in spent}
         return {**state, "models": models, "costs": spent}
 
-    def _divided(self, task, round: int, distributions: Tensor | None) -> State:
+    def _divided(self, task: Task, round: int, distributions: Tensor | None) -> State:
         """Clusters, numbered without gaps, with new states of the base."""
         _, clusters = self.group(task, distributions).unique(return_inverse=True)
         state = {"round": round, "clusters": clusters}
@@ -166,7 +167,7 @@ class LabelClusters(Algorithm):
         names = map(str, range(int(clusters.max()) + 1))
         return {**state, "models": {name: self.base.init(self._cluster(task, state, name)) for name in names}}
 
-    def _cluster(self, task, state: State, name: str):
+    def _cluster(self, task: Task, state: State, name: str) -> Task:
         """The task of one cluster."""
         own = task.restrict(torch.nonzero(state["clusters"] == int(name)).flatten())
         own = replace(own, model=model_of_cluster(task, self.models, int(name)))
@@ -179,7 +180,7 @@ def _with_rows(model: State, members: Tensor) -> State:
     return {**model, "clients": {"fresh": fresh, "rows": dict.fromkeys(range(int(members.sum())), fresh)}}
 
 
-def by_labels(task, distributions: Tensor, *, num_clusters: NumClusters, balanced: bool = False) -> Tensor:
+def by_labels(task: Task, distributions: Tensor, *, num_clusters: NumClusters, balanced: bool = False) -> Tensor:
     """Stage 1: K-means on label distributions [N, num_classes] -> cluster of each client [N]; of those without values, which
     outlines have, as many clusters as there would be."""
     if distributions.is_meta:
@@ -195,7 +196,7 @@ def by_labels(task, distributions: Tensor, *, num_clusters: NumClusters, balance
     return torch.from_numpy(labels)
 
 
-def at_random(task, distributions: None, *, num_clusters: int) -> Tensor:
+def at_random(task: Task, distributions: None, *, num_clusters: int) -> Tensor:
     """Random clusters of equal size, whatever the labels -> cluster of each client [N]."""
     return torch.from_numpy(in_equal_parts(task.population, num_clusters, cluster_seed(task)))
 

@@ -11,18 +11,19 @@ from torch import Tensor
 
 from algorithms.shared import tree
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import Task
 from bench.models.base import BoundModel
 
 IMAGES_PER_BATCH = 100
 
 
-def label_shares(task) -> Tensor:
+def label_shares(task: Task) -> Tensor:
     """The true label distribution of every client: [N, num_classes], rows sum to 1."""
     counts = task.cohort(torch.arange(task.population)).label_counts.cpu()
     return counts / counts.sum(1, keepdim=True)
 
 
-def noisy_label_shares(task, epsilon: float) -> Tensor:
+def noisy_label_shares(task: Task, epsilon: float) -> Tensor:
     """Label distributions with Laplace noise of scale 1/epsilon on each entry, neither clipped nor normalised."""
     shares = label_shares(task)
     noise = [_laplace(shares.shape[1], task.generator_for("privacy", client)) for client in everyone(task)]
@@ -41,7 +42,7 @@ class Answers(NamedTuple):
     buffers: Tree
 
 
-def answers_to_noise(task, models: Tree, num_images: int, training: bool = True) -> Answers:
+def answers_to_noise(task: Task, models: Tree, num_images: int, training: bool = True) -> Answers:
     """Mean softmax output of each client's model on images of uniform noise (inference by dataset, ID).
 
     A model answers with the labels that it was trained on. It sees batches of 100 images with pixels in [0, 1), which are not
@@ -59,7 +60,7 @@ def answers_to_noise(task, models: Tree, num_images: int, training: bool = True)
     return Answers(torch.stack([one.shares for one in answers]), tree.stack([one.buffers for one in answers]))
 
 
-def bias_answers(task, biases: Tensor, start: Tensor, form: str) -> Tensor:
+def bias_answers(task: Task, biases: Tensor, start: Tensor, form: str) -> Tensor:
     """Label distributions read from the bias of the classifier after one round (initialised bias, IB).
 
     Args:
@@ -77,13 +78,13 @@ def bias_answers(task, biases: Tensor, start: Tensor, form: str) -> Tensor:
     return ((biases - start) / (task.settings.lr * steps[:, None]) + start.softmax(0)).cpu()
 
 
-def everyone(task) -> list[int]:
+def everyone(task: Task) -> list[int]:
     """Ids within the federation of all clients of a task."""
     return task.global_ids(torch.arange(task.population)).tolist()
 
 
 @torch.no_grad()
-def _mean_answer(task, model: Tree, client: int, num_images: int, training: bool) -> Answers:
+def _mean_answer(task: Task, model: Tree, client: int, num_images: int, training: bool) -> Answers:
     """`Answers` of one model, without the first axis."""
     buffers = {name: leaf.clone() for name, leaf in model["buffers"].items()}
     bound = BoundModel(task.model, buffers, training, task.generator_for("inference", client, 1))

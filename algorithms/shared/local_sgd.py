@@ -1,7 +1,7 @@
 """Local training: what happens on one client."""
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -9,8 +9,11 @@ from torch import Tensor
 
 from algorithms.shared import tree
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import Batch, BatchIndex, BatchPlan, ClientData, ClientView, Loss
 
-GradientOf = Callable[[Callable, Tree, Any, Any], Tree]  # (loss, params, batch, view) -> a constant as large as params
+GradientOf = Callable[
+    [Loss, Tree, Batch, ClientView], Tree
+]  # (loss, params, batch, view) -> a constant as large as params
 
 
 class LocalResult(NamedTuple):
@@ -33,17 +36,17 @@ class Trained(NamedTuple):
     velocity: Tree
 
 
-def task_loss(params, batch, view) -> Tensor:
+def task_loss(params: Tree, batch: Batch, view: ClientView) -> Tensor:
     """Mean cross-entropy over the real rows of a batch. Scalar."""
     return cross_entropy(view.model(params, batch.x), batch)
 
 
-def cross_entropy(logits: Tensor, batch) -> Tensor:
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """Mean cross-entropy of logits [B, num_classes] over the real rows of a batch. Scalar."""
     return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
 
 
-def gradient(loss: Callable, params: Tree, batch, view) -> Tree:
+def gradient(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
     """Gradient of a loss on a batch, as a constant: nothing is differentiated through it.
 
     Of masked batches by `torch.func`, which vmap can trace; of all others by autograd, because only that lets a forward pass
@@ -66,7 +69,7 @@ def clipped(slope: Tree, most: float | None) -> Tree:
     return slope if most is None else tree.scale(slope, most / tree.norm(slope).clamp(min=most))
 
 
-def unless_padding(index, new: Tree, old: Tree, smallest_batch: int = 1) -> Tree:
+def unless_padding(index: BatchIndex, new: Tree, old: Tree, smallest_batch: int = 1) -> Tree:
     """What a client has after a step: new, but old where the batch of index is padding only, because other clients have more
     batches than this one; or where it has fewer examples than smallest_batch."""
     if index.least >= smallest_batch:
@@ -75,11 +78,11 @@ def unless_padding(index, new: Tree, old: Tree, smallest_batch: int = 1) -> Tree
 
 
 def descend(
-    loss: Callable,
+    loss: Loss,
     params: Tree,
-    data,
-    plan,
-    view,
+    data: ClientData,
+    plan: BatchPlan,
+    view: ClientView,
     *,
     velocity: Tree | None = None,
     momentum: float | None = None,
@@ -122,7 +125,7 @@ def descend(
     return (_descend_exactly if exact else _descend_masked)(rule, loss, params, velocity, data, plan, view)
 
 
-def momentum_steps(num_steps, momentum: float):
+def momentum_steps(num_steps: Tensor, momentum: float) -> Tensor:
     """How many plain steps the displacement of num_steps steps with momentum is worth, under a constant gradient.
 
     a(T) = [T - m (1 - m^T) / (1 - m)] / (1 - m), with T steps and momentum m.
@@ -143,7 +146,9 @@ class _Rule(NamedTuple):
     plain: tuple[str, ...]
 
 
-def _descend_exactly(rule: _Rule, loss, params, velocity, data, plan, view) -> Trained:
+def _descend_exactly(
+    rule: _Rule, loss: Loss, params: Tree, velocity: Tree, data: ClientData, plan: BatchPlan, view: ClientView
+) -> Trained:
     """Batches of their own lengths: autograd, and updates in place on private copies."""
     params = {name: leaf.detach().clone() for name, leaf in params.items()}
     names = [name for name in params if name not in rule.plain]
@@ -169,7 +174,9 @@ def _descend_exactly(rule: _Rule, loss, params, velocity, data, plan, view) -> T
     return Trained(params, {**velocity, **dict(zip(names, speeds, strict=True))})
 
 
-def _descend_masked(rule: _Rule, loss, params, velocity, data, plan, view) -> Trained:
+def _descend_masked(
+    rule: _Rule, loss: Loss, params: Tree, velocity: Tree, data: ClientData, plan: BatchPlan, view: ClientView
+) -> Trained:
     """Padded batches: a function that vmap can trace; a batch of padding only changes nothing."""
     for index in plan:
         slope = rule.gradient_of(loss, params, data.take(index), view)

@@ -7,6 +7,7 @@ https://arxiv.org/abs/2312.06290
 from dataclasses import dataclass
 
 from algorithms.shared.concatenation import Concatenation
+from algorithms.shared.types import RunConfig
 from bench import models
 
 _SAME = "none"
@@ -31,7 +32,7 @@ class ModelsPerCluster(Concatenation):
 
     models: str | list = _SAME
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "models", _checked(self.models))
         count = len(self.named_models)
@@ -42,17 +43,17 @@ class ModelsPerCluster(Concatenation):
             )
 
     @property
-    def named_models(self):
+    def named_models(self) -> tuple[str, ...]:
         return () if self.models == _SAME else tuple(str(self.models).split("+"))
 
     @property
-    def traffic_is_bound(self):
+    def traffic_is_bound(self) -> bool:
         return bool(self.named_models) or super().traffic_is_bound
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         return [*super().validate(config), *self._unfit(config)]
 
-    def _unfit(self, config) -> list[str]:
+    def _unfit(self, config: RunConfig) -> list[str]:
         """Why a config does not go with models of the clusters' own."""
         names = self.named_models
         if not names:

@@ -1,6 +1,6 @@
 """Partial sharing: client and server exchange one part of the model, the body or the head, and the other part stays."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, get_args
 
@@ -14,6 +14,8 @@ from algorithms.shared.checks import at_least, one_of
 from algorithms.shared.local_sgd import LocalResult, descend
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Loss, Task
+from bench.models.base import Model
 from bench.models.concat import SideBySide
 
 Part = Literal["body", "head"]
@@ -40,12 +42,12 @@ class PartialSharing(RoundBased):
     shared_part: ClassVar[Part] = "body"
     needs_body: ClassVar[bool] = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         at_least("head_layers", self.head_layers, 0)
         one_of("weighting", self.weighting, get_args(Weighting))
 
     @property
-    def weighs_clients(self):
+    def weighs_clients(self) -> bool:
         return self.weighting == "examples"
 
     def shared_layers(self, params: Iterable[str]) -> list[str]:
@@ -61,7 +63,7 @@ class PartialSharing(RoundBased):
 
     # On one client
 
-    def trained(self, model: Tree, data, plan, view) -> Tree:
+    def trained(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         """A client's model after local training: all of it at once.
 
         Args:
@@ -73,7 +75,7 @@ class PartialSharing(RoundBased):
         """What a client keeps of its model until it takes part again."""
         return {}
 
-    def local_update(self, data, plan, view):
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         model, shared = self.trained(_whole(view), data, plan, view), self.shared_layers(view.params)
         sent, received = (pick(params, shared) for params in (model["params"], view.params))
         # What is left here goes to the server: of the statistics, those of the shared part.
@@ -83,7 +85,7 @@ class PartialSharing(RoundBased):
 
     # On the server
 
-    def init(self, task):
+    def init(self, task: Task) -> State:
         name, kind, layers = algorithms.name_of(self), type(task.model).__name__, len(task.model.layers())
         check_classifier(task.model, f"{name} shares a part of the model")
         if isinstance(task.model, SideBySide) and 1 < self.head_layers < layers:
@@ -99,21 +101,21 @@ class PartialSharing(RoundBased):
             )
         return super().init(task)
 
-    def downloads(self, state):
+    def downloads(self, state: State) -> Tree:
         shared = self.shared_layers(state["params"])
         return {key: pick(state[key], shared) for key in ("params", "buffers")}
 
-    def weighted_means(self, updates, cohort):
+    def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         return {"delta": Average(updates["delta"], self._weights(cohort))}
 
-    def server_step(self, task, params, server, update, cohort):
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         delta = update["delta"]
         return {**params, **tree.add(pick(params, layers_of(delta)), delta)}, server
 
-    def aggregate_buffers(self, buffers, trained, updates, cohort):
+    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
         return {**buffers, **average_buffers(trained, self._weights(cohort))}
 
-    def local_models(self, state, outputs):
+    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         size = len(tree.leaves(outputs)[0])
         start = {
             key: tree.map(lambda leaf: leaf.expand(size, *leaf.shape), state[key]) for key in ("params", "buffers")
@@ -125,10 +127,10 @@ class PartialSharing(RoundBased):
             "buffers": {**start["buffers"], **outputs.buffers, **kept.get("buffers", {})},
         }
 
-    def result_template(self, state):
+    def result_template(self, state: State) -> Tree:
         return {"shared": self.downloads(state), "client": state["clients"]["fresh"]}
 
-    def _weights(self, cohort) -> Tensor:
+    def _weights(self, cohort: Cohort) -> Tensor:
         return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
 
 
@@ -149,22 +151,22 @@ class PersonalPart(PartialSharing):
 
     personal = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         one_of("fit_private", self.fit_private, get_args(FitPrivate))
 
-    def fitted(self, model: Tree, data, plan, view) -> Tree:
+    def fitted(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         """A client's model with its private part trained, the shared one frozen."""
         return descend_on(self.private_layers(view.params), self.local_loss, model, data, plan, view)
 
-    def init_client(self, task, params):
+    def init_client(self, task: Task, params: Tree) -> Tree:
         return self.kept({"params": params, "buffers": task.initial_buffers()})
 
-    def kept(self, model):
+    def kept(self, model: Tree) -> Tree:
         private = self.private_layers(model["params"])
         return {key: pick(model[key], private) for key in ("params", "buffers")}
 
-    def personal_model(self, data, plan, view):
+    def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return _whole(view)
 
     def to_fit(self, state: State, client_ids: Tensor) -> list[int]:
@@ -173,13 +175,13 @@ class PersonalPart(PartialSharing):
         wanted = {"absent": absent, "all": [True] * len(absent), "none": [False] * len(absent)}[self.fit_private]
         return [position for position, fits in enumerate(wanted) if fits]
 
-    def deploy(self, task, state, client_ids) -> Deployed:
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         deployed = super().deploy(task, state, client_ids)
         positions = torch.tensor(self.to_fit(state, client_ids), dtype=torch.long)
         if not len(positions):
             return deployed
 
-        def fit(data, plan, view):
+        def fit(data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
             return self.fitted(_whole(view), data, plan, view)
 
         found = self.map_clients(task, fit, task.cohort(client_ids[positions]), state).result
@@ -204,7 +206,9 @@ def pick(leaves: Tree, layers: Collection[str]) -> Tree:
     return {name: leaf for name, leaf in leaves.items() if _layer(name) in layers}
 
 
-def descend_on(layers: Collection[str], loss: Callable, model: Tree, data, plan, view) -> Tree:
+def descend_on(
+    layers: Collection[str], loss: Loss, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView
+) -> Tree:
     """Local SGD on some layers of a model, with momentum that starts anew. Everything else stays as it is: a frozen layer has
     no gradient, no velocity and no weight decay, and its running statistics do not move.
 
@@ -222,7 +226,7 @@ def descend_on(layers: Collection[str], loss: Callable, model: Tree, data, plan,
         return model
     own = replace(view, model=view.model.copy(model["buffers"], training=True))
 
-    def on_layers(params, batch, view):
+    def on_layers(params: Tree, batch: Batch, view: ClientView) -> Tensor:
         return loss({**model["params"], **params}, batch, view)
 
     params = descend(on_layers, moving, data, plan, own).params
@@ -232,7 +236,7 @@ def descend_on(layers: Collection[str], loss: Callable, model: Tree, data, plan,
     }
 
 
-def check_classifier(model, does: str) -> None:
+def check_classifier(model: Model, does: str) -> None:
     """Raises ValueError unless a model has a classifier as its last layer. `does` is the beginning of the sentence."""
     if [*model.layers()][-1:] != ["classifier"]:
         raise ValueError(
@@ -245,7 +249,7 @@ def _layer(name: str) -> str:
     return name.rpartition(".")[0].removesuffix(".norm")
 
 
-def _whole(view) -> Tree:
+def _whole(view: ClientView) -> Tree:
     """The model that a client starts from: what it received, and what it kept."""
     received = {"params": view.params, "buffers": view.buffers}
     return {key: {**leaves, **view.client.get(key, {})} for key, leaves in received.items()}

@@ -11,6 +11,7 @@ from algorithms.shared.base import Classifier, Deployed, RoundHooks, State
 from algorithms.shared.client_states import no_rows, replace_rows, rows_of, write_rows
 from algorithms.shared.streaming import RunningMean
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import ClientOutputs, Cohort, OnClient, Settings, Task
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class RoundBased(RoundHooks):
     `finish_round`: then clients train one after another, and each result is added to the means and freed.
     """
 
-    def run_round(self, task, state: State) -> State:
+    def run_round(self, task: Task, state: State) -> State:
         """Sample a cohort, train it, aggregate."""
         cohort = self.sample(task, state)
         if not len(cohort.ids):
@@ -35,7 +36,7 @@ class RoundBased(RoundHooks):
             update = {**update, **{name: tree.weighted_mean(*average) for name, average in averaged.items()}}
         return self._with_metrics(task, state, after, update, measured, cohort)
 
-    def finish_round(self, task, state: State, cohort, outputs) -> State:
+    def finish_round(self, task: Task, state: State, cohort: Cohort, outputs: ClientOutputs) -> State:
         """What the server does with a cohort's results: store the clients' states, aggregate, account."""
         update, client, _ = outputs.result
         params, server = self.aggregate(task, state["params"], state["server"], update, cohort)
@@ -50,7 +51,7 @@ class RoundBased(RoundHooks):
             bytes_up=tree.num_bytes(self.uploads(update, outputs.buffers)),
         )
 
-    def _stream_round(self, task, state: State, cohort) -> State:
+    def _stream_round(self, task: Task, state: State, cohort: Cohort) -> State:
         """Train a cohort, one client after another, and `finish_round`: up to rounding the same, in the memory of a few
         clients."""
         received = _Received(self)
@@ -71,14 +72,16 @@ class RoundBased(RoundHooks):
         )
         return self._with_metrics(task, state, after, update, received.metrics(), cohort)
 
-    def _finished(self, task, state: State, cohort, *, bytes_up: int, **new: Tree) -> State:
+    def _finished(self, task: Task, state: State, cohort: Cohort, *, bytes_up: int, **new: Tree) -> State:
         """The state after a round with these new entries, and what the round has cost."""
         bytes_down = len(cohort.ids) * tree.num_bytes(self.downloads(state))
         examples = self.passes_per_example * task.num_trained(cohort, self.smallest_batch)
         spent = add_costs(state["costs"], bytes_down=bytes_down, bytes_up=bytes_up, examples=examples)
         return {**state, **new, "costs": spent}
 
-    def _with_metrics(self, task, before: State, after: State, update: Tree, measured: Tree, cohort) -> State:
+    def _with_metrics(
+        self, task: Task, before: State, after: State, update: Tree, measured: Tree, cohort: Cohort
+    ) -> State:
         """The state after a round with what was measured in it, if that is anything; measured has leaves [K]."""
         of_clients = tree.weighted_mean(tree.map(lambda leaf: leaf.double(), measured), cohort.weights)
         found = {**of_clients, **self.round_metrics(task, before, after, update, cohort)}
@@ -90,7 +93,7 @@ class RoundBased(RoundHooks):
         own = type(self)
         return own.aggregate is RoundBased.aggregate and own.finish_round is RoundBased.finish_round
 
-    def init(self, task) -> State:
+    def init(self, task: Task) -> State:
         params = task.initial_params()
         return {
             "round": 0,
@@ -101,17 +104,17 @@ class RoundBased(RoundHooks):
             "costs": no_costs(),
         }
 
-    def step(self, task, state: State) -> State:
+    def step(self, task: Task, state: State) -> State:
         before = {key: part for key, part in state.items() if key != "metrics"}  # of the round before
         return {**self.run_round(task, before), "round": state["round"] + 1}
 
-    def deploy(self, task, state: State, client_ids: Tensor) -> Deployed:
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         if not self.personal:
             return Deployed(task.model, state["params"], state["buffers"], False)
         outputs = self.map_clients(task, self.personal_model, task.cohort(client_ids), state)
         return Deployed(task.model, outputs.result["params"], outputs.result["buffers"], True)
 
-    def map_clients(self, task, fn, cohort, state: State):
+    def map_clients(self, task: Task, fn: OnClient, cohort: Cohort, state: State) -> ClientOutputs:
         """`Task.map_clients` with everything that a client of this method receives."""
         return task.map_clients(
             fn,
@@ -157,7 +160,7 @@ class RoundBased(RoundHooks):
         large as params; only its size matters."""
         return {key: state[key] for key in ("params", "buffers")} | {"client": state["clients"]["fresh"]}
 
-    def local_models(self, state: State, outputs) -> Tree:
+    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         """Models of a cohort at the end of the local training that started from state: "params" and "buffers", [K, ...]."""
         return {"params": tree.add(state["params"], outputs.result.update["delta"]), "buffers": outputs.buffers}
 
@@ -165,7 +168,7 @@ class RoundBased(RoundHooks):
         own = {"clients": state["clients"]["rows"]} if self.personal else {}
         return {"params": state["params"], "server": state["server"], **own}
 
-    def traffic(self, task) -> int:
+    def traffic(self, task: Task) -> int:
         # Sizes do not depend on the data, so one batch at the first client tells what a round exchanges.
         short = replace(task, settings=replace(task.settings, local_epochs=None, local_steps=1))
         state, cohort = self.init(short), short.cohort(torch.tensor([0]))
@@ -175,10 +178,10 @@ class RoundBased(RoundHooks):
         )
         return round(task.cohort_share * task.settings.rounds * per_round)
 
-    def workload(self, settings, num_examples: int) -> int:
+    def workload(self, settings: Settings, num_examples: int) -> int:
         return self.passes_per_example * settings.rounds * settings.num_visited(num_examples, self.smallest_batch)
 
-    def state_templates(self, task) -> list[State]:
+    def state_templates(self, task: Task) -> list[State]:
         return [{**self.init(task), "round": self.num_rounds(task.settings)}]
 
 
@@ -197,7 +200,7 @@ class _Received:
         self.rows: dict[int, Tree] = {}
         self.bytes_up = 0
 
-    def add(self, cohort, outputs) -> None:
+    def add(self, cohort: Cohort, outputs: ClientOutputs) -> None:
         """Takes the results of a cohort, leaves [k, ...]; keeps no reference to what is averaged."""
         update, client, measured = outputs.result
         self.rows |= rows_of(cohort.ids, client)  # merged once: all clients' rows are sorted then

@@ -28,7 +28,7 @@ class _File:
         free: numbers of the pieces that hold no row.
     """
 
-    def __init__(self, size: int):
+    def __init__(self, size: int) -> None:
         self.size, self.count = size, max(1, _FILE_BYTES // size)
         self.free = list(range(self.count))
         folder, num_bytes = default_dir(), size * self.count

@@ -1,7 +1,7 @@
 """Methods around a method: everything is the base's but what a subclass says."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -9,6 +9,9 @@ import algorithms
 from algorithms.centralized import Centralized
 from algorithms.fedavg import FedAvg
 from algorithms.shared.base import Algorithm, Deployed, State
+from algorithms.shared.tree import Tree
+from algorithms.shared.types import RunConfig, Settings, Task
+from bench.models.base import Model
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Wrapper(Algorithm):
     takes_personal: ClassVar[bool] = False
     base: Algorithm = FedAvg()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         name, base = algorithms.name_of(self), algorithms.name_of(self.base)
         if isinstance(self.base, Centralized):
             raise ValueError(
@@ -36,66 +39,66 @@ class Wrapper(Algorithm):
         if self.base.post_hoc and not (self.takes_personal and self.base.personal):
             raise ValueError(f"{name} needs a base that trains, but {base} only changes what another method deploys.")
 
-    def inside(self, task):
+    def inside(self, task: Task) -> Task:
         """The task as the base sees it."""
         return task
 
-    def num_rounds(self, settings):
+    def num_rounds(self, settings: Settings) -> int:
         return self.base.num_rounds(settings)
 
-    def init(self, task):
+    def init(self, task: Task) -> State:
         return self.base.init(self.inside(task))
 
-    def step(self, task, state):
+    def step(self, task: Task, state: State) -> State:
         return self.base.step(self.inside(task), state)
 
-    def deploy(self, task, state, client_ids):
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed | None:
         return self.base.deploy(self.inside(task), state, client_ids)
 
-    def metrics(self, state):
+    def metrics(self, state: State) -> dict[str, Any]:
         return self.base.metrics(state)
 
-    def has_model(self, config, round):
+    def has_model(self, config: RunConfig, round: int) -> bool:
         return self.base.has_model(config, round)
 
-    def deployed_model(self, task):
+    def deployed_model(self, task: Task) -> Model:
         return self.base.deployed_model(self.inside(task))
 
-    def finite_check(self, state):
+    def finite_check(self, state: State) -> Tree:
         return self.base.finite_check(state)
 
     @property
-    def weights_files(self):
+    def weights_files(self) -> tuple[str, ...]:
         return self.base.weights_files
 
     @property
-    def named_models(self):
+    def named_models(self) -> tuple[str, ...]:
         return self.base.named_models
 
     @property
-    def deploy_reads_clients(self):
+    def deploy_reads_clients(self) -> bool:
         return self.base.deploy_reads_clients
 
-    def validate(self, config):
+    def validate(self, config: RunConfig) -> list[str]:
         return self.base.validate(config)
 
-    def traffic(self, task):
+    def traffic(self, task: Task) -> int:
         return self.base.traffic(self.inside(task))
 
     @property
-    def traffic_is_bound(self):
+    def traffic_is_bound(self) -> bool:
         return self.base.traffic_is_bound
 
-    def workload(self, settings, num_examples):
+    def workload(self, settings: Settings, num_examples: int) -> int:
         return self.base.workload(settings, num_examples)
 
-    def state_templates(self, task):
+    def state_templates(self, task: Task) -> list[State]:
         return self.base.state_templates(self.inside(task))
 
-    def caveats(self, task):
+    def caveats(self, task: Task) -> list[str]:
         return self.base.caveats(self.inside(task))
 
-    def diagnostics(self, state):
+    def diagnostics(self, state: State) -> dict[str, Any]:
         return self.base.diagnostics(state)
 
 
@@ -113,15 +116,15 @@ class PostHoc(Wrapper):
 
     post_hoc = True
 
-    def deploy(self, task, state: State, client_ids) -> Deployed | None:
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed | None:
         deployed = super().deploy(task, state, client_ids)
         return deployed and self.changed(task, deployed, state, client_ids)
 
-    def changed(self, task, deployed: Deployed, state: State, client_ids: Tensor) -> Deployed:
+    def changed(self, task: Task, deployed: Deployed, state: State, client_ids: Tensor) -> Deployed:
         """What these clients deploy instead of the base's shared model, after a state of the base."""
         raise NotImplementedError
 
-    def traffic(self, task):
+    def traffic(self, task: Task) -> int:
         return (
             super().traffic(task)
             + sum(self.deploy_traffic(task, self.deployed_model(task)).values()) // task.population

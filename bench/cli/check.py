@@ -57,8 +57,8 @@ def _case(method: str, set_: list[str] | None, no_effect: str | None):
     from bench.errors import require_known
 
     entry, values = algorithms.REGISTRY.find(method), given.read_set(set_)
+    from algorithms.shared.types import Settings
     from bench.contract.cases import Case, said_by
-    from bench.simulation.client import Settings
 
     known, settings = options_of(method), [field.name for field in dataclasses.fields(Settings)]
     require_known(f"setting or option of {method}", values, [*known, *settings])

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from algorithms.fedprox import FedProx
+from algorithms.shared.types import Settings
 from bench import models
 from bench.models.base import BatchNormalised
-from bench.simulation.client import Settings
 from bench.simulation.task import Task
 from datasets import transforms
 from datasets.federation import federate

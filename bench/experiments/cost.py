@@ -32,7 +32,7 @@ def examples_to_train(config: RunConfig) -> int:
     examples = config.train_examples or (info.train_size if info else None)
     if not examples:
         return 0
-    from bench.simulation.client import Settings  # imports torch
+    from algorithms.shared.types import Settings  # imports torch
 
     partition = partitions.parse(config.partition)
     if isinstance(partition, Shift) and info and (parts := shift_sizes(config, partition, info)):
@@ -55,8 +55,8 @@ def heads_to_train(config: RunConfig, measured: dict[str, Any]) -> tuple[int, in
     Args:
         measured: a table of the kind encoder-heads or encoder-information, as its grid has it.
     """
+    from algorithms.shared.types import Settings  # imports torch
     from bench.measurements.encoders import examples_of_heads  # imports torch
-    from bench.simulation.client import Settings
 
     info = datasets.facts_of(config.dataset)
     each = (config.train_examples or (info.train_size if info else None) or 0) // config.clients

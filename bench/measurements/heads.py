@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from algorithms.shared.local_sgd import descend
+from algorithms.shared.types import Batch, BatchIndex, BatchPlan, Settings
 from bench.seeding import generator_for, seed_for
-from bench.simulation.client import Batch, BatchIndex, BatchPlan, Settings
 
 _CROSS_ENTROPY = partial(F.cross_entropy, reduction="none")
 

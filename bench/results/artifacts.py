@@ -190,7 +190,7 @@ def on_device(state: Any, device: torch.device) -> Any:
     return walk(state, lambda leaf: leaf.to(device))
 
 
-def walk(state: Any, on_tensor: Callable, on_row: Callable | None = None) -> Any:
+def walk(state: Any, on_tensor: Callable[[torch.Tensor], Any], on_row: Callable[[Any], Any] | None = None) -> Any:
     """A state with tensors replaced by what `on_tensor` makes of them, client rows by what `on_row` makes of each.
 
     By default the rows stay as they are: they are on the host already, and perhaps larger than memory.

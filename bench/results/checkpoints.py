@@ -103,7 +103,8 @@ class Checkpoints:
             if differing := [key for key in self._of if of.get(key) != self._of[key]]:
                 differences = ", ".join(f"{key} {of.get(key)!r} instead of {self._of[key]!r}" for key in differing)
                 raise UnusableCheckpoint(f"its checkpoint was written with {differences}")
-            return walk(main["content"], lambda leaf: leaf, self._row_of)
+            content: dict[str, Any] = walk(main["content"], lambda leaf: leaf, self._row_of)
+            return content
         except UnusableCheckpoint:
             raise
         except DamagedState as error:

@@ -34,7 +34,7 @@ def same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same, one, other))
-    return one == other or (one != one and other != other)
+    return bool(one == other or (one != one and other != other))
 
 
 def _short(value: Any) -> str:

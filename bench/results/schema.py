@@ -104,7 +104,7 @@ def check_code(path: Path, written: bytes) -> dict[str, dict[str, str]]:
     Raises:
         Damaged: if the file does not hold that.
     """
-    content = parse(path, written)
+    content: dict[str, dict[str, str]] = parse(path, written)
     _require_shape(path, content, {str: {str: is_text}})
     if not all(map(is_line, [*content, *(name for names in content.values() for name in names)])):
         raise Damaged(path, "does not hold what it should: a name cannot be shown")
@@ -119,7 +119,7 @@ def check_config(path: Path, written: bytes) -> Config:
     Raises:
         Damaged: if the file does not hold one.
     """
-    content = parse(path, written)
+    content: Config = parse(path, written)
     if not is_config(content):
         raise Damaged(path, f"does not hold what it should: {mismatch(content, CONFIG) or 'a value cannot be shown'}")
     return content

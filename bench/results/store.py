@@ -599,7 +599,7 @@ class Store:
                 self._known[path] = state, read(path)
             except Damaged as error:
                 self._known[path] = state, error
-        found = self._known[path][1]
+        found: T | Damaged | None = self._known[path][1]
         if isinstance(found, Damaged):
             self.damaged[found.path] = found.what
             return None

@@ -95,7 +95,7 @@ def _part_done(state: RunState | None, cell: StoredCell, planned: int) -> float:
         return 0.0
     if planned and state.examples:
         return state.examples / planned
-    return state.rounds / max(1, cell["config"]["rounds"])
+    return float(state.rounds / max(1, cell["config"]["rounds"]))
 
 
 def _sorts(cell: StoredCell) -> Iterator[str]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import algorithms
 from algorithms.shared.base import Algorithm
+from algorithms.shared.types import Settings
 from bench import models
 from bench.models import pretrained
 from bench.models.base import Model
-from bench.simulation.client import Settings
 from bench.simulation.data import divide
 from bench.simulation.engines import refuse_loop_only
 from bench.simulation.task import Task

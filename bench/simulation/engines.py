@@ -8,7 +8,6 @@ client code once for all of them with `torch.func.vmap`; padding is masked, and 
 import functools
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from algorithms.shared import tree
 from algorithms.shared.tree import Tree
-from bench.simulation.client import BatchIndex, ClientOutputs, ClientView, bind
+from algorithms.shared.types import BatchIndex, ClientOutputs, ClientView, OnClient
+from bench.simulation.client import bind
 
 if TYPE_CHECKING:
     from bench.simulation.task import Task
@@ -31,7 +31,7 @@ LARGEST_STACK = 10**9  # bytes of clients' results that the loop holds at once w
 
 
 def run_loop(
-    task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
+    task: "Task", fn: OnClient, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
 ) -> ClientOutputs:
     """One client after another; see `Task.map_clients`."""
     stacked: Any = None
@@ -55,7 +55,7 @@ def run_loop(
 
 
 def run_vectorised(
-    task: "Task", fn: Callable, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
+    task: "Task", fn: OnClient, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
 ) -> ClientOutputs:
     """Blocks of clients at once; see `Task.map_clients`.
 
@@ -85,8 +85,9 @@ def run_vectorised(
         given["padded"], least = _pad([planned[position] for position in block])
         keys = [_loss_keys(task, clients[position], shared["round"], len(planned[position][2])) for position in block]
         given["keys"] = pad_sequence(keys, batch_first=True).to(task.device)
-        if task.federation.noise_levels is not None:
-            given["noise"] = torch.stack([task.data_of(clients[position]).noise_level for position in block])
+        levels = [task.data_of(clients[position]).noise_level for position in block]
+        if noise := [level for level in levels if level is not None]:
+            given["noise"] = torch.stack(noise)
         outcomes.append(torch.func.vmap(functools.partial(run_one, least=least))(given))
     restore = torch.tensor(sum(blocks, [])).argsort()
     return tree.map(lambda *parts: torch.cat(parts)[restore.to(parts[0].device)], *outcomes)

@@ -3,60 +3,24 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from algorithms.shared import tree
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import ClientOutputs, Cohort, OnClient, Settings
 from bench.models import pretrained
 from bench.models.base import Model, Params
 from bench.models.pretrained import Pretrained
 from bench.seeding import generator_for
 from bench.simulation.cached import digest_of, kept
-from bench.simulation.client import BatchPlan, ClientData, ClientOutputs, ClientView, Settings
+from bench.simulation.client import ClientData
 from bench.simulation.engines import ENGINES, LARGEST_STACK
 from datasets.federation import Federation
 
 _BATCH = 500  # images per forward pass without training: large enough for a GPU, small enough for a CPU's cache
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """The clients of one round.
-
-    Attributes:
-        ids: [K], client ids within the task, on the host; ascending, unless the method samples them in an order of its own.
-        num_examples, num_steps: [K].
-        label_counts: [K, num_classes].
-        population: number of clients of the task.
-        weights: [K], >= 0, not all 0; by which the server weighs clients in means: num_examples, unless the task has a rule
-            of its own (`Task.weigh`).
-    """
-
-    ids: Tensor
-    num_examples: Tensor
-    num_steps: Tensor
-    label_counts: Tensor
-    population: int
-    weights: Tensor = cast(Tensor, None)
-
-    def __post_init__(self):
-        if self.weights is None:
-            object.__setattr__(self, "weights", self.num_examples)
-
-    def of(self, position: int) -> "Cohort":
-        """One client of this cohort, with the weight that it has here."""
-        own = slice(position, position + 1)
-        return Cohort(
-            ids=self.ids[own],
-            num_examples=self.num_examples[own],
-            num_steps=self.num_steps[own],
-            label_counts=self.label_counts[own],
-            population=self.population,
-            weights=self.weights[own],
-        )
 
 
 @dataclass(frozen=True)
@@ -201,7 +165,7 @@ class Task:
 
     def map_clients(
         self,
-        fn: Callable[[ClientData, BatchPlan, ClientView], Tree],
+        fn: OnClient,
         cohort: Cohort,
         *,
         round: int,

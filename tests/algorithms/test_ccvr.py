@@ -29,10 +29,10 @@ from algorithms.shared.class_gaussians import (
     sliced_wasserstein,
 )
 from algorithms.shared.local_sgd import task_loss
+from algorithms.shared.types import Batch
 from bench.models.base import BoundModel
 from bench.models.calibrated import NormalisedClassifier, tukey, wrap
 from bench.models.mlp import Mlp
-from bench.simulation.client import Batch
 from bench.simulation.evaluation import evaluate
 from tests.support.toy import NUM_CLASSES, toy_task, train
 

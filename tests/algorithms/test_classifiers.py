@@ -25,9 +25,9 @@ from algorithms.finetune import Finetune
 from algorithms.shared import calibration, tree
 from algorithms.shared.etf import random_basis, simplex
 from algorithms.shared.local_sgd import descend
+from algorithms.shared.types import Batch, BatchIndex, ClientView
 from bench import models
 from bench.models.base import BoundModel, Model
-from bench.simulation.client import Batch, BatchIndex, ClientView
 from bench.simulation.local_models import local_models
 from tests.support.toy import SETTINGS, assert_equal, toy_task, train
 

@@ -17,8 +17,8 @@ from algorithms.shared import tree
 from algorithms.shared.client_states import no_rows
 from algorithms.shared.clustering import bipartition, cluster_seed, coordinates, inner_products
 from algorithms.shared.local_sgd import LocalResult
+from algorithms.shared.types import ClientOutputs
 from bench.models.resnet import ResNet50
-from bench.simulation.client import ClientOutputs
 from tests.support.toy import assert_equal, toy_task, train
 
 EVERYONE = torch.arange(5)

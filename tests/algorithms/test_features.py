@@ -16,10 +16,10 @@ from algorithms.local_training import LocalTraining
 from algorithms.shared import tree
 from algorithms.shared.local_sgd import cross_entropy, gradient
 from algorithms.shared.moments import class_sums, moments
+from algorithms.shared.types import Batch, BatchIndex
 from bench.models.base import BoundModel, Model
 from bench.models.calibrated import NearestPrototype, wrap
 from bench.models.cnn import SimpleCnn
-from bench.simulation.client import Batch, BatchIndex
 from bench.simulation.evaluation import evaluate
 from tests.algorithms.test_losses import cohort, view
 from tests.support.toy import NUM_CLASSES, SIZES, assert_equal, normalised_task, toy_task, train

@@ -13,11 +13,11 @@ from algorithms.fedavg import FedAvg
 from algorithms.fedgen import FedGen
 from algorithms.shared import tree
 from algorithms.shared.generator import Generator, diversity_loss, teacher_loss
+from algorithms.shared.types import Batch
 from bench import models
 from bench.models.base import BoundModel, Model
 from bench.models.mlp import Mlp
 from bench.seeding import keys_from, uniform_from_keys
-from bench.simulation.client import Batch
 from tests.support.toy import NUM_CLASSES, SIZES, history, toy_method, toy_task, train
 
 

@@ -17,9 +17,9 @@ from algorithms.fedrs import FedRS
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
 from algorithms.shared.local_sgd import cross_entropy, descend, momentum_steps, task_loss
+from algorithms.shared.types import Batch, BatchIndex, ClientView, Cohort
 from bench.models.base import BoundModel, Model
-from bench.simulation.client import Batch, BatchIndex, ClientView, bind
-from bench.simulation.task import Cohort
+from bench.simulation.client import bind
 from tests.support.toy import SETTINGS, normalised_task, toy_task
 
 ORACLE = json.loads((Path(__file__).parent / "ccvr_oracle.json").read_text())

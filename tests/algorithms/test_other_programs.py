@@ -16,8 +16,9 @@ from algorithms.fedprox import FedProx
 from algorithms.fedrs import FedRS
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
+from algorithms.shared.types import Cohort
 from bench.models.base import Model
-from bench.simulation.task import Cohort, Task
+from bench.simulation.task import Task
 from datasets import transforms
 from datasets.federation import federate
 from tests.support.other_programs import BATCH, EXAMPLES, ROUNDS, STORED

@@ -19,9 +19,9 @@ from algorithms.pfedme import PFedMe
 from algorithms.shared import tree
 from algorithms.shared.local_sgd import LocalResult, descend, gradient, task_loss, unless_padding
 from algorithms.shared.rounds import RoundBased
+from algorithms.shared.types import Batch, BatchIndex
 from algorithms.shared.wrapper import Wrapper
 from bench.models.base import BoundModel, Model
-from bench.simulation.client import Batch, BatchIndex
 from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_task, train
 
 ENGINES = ("loop", "vectorised")

@@ -12,8 +12,8 @@ from algorithms.fedavgm import FedAvgM
 from algorithms.fedexp import FedExP
 from algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from algorithms.shared import tree
+from algorithms.shared.types import Cohort
 from bench import models
-from bench.simulation.task import Cohort
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parent / "rivals_oracle.json").read_text())

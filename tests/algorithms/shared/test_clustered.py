@@ -11,11 +11,10 @@ from algorithms.fesem import FeSEM
 from algorithms.ifca import IFCA
 from algorithms.shared import tree
 from algorithms.shared.clustered import lowest, on_each_model, one_hot, pull, squared_distances
+from algorithms.shared.types import ClientView, Cohort
 from bench.models.resnet import ResNet50
 from bench.results.artifacts import Folder, on_host
-from bench.simulation.client import ClientView
 from bench.simulation.evaluation import evaluate
-from bench.simulation.task import Cohort
 from tests.support.toy import assert_equal, toy_task, train
 
 METHODS = [IFCA, FedSoft, FeSEM]

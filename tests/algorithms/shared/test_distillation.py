@@ -15,8 +15,9 @@ from algorithms.fedntd import FedNTD
 from algorithms.fedvls import FedVLS
 from algorithms.shared.distillation import masked_divergence
 from algorithms.shared.local_sgd import cross_entropy
+from algorithms.shared.types import Batch, ClientView
 from bench.models.base import BoundModel, Model
-from bench.simulation.client import Batch, ClientView, bind
+from bench.simulation.client import bind
 from tests.support.toy import SETTINGS, normalised_task, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parents[1] / "rivals_oracle.json").read_text())

@@ -47,6 +47,7 @@ OF_EVERY_RUN = {
         "algorithms/shared/local_sgd.py",
         "algorithms/shared/client_states.py",
         "algorithms/shared/tree.py",
+        "algorithms/shared/types.py",
     ),
 }
 SHARED = {"algorithms/shared/checks.py"}

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from algorithms.shared.types import Settings
 from bench.measurements.heads import Examples, classification_loss, information, reconstruction_loss
 from bench.seeding import generator_for, seed_for
-from bench.simulation.client import Settings
 
 SETTINGS = Settings(
     rounds=1,

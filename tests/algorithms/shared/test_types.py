@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.simulation.client import Batch
+from algorithms.shared.types import Batch
 from bench.simulation.engines import _pad
 from tests.support.toy import toy_task
 
