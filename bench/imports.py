@@ -26,7 +26,8 @@ _DOOR = "algorithms"  # a package that passes on what its modules define, so tha
 _LEFT_OUT = {
     *("algorithms", "bench", "bench.models", "datasets"),  # they name what there is; the one that is used counts
     # Files of results; checkpoints have a format of their own.
-    *(f"bench.results.{name}" for name in ("checkpoints", "artifacts", "store", "records", "schema")),
+    *(f"bench.results.{name}" for name in ("artifacts", "store", "records", "schema")),
+    "bench.simulation.checkpoints",
     # Images are compared by their digest; names are only for sentences.
     *(
         "datasets.cache",

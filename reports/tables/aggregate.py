@@ -11,6 +11,7 @@ import re
 import pandas as pd
 
 from bench.experiments.labels import chosen_in, competitor, number, value_of
+from bench.results import records as stored
 from bench.results.metrics import METRICS
 from reports.tables.costs import cost_scores
 from reports.tables.relative import is_shown, relative_scores
@@ -67,19 +68,8 @@ def split_of(grid: dict) -> str:
 
 
 def current_cells(grid: dict, records: dict[str, dict]) -> list[dict]:
-    """The cells of a grid without superseded ones.
-
-    Cells that differ only in the versions of their parts (algorithm, model, ...) are repetitions of one cell. The last
-    one whose run has ended is kept; if none has ended, the last one.
-    """
-    current = {}
-    for cell in grid["cells"]:
-        unversioned = {"run": None, "tuned": None, "config": cell["config"] | {"versions": None}}
-        key = json.dumps(cell | unversioned, sort_keys=True)
-        ended = records.get(cell["run"], {}).get("status") in ("done", "diverged")
-        if ended or not current.get(key, (False,))[0]:
-            current[key] = (ended, cell)
-    return [cell for _, cell in current.values()]
+    """The cells of a grid without superseded ones, see `bench.results.records.current_cells`."""
+    return stored.current_cells(grid["cells"], lambda run: records.get(run, {}).get("status"))
 
 
 def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) -> pd.DataFrame:

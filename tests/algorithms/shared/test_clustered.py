@@ -12,7 +12,8 @@ from algorithms.ifca import IFCA
 from algorithms.shared import tree
 from algorithms.shared.clustered import lowest, on_each_model, one_hot, pull, squared_distances
 from bench.models.resnet import ResNet50
-from bench.results.artifacts import Folder, on_host
+from bench.results.artifacts import Folder
+from bench.simulation.checkpoints import on_host
 from bench.simulation.client import ClientView
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Cohort
