@@ -53,11 +53,8 @@ def status(
         if grid and not shown:
             raise ValueError(no_results(store, name, budget))
         name_damaged(store, looked=True)
-
-        def status_of(run: str) -> str | None:
-            return states[run].status if run in states else None
-
-        cells = {label: current_cells(stored["cells"], status_of) for label, stored in shown.items()}
+        statuses = {run: state.status for run, state in states.items()}
+        cells = {label: current_cells(stored["cells"], statuses) for label, stored in shown.items()}
         others = {} if grid else _others(grids.values(), states)
         rows = _rows(shown, cells, others, states, max(1, len(snapshot.running)))
         running = _running(store, snapshot, shown, others)

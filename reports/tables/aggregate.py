@@ -69,7 +69,7 @@ def split_of(grid: dict) -> str:
 
 def current_cells(grid: dict, records: dict[str, dict]) -> list[dict]:
     """The cells of a grid without superseded ones, see `bench.results.records.current_cells`."""
-    return stored.current_cells(grid["cells"], lambda run: records.get(run, {}).get("status"))
+    return stored.current_cells(grid["cells"], {run: record["status"] for run, record in records.items()})
 
 
 def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) -> pd.DataFrame:
