@@ -21,6 +21,7 @@ from algorithms import Algorithm, Deployed, RoundBased, State, Wrapper, above, a
 from algorithms.shared.accounting import no_costs
 from algorithms.shared.coalitions import bound, solve
 from algorithms.shared.divergence import check_sizes, estimate, exchanged, is_estimate
+from algorithms.shared.metrics import mean_over_groups
 from bench.models.pretrained import CHANNELS
 
 Divergence = Literal["estimated", "published"]
@@ -189,6 +190,12 @@ class FedCollab(Wrapper):
 
     def finite_check(self, state):
         return {name: self.base.finite_check(model) for name, model in state.get("models", {}).items()}
+
+    def metrics(self, state):
+        models = state.get("models", {})
+        return models and mean_over_groups(
+            {name: self.base.metrics(model) for name, model in models.items()}, state["coalitions"]
+        )
 
     # What is known before a run, and reported after it
 

@@ -49,7 +49,7 @@ def load_runs(results_dir: "Path | str | None" = None) -> "pd.DataFrame":
         - options by the method that has them: `fedprox.mu`, also where FedProx is the base of another method.
         - `status` (done, diverged, failed, stopped), `reason`, `rounds_trained`.
         - `accuracy_last`, `accuracy_best`, `accuracy_last10` and `accuracy_last10_std` of every accuracy that was measured
-          (`own_accuracy_last`, ...), in [0, 1].
+          (`own_accuracy_last`, ...), in [0, 1]; so for metrics of methods and callbacks, `method/drift_last`.
         - `hellinger`, `jensen_shannon`, `classes_per_client`, `size_variation`: label skew, see `datasets.skew.Skew`.
         - `seconds` of training and evaluation, `base_seconds` of the run from whose end it started, `bytes_per_client` sent
           and received, mean over clients.
@@ -85,7 +85,8 @@ def load_rounds(
         `grid` and `budget`, NaN of a run that no grid shows; `substitute_for`, the dataset of the grid that `dataset` stands in
         for; the columns of `load_runs` that say what was run (`run`, settings, options) and `status`; then `round` (from 1),
         accuracies in [0, 1] (NaN in rounds that were not evaluated), `loss`, `bytes_down` and `bytes_up` (since the first
-        round, mean over clients), `examples` and `seconds` (since the first round), `examples_per_second` (of the round).
+        round, mean over clients), `examples` and `seconds` (since the first round), `examples_per_second` (of the round); and
+        metrics of methods and callbacks, `method/drift`.
 
     Raises:
         StoreError: as `load_runs`, or if no grid of that name and budget is stored.

@@ -24,9 +24,15 @@ _ROOTS = ("algorithms", "bench", "datasets")
 _EXTENDED = tuple(kind.package for kind in KINDS.values() if kind.decorator and kind.package.split(".")[0] in _ROOTS)
 _DOOR = "algorithms"  # a package that passes on what its modules define, so that others need not know where that is
 _LEFT_OUT = {
-    *("algorithms", "bench", "bench.models", "datasets"),  # they name what there is; the one that is used counts
+    *(
+        "algorithms",
+        "bench",
+        "bench.callbacks",
+        "bench.models",
+        "datasets",
+    ),  # they name what there is; the one that is used counts
     # Files of results; checkpoints have a format of their own.
-    *(f"bench.results.{name}" for name in ("artifacts", "store", "records", "schema")),
+    *(f"bench.results.{name}" for name in ("artifacts", "store", "records", "schema", "ids")),
     "bench.simulation.checkpoints",
     # Images are compared by their digest; names are only for sentences.
     *(

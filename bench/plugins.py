@@ -20,7 +20,17 @@ from pathlib import Path
 from bench.errors import ConfigError
 
 VARIABLE = "SKEWBENCH_PLUGINS"
-PARTS = ("algorithms", "models", "datasets", "partitions", "transforms", "figures", "search_spaces", "grids")
+PARTS = (
+    "algorithms",
+    "models",
+    "datasets",
+    "partitions",
+    "transforms",
+    "callbacks",
+    "figures",
+    "search_spaces",
+    "grids",
+)
 SENT = "skewbench_plugins"  # the package in which the workers of a cluster get the folders
 _GROUP = "skewbench.plugins"
 

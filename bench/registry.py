@@ -1,5 +1,5 @@
-"""What there is by name: methods, models, datasets, partitions, transforms, figures, search spaces and grids, each in a file of
-its own.
+"""What there is by name: methods, models, datasets, partitions, transforms, callbacks, figures, search spaces and grids, each
+in a file of its own.
 
 They lie in this project and in the folders of labs (see `bench.plugins`), and are the same in both. A decorator says what a
 Python file holds, and is read without importing the file, so that lists and tables do not wait for torch:
@@ -37,6 +37,9 @@ FOR_PEOPLE = {
     "symbols": dict,
     "aliases": tuple,
     "style": dict,
+    "percent": tuple,
+    "more_is_better": tuple,
+    "less_is_better": tuple,
 }  # arguments of a decorator that are no options
 
 
@@ -60,6 +63,7 @@ KINDS = {
     "dataset": Kind("datasets", "datasets.loaders", "registered_dataset"),
     "partition": Kind("partitions", "datasets.partitions", "registered_partition"),
     "transform": Kind("transforms", "datasets.transforms", "registered_transform"),
+    "callback": Kind("callbacks", "bench.callbacks", "registered_callback"),
     "figure": Kind("figures", "reports.figures", "registered_figure"),
     "space": Kind("search_spaces", "search_spaces"),
     "grid": Kind("grids", "bench.grids"),
@@ -141,6 +145,10 @@ class Entry:
         where = f" in line {line}" if line else ""
         return f"{self.target} in {self.place} failed{where}: {_said(error)}."
 
+    def has_raised(self, error: Exception) -> bool:
+        """Whether an error was raised in its file, or in what this has called."""
+        return self._line_of(error) is not None
+
     def _line_of(self, error: Exception) -> int | None:
         lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(self.path)]
         return lines[-1] if lines else None
@@ -199,12 +207,15 @@ def registered(name: str, **given: Any) -> Callable[[_Thing], _Thing]:
         given: `title`, what tables and figures call it; `latex`, the title of a partition as a formula; `description`, one line
             for lists, if that is not the first one of the docstring; `symbols`, option -> the symbol that tables print for it,
             as LaTeX sets it in formulas ({"num_clusters": "K"}); `aliases`, a tuple of second names; `style`, how figures draw
-            a method ({"colour": "#bd1f01", "marker": "D", "size": 5}); all others are options, the defaults of this name.
+            a method ({"colour": "#bd1f01", "marker": "D", "size": 5}); `percent`, `more_is_better` and `less_is_better`, names
+            of metrics of a callback ("*accuracy" for all that end so) that are shares of 1, which tables print in percent, and
+            of which tables mark the best; all others are options, the defaults of this name.
     """
     return lambda thing: thing
 
 
-registered_model = registered_dataset = registered_partition = registered_transform = registered_figure = registered
+registered_model = registered_dataset = registered_partition = registered_transform = registered
+registered_callback = registered_figure = registered
 
 
 def held_by(lab: Path) -> list[str]:

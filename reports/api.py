@@ -7,12 +7,13 @@ saves its figures. Their input are the JSON files of a result store.
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from bench import plugins
 from bench.errors import ConfigError, StoreError, require_known, suggestion, unknown
 from bench.experiments.figure_names import CURVES
 from bench.files import file_name, make_folder, write_file
+from bench.results.records import StoredGrid, StoredLayout
 from reports.widths import FIGURES, Widths
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from bench.results.store import Store
     from bench.results.written import Written
+    from reports.figures import Figure
+    from reports.tables.records import Records
     from reports.tables.report import Report
 
 FORMATS = ("md", "tex", "csv", "html")
@@ -166,13 +169,13 @@ def write_figures(
     from reports.tables.published_comparison import own_value
     from reports.tables.stale_runs import with_changes
 
-    records, metric = with_changes(expanded, store.records_of(expanded), store), expanded["report"]["metric"]
-    records = with_reached(expanded, records, store)
+    records = with_reached(expanded, with_changes(expanded, store.records_of(expanded), store), store)
+    metric = expanded["report"]["metric"]
     name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
     paths, sentences = [], []
     for kind in dict.fromkeys(one["kind"] for one in described if one["kind"] not in REGISTRY):
         sentences.append(f"Not drawn in {name}: {unknown('kind of figure', kind, REGISTRY)}{plugins.hint()}")
-    figures = [figure_of(one) for one in described if one["kind"] in REGISTRY]
+    figures = [cast("Figure", figure_of(one)) for one in described if one["kind"] in REGISTRY]
     for title, figure in {figure.name: figure for figure in figures}.items():
         try:
             by_metric = figure.drawings(expanded, records, store, value, widths or FIGURES)
@@ -192,7 +195,7 @@ def write_figures(
     return paths, sentences
 
 
-def build(store: "Store", expanded: dict, value: str | None = None) -> "tuple[Report, dict[str, dict]]":
+def build(store: "Store", expanded: StoredGrid, value: str | None = None) -> "tuple[Report, Records]":
     """The report of an expanded grid of a store, and the records of its runs; value and errors as in `write`."""
     from reports.tables import measured, report
     from reports.tables.costs import with_reached
@@ -250,14 +253,14 @@ def _written(store: "Store", grid: str, budget: str, inputs: str, folder: Path, 
     return Written(place, [inputs])
 
 
-def _open_noted(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict, str]":
+def _open_noted(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, StoredGrid, str]":
     """As `_open`, and the digest of what reports read, from before it was read: what a driver writes meanwhile is a change."""
     store = _store(results)
     inputs = store.digest(f"{grid}@{budget}")
     return *_open(store, grid, budget), inputs
 
 
-def _build(store: "Store", expanded: dict, value: str | None, style: str = "check") -> tuple:
+def _build(store: "Store", expanded: StoredGrid, value: str | None, style: str = "check") -> tuple:
     """The report of an expanded grid, and its sources: expanded grid, records, store."""
     from reports.tables import paper_style
 
@@ -273,7 +276,7 @@ def _store(results: "Store | Path") -> "Store":
     return results if isinstance(results, Store) else Store(results)
 
 
-def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict]":
+def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, StoredGrid]":
     """The store and an expanded grid of it."""
     store = _store(results)
     expanded = store.grid(f"{grid}@{budget}")
@@ -286,7 +289,7 @@ def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, dict
     return store, expanded
 
 
-def _check_parts(path: Path, layout: dict) -> None:
+def _check_parts(path: Path, layout: StoredLayout) -> None:
     """Raises ValueError if figures or the measured table of a stored grid are wrong; unknown kinds of figures are passed."""
     figures, measured = layout.get("figures", ()), layout.get("measured")
     if not (figures or measured):
@@ -304,20 +307,21 @@ def _check_parts(path: Path, layout: dict) -> None:
         raise ValueError(f"{path} does not hold what it should: {' '.join(error.mistakes)}") from error
 
 
-def _measured(what: dict, expanded: dict, records: dict[str, dict], store) -> dict[str, dict]:
+def _measured(what: dict, expanded: StoredGrid, records: "Records", store) -> dict[str, dict]:
     """Run id -> what a measured table shows of it, for the runs of which it is stored."""
     from bench.measurements.tables import table_of
+    from reports.tables.records import ended_runs
 
     table = table_of(what)
-    done = [cell for cell in expanded["cells"] if records.get(cell["run"], {}).get("status") == "done"]
     return {
-        cell["run"]: result
-        for cell in done
-        for result in table.results(store, cell["run"], cell["config"]["rounds"]).values()
+        run: result
+        for run, cell, record in ended_runs(expanded, records)
+        if record["status"] == "done"
+        for result in table.results(store, run, cell["config"]["rounds"]).values()
     }
 
 
-def _text(format: str, notes: str, widths: Widths | None, report, grid: dict, records: dict[str, dict], store) -> str:
+def _text(format: str, notes: str, widths: Widths | None, report, grid: StoredGrid, records: "Records", store) -> str:
     from reports.formats import csv, latex, markdown
 
     if format == "html":

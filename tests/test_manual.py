@@ -19,7 +19,7 @@ import datasets
 import search_spaces
 from algorithms.shared.local_sgd import descend
 from algorithms.shared.rounds import RoundBased
-from bench import models, registry
+from bench import callbacks, models, registry
 from bench.api import run
 from bench.config.code_version import files_of
 from bench.config.methods import defaults_of
@@ -55,16 +55,18 @@ OWN_MODEL = DOCS / "own-model.md"
 (VIT,) = (block.text for block in manual.blocks("python") if block.page == OWN_MODEL)
 OWN_DATA = DOCS / "own-data.md"
 POLLEN, HOSPITAL, TURNED, LEAVES = (block.text for block in manual.blocks("python") if block.page == OWN_DATA)
+CALLBACKS = DOCS / "callbacks.md"
+NOTED, *SHOWN = (block.text for block in manual.blocks("python") if block.page == CALLBACKS)
 OWN_FIGURE = DOCS / "own-figure.md"
 (DRIFT,) = (block.text for block in manual.blocks("python") if block.page == OWN_FIGURE)
-_NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, OWN_FIGURE, DOCS / "data.md")
+_NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, OWN_FIGURE, CALLBACKS, DOCS / "data.md")
 (EXAMPLE,) = (block.text for block in manual.blocks("python") if block.page not in _NOT_HERE)
 
 
 @pytest.fixture
 def example(tmp_path, monkeypatch):
     """The method of the README, and the model, dataset, partition and transform of the manual, in a lab's folder."""
-    files = {"algorithms/fedams.py": EXAMPLE, "models/vit.py": VIT}
+    files = {"algorithms/fedams.py": EXAMPLE, "algorithms/fednoted.py": NOTED, "models/vit.py": VIT}
     data = {"datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL, "transforms/turned.py": TURNED}
     data |= {"figures/drift.py": DRIFT}
     method_files.use(tmp_path, monkeypatch, files | data)
@@ -453,6 +455,36 @@ def test_the_dataset_and_the_partition_of_the_manual_train_a_run(tmp_path, monke
     assert played.config.dataset.startswith("lab:pollen@") and played.config.model == "simple-cnn"
     assert [len(client) for client in played.run.task.federation.clients] == [22, 5, 5]
     assert "partition hospital" in played.record["code"]
+
+
+def test_the_callbacks_of_the_manual_are_those_of_the_harness_and_stand_in_its_table():
+    names = ("per_class_accuracy", "server_ema")
+    assert SHOWN == [(ROOT / "bench" / "callbacks" / f"{name}.py").read_text() for name in names]
+    rows = {codes(row[0])[0]: row[2] for row in manual.table(CALLBACKS, "callback")}
+    assert rows.keys() == {name for name, entry in callbacks.REGISTRY.items() if not entry.lab}
+    for name, options in rows.items():
+        fields = dataclasses.fields(callbacks.REGISTRY[name].load())
+        said = {key: default for key, default in re.findall(r"`(\w+)` \(([^)]*)\)", options)}
+        assert said == {field.name: str(field.default).lower() for field in fields}, name
+
+
+def test_the_method_with_metrics_of_the_manual_reports_them_in_its_grid(example, files):
+    given = {
+        "algorithm": "fednoted",
+        "dataset": "digits",
+        "partition": "iid",
+        "clients": 5,
+        "rounds": 1,
+        "local_epochs": 1,
+    }
+    (row,) = run(given | {"callbacks": "per-class-accuracy"}).run.rows
+    assert row["metrics"].keys() >= {"method/grad_norm", "method/drift", "per-class-accuracy/3"}
+    grid = load_grid("noted.yaml")
+    assert {cell.config.callbacks[1]["decay"] for cell in expand(grid, "full")} == {0.9}
+    assert grid.report.metric == "accuracy" and grid.report.metrics[1:] == [
+        "server-ema/accuracy",
+        "per-class-accuracy/3",
+    ]
 
 
 def test_the_transform_of_the_manual_trains_a_run(example):

@@ -96,6 +96,10 @@ class Accounting:
         """What a reader of the run's numbers must know: sentences for the footnotes of a table."""
         return []
 
+    def metrics(self, state: "State") -> dict[str, Any]:
+        """What was measured in the round that ended in a state: name -> scalar tensor or number."""
+        return state.get("metrics", {})
+
     def diagnostics(self, state: "State") -> dict[str, Any]:
         """What the method found out beside a model, as JSON values; goes into the record."""
         return {}

@@ -162,6 +162,16 @@ class RoundHooks(Algorithm):
         """
         return average_buffers(trained, cohort.weights)
 
+    def round_metrics(self, task, before: State, after: State, update: Tree, cohort) -> dict[str, Any]:
+        """What the server measures of a round, beside the means of what clients have (`LocalResult.metrics`): name -> scalar
+        tensor or number. It changes nothing.
+
+        Args:
+            before, after: the states around the round.
+            update: as `server_step` gets it; stacked, leaves [K, ...], where `aggregate` or `finish_round` is overridden.
+        """
+        return {}
+
     def sample(self, task, state: State) -> "Cohort":
         """The cohort of the round that follows a state. Pure: the same for all who ask."""
         return task.sample_cohort(state["round"])

@@ -137,6 +137,9 @@ class Concatenation(Algorithm):
     def finite_check(self, state: State) -> Tree:
         return self.first_stage().finite_check(state["first"]) if "first" in state else classifier_part(state["params"])
 
+    def metrics(self, state: State) -> dict[str, Any]:
+        return self.first_stage().metrics(state["first"]) if "first" in state else {}
+
     @property
     def deploy_reads_clients(self) -> bool:
         return self.first_stage().deploy_reads_clients  # of a run that has diverged there

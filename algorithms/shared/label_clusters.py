@@ -24,6 +24,7 @@ from algorithms.shared.clustering import (
     k_means,
     model_of_cluster,
 )
+from algorithms.shared.metrics import mean_over_groups
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
 from algorithms.shared.wrapper import refuse_wrapper
@@ -84,6 +85,13 @@ class LabelClusters(Algorithm):
         if "start" in state:
             return self.base.finite_check(state["start"])
         return {name: self.base.finite_check(model) for name, model in state["models"].items()}
+
+    def metrics(self, state: State) -> dict[str, Any]:
+        if "start" in state:
+            return {}
+        return mean_over_groups(
+            {name: self.base.metrics(model) for name, model in state["models"].items()}, state["clusters"]
+        )
 
     def traffic(self, task) -> int:
         reports = _BYTES_PER_SHARE * task.federation.num_classes if self.reported else 0

@@ -14,10 +14,16 @@ GradientOf = Callable[[Callable, Tree, Any, Any], Tree]  # (loss, params, batch,
 
 
 class LocalResult(NamedTuple):
-    """What a client hands back: the update that it sends, and its own new state."""
+    """What a client hands back: the update that it sends, its own new state, and what it has measured.
+
+    Attributes:
+        metrics: name -> scalar tensor, the same names at all clients. A run notes their means over the cohort by
+            `cohort.weights`; they count as no traffic.
+    """
 
     update: Tree
     client: Tree
+    metrics: dict[str, Tensor] = {}
 
 
 class Trained(NamedTuple):

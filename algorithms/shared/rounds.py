@@ -28,11 +28,16 @@ class RoundBased(RoundHooks):
             return state  # of a few clients, as in a cluster, none may be sampled
         if self._streamable and task.streams(len(cohort.ids) * tree.num_bytes(self.result_template(state))):
             return self._stream_round(task, state, cohort)
-        return self.finish_round(task, state, cohort, self.map_clients(task, self.local_update, cohort, state))
+        outputs = self.map_clients(task, self.local_update, cohort, state)
+        after, (update, _, measured) = self.finish_round(task, state, cohort, outputs), outputs.result
+        if self._streamable and type(self).round_metrics is not RoundHooks.round_metrics:
+            averaged = self.weighted_means(update, cohort)
+            update = {**update, **{name: tree.weighted_mean(*average) for name, average in averaged.items()}}
+        return self._with_metrics(task, state, after, update, measured, cohort)
 
     def finish_round(self, task, state: State, cohort, outputs) -> State:
         """What the server does with a cohort's results: store the clients' states, aggregate, account."""
-        update, client = outputs.result
+        update, client, _ = outputs.result
         params, server = self.aggregate(task, state["params"], state["server"], update, cohort)
         return self._finished(
             task,
@@ -54,7 +59,7 @@ class RoundBased(RoundHooks):
             received.add(alone, self.map_clients(task, self.local_update, alone, state))
         update, trained = {**received.stacked(), **received.means()}, received.buffers()
         params, server = self.server_step(task, state["params"], state["server"], update, cohort)
-        return self._finished(
+        after = self._finished(
             task,
             state,
             cohort,
@@ -64,6 +69,7 @@ class RoundBased(RoundHooks):
             clients=replace_rows(state["clients"], received.rows),
             bytes_up=received.bytes_up,
         )
+        return self._with_metrics(task, state, after, update, received.metrics(), cohort)
 
     def _finished(self, task, state: State, cohort, *, bytes_up: int, **new: Tree) -> State:
         """The state after a round with these new entries, and what the round has cost."""
@@ -71,6 +77,12 @@ class RoundBased(RoundHooks):
         examples = self.passes_per_example * task.num_trained(cohort, self.smallest_batch)
         spent = add_costs(state["costs"], bytes_down=bytes_down, bytes_up=bytes_up, examples=examples)
         return {**state, **new, "costs": spent}
+
+    def _with_metrics(self, task, before: State, after: State, update: Tree, measured: Tree, cohort) -> State:
+        """The state after a round with what was measured in it, if that is anything; measured has leaves [K]."""
+        of_clients = tree.weighted_mean(tree.map(lambda leaf: leaf.double(), measured), cohort.weights)
+        found = {**of_clients, **self.round_metrics(task, before, after, update, cohort)}
+        return {**after, "metrics": found} if found else after
 
     @property
     def _streamable(self) -> bool:
@@ -90,7 +102,8 @@ class RoundBased(RoundHooks):
         }
 
     def step(self, task, state: State) -> State:
-        return {**self.run_round(task, state), "round": state["round"] + 1}
+        before = {key: part for key, part in state.items() if key != "metrics"}  # of the round before
+        return {**self.run_round(task, before), "round": state["round"] + 1}
 
     def deploy(self, task, state: State, client_ids: Tensor) -> Deployed:
         if not self.personal:
@@ -186,14 +199,14 @@ class _Received:
 
     def add(self, cohort, outputs) -> None:
         """Takes the results of a cohort, leaves [k, ...]; keeps no reference to what is averaged."""
-        update, client = outputs.result
+        update, client, measured = outputs.result
         self.rows |= rows_of(cohort.ids, client)  # merged once: all clients' rows are sorted then
         self.bytes_up += tree.num_bytes(self._method.uploads(update, outputs.buffers))
         averaged = self._method.weighted_means(update, cohort)
         for name, average in averaged.items():
             self._means.setdefault(name, RunningMean()).add(*average)
         stacked = {name: part for name, part in update.items() if name not in averaged}
-        self._stacks.append({"update": stacked, "buffers": outputs.buffers})
+        self._stacks.append({"update": stacked, "buffers": outputs.buffers, "metrics": measured})
 
     def means(self) -> Tree:
         """The entries of the update that the method averages: their means, leaves [...]."""
@@ -202,6 +215,10 @@ class _Received:
     def stacked(self) -> Tree:
         """All other entries of the update, leaves [K, ...]."""
         return tree.concatenate([stack["update"] for stack in self._stacks])
+
+    def metrics(self) -> Tree:
+        """What clients have measured, leaves [K]."""
+        return tree.concatenate([stack["metrics"] for stack in self._stacks])
 
     def buffers(self) -> Tree:
         """The buffers that training left, leaves [K, ...]."""

@@ -52,6 +52,9 @@ class Wrapper(Algorithm):
     def deploy(self, task, state, client_ids):
         return self.base.deploy(self.inside(task), state, client_ids)
 
+    def metrics(self, state):
+        return self.base.metrics(state)
+
     def has_model(self, config, round):
         return self.base.has_model(config, round)
 

@@ -1,8 +1,9 @@
 """Results for other tools, from other machines, and beside other results: `export`, `import` and `compare`."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,10 @@ from bench.cli.console import explained, meant_grids, name_damaged, no_results, 
 from bench.cli.options import RESULTS
 from bench.experiments.labels import chosen_in, pairs
 from bench.files import file_name, make_folder
+from bench.results.records import RunRecord, StoredGrid
+
+if TYPE_CHECKING:
+    from bench.results.store import Store
 
 
 def export(
@@ -142,15 +147,14 @@ def _write_table(path: Path, label: str, store) -> None:
     warn(f"Saved: {path} ({len(table)} rounds of {table['run'].nunique()} runs)")
 
 
-def _write_events(folder: Path, expanded: dict, records: dict, store) -> None:
+def _write_events(folder: Path, expanded: StoredGrid, records: Mapping[str, RunRecord], store: "Store") -> None:
     from bench.results.tensorboard import write_events
     from reports.tables.aggregate import cell_keys, current_cells, label
 
     make_folder(folder)
     keys = cell_keys(expanded)
     for cell in current_cells(expanded, records):
-        run_id = cell["run"]
-        if run_id in records:
+        if (run_id := cell["run"]) and run_id in records:
             words = [*(label(cell, key) for key in keys), f"seed {cell['seed']}", *pairs(chosen_in(cell))]
             own = folder / file_name(" ".join(words))
             own.mkdir(exist_ok=True)

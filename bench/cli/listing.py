@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bench.results.store import Store
 
 
-KINDS = ("grids", "algorithms", "datasets", "models", "partitions", "transforms", "figures", "spaces")
+KINDS = ("grids", "algorithms", "datasets", "models", "partitions", "transforms", "callbacks", "figures", "spaces")
 
 
 def listing(what: str) -> list[tuple[str, str]]:
@@ -27,6 +27,7 @@ def listing(what: str) -> list[tuple[str, str]]:
     from bench import models
     from bench.experiments import grid_files
     from bench.measurements.specs import REGISTRY as figures
+    from bench.registry import Registry
     from datasets import of_labs, partitions, transforms
     from datasets.info import OF_USERS
 
@@ -46,6 +47,8 @@ def listing(what: str) -> list[tuple[str, str]]:
             return list(partitions.known_kinds().items())
         case "transforms":
             return [(name, entry.description) for name, entry in sorted(transforms.REGISTRY.items())]
+        case "callbacks":
+            return [(name, entry.description) for name, entry in sorted(Registry("callback").items())]
         case "figures":
             return [(name, entry.description) for name, entry in sorted(figures.items())]
         case "spaces":

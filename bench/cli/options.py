@@ -66,6 +66,13 @@ OnlyOption = Annotated[
 SetOption = Annotated[
     list[str] | None, typer.Option("--set", help="Settings or method options that win over the grid: KEY=VALUE,...")
 ]
+CallbacksOption = Annotated[
+    str | None,
+    typer.Option(
+        "--callbacks",
+        help="What looks at runs after each round (see `list callbacks`): NAME,..., or YAML as [{name: NAME, decay: 0.9}].",
+    ),
+]
 SeedsOption = Annotated[str | None, typer.Option("--seeds", help="Seeds instead of the grid's: 0,1,2")]
 SearchSeedsOption = Annotated[
     str | None,
@@ -249,6 +256,11 @@ def read_only(texts: Iterable[str] | None) -> dict[str, list]:
 def read_set(texts: Iterable[str] | None) -> dict[str, Any]:
     """Values of `--set`."""
     return {key: scalar(value) for key, value in read_once("--set", texts).items()}
+
+
+def read_callbacks(text: str | None) -> dict[str, Any]:
+    """The setting that `--callbacks` is; {} without it."""
+    return {} if text is None else {"callbacks": scalar(text) if text.lstrip()[:1] in ("[", "{") else text}
 
 
 def read_seeds(text: str | None, option: str = "--seeds") -> list[int] | None:

@@ -2,8 +2,9 @@
 trained is repeated (see `bench.config.stale`).
 
 The parts are "engine", the code of all runs; "algorithm fedavg" for the method and for each that it wraps; "model mlp" for the
-model and for each that the method names; "partition dir", but a partition file has no code; and "transform turned" for one of a
-lab: all others are in the engine. A file of the engine is in no other part, so that a change of it is one change.
+model and for each that the method names; "callback server-ema" for each callback; "partition dir", but a partition file has no
+code; and "transform turned" for one of a lab: all others are in the engine. A file of the engine is in no other part, so that a
+change of it is one change.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import Any
 
 import algorithms
 from bench import imports, models, provenance
+from bench.config.plain import TRACE
 from bench.imports import Definitions
 from bench.registry import Registry
 
@@ -68,7 +70,9 @@ def versions_of(config: Any) -> dict[str, int]:
     read = itemgetter(*keys) if isinstance(config, Mapping) else attrgetter(*keys)
     algorithm, model, versions, partition, transform = read(config)
     methods = {f"algorithm {name}": versions.get(path, 1) for path, name in algorithms.methods_in(algorithm)}
-    others = {f"model {key.removeprefix('model.')}": of for key, of in versions.items() if key.startswith("model.")}
+    others = {key.replace(".", " ", 1): of for key, of in versions.items() if key.startswith(("model.", "callback."))}
+    settings = config if isinstance(config, Mapping) else vars(config)
+    others |= {f"callback {TRACE}": 1} if settings.get("trace_local_models") else {}
     kind = Registry("partition").named_in(partition)
     dealt = {f"partition {kind.name}": versions.get("partition", 1)} if kind else {}
     found = _TRANSFORMS.get(transform)

@@ -1,8 +1,9 @@
-"""Method objects from plain values and back."""
+"""Method objects, and callbacks, from plain values and back."""
 
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard, get_type_hints
 
@@ -11,9 +12,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 import algorithms
 from bench import plugins
 from bench.errors import ConfigError, sentences, unknown
+from bench.registry import Registry
 
 if TYPE_CHECKING:
     from algorithms.shared.base import Algorithm
+
+CALLBACKS = Registry("callback")
 
 
 def is_method(name: object) -> TypeGuard[str]:
@@ -28,9 +32,7 @@ def options_of(algorithm: str) -> list[str]:
 
 def defaults_of(algorithm: str) -> dict[str, Any]:
     """The options of a method that have a default."""
-    fields = dataclasses.fields(algorithms.load(algorithm))
-    defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
-    return defaults | algorithms.presets(algorithm)
+    return _defaults(algorithms.load(algorithm)) | algorithms.presets(algorithm)
 
 
 def build(algorithm: str, options: Mapping[str, Any]) -> "Algorithm":
@@ -59,6 +61,78 @@ def build(algorithm: str, options: Mapping[str, Any]) -> "Algorithm":
     except ValueError as error:
         named = str(error).startswith(f"{algorithm} ")
         raise ConfigError([str(error) if named else f"{algorithm}: {error}"]) from error
+
+
+def build_callback(name: object, options: Mapping[str, Any]) -> Any:
+    """A callback from plain values.
+
+    Raises:
+        ConfigError: with everything that is wrong with the values.
+    """
+    if not (isinstance(name, str) and name in CALLBACKS):
+        raise ConfigError([unknown("callback", name, CALLBACKS) + plugins.hint()])
+    entry = CALLBACKS[name]
+    try:
+        made = entry.load()
+        if not hasattr(made, "__dataclass_fields__"):
+            raise ValueError(f"{entry.target} in {entry.place} is no dataclass; put @dataclass(frozen=True) above it.")
+        known = [field.name for field in dataclasses.fields(made)]
+        if wrong := [unknown(f"option of {name}", key, known) for key in options if key not in known]:
+            raise ConfigError(wrong)
+        given = _typed(name, made, _defaults(made) | entry.options)(**options)
+        return made(**{key: getattr(given, key) for key in known})
+    except ConfigError:
+        raise
+    except ValidationError as error:
+        raise ConfigError([f"{name}: {line}" for line in sentences(error)]) from error
+    except ValueError as error:
+        raise ConfigError([f"{name}: {error}"]) from error
+
+
+def read_callbacks(given: Any) -> tuple[list[dict[str, Any]], list[Any], list[str]]:
+    """The setting `callbacks`, resolved: the callbacks as dicts of their name and every option, as objects, and mistakes.
+
+    Args:
+        given: names, with options as {name: ..., decay: ...}, in a list; or a text of names with commas or + between them.
+    """
+    items = _items(given)
+    if items is None:
+        return (
+            [],
+            [],
+            [f"callbacks is a list of names, with options as {{name: server-ema, decay: 0.9}}, but got {given!r}."],
+        )
+    specs: list[dict[str, Any]] = []
+    built: list[Any] = []
+    mistakes: list[str] = []
+    for item in items:
+        options = dict(item) if isinstance(item, Mapping) else {"name": item}
+        name = options.pop("name", None)
+        try:
+            callback = build_callback(name, options)
+        except ConfigError as error:
+            mistakes += error.mistakes
+            continue
+        if name in (spec["name"] for spec in specs):
+            mistakes.append(f"callbacks names {name} twice, whose metrics would have one name; leave one of them out.")
+        specs.append(
+            {"name": name}
+            | {key: getattr(callback, key) for key in (field.name for field in dataclasses.fields(callback))}
+        )
+        built.append(callback)
+    return specs, built, mistakes
+
+
+def callbacks_in(given: Any) -> list[Any]:
+    """The names of callbacks in a value of the setting `callbacks`, right or wrong."""
+    return [item.get("name") if isinstance(item, Mapping) else item for item in _items(given) or ()]
+
+
+def _items(given: Any) -> list[Any] | None:
+    """The entries of a value of the setting `callbacks`; None if it is none."""
+    if isinstance(given, str):
+        return [name.strip() for name in re.split(r"[,+]", given)]
+    return [given] if isinstance(given, Mapping) else given if isinstance(given, list) else None
 
 
 def _spelled_out(value: Any, hint: Any) -> Any:
@@ -109,7 +183,19 @@ def _hints(algorithm: str) -> dict[str, Any]:
 @functools.cache
 def _fields(algorithm: str) -> type[BaseModel]:
     """The types of a method's options, strict (but 1 is a number); a field typed `Algorithm` takes a method object."""
-    hints, defaults = _hints(algorithm), defaults_of(algorithm)
-    fields: dict[str, Any] = {name: (hints[name], defaults.get(name, ...)) for name in options_of(algorithm)}
+    return _typed(algorithm, algorithms.load(algorithm), defaults_of(algorithm))
+
+
+def _typed(name: str, of: type, defaults: Mapping[str, Any]) -> type[BaseModel]:
+    """The types of the fields of a dataclass, strict."""
+    hints = get_type_hints(of)
+    fields: dict[str, Any] = {
+        field.name: (hints[field.name], defaults.get(field.name, ...)) for field in dataclasses.fields(of)
+    }
     config = ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=())
-    return create_model(algorithm, __config__=config, **fields)
+    return create_model(name, __config__=config, **fields)
+
+
+def _defaults(of: type) -> dict[str, Any]:
+    """The fields of a dataclass that have a default."""
+    return {field.name: field.default for field in dataclasses.fields(of) if field.default is not dataclasses.MISSING}

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from bench.participation import cohort_size
 from bench.results.omitted_defaults import spell_out
 
+TRACE = "local-models"  # the callback that the setting trace_local_models is
+
 
 class Sizes:
     """What follows from the settings of a run."""

@@ -13,7 +13,16 @@ import algorithms
 import datasets
 from bench import models, plugins
 from bench.config.compatibility import validate_config
-from bench.config.methods import build, describe_method, is_method, options_of, versions_of
+from bench.config.methods import (
+    build,
+    build_callback,
+    describe_method,
+    is_method,
+    options_of,
+    read_callbacks,
+    versions_of,
+)
+from bench.config.plain import TRACE
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
 from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, sentences, unknown
@@ -35,7 +44,7 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
         ConfigError: with all mistakes, each with the nearest valid name or the range that holds.
     """
     config, method = read(_with_clients(flat, datasets.INFO if facts is None else facts))
-    mistakes = [*validate_config(config, facts), *method.validate(config), *_validate_trace(config, method)]
+    mistakes = [*validate_config(config, facts), *method.validate(config), *_validate_callbacks(config, method)]
     if mistakes:
         raise ConfigError(mistakes)
     # Methods with rounds of their own do not read the setting: without this, one run would have many names.
@@ -62,6 +71,12 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     if settings.get("split") == "validation":
         settings = {"validation_share": DEFAULT_VALIDATION_SHARE} | settings
     versions = _check_names(settings, mistakes)
+    settings["callbacks"], callbacks, wrong = read_callbacks(settings.get("callbacks", []))
+    mistakes += wrong
+    versions |= {
+        f"callback.{spec['name']}": callback.version
+        for spec, callback in zip(settings["callbacks"], callbacks, strict=True)
+    }
     if method is not None:
         trained = [*([settings["model"]] if "model" in versions else []), *method.named_models]
         versions |= versions_of(method, any(map(models.has_buffers, trained)))
@@ -104,8 +119,10 @@ def base_of(config: RunConfig) -> RunConfig | None:
 
 
 def trained_by(config: RunConfig) -> RunConfig | None:
-    """The run whose last state is all that a run needs, if its method is post-hoc and only its end is evaluated."""
+    """The run whose last state is all that a run needs, if its method is post-hoc and only its end is looked at."""
     if not (config.evaluate_every is None and algorithms.load(config.algorithm["name"]).post_hoc):
+        return None
+    if config.callbacks:  # they look at its rounds
         return None
     return base_of(config)
 
@@ -180,24 +197,14 @@ def _name_of(flat: Mapping[str, Any]) -> Any:
     return given.get("name") if isinstance(given, Mapping) else given
 
 
-def _validate_trace(config: RunConfig, method: Any) -> list[str]:
-    """Why the local models of a run cannot be traced."""
-    if not config.trace_local_models:
-        return []
-    from algorithms.shared.rounds import RoundBased  # imports torch, which only a method needs
-
-    mistakes = []
-    if not isinstance(method, RoundBased):
-        name = config.algorithm["name"]
-        mistakes.append(
-            f"{name} does not train one model in rounds, so trace_local_models has no local models of a round; leave it out."
-        )
-    if config.local_epochs is None:
-        mistakes.append(
-            f"trace_local_models evaluates models after every local epoch: set local_epochs, not local_steps "
-            f"({config.local_steps})."
-        )
-    return mistakes
+def _validate_callbacks(config: RunConfig, method: Any) -> list[str]:
+    """Why callbacks cannot look at a run."""
+    named = [spec["name"] for spec in config.callbacks]
+    if config.trace_local_models and TRACE in named:
+        return [f"trace_local_models is the callback {TRACE}; name one of them."]
+    specs = [*([{"name": TRACE}] if config.trace_local_models else []), *config.callbacks]
+    found = (build_callback(spec["name"], {key: spec[key] for key in spec if key != "name"}) for spec in specs)
+    return [mistake for callback in found for mistake in callback.validate(config, method)]
 
 
 def _without_model(dataset: str, settings: Mapping[str, Any]) -> str:

@@ -37,6 +37,7 @@ class RunConfig(Sizes, BaseModel):
         train_examples: size of the stratified subset of the training data that is used; None is all of it.
         trace_local_models: true adds to evaluated rounds how each local model of the cohort got on, epoch by epoch; this
             trains them (local_epochs + 1) / 2 times more, outside of the run's seconds and examples.
+        callbacks: what looks at the run after each round (see `bench.callbacks`): {"name": ..., every option}, in their order.
         dirichlet_seed_override: draws a Dirichlet partition with this seed whatever the run's seed is.
         versions: the `version` of everything whose change may change the numbers.
     """
@@ -71,6 +72,7 @@ class RunConfig(Sizes, BaseModel):
     first_clients: int | None = Field(None, gt=0)
     trace_local_models: Literal[True] | None = None
     weights: str = Field("none", min_length=1)
+    callbacks: list[dict[str, Any]] = []
 
     @field_validator("image_size", mode="before")
     @classmethod

@@ -204,11 +204,12 @@ def shortened(config: RunConfig) -> RunConfig:
     """A config with the same needs of a GPU and short rounds, as many as anyone asks for."""
     import algorithms
 
-    changes = {
+    changes: dict[str, Any] = {
         "rounds": 10**6,
         "local_epochs": None,
         "local_steps": min(config.local_steps or _STEPS, _STEPS),
         "trace_local_models": None,
+        "callbacks": [],
         "algorithm": config.algorithm | algorithms.load(config.algorithm["name"]).profile_options,
     }
     return config.model_copy(update=changes)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from bench.execution.job import CONTINUES, Job
+from bench.results.ids import is_metric_name
 from bench.results.records import RunRecord
 from bench.results.time_left import duration_in_words
 
@@ -186,5 +187,7 @@ def outcome(record: Mapping[str, Any]) -> str:
     if record["status"] != "done":
         return f"{record['status']}: {record['reason']}"
     last = record["summary"]["last"]
-    scores = ", ".join(f"{name.replace('_', ' ')} {100 * value:.1f} %" for name, value in last.items())
-    return f"{scores} ({record['seconds']:.1f} s)"
+    named = {name.replace("_", " "): last[name] for name in last if not is_metric_name(name)}
+    scores = ", ".join(f"{name} {100 * value:.1f} %" for name, value in named.items())
+    why = f"; {record['reason']}" if record.get("reason") else ""
+    return f"{scores} ({record['seconds']:.1f} s{why})"

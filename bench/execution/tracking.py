@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.errors import require_known
 from bench.files import stderr_to
+from bench.results.columns import measured
 from bench.results.store import Store
 
 KINDS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}  # names of their packages
@@ -90,8 +91,7 @@ class Tracker:
             number = row["round"]
             if number > self._reported.get(run_id, 0):
                 self._reported[run_id] = number
-                result = {key: value for key, value in row.items() if isinstance(value, int | float)}
-                self._try(self._callback.log_trial_result, number, run, result)
+                self._try(self._callback.log_trial_result, number, run, measured(row))
 
     def ended(self, run_id: str, failed: bool) -> None:
         """A run has ended."""

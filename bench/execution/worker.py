@@ -17,6 +17,7 @@ import torch
 import algorithms
 from bench import models
 from bench.config.code_version import code_version
+from bench.config.plain import TRACE
 from bench.contract.places import refusal_in_words
 from bench.errors import StoreError
 from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
@@ -24,6 +25,7 @@ from bench.models import pretrained
 from bench.profiling import device_name
 from bench.results.artifacts import GO_ON, DamagedState, Folder
 from bench.results.records import RoundRow, methods_in
+from bench.simulation import callbacks
 from bench.simulation.checkpoints import Checkpoints, UnusableCheckpoint
 from bench.simulation.retention import FINAL
 from bench.simulation.run import Run
@@ -287,7 +289,7 @@ def storage_trouble(error: BaseException | None, folder: Path | str) -> str:
 
 def failure(error: Exception, config: RunConfig | None = None) -> dict[str, Any]:
     """The content of a record of a run that raised an error, with the whole traceback; its reason is one sentence where the
-    vectorised engine cannot run a line of the method or the model.
+    vectorised engine cannot run a line of the method or the model, and names the line of a callback.
 
     Args:
         config: of the run; None if it has none yet.
@@ -298,5 +300,7 @@ def failure(error: Exception, config: RunConfig | None = None) -> dict[str, Any]
     if config:
         named = [algorithms.REGISTRY.get(name) for name in methods_in(config.algorithm)]
         entries = [entry for entry in (*named, models.REGISTRY.get(config.model)) if entry]
-        reason = refusal_in_words(entries, error) or reason
+        looking = [callbacks.REGISTRY.get(name) for name in (*(spec["name"] for spec in config.callbacks), TRACE)]
+        raised = (entry.failure(error) for entry in looking if entry and entry.has_raised(error))
+        reason = next(raised, "") or refusal_in_words(entries, error) or reason
     return {"status": "failed", "reason": reason, "traceback": text}

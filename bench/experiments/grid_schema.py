@@ -20,7 +20,7 @@ from pydantic import (
 
 import algorithms
 from bench.config.compatibility import subset
-from bench.config.methods import defaults_of, is_method
+from bench.config.methods import callbacks_in, defaults_of, is_method
 from bench.config.parts import Part, Round, one_of
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, require_known
@@ -34,7 +34,7 @@ from bench.participation import cohort_size
 from bench.published.lookup import models_of, papers
 from bench.published.tolerances import RULES
 from bench.results.ids import versioned
-from bench.results.metrics import METRICS, unknown_metric
+from bench.results.metrics import METRICS, check_sources, unknown_metric
 from datasets import DatasetInfo
 from datasets.partitions import counts_clients, parse, usual_clients
 
@@ -488,6 +488,18 @@ class GridSpec(Part):
             check_axes(layout.printed, layout.rows, layout.columns, values)
             axes = [*layout.printed.axes(layout.rows, layout.columns), "metric"]
             check_names(layout.printed.names, axes, values | {"metric": [layout.metric, *layout.metrics]})
+        return self
+
+    @model_validator(mode="after")
+    def _callbacks_are_settings(self) -> "GridSpec":
+        """Metrics are of callbacks that runs have; and no axis is of callbacks, which look at runs and change none."""
+        if "callbacks" in self.axes:
+            raise ValueError(
+                "callbacks is no axis, because runs with others have the same numbers; name it in settings."
+            )
+        named = [name for value in self._values().get("callbacks", ()) for name in callbacks_in(value)]
+        if mistakes := check_sources(dict.fromkeys([self.report.metric, *self.report.metrics]), named):
+            raise ValueError(" ".join(mistakes))
         return self
 
     def _values(self) -> dict[str, list[Any]]:

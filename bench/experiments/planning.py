@@ -221,7 +221,9 @@ def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store:
 def _lacking_states(cell: Cell, grid: GridSpec, options: ExecutionOptions, store: Store) -> list[str]:
     """The states that a finished run would have to keep, and does not have."""
     stored = store.states(cell.id)
-    wanted = replace(retention_of(cell, grid, options, store), final="none").files()
+    record = store.record(cell.id)
+    trained = record.get("rounds") if record else None  # a callback may have ended the run early
+    wanted = replace(retention_of(cell, grid, options, store), final="none").files(until=trained)
     lacking = [name for name in wanted if name not in stored]
     if options.keep == "all" and not training_of(cell) and _kept(cell.id, store) != "all":
         lacking.append(f"client states in {FINAL}" if FINAL in stored else FINAL)

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ class FinishedRun:
         """
         from datasets import resized
 
-        self.config, self.record, self._data_dir = cell.config, store.record(cell.id), data_dir
+        self.config, self._data_dir = cell.config, data_dir
+        self.record: Mapping[str, Any] = store.record(cell.id) or {}
         self._id, self._store = cell.id, store
         config = self.config
         self.dataset = resized.load(config.dataset, config.transform, data_dir, config.image_size)

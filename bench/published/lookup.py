@@ -137,7 +137,7 @@ def _index(paper: str) -> Mapping[tuple, Mapping[tuple, dict]]:
     """Subject -> setting -> line of the CSV; all fields are text, empty ones ""."""
     if paper not in papers():
         raise ValueError(unknown("paper", paper, papers()))
-    index = defaultdict(dict)
+    index: dict[tuple, dict[tuple, dict]] = defaultdict(dict)
     with (FOLDER / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
             line |= {"participation": _normal(line["participation"]), "partition": _canonical(line["partition"])}

@@ -63,7 +63,7 @@ def _fedconcat(published: Published, std: float | None, seeds: int) -> float | N
     if published.table in ("2", "13"):
         return 3.0
     if published.table in ("3", "12"):
-        return max(2.0, 3 * published.spread)
+        return None if published.spread is None else max(2.0, 3 * published.spread)
     if published.spread is None or std is None or seeds != 3:
         return None
     return max(1.0, 3 * sqrt((published.spread**2 + std**2) / 3))
@@ -71,7 +71,7 @@ def _fedconcat(published: Published, std: float | None, seeds: int) -> float | N
 
 def _ccvr(published: Published, std: float | None, seeds: int) -> float | None:
     """Two standard errors of the difference of two means over three seeds; the paper does not say how many it has."""
-    if std is None or seeds != 3:
+    if published.spread is None or std is None or seeds != 3:
         return None
     return max(1.0, 2 * sqrt((published.spread**2 + std**2) / 3))
 

@@ -21,10 +21,25 @@ def described(config: Config) -> dict[str, Any]:
     """
     config = spell_out(config)
     method = config["algorithm"]
+    callbacks = config.pop("callbacks", [])
+    looked = {"callbacks": ", ".join(spec["name"] for spec in callbacks)} if callbacks else {}
     versions = ", ".join(f"{part} {version}" for part, version in sorted(config["versions"].items()))
     settings = {key: value for key, value in config.items() if key not in ("algorithm", "versions")}
     numbers = _partition_numbers(config["partition"])
-    return {"algorithm": method["name"], **settings, **numbers, "versions": versions, **dict(_options(method))}
+    return {
+        "algorithm": method["name"],
+        **settings,
+        **looked,
+        **numbers,
+        "versions": versions,
+        **dict(_options(method)),
+    } | {name: value for spec in callbacks for name, value in _options(spec)}
+
+
+def measured(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a round: its own, then its metrics by their names, without those that are not finite."""
+    flat = {**row, **row.get("metrics", {})}
+    return {name: value for name, value in flat.items() if isinstance(value, int | float)}
 
 
 def _partition_numbers(name: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 from bench import references
 
 _OF_USERS = ("dataset", "partition")  # settings that may be data of users
+_METRIC = re.compile(r"\w[\w.-]{0,59}/[\w.+-]{1,60}", re.ASCII)
 _RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -34,6 +35,11 @@ def is_name(name: object) -> TypeGuard[str]:
         and not ({*name} & {"/", "\\"})
         and name[0] != "."
     )
+
+
+def is_metric_name(name: object) -> TypeGuard[str]:
+    """Whether a value can be the name of a metric of a method or a callback: "method/drift", "per-class-accuracy/3"."""
+    return isinstance(name, str) and bool(_METRIC.fullmatch(name))
 
 
 def versioned(grid: str, version: int) -> str:

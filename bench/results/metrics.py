@@ -1,15 +1,20 @@
 """What runs report, and the summary of a run's rows."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
 from bench.errors import unknown
+from bench.registry import Registry
+from bench.results.ids import is_metric_name
 from bench.results.records import Summary
 
+METHOD = "method"  # before the slash in the name of a metric of the method itself
+_CALLBACKS = Registry("callback")
 LAST_ROUNDS = 10  # over how many of the last evaluated rounds "last10" is the mean
 _ROUNDING = 1e-9  # of an accuracy, at most: devices divide by the number of examples in different ways
 
@@ -34,6 +39,8 @@ class Metric:
         relative: whether it compares the accuracies of clients, at the last round, with those of a reference run.
         cost: what it counts of a run, "rounds", "mb" (per client) or "minutes"; "" for a share, which tables show in percent.
         target: accuracy in (0, 1) until which a cost is counted; None for the whole run.
+        percent: whether it is a share, which tables show in percent; costs never are.
+        ranked: whether tables mark the best.
     """
 
     about: str
@@ -42,11 +49,18 @@ class Metric:
     relative: bool = False
     cost: str = ""
     target: float | None = None
+    percent: bool = True
+    ranked: bool = True
+
+    @property
+    def is_share(self) -> bool:
+        """Whether tables show it in percent."""
+        return self.percent and not self.cost
 
     @property
     def scale(self) -> int:
         """By which values are multiplied for tables."""
-        return 1 if self.cost else 100
+        return 100 if self.is_share else 1
 
     @property
     def sign(self) -> int:
@@ -55,13 +69,14 @@ class Metric:
 
 
 class _Metrics(dict[str, Metric]):
-    """Metrics by name; those of any target, "rounds_to_0.8" or "mb_to_0.8", are there though not listed."""
+    """Metrics by name; those of any target, "rounds_to_0.8" or "mb_to_0.8", and those of methods and callbacks, "method/drift",
+    are there though not listed."""
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or _until(name) is not None
+        return super().__contains__(name) or is_metric_name(name) or _until(name) is not None
 
     def __missing__(self, name: str) -> Metric:
-        found = _until(name)
+        found = _of_round(name) if is_metric_name(name) else _until(name)
         if found is None:
             raise KeyError(name)
         return found
@@ -88,6 +103,29 @@ def _until(name: object) -> Metric | None:
         "do ranks higher; of equal counts, less is better"
     )
     return Metric(about, f"{unit} to {100 * target:g} %", less_is_better=True, cost=match[1], target=target)
+
+
+def _of_round(name: str) -> Metric:
+    """A metric of a method or a callback: what the decorator of the callback says of it, read without importing its file."""
+    source, _, own = name.partition("/")
+    callback = _CALLBACKS.get(source)
+
+    def said(what: str) -> bool:
+        return callback is not None and any(fnmatchcase(own, pattern) for pattern in callback.given.get(what, ()))
+
+    less, percent = said("less_is_better"), said("percent")
+    notes = [
+        f"of the callback {source}" if source != METHOD else "of the method itself, which says what it is",
+        *(["in percent"] if percent else []),
+        *(["less is better"] if less else []),
+    ]
+    return Metric(
+        "; ".join(notes),
+        name.replace("_", " "),
+        less_is_better=less,
+        percent=percent,
+        ranked=less or said("more_is_better"),
+    )
 
 
 METRICS = _Metrics(
@@ -128,6 +166,30 @@ def unknown_metric(name: str) -> str:
     return unknown("metric", name, [*METRICS, *_EXAMPLES])
 
 
+def check_sources(names: Iterable[str], callbacks: Collection[str]) -> list[str]:
+    """One sentence for each metric of a callback that no run has.
+
+    Args:
+        callbacks: names of those that runs have.
+    """
+    sentences = []
+    for name in filter(is_metric_name, names):
+        source = name.partition("/")[0]
+        if source in (METHOD, *callbacks):
+            continue
+        sentences.append(
+            f"The metric {name} is of the callback {source}, which no run has: add {source} to callbacks in the settings."
+            if source in _CALLBACKS
+            else f"The metric {name}: {unknown('callback', source, [METHOD, *_CALLBACKS])}"
+        )
+    return sentences
+
+
+def is_of_rounds(metric: str) -> bool:
+    """Whether a metric is known round by round: accuracies, and those of methods and callbacks."""
+    return metric in ACCURACIES or is_metric_name(metric)
+
+
 def reaches(accuracy: float, target: float) -> bool:
     """Whether an accuracy is at least the target, however a device divides."""
     return accuracy >= target - _ROUNDING
@@ -146,18 +208,22 @@ def compare_clients(metric: str, own: Sequence[float], reference: Sequence[float
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> Summary:
-    """Last, best and mean of the last ten evaluated rounds, and the population std of these ten, of every accuracy.
+    """Last, best and mean of the last ten evaluated rounds, and the population std of these ten, of every accuracy; of a metric
+    of a method or a callback, of the rounds that have it.
 
-    There is no std of a single evaluated round.
+    There is no std of a single round.
     """
-    evaluated = [row for row in rows if any(key.endswith("accuracy") for key in row)]
-    if not evaluated:
-        return {"last": {}, "best": {}, "last10": {}, "last10_std": {}}
-    keys = [key for key in evaluated[-1] if key.endswith("accuracy")]
-    recent = evaluated[-LAST_ROUNDS:]
+    evaluated = [row for row in rows if row.keys() & ACCURACIES]
+    keys = [key for key in evaluated[-1] if key in ACCURACIES] if evaluated else []
+    values = {key: [row[key] for row in evaluated] for key in keys}
+    for row in rows:
+        for name, value in row.get("metrics", {}).items():
+            if value is not None:
+                values.setdefault(name, []).append(value)
+    recent = {key: found[-LAST_ROUNDS:] for key, found in values.items()}
     return {
-        "last": {key: evaluated[-1][key] for key in keys},
-        "best": {key: max(row[key] for row in evaluated) for key in keys},
-        "last10": {key: sum(row[key] for row in recent) / len(recent) for key in keys},
-        "last10_std": {key: float(np.std([row[key] for row in recent])) for key in keys if len(recent) > 1},
+        "last": {key: found[-1] for key, found in values.items()},
+        "best": {key: (min if METRICS[key].less_is_better else max)(found) for key, found in values.items()},
+        "last10": {key: sum(found) / len(found) for key, found in recent.items()},
+        "last10_std": {key: float(np.std(found)) for key, found in recent.items() if len(found) > 1},
     }

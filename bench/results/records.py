@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
-from bench.results.ids import is_name, is_run_id
+from bench.results.ids import is_metric_name, is_name, is_run_id
 from bench.results.json_schema import is_integer, is_line, is_number, is_printable_mapping, is_text, mismatch
 
 CONFIG = {
@@ -59,6 +59,7 @@ def is_style(value: Any) -> bool:
     )
 
 
+_MOST_METRICS = 10_000  # of a round
 _MOST = 50  # parts of the code of a run, and repositories
 
 
@@ -82,6 +83,16 @@ def are_distinct_texts(value: Any) -> bool:
     return bool(value) and not mismatch(value, [is_text]) and len({*value}) == len(value)
 
 
+def are_metrics(value: Any) -> bool:
+    """Whether a value has metrics of a round: name -> number or None."""
+    return (
+        isinstance(value, dict)
+        and len(value) <= _MOST_METRICS
+        and all(map(is_metric_name, value))
+        and all(one is None or is_number(one) for one in value.values())
+    )
+
+
 Status = Literal["done", "diverged", "failed", "stopped"]
 RunId = Annotated[str, is_run_id]
 Name = Annotated[str, is_name]  # part of the name of a file
@@ -89,7 +100,9 @@ Figure = Annotated[dict[str, Any], is_figure]
 Style = Annotated[dict[str, Any], is_style]
 Config = Annotated[dict[str, Any], is_config]  # canonical, see `bench.config.schema.RunConfig.canonical`
 Code = Annotated[dict[str, str], is_code]  # part -> hash
-Scores = dict[str, float]  # accuracy, see `bench.results.metrics.ACCURACIES` -> its value in [0, 1]
+Scores = dict[
+    str, float
+]  # accuracy, see `bench.results.metrics.ACCURACIES`, in [0, 1]; or metric of a round -> its value
 
 
 class Summary(TypedDict, total=False):
@@ -114,7 +127,7 @@ class RunRecord(TypedDict):
 
     Attributes:
         schema: version of the keys; records without one are of the first.
-        reason: why the run failed, diverged or was stopped; "" if it is done.
+        reason: why the run failed, diverged or was stopped, or why a callback has ended one that is done; else "".
         bytes_per_client: sent and received, mean over the population.
         data_note: how the images differ from the complete dataset; "" if they do not.
         skew: of the partition's training examples, see `datasets.skew.Skew`.
@@ -178,7 +191,9 @@ class RoundRow(TypedDict, total=False):
         examples: trained on since the first round, by all clients.
         seconds: since the first round.
         loss: mean cross-entropy.
-        local_models: how each local model of the cohort got on, epoch by epoch, see `bench.simulation.local_models.trace`.
+        metrics: what the method and callbacks have measured, "method/<name>" or "<callback>/<name>"; None where that is not
+            finite.
+        local_models: how each local model of the cohort got on, epoch by epoch, see `bench.callbacks.local_models`.
     """
 
     round: Required[int]
@@ -192,6 +207,7 @@ class RoundRow(TypedDict, total=False):
     global_accuracy: float
     local_accuracy: float
     own_accuracy: float
+    metrics: dict[str, float | None]
     local_models: dict[str, list[Any]]
 
 
@@ -290,7 +306,7 @@ class StoredLayout(TypedDict):
     columns: str
     metric: str
     metrics: NotRequired[list[str]]
-    value: NotRequired[str]
+    rounds_shown: NotRequired[str]
     also: NotRequired[list[str]]
     compared: NotRequired[list[str]]
     reference: NotRequired[dict[str, Any]]

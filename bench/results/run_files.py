@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.results.equality import same
-from bench.results.ids import hash_of
+from bench.results.ids import hash_of, is_metric_name
 from bench.results.json_files import Damaged, parse, read_bytes, unseal
 from bench.results.json_schema import is_integer, is_number, is_printable
-from bench.results.records import RoundRow, RunRecord
+from bench.results.records import RoundRow, RunRecord, are_metrics
 from bench.results.schema import check_config, check_record
 
 RUN_FILES = ("record.json", "config.json", "rounds.jsonl")
@@ -78,6 +78,8 @@ def _rows_of(path: Path, rounds: bytes) -> list[RoundRow]:
 def _check_row(path: Path, row: Any) -> None:
     if not (isinstance(row, dict) and is_integer(row.get("round"))):
         raise Damaged(path, "has a line that is not a round")
+    if not are_metrics(row.get("metrics", {})):
+        raise Damaged(path, f"has metrics of round {row['round']} that are no names with numbers")
     for key, value in row.items():
         if not (is_number(value) or (isinstance(value, list | dict) and is_printable(value)) or value is None):
             raise Damaged(path, f"has no number for {key} of round {row['round']}")
@@ -112,15 +114,20 @@ def _check_rounds(path: Path, rounds: bytes, record: RunRecord) -> None:
         rounds.startswith(_ROUND) and rounds.count(b"}\n" + _ROUND) == len(lines) - 1 and rounds.endswith(b"}\n")
     ):
         raise Damaged(path, "has a line that is not a round")
-    last = record["summary"].get("last")
-    if not last:
-        return
+    last = record["summary"].get("last", {})
+    metrics = {name for name in last if is_metric_name(name)}  # any may be there in other rounds
+    accuracies = last.keys() - metrics
     for line in reversed(lines):
+        if not (accuracies or metrics):
+            return
         row = parse(path, line)
         _check_row(path, row)
-        if last.keys() & row.keys():
-            differing = [key for key, value in last.items() if not same(row.get(key), value)]
-            if differing:
-                raise Damaged(path, f"ends with another {differing[0].replace('_', ' ')} than the run's record")
-            return
-    raise Damaged(path, "has no accuracy, but the run's record has")
+        here = {name for name in metrics if row.get("metrics", {}).get(name) is not None}
+        found = {*here, *(accuracies if accuracies & row.keys() else ())}
+        numbers = {**row, **row.get("metrics", {})}
+        if differing := sorted(name for name in found if not same(numbers.get(name), last[name])):
+            raise Damaged(path, f"ends with another {differing[0].replace('_', ' ')} than the run's record")
+        metrics, accuracies = metrics - found, accuracies - found
+    if left := accuracies or metrics:
+        what = "accuracy" if accuracies else sorted(left)[0]
+        raise Damaged(path, f"has no {what}, but the run's record has")

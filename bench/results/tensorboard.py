@@ -33,6 +33,8 @@ def write_events(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]]
     from tensorboardX.record_writer import RecordWriter
     from tensorboardX.summary import text
 
+    from bench.results.columns import measured
+
     begin = datetime.datetime.strptime(started, _WRITTEN).timestamp() if started else 0.0
     shown = "\n".join(f"    {line}" for line in json.dumps(config, indent=1).splitlines())  # code, in Markdown
     events = [
@@ -43,8 +45,8 @@ def write_events(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]]
     for row in rows:
         values = [
             Summary.Value(tag=key, simple_value=value)
-            for key, value in row.items()
-            if key not in ("round", "seconds") and isinstance(value, int | float)
+            for key, value in measured(row).items()
+            if key not in ("round", "seconds")
         ]
         time = begin + row.get("seconds", 0.0)
         events.append(Event(wall_time=time, step=row["round"], summary=Summary(value=values)))

@@ -65,6 +65,23 @@ def _score_together(task, deployed: Deployed) -> dict[str, float]:
     return {"accuracy": _evaluate_shared(task, deployed)["accuracy"]}
 
 
+def correctness(task, deployed: Deployed) -> Tensor:
+    """Whether the deployed model classifies each test example correctly: bool [M, n].
+
+    M is 1 for a shared model, but the population under the partition `noise-s` (see `evaluate`), and for one model per client.
+    """
+    shared = not deployed.per_client
+    if shared and deployed.test_features is not None:
+        logits = BoundModel(deployed.model, deployed.buffers).head(deployed.params, deployed.test_features)
+        return _compare(logits, task.federation.test_labels)[0][None]
+    copies = 1 if shared and task.federation.noise_levels is None else task.population
+    found = []
+    for client in range(copies):
+        params, buffers = (part if shared else tree.row(part, client) for part in (deployed.params, deployed.buffers))
+        found.append(_score(task, BoundModel(deployed.model, buffers), params, _noise_of(task, client))[0])
+    return torch.stack(found)
+
+
 def evaluate_own(task, deployed: Deployed, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Accuracy in [0, 1] and mean cross-entropy of the models of some clients on the clients' own test data, each [K].
 

@@ -18,13 +18,14 @@ from algorithms.shared.client_states import without_clients
 from algorithms.shared.rounds import RoundBased
 from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
 from bench.results.artifacts import Folder
-from bench.results.metrics import summarise
+from bench.results.metrics import ACCURACIES, METHOD, summarise
 from bench.results.records import RoundRow
 from bench.simulation.build import build_algorithm, build_task, named_models
+from bench.simulation.callbacks import Noted, RoundOutcome, as_numbers, build_callbacks
 from bench.simulation.checkpoints import UnusableCheckpoint, on_device, on_host
 from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure
-from bench.simulation.local_models import local_models, trace
+from bench.simulation.local_models import local_models
 from bench.simulation.retention import FINAL, Final, StateRetention
 from datasets import skew
 
@@ -77,7 +78,9 @@ class Run:
         self._evaluate_every = config.evaluate_every or (
             self.num_rounds if self.algorithm.personal or self.algorithm.post_hoc else 1
         )
-        self._trace_local_models = config.trace_local_models
+        traced = [{"name": "local-models"}] if config.trace_local_models else []
+        self._callbacks = build_callbacks([*traced, *config.callbacks])
+        self._own = {name: callback.init(self.task, self.state) for name, callback in self._callbacks.items()}
         self._folder, self._retention = folder, retention or StateRetention(final="none")
         self._kept: Final = "none"
         self._data = {"kind": dataset.kind, "digest": dataset.digest}
@@ -86,7 +89,7 @@ class Run:
             self._weights[config.weights] = self.task.weights.digest
         self._data_note = dataset.note
         self._seconds, self._peak_mb = 0.0, 0.0  # of the part before the checkpoint from which the run continues
-        self._diverged = ""
+        self._diverged = self._stopped = ""
         self._deployed: Deployed | None = None
         self._client_accuracies: list[float] | None = None  # of the last evaluated round
 
@@ -102,7 +105,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return bool(self._diverged) or self.round >= self.num_rounds
+        return bool(self._diverged or self._stopped) or self.round >= self.num_rounds
 
     @property
     def deployed(self) -> Deployed | None:
@@ -118,6 +121,8 @@ class Run:
             "client_accuracies": self._client_accuracies,
             "seconds": self._seconds,
             "peak_memory_mb": peak,
+            "callbacks": self._own,
+            "stopped": self._stopped,
         }
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
@@ -134,6 +139,8 @@ class Run:
         self.state, self.rows, self._seconds = checkpoint["state"], checkpoint["rows"], checkpoint["seconds"]
         self._peak_mb = checkpoint["peak_memory_mb"]
         self._client_accuracies = checkpoint.get("client_accuracies")  # earlier versions have none
+        self._own |= checkpoint.get("callbacks", {})
+        self._stopped = checkpoint.get("stopped", "")
 
     def halve_clients_per_vmap(self) -> int | None:
         """Trains half as many clients at once from now on; returns how many, or None if it cannot be fewer."""
@@ -151,14 +158,15 @@ class Run:
         Returns:
             "round" (from 1), accuracies in [0, 1] if the round is evaluated and there is a model, and so far:
             "bytes_down", "bytes_up" (mean per client of the population), "examples" trained on, "seconds" of training and
-            evaluation; "examples_per_second" of this round's training; and "local_models", if they are traced in an
-            evaluated round (see `bench.simulation.local_models.trace`).
+            evaluation; "examples_per_second" of this round's training; "metrics" of the method and of callbacks, if there are
+            any; and "local_models", if they are traced in an evaluated round (see `bench.callbacks.local_models`).
         """
-        known = self.state, list(self.rows), self._seconds, self._diverged, self._client_accuracies
+        known = self.state, list(self.rows), self._seconds, self._diverged, self._client_accuracies, dict(self._own)
         try:
             return self._step()
         except BaseException:
-            self.state, self.rows, self._seconds, self._diverged, self._client_accuracies = known
+            self.state, self.rows, self._seconds, self._diverged, self._client_accuracies, self._own = known
+            self._stopped = ""
             raise
 
     def start_from_base(self, state: dict[str, Any]) -> None:
@@ -186,11 +194,27 @@ class Run:
         row["examples_per_second"] = (self.state["costs"]["examples"] - before) / trained
         self._seconds += time.perf_counter() - begin
         row["seconds"] = self._seconds
-        if self._trace_local_models and not self._diverged and any("accuracy" in key for key in row):
-            row["local_models"] = trace(self.task, self.algorithm, previous, self.state)
+        self._look(previous, row)
         self.rows.append(row)
         self._save(previous)
         return row
+
+    def _look(self, previous: dict[str, Any], row: dict[str, Any]) -> None:
+        """Adds to the row of a round what the method has measured in it, and what callbacks find, which may stop the run."""
+        metrics = as_numbers(self.algorithm.metrics(self.state), METHOD)
+        scores = {key: value for key, value in row.items() if key in (*ACCURACIES, "loss")}
+        for name, callback in self._callbacks.items() if not self._diverged else ():
+            seen = RoundOutcome(self.task, self.algorithm, previous, self.state, scores | metrics, self._deployed)
+            noted = Noted(*callback.after_round(seen, self._own[name]))
+            self._own[name] = noted.own
+            metrics |= as_numbers(noted.metrics, name)
+            self._stopped = self._stopped or noted.stop
+            if noted.local_models:
+                row["local_models"] = noted.local_models
+        if metrics:
+            row["metrics"] = metrics
+        if self._stopped and not self._deployed:
+            row |= self._measured(evaluated=True)  # the last round of a run is evaluated
 
     def _measured(self, evaluated: bool) -> dict[str, float]:
         """What has been exchanged and trained on so far, and if this round is evaluated and there is a model, what it costs to
@@ -216,7 +240,7 @@ class Run:
         own = {} if self._client_accuracies is None else {"client_accuracies": self._client_accuracies}
         return own | {
             "status": "diverged" if self._diverged else "done",
-            "reason": self._diverged,
+            "reason": self._diverged or self._stopped,
             "summary": summarise(self.rows),
             "rounds": self.round,
             "seconds": self._seconds,

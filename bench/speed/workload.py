@@ -35,7 +35,7 @@ W1 = json.loads("""{
     "local_steps": null, "batch_size": 64, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "participation": 1.0,
     "nearest_cohort": false, "last_batch": "keep", "evaluate_every": null, "seed": 0, "split": "test",
     "validation_share": null, "train_examples": null, "test_examples": null, "image_size": null,
-    "dirichlet_seed_override": null, "trace_local_models": null
+    "dirichlet_seed_override": null, "trace_local_models": null, "callbacks": []
 }""")
 
 

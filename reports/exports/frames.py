@@ -1,6 +1,6 @@
 """A results directory as tables for pandas: its runs, their rounds, and the cells of a report."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import pandas as pd
 from bench.errors import StoreError
 from bench.experiments.labels import UNWRAPPED
 from bench.results import columns
+from bench.results.ids import is_metric_name
 from bench.results.metrics import ACCURACIES
 from bench.results.records import RoundRow, RunRecord, StoredCell
 from bench.results.store import Store
@@ -51,9 +52,9 @@ def rounds_frame(store: Store, grids: Sequence[str] | None = None) -> pd.DataFra
     places: dict[str, list[dict[str, Any]]] = {}
     for label in store.grids() if grids is None else grids:
         grid, _, budget = label.partition("@")
-        for cell in _shown_cells(store, label):
+        for run, cell in _shown_cells(store, label).items():
             replaced = {"substitute_for": cell["dataset"]} if cell["substitute"] else {}
-            places.setdefault(cell["run"], []).append({"grid": grid, "budget": budget} | replaced)
+            places.setdefault(run, []).append({"grid": grid, "budget": budget} | replaced)
     described, runs = _described_runs(store, None if grids is None else places)
     described["status"] = [record["status"] for record in runs.values()]
     shown = [(number, place) for number, run_id in enumerate(runs) for place in places.get(run_id, [{}])]
@@ -68,7 +69,10 @@ def rounds_frame(store: Store, grids: Sequence[str] | None = None) -> pd.DataFra
 
 def rows_frame(rows: Sequence[RoundRow]) -> pd.DataFrame:
     """What was measured in rounds, one line each; only numbers."""
-    flat = [{key: value for key, value in row.items() if not isinstance(value, dict | list)} for row in rows]
+    flat = [
+        {key: value for key, value in (row | row.get("metrics", {})).items() if not isinstance(value, dict | list)}
+        for row in rows
+    ]
     return _first(pd.DataFrame(flat, columns=None if flat else ["round"]), _ROUND)
 
 
@@ -111,11 +115,12 @@ def _described_runs(store: Store, wanted: Collection[str] | None = None) -> tupl
     return described, {run_id: records[run_id] for run_id in described["run"]}
 
 
-def _ended(record: RunRecord) -> dict[str, Any]:
+def _ended(record: Mapping[str, Any]) -> dict[str, Any]:
     """How a run ended, in one flat mapping; None for what its record does not say."""
+    named = (name for of in record["summary"].values() for name in of if is_metric_name(name))
     scores = {
-        f"{accuracy}_{value}": record["summary"].get(value, {}).get(accuracy)
-        for accuracy in ACCURACIES
+        f"{name}_{value}": record["summary"].get(value, {}).get(name)
+        for name in (*ACCURACIES, *dict.fromkeys(named))
         for value in _SUMMARY
     }
     skew = {key: record.get("skew", {}).get(key) for key in Skew._fields}
@@ -128,16 +133,17 @@ def _grids_by_run(store: Store) -> dict[str, list[str]]:
     """Run id -> the `<grid>@<budget>` of the stored grids that show it."""
     found: dict[str, list[str]] = {}
     for name in store.grids():
-        for cell in _shown_cells(store, name):
-            found.setdefault(cell["run"], []).append(name)
+        for run in _shown_cells(store, name):
+            found.setdefault(run, []).append(name)
     return found
 
 
-def _shown_cells(store: Store, label: str) -> list[StoredCell]:
-    """The cells of a stored grid that its tables show, one for each run that has ended."""
-    grid = store.grid(label)
+def _shown_cells(store: Store, label: str) -> dict[str, StoredCell]:
+    """Run id -> its cell, of the runs that have ended and that tables of a stored grid show."""
+    if (grid := store.grid(label)) is None:
+        return {}
     records = store.records_of(grid)
-    return [*{cell["run"]: cell for cell in current_cells(grid, records) if cell["run"] in records}.values()]
+    return {run: cell for cell in current_cells(grid, records) if (run := cell["run"]) and run in records}
 
 
 def _first(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:

@@ -8,10 +8,12 @@ from tabulate import tabulate
 
 from bench.results.equality import differences
 from bench.results.metrics import ACCURACIES
+from bench.results.records import StoredGrid
 from bench.results.store import UNFINISHED, Store
 from reports.tables.aggregate import DDOF, cell_keys, choice_of, collect_runs, current_cells, label
 from reports.tables.layout import percent
 from reports.tables.published_comparison import own_value
+from reports.tables.records import Records, ReportedRecord
 
 _MOST_NAMED = 10
 _FACTS = ("commit", "device", "engine", "threads", "block", "data")
@@ -48,7 +50,7 @@ def compare(name: str, one: Store, other: Store) -> Comparison:
         ValueError: if two runs of one seed belong to the same table cell.
     """
     stores = (one, other)
-    grids = [store.grid(name) for store in stores]
+    grids = [grid for store in stores if (grid := store.grid(name))]
     grids[1] = grids[1] | {"report": grids[0]["report"], "std": grids[0]["std"]}
     records = [_records(grid, store) for grid, store in zip(grids, stores, strict=True)]
     grids = [grid | {"cells": current_cells(grid, own)} for grid, own in zip(grids, records, strict=True)]
@@ -78,19 +80,21 @@ def render(comparison: Comparison) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _records(grid: dict, store: Store) -> dict[str, dict]:
+def _records(grid: StoredGrid, store: Store) -> dict[str, ReportedRecord]:
     """Run id -> record of the runs of a grid that are done or have diverged."""
-    return {id_: record for id_, record in store.records_of(grid).items() if record["status"] not in UNFINISHED}
+    return {id_: {**record} for id_, record in store.records_of(grid).items() if record["status"] not in UNFINISHED}
 
 
-def _differing_runs(shared: list[str], stores: Sequence[Store], records: Sequence[dict]) -> dict[str, str]:
+def _differing_runs(shared: list[str], stores: Sequence[Store], records: Sequence[Records]) -> dict[str, str]:
     """Run id -> first difference, of the shared runs whose numbers differ."""
     sides = [*zip(stores, records, strict=True)]
     found = {run_id: differences(*((store.rows(run_id), own[run_id]) for store, own in sides)) for run_id in shared}
     return {run_id: difference for run_id, difference in found.items() if difference}
 
 
-def _tables(grids: Sequence[dict], records: Sequence[dict], differing: dict[str, str]) -> dict[str, pd.DataFrame]:
+def _tables(
+    grids: Sequence[StoredGrid], records: Sequence[Records], differing: dict[str, str]
+) -> dict[str, pd.DataFrame]:
     value, tables = own_value(grids[0]), {}
     for metric in ACCURACIES:
         sides = [collect_runs(grid, own, metric, value) for grid, own in zip(grids, records, strict=True)]
@@ -99,7 +103,7 @@ def _tables(grids: Sequence[dict], records: Sequence[dict], differing: dict[str,
     return tables
 
 
-def _differing_choices(grids: Sequence[dict]) -> dict[str, tuple[str, str]]:
+def _differing_choices(grids: Sequence[StoredGrid]) -> dict[str, tuple[str, str]]:
     """Cell -> choices of searches in A and B, if they differ."""
     chosen, others = (
         {
@@ -112,13 +116,18 @@ def _differing_choices(grids: Sequence[dict]) -> dict[str, tuple[str, str]]:
     return {where: (own, others[where]) for where, own in chosen.items() if others.get(where, own) != own}
 
 
-def _differing_facts(records: Sequence[dict]) -> dict[str, tuple[list[str], list[str]]]:
+def _differing_facts(records: Sequence[Records]) -> dict[str, tuple[list[str], list[str]]]:
     one, other = map(_facts, records)
     pairs = {key: (one.get(key, []), other.get(key, [])) for key in dict.fromkeys([*one, *other])}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def _lines(sides: Sequence[pd.DataFrame], records: Sequence[dict], differing: dict, grid: dict) -> Iterator[dict]:
+def _lines(
+    sides: Sequence[pd.DataFrame],
+    records: Sequence[Records],
+    differing: dict[str, str],
+    grid: StoredGrid,
+) -> Iterator[dict]:
     """The lines of one metric's table, in the order of the first grid."""
     keys, ddof = [*cell_keys(grid), "choice"], DDOF[grid["std"]]
     tuned = any(side["choice"].any() for side in sides)
@@ -139,11 +148,11 @@ def _lines(sides: Sequence[pd.DataFrame], records: Sequence[dict], differing: di
                 "A": _spread(scores[0], ddof),
                 "B": _spread(scores[1], ddof),
                 "B - A": _spread((scores[1] - scores[0]).dropna(), ddof, signed=True),
-                "numbers": _numbers(*ended, differing),
+                "numbers": _numbers(ended[0], ended[1], differing),
             }
 
 
-def _numbers(one: set[str], other: set[str], differing: dict) -> str:
+def _numbers(one: set[str], other: set[str], differing: dict[str, str]) -> str:
     if not (one and other):
         return "only in A" if one else "only in B"
     shared = one & other
@@ -160,12 +169,12 @@ def _spread(values: pd.Series, ddof: int, signed: bool = False) -> str:
     return mean + (f"±{percent(values.std(ddof=ddof))}" if len(values) > 1 else "")
 
 
-def _facts(records: dict[str, dict]) -> dict[str, list[str]]:
+def _facts(records: Records) -> dict[str, list[str]]:
     """Commit, device, versions, data and so on of runs: name -> distinct values, sorted."""
     found: dict[str, set[str]] = {}
     for record in records.values():
-        facts = {key: record.get(key) for key in _FACTS} | record.get("versions", {})
-        facts["data"] = (record.get("data") or {}).get("digest")
+        facts: dict[str, object] = {key: record.get(key) for key in _FACTS} | record.get("versions", {})
+        facts["data"] = record["data"]["digest"] if "data" in record else None
         for key, value in facts.items():
             if value is not None:
                 found.setdefault(key, set()).add(str(value))
@@ -187,5 +196,6 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         yield f"{comparison.shared} runs are in both, with identical numbers."
     for where, (one, other) in comparison.choices.items():
         yield f"Searches have chosen otherwise for {where}: {one} in A, {other} in B."
-    for key, (one, other) in comparison.facts.items():
-        yield f"{key}: {', '.join(one) or 'nothing'} in A, {', '.join(other) or 'nothing'} in B"
+    for key, sides in comparison.facts.items():
+        one, other = (", ".join(values) or "nothing" for values in sides)
+        yield f"{key}: {one} in A, {other} in B"

@@ -1,6 +1,7 @@
 """Figures of a search: Optuna's own, in the style of all others, and how many configurations survived each rung."""
 
 import warnings
+from typing import Any
 
 from bench.tuning.outcomes import Outcome
 from bench.tuning.search import Search, stops
@@ -24,7 +25,7 @@ def draw(study: Study, outcomes: list[Outcome]) -> dict:
     import optuna
     from optuna.visualization import matplotlib as plots
 
-    found = {}
+    found: dict[str, Any] = {}
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         warnings.simplefilter("ignore", UserWarning)  # about axis limits, if all configurations have one value
@@ -95,7 +96,7 @@ def _rungs(study: Study, outcomes: list[Outcome]):
         bars = axes.bar(range(len(rounds)), counts, color=COLOURS[0])
         axes.bar_label(bars, fontsize=7)
         axes.margins(y=0.12)  # room for the numbers
-        axes.set_xticks(range(len(rounds)), rounds)
+        axes.set_xticks(range(len(rounds)), [*map(str, rounds)])
         axes.set(xlabel="Rounds", ylabel="Configurations trained\nfor at least so many")
         axes.grid(axis="x", visible=False)
     return figure

@@ -55,8 +55,8 @@ def configurations(study: Study, outcomes: list[Outcome]) -> pd.DataFrame:
             "found": one.from_others,
         }
         lines.append({**one.params, **numbers, "run_ids": " ".join(one.runs)})
-    numbers = ("mean", "std", "rounds", "trained", "saved", "whole", "diverged", "found")
-    return pd.DataFrame(lines, columns=[*study.search.space, *numbers, "run_ids"])
+    columns = ("mean", "std", "rounds", "trained", "saved", "whole", "diverged", "found", "run_ids")
+    return pd.DataFrame(lines, columns=[*study.search.space, *columns])
 
 
 def markdown(study: Study, table: pd.DataFrame, alike: int) -> str:

@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from bench.measurements.specs import Shown
+from bench.results.records import StoredGrid
 from bench.results.store import Store
+from reports.tables.records import Records
 from reports.widths import FIGURES, Widths
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ class Figure(Shown):
     these: where a grid is read, and where only tables are printed, neither is.
     """
 
-    def collect(self, grid: dict, records: dict[str, dict], store: Store, value: str | None = None) -> Any:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> Any:
         """The numbers of the figure; something empty if there is nothing to draw yet.
 
         Args:
@@ -38,7 +40,12 @@ class Figure(Shown):
         raise NotImplementedError
 
     def drawings(
-        self, grid: dict, records: dict[str, dict], store: Store, value: str | None = None, widths: Widths = FIGURES
+        self,
+        grid: StoredGrid,
+        records: Records,
+        store: Store,
+        value: str | None = None,
+        widths: Widths = FIGURES,
     ) -> "dict[str, matplotlib.figure.Figure]":
         """Metric -> picture: one, of the grid's own metric. Arguments as of `collect` and `draw`."""
         found = self.collect(grid, records, store, value)

@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 from bench.errors import require_known
 from bench.results.ids import is_name
 from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from datasets.skew import LABELS as SKEW_LABELS
 from datasets.skew import MEASURES
@@ -26,6 +27,7 @@ from reports.figures.series import SeriesFigure
 from reports.tables.aggregate import label
 from reports.tables.layout import Table, measured
 from reports.tables.names import axis_label
+from reports.tables.records import Records
 from reports.tables.report import Report
 
 _VALUES = {"last": "last round", "best": "best round", "last10": "mean of the last 10 evaluated rounds"}
@@ -60,20 +62,20 @@ class BySetting(SeriesFigure):
     def shows(self, metric: str) -> bool:
         return True
 
-    def layout(self, grid: dict) -> dict:
+    def layout(self, grid: StoredGrid) -> StoredGrid:
         return _with_rows_by(self.setting, super().layout(grid))
 
-    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> dict[str, Series]:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> dict[str, Series]:
         if all(label(cell, self.setting) == "-" for cell in grid["cells"]):
             return {}
         return super().collect(grid, records, store, value)
 
-    def series(self, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
+    def series(self, report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Series:
         """In the grid's order, or over the skew of partitions; a method without the setting is a horizontal line."""
         setting, measure = self.setting, self.x
         value = report.cells["value"].iloc[0]
         order = list(dict.fromkeys(label(cell, setting) for cell in grid["cells"]))
-        frames, lacking = [], {}
+        frames, lacking = [], dict[str, list[str]]()
 
         def x_name(x: object) -> object:  # of a horizontal line there is none
             return table.names.value(setting, x).plain if isinstance(x, str) else x
@@ -108,16 +110,19 @@ class BySetting(SeriesFigure):
         return replace(series, caveats=series.caveats | caveats)
 
 
-def _mean_skew(measure: str, cell, records: dict) -> float:
+def _mean_skew(measure: str, cell, records: Records) -> float:
     """A measure of the skew of a cell's partitions, mean over its finished runs; NaN where none has recorded it."""
     skews = [records[run_id].get("skew", {}) for run_id in done_runs(cell, records)]
     return pd.Series([skew[measure] for skew in skews if measure in skew], dtype=float).mean()
 
 
-def _with_rows_by(setting: str, grid: dict) -> dict:
+def _with_rows_by(setting: str, grid: StoredGrid) -> StoredGrid:
     """The grid with a table that has one row per value of a setting and one column per method."""
     layout = grid["report"]
     line = layout["columns"] if layout["columns"] != setting else "algorithm"
     rows = [key for key in layout["rows"] if key not in (setting, line)]
-    orders = {"row_order": [], "column_order": grid["column_order"] if line == layout["columns"] else []}
-    return grid | orders | {"report": layout | {"rows": [*rows, setting], "columns": line}}
+    return grid | {
+        "report": layout | {"rows": [*rows, setting], "columns": line},
+        "row_order": [],
+        "column_order": grid["column_order"] if line == layout["columns"] else [],
+    }

@@ -11,6 +11,7 @@ from pydantic import model_validator
 
 from bench.errors import require_known
 from bench.results.json_schema import is_integer, is_number
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, Round, heatmaps, registered_figure, rounds_of
 from reports.figures.heatmaps import Matrix
@@ -18,6 +19,7 @@ from reports.figures.panels import Series, concat_points, done_runs, first_runs,
 from reports.figures.series import SeriesFigure
 from reports.tables.aggregate import DDOF
 from reports.tables.layout import Table
+from reports.tables.records import Records
 from reports.tables.report import Report
 from reports.widths import FIGURES, Widths
 
@@ -71,7 +73,7 @@ class Cka(SeriesFigure):
 
         return features.cka(run.task, run.local_models(probe), self.estimator)
 
-    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> Any:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> Any:
         """As of `SeriesFigure`; of clients, the heat maps of `draw`."""
         if self.show == "layers":
             return super().collect(grid, records, store, value)
@@ -83,7 +85,12 @@ class Cka(SeriesFigure):
         return heatmaps.draw(found, widths)
 
     def drawings(
-        self, grid: dict, records: dict, store: Store, value: str | None = None, widths: Widths = FIGURES
+        self,
+        grid: StoredGrid,
+        records: Records,
+        store: Store,
+        value: str | None = None,
+        widths: Widths = FIGURES,
     ) -> dict:
         kind = SeriesFigure if self.show == "layers" else Figure
         return kind.drawings(self, grid, records, store, value, widths)
@@ -97,10 +104,10 @@ class Cka(SeriesFigure):
             panels += [Matrix(title, name, np.array(found["layers"][name], float), *axes) for name in names]
         return panels
 
-    def series(self, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
+    def series(self, report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Series:
         """Mean CKA over pairs of clients' local models, per layer; layers without any defined pair are left out."""
         configs = {cell["run"]: cell["config"] for cell in grid["cells"]}
-        frames, caveats, num_seeds = [], defaultdict(list), 0
+        frames, caveats, num_seeds = [], defaultdict[str, list[str]](list), 0
         for panel, cells in panels(report, table, grid):
             for line, (cell,) in cells.items():
                 results = [

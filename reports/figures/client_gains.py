@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, lines, registered_figure
 from reports.figures.panels import Series, concat_points, done_runs, panels, series_of_table, with_figure_layout
 from reports.tables.aggregate import DDOF, compared_keys, contest_keys
 from reports.tables.published_comparison import own_value
+from reports.tables.records import Records
 from reports.tables.relative import clients_beside_reference
 from reports.tables.report import build
 from reports.widths import FIGURES, Widths
@@ -32,7 +34,7 @@ class ClientGains(Figure):
                 "The figure client-gains compares runs with others: name these by reference, as {algorithm: local}."
             )
 
-    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> Series | None:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> Series | None:
         """None without any numbers.
 
         Each seed's clients are sorted by their gain: a point is the mean over seeds of the gain at one rank. Where methods are

@@ -6,11 +6,13 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from bench.results.json_schema import is_integer, is_number
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, registered_figure
 from reports.figures.divergences import Divided, divided, number_clients, titled
 from reports.figures.lines import STYLE, placed
 from reports.figures.style import colours_of_classes
+from reports.tables.records import Records
 from reports.widths import FIGURES, Widths
 
 if TYPE_CHECKING:
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 _ALONE = -1  # the colour number of a client that trains by itself
 _HEIGHTS = (1, 2.6)  # of the two parts of a panel
-_RUN, _SAME = {"color": "0.2", "linestyle": "--", "linewidth": 1}, {"color": "0.88", "linewidth": 0}
+_RUN: dict[str, Any] = {"color": "0.2", "linestyle": "--", "linewidth": 1}
+_SAME: dict[str, Any] = {"color": "0.88", "linewidth": 0}
 
 
 class ByCapacity(NamedTuple):
@@ -73,7 +76,7 @@ class CoalitionsByCapacity(Figure):
         found = run.record["diagnostics"]
         return coalitions_of(run.task, found["divergences"], found["coalitions"], self.smallest, self.largest)
 
-    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> list[ByCapacity]:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> list[ByCapacity]:
         return [
             ByCapacity(run, np.array(found["ends"]), np.array(found["coalitions"]))
             for run in divided(grid, records)

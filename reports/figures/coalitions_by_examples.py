@@ -7,11 +7,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, registered_figure
 from reports.figures.divergences import Divided, divided, titled
 from reports.figures.lines import STYLE, placed
 from reports.figures.style import COLOURS
+from reports.tables.records import Records
 from reports.widths import FIGURES, Widths
 
 _LABELS = {"clients": "Clients in its coalition", "weight": "Weight of other clients"}
@@ -51,7 +53,7 @@ class CoalitionsByExamples(Figure):
     def name(self) -> str:
         return f"coalitions-by-examples-{self.y}"
 
-    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> list[Partners]:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> list[Partners]:
         runs = [run for run in divided(grid, records) if len(run.num_examples) == len(run.coalitions)]
         return [Partners(run, self.y, _values(run, self.y)) for run in runs]
 

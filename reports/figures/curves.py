@@ -3,17 +3,20 @@
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from bench.results.metrics import METRICS, is_of_rounds
+from bench.results.records import RoundRow, StoredGrid
 from bench.results.store import Store
 from reports.figures import one_of, registered_figure
-from reports.figures.panels import Y_LABELS, Series, concat_points, done_runs, panels, series_of_table
+from reports.figures.panels import Series, concat_points, done_runs, panels, series_of_table, y_label
 from reports.figures.series import SeriesFigure
 from reports.tables.aggregate import DDOF
 from reports.tables.layout import Table
+from reports.tables.records import Records
 from reports.tables.report import Report
 
 X_LABELS = {
@@ -37,13 +40,13 @@ class Curve(NamedTuple):
 
     panel: str
     line: str
-    cell: tuple
+    cell: Any
     points: dict[str, np.ndarray]
 
 
 @registered_figure("curves")
 class Curves(SeriesFigure):
-    """Accuracy over rounds, communication, time or training examples."""
+    """Accuracy, or a metric of rounds, over rounds, communication, time or training examples."""
 
     x: Annotated[str, one_of("x of curves", X_LABELS)]
 
@@ -51,17 +54,20 @@ class Curves(SeriesFigure):
     def name(self) -> str:
         return self.x
 
-    def series(self, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
+    def shows(self, metric: str) -> bool:
+        return is_of_rounds(metric)
+
+    def series(self, report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Series:
         frames = []
         for curve in curves_of(report, table, grid, records, store):
             points = _constant(curve) if is_constant(curve, self.x) else _over(curve, self.x)
             frames.append(points.assign(panel=curve.panel, line=curve.line))
-        over, labels = _partial_axis(report, table), (X_LABELS[self.x], Y_LABELS[table.metric])
+        over, labels = _partial_axis(report, table), (X_LABELS[self.x], y_label(table.metric))
         series = series_of_table("curves", *labels, report, table, concat_points(frames), over)
         return series if over is None else replace(series, lines=tuple(dict.fromkeys(series.points["line"])))
 
 
-def curves_of(report: Report, table: Table, grid: dict, records: dict, store: Store) -> Iterator[Curve]:
+def curves_of(report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Iterator[Curve]:
     """The curves of all measured cells in the order of panels and lines.
 
     Values of an axis that only some methods have are separate lines of one panel.
@@ -70,7 +76,7 @@ def curves_of(report: Report, table: Table, grid: dict, records: dict, store: St
     for panel, cells in panels(report, table, grid, over):
         for name, cell in ((name, cell) for name, found in cells.items() for cell in found):
             own = getattr(cell, over) if over else "-"
-            line = name if own == "-" else f"{name}, {own} {over.replace('_', ' ')}"
+            line = f"{name}, {own} {over.replace('_', ' ')}" if over and own != "-" else name
             runs = [store.rows(run_id) for run_id in done_runs(cell, records)]
             yield Curve(panel, line, cell, _curve(runs, table.metric, grid["std"]))
 
@@ -98,8 +104,9 @@ def _partial_axis(report: Report, table: Table) -> str | None:
     return next(found, None)
 
 
-def _curve(runs: list[list[dict]], metric: str, std: str) -> dict[str, np.ndarray]:
-    """Mean accuracy and mean cumulative costs over seeds, at every round that all seeds evaluated.
+def _curve(runs: list[list[RoundRow]], metric: str, std: str) -> dict[str, np.ndarray]:
+    """Mean of an accuracy, or another metric of rounds, and mean cumulative costs over seeds, at every round in which all seeds
+    have it.
 
     Args:
         runs: the round rows of each seed.
@@ -108,13 +115,16 @@ def _curve(runs: list[list[dict]], metric: str, std: str) -> dict[str, np.ndarra
         As `Curve.points`.
     """
     columns = [*_COSTS, metric]
-    seeds = [np.array([[row.get(name) for name in columns] for row in rows], float) for rows in runs]
+    seeds = [
+        np.array([[(row | row.get("metrics", {})).get(name) for name in columns] for row in rows], float)
+        for rows in runs
+    ]
     seeds = [rows.reshape(-1, len(columns)) for rows in seeds]
     seeds = [rows[~np.isnan(rows[:, -1])] for rows in seeds]
     common = functools.reduce(np.intersect1d, [rows[:, 0] for rows in seeds])
     values = np.stack([rows[np.isin(rows[:, 0], common)] for rows in seeds])  # [seeds, points, columns]
     rounds, down, up, seconds, examples, accuracy = np.moveaxis(values, -1, 0)
-    accuracy = 100 * accuracy
+    accuracy = METRICS[metric].scale * accuracy
     unknown = np.full(len(common), np.nan)
     return {
         "rounds": _mean(rounds),

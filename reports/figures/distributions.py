@@ -4,11 +4,13 @@ from collections import defaultdict
 
 from pydantic import Field
 
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import registered_figure
 from reports.figures.panels import Series, concat_points, done_runs, names_of_lines, panels, points_of, seeds_of_runs
 from reports.figures.series import SeriesFigure
 from reports.tables.layout import Table
+from reports.tables.records import Records
 from reports.tables.report import Report
 
 _TRUTHFUL = "fedconcat"  # the method whose clients report their true label distribution
@@ -24,7 +26,7 @@ class Distributions(SeriesFigure):
     def name(self) -> str:
         return f"distributions-client{self.client}"
 
-    def series(self, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
+    def series(self, report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Series:
         """Label shares as each method's server received or inferred them.
 
         Partitions differ between seeds, so a panel shows one seed: the first of those with results of most methods.
@@ -43,9 +45,9 @@ class Distributions(SeriesFigure):
         return Series("bars", "Class", y_label, lines, points, caveats=caveats, names=names, styles=table.names.styles)
 
 
-def _label_shares(client: int, cells: dict[str, list], seeds: dict[str, int], records: dict) -> dict[int, dict]:
+def _label_shares(client: int, cells: dict[str, list], seeds: dict[str, int], records: Records) -> dict[int, dict]:
     """Seed -> line -> label shares of a client, in [0, 1], of the cells that recorded them."""
-    shares = defaultdict(dict)
+    shares: dict[int, dict] = defaultdict(dict)
     for line, (cell,) in cells.items():
         for run_id in done_runs(cell, records):
             recorded = records[run_id].get("diagnostics", {}).get("distributions", ())

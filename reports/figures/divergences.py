@@ -8,17 +8,19 @@ import numpy as np
 
 from bench.experiments.labels import pairs
 from bench.results.json_schema import is_number
+from bench.results.records import StoredCell, StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, registered_figure
 from reports.figures.lines import STYLE, placed, wrapped
 from reports.figures.style import COLOURS
 from reports.tables.aggregate import current_cells
 from reports.tables.names import Names
+from reports.tables.records import Records, ended_runs
 from reports.widths import FIGURES, Widths
 
 _TICK = 0.14  # inches, of the id of a client
 _FRAME = COLOURS[2]
-_BAR = {"location": "bottom", "aspect": 40, "shrink": 0.6, "pad": 0.02}
+_BAR: dict[str, Any] = {"location": "bottom", "aspect": 40, "shrink": 0.6, "pad": 0.02}
 
 
 class Divided(NamedTuple):
@@ -59,7 +61,7 @@ class Divided(NamedTuple):
 class Divergences(Figure):
     """How much the data of any two clients differ, with the coalitions that FedCollab made of them."""
 
-    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> list[Divided]:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> list[Divided]:
         return list(divided(grid, records))
 
     def draw(self, found: list[Divided], widths: Widths = FIGURES):
@@ -96,22 +98,22 @@ class Divergences(Figure):
         return figure
 
 
-def divided(grid: dict, records: dict) -> Iterator[Divided]:
+def divided(grid: StoredGrid, records: Records) -> Iterator[Divided]:
     """The coalitions of the first finished seed of each setting; bases share them, because they do not depend on the base.
 
     Settings that one title would name say in which options they differ.
     """
-    first: dict[str, tuple[dict, dict]] = {}
-    for cell in sorted(current_cells(grid, records), key=lambda cell: cell["seed"]):
-        record = records.get(cell["run"], {})
-        diagnostics = record.get("diagnostics", {}) if record.get("status") == "done" else {}
+    first: dict[str, tuple[str, StoredCell, dict[str, Any]]] = {}
+    current = grid | {"cells": sorted(current_cells(grid, records), key=lambda cell: cell["seed"])}
+    for run, cell, record in ended_runs(current, records):
+        diagnostics = record.get("diagnostics", {}) if record["status"] == "done" else {}
         if {"coalitions", "divergences"} <= diagnostics.keys() and is_number(_options(cell).get("capacity")):
-            first.setdefault(json.dumps([_setting(cell), _options(cell)]), (cell, diagnostics))
+            first.setdefault(json.dumps([_setting(cell), _options(cell)]), (run, cell, diagnostics))
     order = [json.dumps(_setting(cell)) for cell in grid["cells"]]
-    found = sorted(first.values(), key=lambda one: order.index(json.dumps(_setting(one[0]))))
-    names, options = Names.of_grid(grid), [_options(cell) for cell, _ in found]
+    found = sorted(first.values(), key=lambda one: order.index(json.dumps(_setting(one[1]))))
+    names, options = Names.of_grid(grid), [_options(cell) for _, cell, _ in found]
     differing = [key for key in options[0] if len({str(one[key]) for one in options}) > 1] if options else []
-    for cell, diagnostics in found:
+    for run, cell, diagnostics in found:
         own = _options(cell)
         named = pairs({key: own[key] for key in differing if key != "capacity"})
         on = f" (on {names.value('dataset', cell['substitute']).plain})" if cell["substitute"] else ""
@@ -122,7 +124,7 @@ def divided(grid: dict, records: dict) -> Iterator[Divided]:
         divergences = np.array(diagnostics["divergences"], float)
         examples = np.array(diagnostics.get("num_examples", []))
         of_clients = (order_of_clients, coalitions, divergences, examples)
-        yield Divided(title, own["capacity"], *of_clients, cell["run"], cell["config"])
+        yield Divided(title, own["capacity"], *of_clients, run, cell["config"])
 
 
 def titled(panel: Divided, below: str, width: float) -> str:
@@ -137,11 +139,11 @@ def number_clients(axis, order: np.ndarray, length: float, **options) -> None:
     axis.set_tick_params(length=0, pad=1)
 
 
-def _setting(cell: dict) -> list:
+def _setting(cell: StoredCell) -> list:
     return [cell["dataset"], cell["config"]["partition"], cell["substitute"]]
 
 
-def _options(cell: dict) -> dict[str, Any]:
+def _options(cell: StoredCell) -> dict[str, Any]:
     """On what coalitions depend, beside the data and the seed."""
     method = {key: value for key, value in cell["config"]["algorithm"].items() if key not in ("name", "base")}
     return {"clients": cell["config"]["clients"], **method}

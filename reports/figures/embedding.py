@@ -6,11 +6,13 @@ import numpy as np
 from pydantic import Field
 
 from bench.results.json_schema import is_integer, is_number, is_text
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, registered_figure
 from reports.figures.lines import LETTER, STYLE, wrapped
 from reports.figures.panels import first_runs
 from reports.figures.style import colours_of_classes
+from reports.tables.records import Records
 from reports.widths import FIGURES, Widths
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class Embedding(Figure):
 
         return features.embedding(run.task, run.algorithm, run.trained_state(FINAL), run.own_state(FINAL), self.points)
 
-    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> dict[str, dict]:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> dict[str, dict]:
         """Title -> embedding of the first finished seed of each cell."""
         runs = first_runs(grid, records, value)
         return {
@@ -79,7 +81,7 @@ class Embedding(Figure):
             side = min(_PANEL, widths.text / columns)
             size = (side * columns, (side + 0.2) * len(found) * blocks + 0.5)
             figure = Figure(figsize=size, layout="constrained")
-            handles = {}
+            handles: dict[Any, Any] = {}
             runs = figure.subplots(len(found) * blocks, columns, squeeze=False).reshape(len(found), -1)
             for axes_of_run, (title, embedding) in zip(runs, found.items(), strict=True):
                 for axes, view in zip(axes_of_run, _VIEWS, strict=False):

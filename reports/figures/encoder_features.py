@@ -6,11 +6,13 @@ import numpy as np
 from pydantic import Field
 
 from bench.results.json_schema import is_integer, is_number, is_text
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, Round, registered_figure, rounds_of
 from reports.figures.lines import LETTER, STYLE, wrapped
 from reports.figures.panels import first_runs
 from reports.figures.style import colours_of_classes
+from reports.tables.records import Records
 from reports.widths import FIGURES, Widths
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ class EncoderFeatures(Figure):
 
         return encoders.plane(run.task, run.local_models(probe), self.encoders, self.view, self.points)
 
-    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> list[Panels]:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> list[Panels]:
         """What was measured, of the first seed that is done of each cell."""
         shown = []
         for title, config, run_id in first_runs(grid, records, value):

@@ -1,7 +1,7 @@
 """Heat maps side by side, a row per run."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,7 +65,7 @@ def draw(rows: list[list[Matrix]], widths: Widths = FIGURES):
                 drawn.setdefault(panel.scale, []).append((axes, image))
         for scale, shown in drawn.items():
             columns = len(shown) / len(rows)
-            layout = {"location": "bottom", "aspect": 15 * columns, "fraction": 0.05, "pad": 0.03}
+            layout: dict[str, Any] = {"location": "bottom", "aspect": 15 * columns, "fraction": 0.05, "pad": 0.03}
             figure.colorbar(shown[0][1], ax=[axes for axes, _ in shown], label=scale, **layout)
     return figure
 

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -13,7 +14,7 @@ from reports.widths import FIGURES, Widths
 
 FORMATS = ("png", "pdf", "svg")
 
-STYLE = {
+STYLE: dict[Any, Any] = {  # of matplotlib's rcParams
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -55,8 +56,10 @@ def draw(series: Series, widths: Widths = FIGURES):
         figure = Figure(figsize=(width, height + max(0.6, 0.26 + legend)), layout="constrained")
         figure.supxlabel(series.x_label, fontsize=STYLE["axes.labelsize"])
         figure.supylabel(series.y_label, fontsize=STYLE["axes.labelsize"], multialignment="center")
-        handles = {}
-        above = "col" if series.columns == columns else "all" if series.columns else "none"
+        handles: dict[str, Any] = {}
+        above: Literal["col", "all", "none"] = (
+            "col" if series.columns == columns else "all" if series.columns else "none"
+        )
         shared = "all" if series.one_scale else above
         drawn = figure.subplots(rows, columns, squeeze=False, sharey=shared).flat
         for axes, panel, title in zip(drawn, panels, titles, strict=False):

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
+from bench.results.records import RoundRow, StoredGrid
 from bench.results.store import Store
 from reports.figures import registered_figure
 from reports.figures.panels import Series, concat_points, data_caveats, done_runs, panels, points_of, seeds_of_runs
 from reports.figures.series import SeriesFigure
 from reports.tables.layout import Table
+from reports.tables.records import Records
 from reports.tables.report import Report
 
 
@@ -14,7 +16,7 @@ from reports.tables.report import Report
 class LocalModels(SeriesFigure):
     """Accuracy of each client's model, epoch by epoch, for runs that trace their local models."""
 
-    def series(self, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
+    def series(self, report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Series:
         """Accuracy on test data with the clients' label shares: a panel per method, a line per client.
 
         There is a point after every local epoch, and a second one at the last epoch of a round, after averaging. Clients
@@ -41,7 +43,7 @@ class LocalModels(SeriesFigure):
         return Series("curves", x_label, y_label, lines, concat_points(frames), caveats=caveats)
 
 
-def _traced_accuracies(rows: list[dict]) -> Iterator[tuple[int, int, list[float]]]:
+def _traced_accuracies(rows: list[RoundRow]) -> Iterator[tuple[int, int, list[float]]]:
     """Round, client and accuracies [local epochs + 1] of the rounds of a run with `trace_local_models`."""
     for row in rows:
         traced = row.get("local_models", {"clients": (), "accuracies": ()})

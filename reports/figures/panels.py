@@ -9,10 +9,13 @@ from typing import Any
 import pandas as pd
 
 from bench import references
+from bench.results.ids import is_metric_name
 from bench.results.metrics import METRICS
+from bench.results.records import Config, StoredGrid
 from reports.tables.aggregate import cell_keys, compared_keys, contest_keys
 from reports.tables.layout import Table
 from reports.tables.names import Names
+from reports.tables.records import Records
 from reports.tables.report import Report, build
 
 Y_LABELS = {
@@ -29,6 +32,8 @@ Y_LABELS = {
 def y_label(metric: str) -> str:
     """Name and unit of a metric on an axis."""
     title = METRICS[metric].title
+    if is_metric_name(metric):
+        return title + " (%)" * METRICS[metric].percent
     return Y_LABELS.get(metric, title[0].upper() + title[1:])
 
 
@@ -84,7 +89,7 @@ def name_of_line(line: str, names: Mapping[str, str]) -> str:
     return names.get(first, first) + line[len(first) :]
 
 
-def with_figure_layout(grid: dict) -> dict:
+def with_figure_layout(grid: StoredGrid) -> StoredGrid:
     """The grid with the table from which its figures are drawn: a panel per setting, a line per competitor."""
     layout = grid["report"]
     if not layout.get("compared"):
@@ -98,7 +103,9 @@ def with_figure_layout(grid: dict) -> dict:
     }
 
 
-def panels(report: Report, table: Table, grid: dict, over: str | None = None) -> Iterator[tuple[str, dict[str, list]]]:
+def panels(
+    report: Report, table: Table, grid: StoredGrid, over: str | None = None
+) -> Iterator[tuple[str, dict[str, list]]]:
     """Title and measured cells (line -> cells) of every panel with a measured cell, in the table's order.
 
     A cell without a partition (centralized training) belongs to its dataset and is in all panels of it.
@@ -124,7 +131,7 @@ def panels(report: Report, table: Table, grid: dict, over: str | None = None) ->
             yield _titled(panel, keys, table, report), {line: found for line, found in own.items() if found}
 
 
-def first_runs(grid: dict, records: dict, value: str | None = None) -> Iterator[tuple[str, dict, str]]:
+def first_runs(grid: StoredGrid, records: Records, value: str | None = None) -> Iterator[tuple[str, Config, str]]:
     """Title, config and run id of the first finished seed of each table cell, for figures that show one run per cell."""
     grid = with_figure_layout(grid)
     report = build(grid, records, value)
@@ -145,14 +152,14 @@ def data_caveats(cell, names: Names) -> list[str]:
     return on + ["incomplete data"] * bool(is_incomplete)
 
 
-def done_runs(cell, records: dict) -> list[str]:
+def done_runs(cell, records: Records) -> list[str]:
     """Ids of the finished runs of a cell, in the order of seeds."""
-    return [run_id for run_id in cell.run_ids.split() if records.get(run_id, {}).get("status") == "done"]
+    return [run_id for run_id in cell.run_ids.split() if run_id in records and records[run_id]["status"] == "done"]
 
 
-def seeds_of_runs(grid: dict) -> dict[str, int]:
+def seeds_of_runs(grid: StoredGrid) -> dict[str, int]:
     """Run id -> seed."""
-    return {cell["run"]: cell["seed"] for cell in grid["cells"]}
+    return {cell["run"]: cell["seed"] for cell in grid["cells"] if cell["run"]}
 
 
 def concat_points(frames: list[pd.DataFrame]) -> pd.DataFrame:
@@ -173,7 +180,7 @@ def series_of_table(
     look: str, x_label: str, y_label: str, report: Report, table: Table, points: pd.DataFrame, over: str | None = None
 ) -> Series:
     """A series whose lines are the columns of a table, with the caveats of its cells; `over` as in `panels`."""
-    by_panel = defaultdict(dict)
+    by_panel: dict[str, dict[str, str]] = defaultdict(dict)
     keys = [key for key in table.row_keys if key != over]
     for row in table.rows:
         labels = zip(table.row_keys, table.labels(row), strict=True)

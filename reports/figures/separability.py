@@ -6,12 +6,14 @@ from collections.abc import Iterator
 import pandas as pd
 
 from bench.experiments.labels import UNWRAPPED
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import registered_figure
 from reports.figures.panels import Series, concat_points, done_runs, seeds_of_runs
 from reports.figures.series import SeriesFigure
 from reports.tables.aggregate import cell_keys
 from reports.tables.layout import Table
+from reports.tables.records import Records
 from reports.tables.report import Report
 
 _LEAST_POINTS = 6  # for a correlation
@@ -31,7 +33,7 @@ class Separability(SeriesFigure):
     def name(self) -> str:
         return "separability" + "-relative" * self.relative
 
-    def series(self, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
+    def series(self, report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Series:
         """A panel per setting and value of the axis `wrapper`, and a point per run that the table shows."""
         score = ("relative_" if self.relative else "") + "sliced_wasserstein"
         gains = pd.DataFrame(_gains(score, report, table, grid, records), columns=["panel", "line", "x", "mean"])
@@ -47,7 +49,7 @@ class Separability(SeriesFigure):
         return Series("points", x_label, y_label, lines, points, names=names, styles=table.names.styles)
 
 
-def _gains(score: str, report: Report, table: Table, grid: dict, records: dict) -> Iterator[tuple]:
+def _gains(score: str, report: Report, table: Table, grid: StoredGrid, records: Records) -> Iterator[tuple]:
     """Panel, line, distance of classes and gain (percentage points) of every run of a post-hoc method with its base."""
     value = report.cells["value"].iloc[0]
     for (labels, substitute), by_wrapper in _runs_by_wrapper(report, table, grid, records).items():
@@ -74,7 +76,7 @@ def _gains(score: str, report: Report, table: Table, grid: dict, records: dict) 
                     )
 
 
-def _runs_by_wrapper(report: Report, table: Table, grid: dict, records: dict) -> dict[tuple, dict[str, dict]]:
+def _runs_by_wrapper(report: Report, table: Table, grid: StoredGrid, records: Records) -> dict[tuple, dict[str, dict]]:
     """(Labels of a cell on all axes but `wrapper`, substitute) -> wrapper -> seed -> record."""
     keys, seeds = [key for key in cell_keys(grid) if key != "wrapper"], seeds_of_runs(grid)
     found: dict[tuple, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))

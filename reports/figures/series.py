@@ -4,11 +4,13 @@ As in the table, a line shows the tuning choice with the best mean over seeds, a
 """
 
 from bench.results.metrics import ACCURACIES
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures.base import Figure
 from reports.figures.lines import draw
 from reports.figures.panels import Series, with_figure_layout
 from reports.tables.layout import Table
+from reports.tables.records import Records
 from reports.tables.report import Report, build
 from reports.widths import FIGURES, Widths
 
@@ -16,7 +18,7 @@ from reports.widths import FIGURES, Widths
 class SeriesFigure(Figure):
     """A kind of figures that shows a `Series` of each table of the report."""
 
-    def series(self, report: Report, table: Table, grid: dict, records: dict, store: Store) -> Series:
+    def series(self, report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Series:
         """The numbers of one table of the report; other arguments as of `collect`."""
         raise NotImplementedError
 
@@ -24,11 +26,11 @@ class SeriesFigure(Figure):
         """Whether there is a picture of a metric: of accuracies."""
         return metric in ACCURACIES
 
-    def layout(self, grid: dict) -> dict:
+    def layout(self, grid: StoredGrid) -> StoredGrid:
         """The grid with the table from which the figure is drawn."""
         return with_figure_layout(grid)
 
-    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> dict[str, Series]:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> dict[str, Series]:
         """Metric -> numbers, the grid's own metric first; metrics without a point are left out."""
         grid = self.layout(grid)
         report = build(grid, records, value)
@@ -37,7 +39,12 @@ class SeriesFigure(Figure):
         return {metric: series for metric, series in found.items() if len(series.points)}
 
     def drawings(
-        self, grid: dict, records: dict, store: Store, value: str | None = None, widths: Widths = FIGURES
+        self,
+        grid: StoredGrid,
+        records: Records,
+        store: Store,
+        value: str | None = None,
+        widths: Widths = FIGURES,
     ) -> dict:
         found = self.collect(grid, records, store, value)
         return {metric: draw(series, widths) for metric, series in found.items()}

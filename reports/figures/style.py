@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
@@ -144,7 +144,7 @@ def _changed(style: LineStyle, given: Mapping[str, Any]) -> LineStyle:
     return style._replace(**{keys[key]: value for key, value in given.items()})
 
 
-def _unused(used: Iterable[LineStyle], prefer: set[str] = frozenset()) -> list[LineStyle]:
+def _unused(used: Iterable[LineStyle], prefer: Collection[str] = ()) -> list[LineStyle]:
     """The styles that differ from all used ones in colour or marker, preferred colours first."""
     styles = [
         LineStyle(COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)], _DASHES[number % len(_DASHES)])

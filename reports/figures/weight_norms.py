@@ -6,10 +6,12 @@ import numpy as np
 from pydantic import field_validator
 
 from bench.results.json_schema import is_integer, is_number
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, Round, heatmaps, registered_figure, rounds_of
 from reports.figures.heatmaps import Matrix
 from reports.figures.panels import first_runs
+from reports.tables.records import Records
 from reports.widths import FIGURES, Widths
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class WeightNorms(Figure):
 
         return features.weight_norms(run.task, run.local_models(probe))
 
-    def collect(self, grid: dict, records: dict, store: Store, value: str | None = None) -> list[list[Matrix]]:
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> list[list[Matrix]]:
         """The panels, a row per run."""
         runs = first_runs(grid, records, value)
         rows = [_panels(title, self.results(store, run_id, config["rounds"])) for title, config, run_id in runs]
@@ -54,7 +56,7 @@ class WeightNorms(Figure):
 
 
 def _panels(title: str, found: dict[Probe, dict]) -> list[Matrix]:
-    panels = []
+    panels: list[Matrix] = []
     for probe, one in found.items():
         axes = ("client", "class", one["clients"], list(range(len(one["norms"][0]))))
         if not panels:

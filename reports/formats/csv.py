@@ -80,4 +80,4 @@ def lines_of(report: Report) -> pd.DataFrame:
 
 def render_standings(report: Report) -> str:
     """Mean ranks and wins, one line per number with its interval."""
-    return to_csv(report.standings_data.round(6))
+    return "" if report.standings_data is None else to_csv(report.standings_data.round(6))

@@ -8,7 +8,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from reports.tables.latex_text import escape
 from reports.tables.layout import Cell, Row, Table
@@ -87,9 +86,9 @@ def render_document(report: Report, notes: str = "inside", widths: Widths | None
 
 def _label(name: str) -> str:
     """ "tab:paper_table1", with the budget behind it unless the grid is whole, and a short digest of what it overrides."""
-    grid, budget, overrides, ending = re.fullmatch(
-        r"([^@]*)@?([^+]*?)(\+.*?)?((?:-(?:best|last|last10))?(?:-paper)?)", name, flags=re.DOTALL
-    ).groups()
+    found = re.fullmatch(r"([^@]*)@?([^+]*?)(\+.*?)?((?:-(?:best|last|last10))?(?:-paper)?)", name, flags=re.DOTALL)
+    assert found  # the pattern fits every text
+    grid, budget, overrides, ending = found.groups()
     parts = [grid] if len(grid) <= _LONGEST else [grid[:_LONGEST], _digest(grid)]
     parts += [budget] * (budget not in ("", "paper", "full")) + ([_digest(overrides)] if overrides else [])
     return "tab:" + re.sub(r"[^\w.-]", "-", "-".join(parts) + ending, flags=re.ASCII)
@@ -101,7 +100,8 @@ def _digest(text: str) -> str:
 
 def _parts(table: Table) -> Iterator[Table]:
     """The table in pieces of at most `_MOST_LINES`, because a float cannot span pages."""
-    rows, lines = [], 0
+    rows: list[Row] = []
+    lines = 0
     for row in table.rows:
         of_row = 1 + len(_below(row))
         if rows and lines + of_row > _MOST_LINES:
@@ -158,16 +158,16 @@ def _float(
 def _head(table: Table) -> list[str]:
     """The headings: of several metrics, the names of the columns span those of the metrics; or one spans all columns."""
     rows = _latex(table.row_headings)
-    if not (table.blocks or table.over):
+    above = table.blocks or ([(table.over, len(table.columns))] if table.over else [])
+    if not above:
         return [_line([*rows, *_latex(table.titles)])]
     columns = map(escape, table.columns) if table.blocks else _latex(table.titles)
     spans, rules, first = [], [], len(rows) + 1
-    for heading, count in table.blocks or [(table.over, len(table.columns))]:
+    for heading, count in above:
         spans.append(rf"\multicolumn{{{count}}}{{c}}{{{heading.latex}}}")
         rules.append(rf"\cmidrule(lr){{{first}-{first + count - 1}}}")
         first += count
-    above = _line([*[""] * len(rows), *spans])
-    return [above, "".join(rules), _line([*rows, *columns])]
+    return [_line([*[""] * len(rows), *spans]), "".join(rules), _line([*rows, *columns])]
 
 
 def _within(notes: Sequence[str], of: str) -> list[str]:
@@ -203,7 +203,7 @@ def _explained(table: Table) -> list[str]:
 def _body(table: Table) -> list[str]:
     """Rows, with a rule wherever the outermost label changes; outer labels are printed once per block."""
     lines: list[str] = []
-    for before, row in pairwise((None, *table.rows)):
+    for before, row in zip((None, *table.rows), table.rows, strict=False):
         if before and len(row.labels) > 1:
             if before.labels[0] != row.labels[0]:
                 lines.append(r"\midrule")

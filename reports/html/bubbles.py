@@ -1,6 +1,7 @@
 """Bubble plots of the page: examples of each class at each client, one plot per partition."""
 
 from bench.measurements.label_counts import NAME, partition_of
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from datasets.show import legend_counts
 from reports.tables.names import Names
@@ -9,7 +10,7 @@ _STEP, _MOST = 24, 520  # pixels per class, and at most in all
 _LARGEST = 420  # square pixels of a bubble
 
 
-def collect(grid: dict, store: Store) -> list[dict]:
+def collect(grid: StoredGrid, store: Store) -> list[dict]:
     """The partitions of a grid with stored label counts, in the grid's order.
 
     Returns:

@@ -1,4 +1,5 @@
-"""Curves of the page: accuracy over rounds, communication, time or examples, one panel per row of the table.
+"""Curves of the page: an accuracy, or another metric of rounds, over rounds, communication, time or examples, one panel per row
+of the table.
 
 The numbers are those of `reports.figures.curves`, rounded, and thinned to what a screen shows: see `_shown`. Exports and the
 figures of a paper have all of them. There is one Vega-Lite chart per accuracy and x axis;
@@ -7,16 +8,19 @@ horizontal line has one point without x; `alone` marks the only point of a line.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
 from bench.experiments.figure_names import CURVES
-from bench.results.metrics import ACCURACIES
+from bench.results.metrics import METRICS, is_of_rounds
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures.curves import X_LABELS, Curve, curves_of, is_constant
-from reports.figures.panels import Y_LABELS, name_of_line, names_of_lines
+from reports.figures.panels import name_of_line, names_of_lines, y_label
 from reports.figures.style import COLOURS, LineStyle, line_styles
 from reports.tables.names import Names
+from reports.tables.records import Records
 from reports.tables.report import Report
 
 AXES = {"rounds": "rounds", "communication": "bytes", "time": "seconds", "examples": "examples"}
@@ -32,16 +36,16 @@ _DARK = {"text": "#e8eaed", "muted": "#a4adb6", "grid": "#30363d"}
 _LEAST_LUMINANCE = 0.13  # contrast of 3:1 to the dark background, as the guidelines require of graphics
 
 
-def collect(report: Report, grid: dict, records: dict, store: Store) -> list[dict]:
+def collect(report: Report, grid: StoredGrid, records: Records, store: Store) -> list[dict]:
     """The panels in the order of tables and rows; arguments as in `reports.html.page.render`.
 
     Returns:
         For each: "title", "metric", "caveats" (sentences), and "lines": id -> {x axis: [points], "mean": [points], "std":
-        [points]}, in percent, None for a missing number. If a line is horizontal over an x axis, its entry for that axis is
-        None, and "level" is its mean and std.
+        [points]}, in percent if tables print them so, None for a missing number. If a line is horizontal over an x axis, its
+        entry for that axis is None, and "level" is its mean and std.
     """
-    found, wanted = {}, []
-    tables = [table for table in report.tables if table.metric in ACCURACIES]
+    found, wanted = dict[tuple[str, str], dict[str, Any]](), []
+    tables = [table for table in report.tables if is_of_rounds(table.metric)]
     for table in tables:
         lines = dict(zip(table.columns, table.lines, strict=True))
         for curve in curves_of(report, table, grid, records, store):
@@ -74,7 +78,7 @@ def specs(report: Report, panels: list[dict]) -> dict[str, dict[str, dict]]:
     """Accuracy -> x axis -> Vega-Lite specification, without the points."""
     lines = _styles(report, panels)
     return {
-        metric: {x: _spec(lines, X_LABELS[x], Y_LABELS[metric]) for x in CURVES}
+        metric: {x: _spec(lines, X_LABELS[x], metric) for x in CURVES}
         for metric in dict.fromkeys(panel["metric"] for panel in panels)
     }
 
@@ -145,19 +149,20 @@ def _caveats(cell, names: Names) -> str:
     return ", ".join([*parts, *([f"on {names.value('dataset', cell.substitute).plain}"] if cell.substitute else [])])
 
 
-def _spec(lines: dict[str, LineStyle], x_label: str, y_label: str) -> dict:
+def _spec(lines: dict[str, LineStyle], x_label: str, metric: str) -> dict:
     """A band of one std around the mean, a line, and points with tooltips; a point is visible if it has no line."""
-    names = [*lines]
+    names, share = [*lines], METRICS[metric].is_share
+    form = ".1f" if share else ".3~g"
     x = {"field": "x", "type": "quantitative", "title": x_label, "axis": {"tickCount": 6}}
-    y = {"field": "mean", "type": "quantitative", "title": y_label, "scale": {"zero": False}}
+    y = {"field": "mean", "type": "quantitative", "title": y_label(metric), "scale": {"zero": False}}
     line = {"field": "line", "type": "nominal", "legend": None}
     colour = line | {"scale": {"domain": names}}  # in the colours of the theme
     dash = line | {"scale": {"domain": names, "range": [_DASHES[style.linestyle] for style in lines.values()]}}
     tooltip = [
         {"field": "line", "type": "nominal", "title": "method"},
         {"field": "x", "type": "quantitative", "title": x_label, "format": ",.4~g"},
-        {"field": "mean", "type": "quantitative", "title": "mean (%)", "format": ".1f"},
-        {"field": "std", "type": "quantitative", "title": "std", "format": ".1f"},
+        {"field": "mean", "type": "quantitative", "title": "mean (%)" if share else "mean", "format": form},
+        {"field": "std", "type": "quantitative", "title": "std", "format": form},
     ]
 
     def layer(points: str, mark: dict, **encoding) -> dict:

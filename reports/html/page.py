@@ -13,19 +13,21 @@ import jinja2
 from markupsafe import Markup
 
 from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures.panels import with_figure_layout
 from reports.html import bubbles, curves, runs, vega
 from reports.tables.aggregate import cell_keys, current_cells
 from reports.tables.footnotes import without_paths
 from reports.tables.names import Names
+from reports.tables.records import Records
 from reports.tables.report import Report, build
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("tables.js", "charts.js", "runs.js")
 
 
-def render(report: Report, grid: dict, records: dict[str, dict], store: Store) -> str:
+def render(report: Report, grid: StoredGrid, records: Records, store: Store) -> str:
     """The page of a report.
 
     Args:

@@ -4,13 +4,16 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
 from reports.tables.aggregate import cell_keys, choice_of, label, short
 from reports.tables.costs import cost_scores
 from reports.tables.footnotes import without_paths
 from reports.tables.layout import NOT_REACHED, printed
 from reports.tables.names import Names
+from reports.tables.records import Records
 from reports.tables.relative import relative_scores
 
 _LEFT_OUT = (
@@ -66,7 +69,7 @@ class Line:
     reason: str
 
 
-def collect(grid: dict, records: dict[str, dict]) -> RunDetails:
+def collect(grid: StoredGrid, records: Records) -> RunDetails:
     """The runs of a grid, with the names of image folders and without their paths; arguments as in
     `reports.html.page.render`."""
     hide = without_paths(grid)
@@ -78,7 +81,7 @@ def collect(grid: dict, records: dict[str, dict]) -> RunDetails:
         run: {
             "seed": seeds[run],
             "status": status_of(run, records),
-            "reason": hide(records.get(run, {}).get("reason") or ""),
+            "reason": hide(records[run].get("reason") or "") if run in records else "",
             "config": _without(config, shared["config"]),
             "record": _without(ended.get(run, {}), shared["record"]),
         }
@@ -87,7 +90,7 @@ def collect(grid: dict, records: dict[str, dict]) -> RunDetails:
     return RunDetails(runs, shared, _differing(configs, shared["config"]))
 
 
-def lines(metrics: Sequence[str], value: str, grid: dict, records: dict[str, dict]) -> Iterator[Line]:
+def lines(metrics: Sequence[str], value: str, grid: StoredGrid, records: Records) -> Iterator[Line]:
     """All runs in the grid's order.
 
     Args:
@@ -100,7 +103,7 @@ def lines(metrics: Sequence[str], value: str, grid: dict, records: dict[str, dic
     derived |= {metric: cost_scores(grid, records, metric) for metric in metrics if METRICS[metric].cost}
     for cell in grid["cells"]:
         if cell["run"]:
-            record = records.get(cell["run"], {})
+            record: Mapping[str, Any] = records.get(cell["run"], {})
             own = {metric: found.get(cell["run"]) for metric, found in derived.items()}
             known = record.get("summary", {}).get(value, {}) | {
                 metric: score for metric, score in own.items() if isinstance(score, int | float)
@@ -126,9 +129,9 @@ def _score(metric: str, score: float) -> str:
     return NOT_REACHED if math.isnan(score) else printed(metric, score)
 
 
-def status_of(run: str, records: dict[str, dict]) -> str:
+def status_of(run: str, records: Records) -> str:
     """ "done", "diverged" or "failed"; "waiting" for a run that has not ended."""
-    return records.get(run, {}).get("status", "waiting")
+    return records[run]["status"] if run in records else "waiting"
 
 
 def _named(part: Mapping, hide: Callable[[str], str]) -> dict[str, str]:

@@ -10,11 +10,13 @@ from typing import Any
 from bench.experiments.labels import value_of
 from bench.published.lookup import Published, keys_of, papers, printed_again
 from bench.results.ids import unversioned
+from bench.results.records import StoredCell, StoredGrid
 from bench.results.store import Store
 from reports import api
 from reports.reproduction.planned import PLAYED, Plans
 from reports.tables.aggregate import cell_keys, current_cells
 from reports.tables.published_comparison import is_comparable, own_value, taken_for
+from reports.tables.records import Records
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def stores_in(folder: Path) -> list[Store]:
     return [Store(path) for path in found]
 
 
-def _of_grid(store: Store, grid: dict, plans: Plans) -> Iterator[Measured]:
+def _of_grid(store: Store, grid: StoredGrid, plans: Plans) -> Iterator[Measured]:
     """The measured numbers of a stored grid."""
     report, records = api.build(store, grid)
     if report.cells.empty:
@@ -105,7 +107,7 @@ def _of_grid(store: Store, grid: dict, plans: Plans) -> Iterator[Measured]:
             yield _measured(cell, grid, records, plans)
 
 
-def _measured(cell: Any, grid: dict, records: Mapping[str, Mapping[str, Any]], plans: Plans) -> Measured:
+def _measured(cell: Any, grid: StoredGrid, records: Records, plans: Plans) -> Measured:
     """What a line of a report's cells says about its published number."""
     reproduces, ended = grid["reproduces"], {run for run, record in records.items() if record["status"] in PLAYED}
     runs = [run for run in cell.run_ids.split() if run in ended]
@@ -113,7 +115,7 @@ def _measured(cell: Any, grid: dict, records: Mapping[str, Mapping[str, Any]], p
     alike = [one for one in current_cells(grid, records) if one["run"] in ended and _has(one, axes)]
     points = [json.loads(point) for point in dict.fromkeys(json.dumps(one["choice"], sort_keys=True) for one in alike)]
     seeds, settings = int(cell.done + cell.diverged), max(plans.settings(grid, alike[0]), len(points))
-    planned = max(plans.seeds(reproduces), seeds)
+    planned = max(plans.seeds(reproduces) if reproduces else 0, seeds)
     return Measured(
         published=cell.published,
         mean=cell.mean,
@@ -127,14 +129,14 @@ def _measured(cell: Any, grid: dict, records: Mapping[str, Mapping[str, Any]], p
         diverged=int(cell.diverged),
         settings=len(points),
         planned_settings=settings,
-        runs=tuple(one["run"] for one in alike),
+        runs=tuple(run for one in alike if (run := one["run"])),
         commits=tuple(dict.fromkeys(_commit(records[run]) for run in runs)),
         command=_command(grid, [axes, *(points if len(points) < settings else ())], alike, plans),
         model=cell.model if cell.model in taken_for(grid) else "",
     )
 
 
-def _axes_of(run: str, grid: dict) -> dict[str, Any]:
+def _axes_of(run: str, grid: StoredGrid) -> dict[str, Any]:
     """Axis -> value of a run of a grid."""
     cell = next(cell for cell in grid["cells"] if cell["run"] == run)
     return {key: value_of(cell, key) for key in dict.fromkeys(["dataset", *cell_keys(grid)])}
@@ -144,7 +146,7 @@ def _has(cell: Mapping[str, Any], axes: Mapping[str, Any]) -> bool:
     return all(value_of(cell, key) == value for key, value in axes.items())
 
 
-def _command(grid: dict, settings: list[dict[str, Any]], cells: list[dict], plans: Plans) -> str:
+def _command(grid: StoredGrid, settings: list[dict[str, Any]], cells: list[StoredCell], plans: Plans) -> str:
     """The command that plays cells of a grid which have these settings; for a key with several values, each of them."""
     only = dict.fromkeys(f"{key}={_text(value)}" for one in settings for key, value in one.items())
     seeds = sorted({cell["seed"] for cell in cells})

@@ -155,7 +155,7 @@ def _notes(measured: Sequence[Measured]) -> Iterator[str]:
     """What verdicts mean, what papers leave open, and which models are taken for published ones."""
     for name in dict.fromkeys(one.rule for one in measured if one.rule):
         yield f"Inside ({_method(name)}): {rule(name).text}. The band is a proposal of this harness, not the paper's."
-    tables = defaultdict(dict)  # by paper and what it leaves open
+    tables: dict[tuple[str, str], dict[str, bool]] = defaultdict(dict)  # by paper and what it leaves open
     for paper, table in dict.fromkeys(one.published.key[:2] for one in measured):
         tables[paper, left_open(paper, table)][table] = True
     for (paper, open_facts), found in tables.items():

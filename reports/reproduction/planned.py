@@ -14,6 +14,7 @@ from bench.experiments.grid_loading import load_grid
 from bench.experiments.grid_schema import GridSpec, matches
 from bench.experiments.labels import value_of
 from bench.results.ids import unversioned
+from bench.results.records import StoredGrid
 from reports.tables import agreement, report
 from reports.tables.aggregate import contest_keys
 
@@ -54,7 +55,7 @@ class Plans:
             self._contests[paper, table] = tuple(_contests(*largest)) if largest else ()
         return self._contests[paper, table]
 
-    def own_seeds(self, grid: Mapping[str, Any]) -> list[int] | None:
+    def own_seeds(self, grid: StoredGrid) -> list[int] | None:
         """The seeds that a stored grid has by itself, sorted; None for a grid that is not one of these."""
         spec = self._spec(grid)
         return sorted(_seeds(spec)) if spec else None
@@ -64,7 +65,7 @@ class Plans:
         specs = self._reproducing(reproduces["paper"], str(reproduces["table"]))
         return max((len(_seeds(spec)) for spec in specs), default=0)
 
-    def settings(self, grid: Mapping[str, Any], cell: Mapping[str, Any]) -> int:
+    def settings(self, grid: StoredGrid, cell: Mapping[str, Any]) -> int:
         """The number of points of the tuning sets that hold for a cell of a stored grid; 1 without any, and for a grid that is
         not one of these."""
         spec = self._spec(grid)
@@ -78,29 +79,30 @@ class Plans:
         return [
             spec
             for spec in self._specs.values()
-            if (spec.reproduces.paper, str(spec.reproduces.table)) == (paper, table)
+            if spec.reproduces and (spec.reproduces.paper, str(spec.reproduces.table)) == (paper, table)
         ]
 
-    def _spec(self, grid: Mapping[str, Any]) -> GridSpec | None:
+    def _spec(self, grid: StoredGrid) -> GridSpec | None:
         return None if grid.get("source") else self._specs.get(unversioned(grid["grid"]))
 
 
 def _contests(spec: GridSpec, cells: list[Cell]) -> Iterator[Contest]:
     """What competes in the table of a grid, a contest for each metric."""
     grid = to_json(spec, PAPER, {}, cells)
-    if "measured" in grid["report"]:
+    reproduces = grid["reproduces"]
+    if "measured" in grid["report"] or not reproduces:
         return
     found = agreement.competing(grid, report.build(grid, {}).cells)
     for metric, lines in found.groupby("metric", sort=False):
         table = lines.pivot(index=contest_keys(grid), columns="competitor", values="published")
-        own, baselines = (tuple(map(str, grid["reproduces"].get(key, ()))) for key in ("own", "baselines"))
-        yield Contest(metric, table[lines["competitor"].unique()], own, baselines)
+        own, baselines = reproduces.get("own", ()), reproduces.get("baselines", ())
+        yield Contest(metric, table[lines["competitor"].unique()], tuple(map(str, own)), tuple(map(str, baselines)))
 
 
 def _may_mirror(name: str) -> bool:
     """Whether a grid file names a published table, or leaves it to the grid that it extends. The check of some others needs
     torch."""
-    content = grid_files.read(name)
+    content: Any = grid_files.read(name)
     return content.get("reproduces", content.get("extends")) is not None
 
 

@@ -7,13 +7,17 @@ the one with the best mean over seeds, as the papers do ("best of, chosen on the
 import json
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from bench.experiments.labels import chosen_in, competitor, number, value_of
 from bench.results import records as stored
 from bench.results.metrics import METRICS
+from bench.results.records import RunRecord, StoredCell, StoredGrid
 from reports.tables.costs import cost_scores
+from reports.tables.records import Records
 from reports.tables.relative import is_shown, relative_scores
 
 # Identifies the published counterpart of a cell; the same for all runs of the cell.
@@ -21,28 +25,28 @@ SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participati
 DDOF = {"population": 0, "sample": 1}  # of a std: it divides by the number of seeds minus this
 
 
-def row_keys(grid: dict) -> list[str]:
+def row_keys(grid: StoredGrid) -> list[str]:
     """Names of the axes that label a row, outermost first."""
     return list(grid["report"]["rows"])
 
 
-def cell_keys(grid: dict) -> list[str]:
+def cell_keys(grid: StoredGrid) -> list[str]:
     """Names of the axes that identify a cell of a table: those of its rows, then that of its columns."""
     return [*row_keys(grid), grid["report"]["columns"]]
 
 
-def compared_keys(grid: dict) -> list[str]:
+def compared_keys(grid: StoredGrid) -> list[str]:
     """Names of the axes along which cells compete: that of the columns, unless the report names others."""
     return grid["report"].get("compared") or [grid["report"]["columns"]]
 
 
-def contest_keys(grid: dict) -> list[str]:
+def contest_keys(grid: StoredGrid) -> list[str]:
     """Names of the axes on which competing cells are alike: those of the rows, unless the report compares others."""
     compared = compared_keys(grid)
     return [key for key in cell_keys(grid) if key not in compared]
 
 
-def contest_name(grid: dict) -> str:
+def contest_name(grid: StoredGrid) -> str:
     """What cells that compete make together, in words."""
     compared = compared_keys(grid)
     if compared == [grid["report"]["columns"]]:
@@ -50,29 +54,29 @@ def contest_name(grid: dict) -> str:
     return "column" if compared == row_keys(grid) else "contest"
 
 
-def competitors_of(cells: pd.DataFrame, grid: dict) -> pd.Series:
+def competitors_of(cells: pd.DataFrame, grid: StoredGrid) -> pd.Series:
     """What competes in each cell: the label of its column, or those of the axes that the report compares."""
     labels = [cells[key] for key in compared_keys(grid)]
     return pd.Series([competitor(values) for values in zip(*labels, strict=True)], cells.index, dtype=object)
 
 
-def label(cell: dict, key: str) -> str:
+def label(cell: Mapping[str, Any], key: str) -> str:
     """The label of a grid cell on an axis (a field of the cell, a setting or a method option); "-" if it has no value."""
     value = value_of(cell, key)
     return "-" if value is None else str(value)
 
 
-def split_of(grid: dict) -> str:
+def split_of(grid: StoredGrid) -> str:
     """The split on which a grid is evaluated; "test and validation" if its cells use both."""
     return " and ".join(sorted({cell["config"]["split"] for cell in grid["cells"]}))
 
 
-def current_cells(grid: dict, records: dict[str, dict]) -> list[dict]:
+def current_cells(grid: StoredGrid, records: Mapping[str, RunRecord]) -> list[StoredCell]:
     """The cells of a grid without superseded ones, see `bench.results.records.current_cells`."""
     return stored.current_cells(grid["cells"], {run: record["status"] for run, record in records.items()})
 
 
-def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) -> pd.DataFrame:
+def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) -> pd.DataFrame:
     """One line per run of the grid, ended or not, in the grid's order.
 
     Args:
@@ -102,11 +106,11 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
     for cell in grid["cells"]:
         if not is_shown(grid, cell, metric):
             continue
-        record = records.get(cell["run"], {})
+        record: Mapping[str, Any] = records.get(cell["run"] or "", {})
         status = record.get("status")
-        score = (record["summary"][value] if status == "done" else {}).get(metric)
+        score: Any = (record["summary"][value] if status == "done" else {}).get(metric)
         if found is not None:
-            score = found.get(cell["run"])
+            score = found.get(cell["run"] or "")
         lacking = score if isinstance(score, str) else ""
         done = isinstance(score, int | float)
         stds = record["summary"].get("last10_std", {}) if done and value == "last10" else {}
@@ -123,7 +127,7 @@ def collect_runs(grid: dict, records: dict[str, dict], metric: str, value: str) 
                 "score": about.scale * score if done else float("nan"),
                 "missed": done and math.isnan(score),
                 "lacking": lacking,
-                "std_last10": 100 * stds.get(metric, float("nan")),
+                "std_last10": about.scale * stds.get(metric, float("nan")),
                 "done": done,
                 "diverged": status == "diverged",
                 "failed": status == "failed",
@@ -204,7 +208,7 @@ def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return chosen.pivot(columns="seed", values="score").reindex(cells.index)
 
 
-def choice_of(cell: dict) -> str:
+def choice_of(cell: Mapping[str, Any]) -> str:
     """The chosen hyper-parameters of a grid cell, as "mu=0.01, tau=0.5"; empty if there was no choice."""
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(chosen_in(cell).items()))
 

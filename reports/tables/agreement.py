@@ -9,6 +9,7 @@ import pandas as pd
 
 from bench.published.lookup import Published
 from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
 from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name
 from reports.tables.names import Names
 from reports.tables.significance import competitors
@@ -34,7 +35,7 @@ class Agreement:
     signs: dict[str, tuple[int, int]]
 
 
-def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
+def footnotes(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     """One sentence per metric with published numbers: in how many rows the winner agrees, and in how many the sign of
     (method - best baseline).
 
@@ -47,17 +48,17 @@ def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
         cells: compared cells of all metrics.
         names: those of the grid.
     """
-    if not grid["reproduces"]:
+    if not (reproduces := grid["reproduces"]):
         return
-    own, baselines = ([str(name) for name in grid["reproduces"].get(key, ())] for key in ("own", "baselines"))
+    own, baselines = ([*map(str, methods)] for methods in (reproduces.get("own", ()), reproduces.get("baselines", ())))
     found, keys = competing(grid, cells), compared_keys(grid)
     names = names.with_combined(keys, found[keys].itertuples(index=False, name=None))
     named = {name: names.value(" ".join(keys), name).plain for name in found["competitor"].unique()}
     found = found.assign(measured=competitors(found)["mean"])  # NaN for all others
     for metric, lines in found.groupby("metric", sort=False):
         table = lines.pivot(index=contest_keys(grid), columns="competitor", values=["published", "measured"])
-        both = (table[of][lines["competitor"].unique()] for of in ("published", "measured"))
-        counted = count(*both, own, baselines, METRICS[metric].sign)
+        published, measured = (table[of][lines["competitor"].unique()] for of in ("published", "measured"))
+        counted = count(published, measured, own, baselines, METRICS[metric].sign)
         if parts := "; ".join(_parts(counted, named)):
             of = f" ({METRICS[metric].title})" if found["metric"].nunique() > 1 else ""
             of += "" if grid["budget"] == "paper" else f", measured at budget {grid['budget']} and not at the paper's,"
@@ -67,7 +68,7 @@ def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
             )
 
 
-def competing(grid: dict, cells: pd.DataFrame) -> pd.DataFrame:
+def competing(grid: StoredGrid, cells: pd.DataFrame) -> pd.DataFrame:
     """The cells of a reproduced table that compete with others, with a further column, competitor: those with a published
     number, but for methods on pooled data.
 

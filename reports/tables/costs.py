@@ -1,18 +1,21 @@
 """Metrics of what runs have cost: in all, or until their accuracy reached a target."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Literal
 
 from bench.results.metrics import METRICS, reaches
+from bench.results.records import RoundRow, StoredGrid
 from bench.results.store import Store
+from reports.tables.records import Records, ReportedRecord, ended_runs
 
 NO_ACCURACY = "no accuracy of a shared model"
 NOT_RECORDED = "not recorded"
 EVALUATED_ONCE = "evaluated after the last round only"
-_JUDGED = ("accuracy", "own_accuracy")  # the first that a run reports
+_JUDGED: tuple[Literal["accuracy", "own_accuracy"], ...] = ("accuracy", "own_accuracy")  # the first that a run reports
 
 
-def with_reached(grid: dict, records: dict[str, dict], store: Store) -> dict[str, dict]:
+def with_reached(grid: StoredGrid, records: Records, store: Store) -> Records:
     """Records in which, under "reached", every run that is done says where it reached each target of the report's metrics.
 
     That is the round's row, None if no evaluated round did, or NO_ACCURACY. Rounds are read only if a metric has a target.
@@ -23,18 +26,18 @@ def with_reached(grid: dict, records: dict[str, dict], store: Store) -> dict[str
         store: holds their rounds.
     """
     shown = [grid["report"]["metric"], *grid["report"].get("metrics", ())]
-    targets = {METRICS[metric].target for metric in shown if metric in METRICS} - {None}
+    targets = {target for metric in shown if metric in METRICS and (target := METRICS[metric].target) is not None}
     if not targets:
         return records
     found = dict(records)
     for run, record in records.items():
         if record["status"] == "done":
             rows = store.rows(run)
-            found[run] = record | {"reached": {target: _first(rows, target) for target in targets}}
+            found[run] = {**record, "reached": {target: _first(rows, target) for target in targets}}
     return found
 
 
-def cost_scores(grid: dict, records: dict[str, dict], metric: str) -> dict[str, float | str]:
+def cost_scores(grid: StoredGrid, records: Records, metric: str) -> dict[str, float | str]:
     """Run id -> what a run that is done has cost, NaN if it did not reach the target, or why that is not known.
 
     Args:
@@ -42,16 +45,16 @@ def cost_scores(grid: dict, records: dict[str, dict], metric: str) -> dict[str, 
         records: of `with_reached`.
         metric: one with a cost.
     """
-    done = (cell["run"] for cell in grid["cells"] if records.get(cell["run"], {}).get("status") == "done")
-    return {run: _cost(records[run], metric) for run in done}
+    return {run: _cost(record, metric) for run, _, record in ended_runs(grid, records) if record["status"] == "done"}
 
 
-def _cost(record: dict, metric: str) -> float | str:
+def _cost(record: ReportedRecord, metric: str) -> float | str:
     about = METRICS[metric]
     if about.cost == "minutes":
         # A run from the end of another costs both; of that one, records of earlier versions know the accuracies alone.
-        keys = ["seconds", *(["base_seconds"] if "base_summary" in record else [])]
-        return sum(record[key] for key in keys) / 60 if record.keys() >= {*keys} else NOT_RECORDED
+        parts = [record.get("seconds"), record.get("base_seconds") if "base_summary" in record else 0]
+        known = [part for part in parts if part is not None]
+        return sum(known) / 60 if len(known) == len(parts) else NOT_RECORDED
     if about.target is None:
         return record["bytes_per_client"] / 1e6 if "bytes_per_client" in record else NOT_RECORDED
     row = record["reached"][about.target]
@@ -64,7 +67,7 @@ def _cost(record: dict, metric: str) -> float | str:
     return (row["bytes_down"] + row["bytes_up"]) / 1e6 if {"bytes_down", "bytes_up"} <= row.keys() else NOT_RECORDED
 
 
-def _first(rows: list[Any], target: float) -> Any:
+def _first(rows: Sequence[RoundRow], target: float) -> RoundRow | str | None:
     """The first evaluated round with the accuracy; None without one, a text if the run has no such accuracy."""
     key = next((key for key in _JUDGED if any(key in row for row in rows)), None)
     if key is None:

@@ -3,16 +3,19 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 
 import algorithms
 from bench import references
+from bench.errors import suggestion
 from bench.experiments.labels import UNWRAPPED, number
 from bench.published.tolerances import rule
+from bench.results.ids import is_metric_name
 from bench.results.metrics import METRICS
-from bench.results.records import DATA_SETTINGS
+from bench.results.records import DATA_SETTINGS, Config, StoredCell, StoredGrid
 from datasets.info import folder_of
 from reports.tables import agreement, gains, significance, tuning_notes
 from reports.tables.aggregate import cell_keys, compared_keys, contest_name, label, split_of
@@ -24,6 +27,7 @@ from reports.tables.published_comparison import (
     partitions_taken_for,
     taken_for,
 )
+from reports.tables.records import Records, distinct_runs, ended_runs
 from reports.tables.versions import footnotes as version_notes
 
 ROUNDS_OF = {
@@ -33,7 +37,7 @@ ROUNDS_OF = {
 }
 
 
-def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str) -> Iterable[str]:
+def footnotes(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str) -> Iterable[str]:
     """The footnotes of a grid's tables as plain sentences, only those that apply.
 
     Args:
@@ -45,7 +49,7 @@ def footnotes(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: 
     yield from map(without_paths(grid), _all(grid, records, cells, value, Names.of_grid(grid)))
 
 
-def without_paths(grid: dict) -> Callable[[str], str]:
+def without_paths(grid: StoredGrid) -> Callable[[str], str]:
     """A function of texts, such as notes of a grid and reasons of failures, in which an image folder then has its name."""
     names, found = Names.of_grid(grid), {}
     datasets = {name for cell in grid["cells"] for name in (cell["dataset"], cell["config"]["dataset"])}
@@ -64,12 +68,13 @@ def without_paths(grid: dict) -> Callable[[str], str]:
     return named
 
 
-def _all(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str, names: Names) -> Iterable[str]:
+def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, names: Names) -> Iterable[str]:
     yield numbers_are(grid, value)
     yield from _further(grid, cells, value)
     yield from _evaluated_once(grid, records, value, names)
     for metric in cells["metric"].unique():
         yield f"{METRICS[metric].title}: {METRICS[metric].about}."
+    yield from _unreported(records, cells, value)
     yield from _reference(grid, cells, names)
     against = grid["report"].get("against")
     yield from significance.footnotes(cells, contest_name(grid), names.setting(against).plain if against else "")
@@ -83,14 +88,23 @@ def _all(grid: dict, records: dict[str, dict], cells: pd.DataFrame, value: str, 
     yield from about_runs(grid, records, cells, names)
 
 
-def _reference(grid: dict, cells: pd.DataFrame, names: Names) -> Iterable[str]:
+def _unreported(records: Records, cells: pd.DataFrame, value: str) -> Iterable[str]:
+    """Metrics of methods and callbacks that no run has, and which there are."""
+    summaries: list[Mapping[str, Any]] = [one["summary"] for one in records.values() if one["status"] == "done"]
+    there = sorted({name for summary in summaries for name in summary[value] if is_metric_name(name)})
+    for metric in cells["metric"].unique() if summaries else ():
+        if is_metric_name(metric) and metric not in there:
+            yield f"No run has the metric {metric}; there are: {', '.join(there) or 'none'}.{suggestion(metric, there)}"
+
+
+def _reference(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterable[str]:
     """With what relative metrics compare."""
     if any(METRICS[metric].relative for metric in cells["metric"].unique()):
         reference = names.setting(grid["report"]["reference"]).plain
         yield f"Reference: the run of {reference} with the same data, seed, split and budget, which is not compared itself."
 
 
-def about_runs(grid: dict, records: dict[str, dict], cells: pd.DataFrame, names: Names) -> Iterable[str]:
+def about_runs(grid: StoredGrid, records: Records, cells: pd.DataFrame, names: Names) -> Iterable[str]:
     """Runs that are missing, failed or special, and what runs have used; arguments as in `footnotes`, names are the grid's."""
     yield from _pooled(cells, names)
     yield from _data(cells, names)
@@ -138,7 +152,7 @@ def _unfinished(cells: pd.DataFrame) -> Iterable[str]:
         yield "n/m seeds, n/m settings: n of the m planned have a result; mean and std are of those."
 
 
-def numbers_are(grid: dict, value: str) -> str:
+def numbers_are(grid: StoredGrid, value: str) -> str:
     """What the accuracies of a table are: of which split and rounds, over which seeds, at which budget."""
     seeds = sorted({cell["seed"] for cell in grid["cells"]})
     listed = f"({', '.join(map(str, seeds))})"
@@ -148,13 +162,13 @@ def numbers_are(grid: dict, value: str) -> str:
     return f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; {spread}{common}; {_budget(grid)}."
 
 
-def _budget(grid: dict) -> str:
+def _budget(grid: StoredGrid) -> str:
     """The budget by its name, and what it overrides where that name is cut."""
     cut = "~" in grid["budget"] and [f"{key}={value}" for key, value in sorted(grid.get("overrides", {}).items())]
     return f"budget {grid['budget']}" + (f" ({', '.join(cut)})" if cut else "")
 
 
-def in_common(grid: dict, seen: Iterable[str] = ()) -> str:
+def in_common(grid: StoredGrid, seen: Iterable[str] = ()) -> str:
     """Model, clients and rounds that all federated cells of a grid of one's own share: "Simple CNN, 10 clients, 50 rounds"; ""
     for the table of a paper, which its caption describes.
 
@@ -175,7 +189,7 @@ def in_common(grid: dict, seen: Iterable[str] = ()) -> str:
     return ", ".join(words[key](value) for key, value in alike.items())
 
 
-def _further(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
+def _further(grid: StoredGrid, cells: pd.DataFrame, value: str) -> Iterable[str]:
     """Of which rounds the tables below the first are."""
     if also := further_values(grid, value):
         seeds = {cell["seed"] for cell in grid["cells"]}
@@ -186,11 +200,11 @@ def _further(grid: dict, cells: pd.DataFrame, value: str) -> Iterable[str]:
         yield f"Further tables show other rounds of the same cells: {rounds}{alone}{tuned}{verdicts}."
 
 
-def _evaluated_once(grid: dict, records: dict[str, dict], value: str, names: Names) -> Iterable[str]:
+def _evaluated_once(grid: StoredGrid, records: Records, value: str, names: Names) -> Iterable[str]:
     """Which columns have means of a single evaluated round: a method that only changes the end of a run has no other."""
     if "last10" not in (value, *further_values(grid, value)):
         return
-    summaries = [(cell, records.get(cell["run"], {}).get("summary", {})) for cell in grid["cells"]]
+    summaries = [(cell, record["summary"]) for _, cell, record in ended_runs(grid, records)]
     axis = grid["report"]["columns"]
     columns = [label(cell, axis) for cell, found in summaries if found.get("last10") and found.get("last10_std") == {}]
     if once := [names.value(axis, column).plain for column in columns]:
@@ -198,7 +212,7 @@ def _evaluated_once(grid: dict, records: dict[str, dict], value: str, names: Nam
 
 
 def published_beside(
-    grid: dict, cells: pd.DataFrame, value: str, names: Names, unit: str = ", in points"
+    grid: StoredGrid, cells: pd.DataFrame, value: str, names: Names, unit: str = ", in points"
 ) -> Iterable[str]:
     """What the published numbers beside the measured ones are; arguments as in `footnotes`.
 
@@ -206,10 +220,10 @@ def published_beside(
         names: those of the grid.
         unit: of differences, as the sentence ends.
     """
-    compared = cells[cells["published"].notna()]
-    if compared.empty:
+    compared, reproduces = cells[cells["published"].notna()], grid["reproduces"]
+    if compared.empty or not reproduces:
         return
-    paper, table = names.value("algorithm", grid["reproduces"]["paper"]).plain, str(grid["reproduces"]["table"])
+    paper, table = names.value("algorithm", reproduces["paper"]).plain, str(reproduces["table"])
     source = f"{paper}, Table {table}" if table.isdigit() else f"{paper}, {table}"
     yield f"In parentheses: published value ({source}) and difference, measured minus published{unit}."
     for model, published in taken_for(grid).items():
@@ -245,12 +259,12 @@ def published_beside(
             yield "No verdict where clients, participation or model differ from the published setting."
 
 
-def _traffic(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
+def _traffic(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
     """Bytes that clients sent and received: one sentence per dataset whose images were used, a range where a method's runs
     differ."""
-    found = defaultdict(lambda: defaultdict(set))
-    for cell in grid["cells"]:
-        if exchanged := records.get(cell["run"], {}).get("bytes_per_client"):
+    found: dict[str, dict[str, set[float]]] = defaultdict(lambda: defaultdict(set))
+    for _, cell, record in ended_runs(grid, records):
+        if exchanged := record.get("bytes_per_client"):
             found[cell["config"]["dataset"]][_method(grid, cell, names)].add(exchanged)
     for dataset, methods in found.items():
         amounts = (
@@ -261,19 +275,19 @@ def _traffic(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str
         yield f"Sent and received, MB (10^6 bytes) per client on {where}: {', '.join(amounts)}."
 
 
-def _method(grid: dict, cell: dict, names: Names) -> str:
+def _method(grid: StoredGrid, cell: StoredCell, names: Names) -> str:
     """A cell's method with the wrapper around it, and with its base where the table shows it: "FedAvg + FedCollab"."""
     keys = ["algorithm", "wrapper", *({"base"} & {*cell_keys(grid)})]
     labels = {key: name for key in keys if (name := label(cell, key)) not in ("-", UNWRAPPED)}
     return names.together([*labels], [*labels.values()]).plain
 
 
-def _caveats(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
+def _caveats(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
     """Caveats that methods recorded about their runs, with the columns that have them."""
-    axis, found = grid["report"]["columns"], defaultdict(dict)
-    for cell in grid["cells"]:
-        for caveat in records.get(cell["run"], {}).get("caveats", ()):
-            found[caveat][label(cell, axis)] = True
+    axis, found = grid["report"]["columns"], defaultdict[str, dict[str, None]](dict)
+    for _, cell, record in ended_runs(grid, records):
+        for caveat in record.get("caveats", ()):
+            found[caveat][label(cell, axis)] = None
     for caveat, columns in found.items():
         method, _, said = caveat.partition(": ")
         named = all(method in column.split() for column in columns)
@@ -283,36 +297,40 @@ def _caveats(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str
         yield f"{about}: {said if named else caveat}"
 
 
-def _origins(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
+def _origins(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
     """The files of the images: original files and re-encoded copies have the same counts, but not the same pixels."""
-    found = defaultdict(dict)
-    for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
-        if data := records.get(run_id, {}).get("data"):
-            found[config["dataset"]][data["digest"]] = data["kind"]
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for _, cell, record in ended_runs(grid, records):
+        if data := record.get("data"):
+            found[cell["config"]["dataset"]][data["digest"]] = data["kind"]
     for dataset, kinds in found.items():
         sources = " and ".join(f"{kind} ({digest})" for digest, kind in kinds.items())
         images = names.value("dataset", dataset).plain
         yield f"{'Mixed data' if len(kinds) > 1 else 'Data'}: {images} from {sources}."
 
 
-def _casualties(grid: dict, records: dict[str, dict]) -> Iterable[str]:
-    """One sentence per reason why runs diverged or failed, with the first such run."""
-    by_reason = defaultdict(list)
-    for run_id in dict.fromkeys(cell["run"] for cell in grid["cells"]):
-        record = records.get(run_id, {})
-        if record.get("status") in ("diverged", "failed"):
+def _casualties(grid: StoredGrid, records: Records) -> Iterable[str]:
+    """One sentence per reason why runs diverged or failed, with the first such run; one of runs that callbacks ended."""
+    by_reason: dict[tuple[str, str], list[str]] = defaultdict(list)
+    runs = distinct_runs(grid, records)
+    for run_id, (_, record) in runs.items():
+        if record["status"] in ("diverged", "failed"):
             reason = " ".join((record.get("reason") or "no reason given").split()).rstrip(".")
             by_reason[record["status"], reason].append(run_id)
     for (status, reason), run_ids in by_reason.items():
         yield f"{_runs(len(run_ids))} {status} (first {run_ids[0]}): {reason}."
+    early = [record for _, record in runs.values() if record["status"] == "done" and record.get("reason")]
+    if early:
+        first, reason = early[0], " ".join(early[0]["reason"].split()).rstrip(".")
+        yield f"{_runs(len(early))} ended early (first {first['id']}, after round {first['rounds']}): {reason}."
 
 
-def _earlier(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
+def _earlier(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
     """One sentence per method with runs of a version that its file has left behind: other numbers would come out now."""
-    counts = Counter()
-    for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
+    counts = Counter[tuple[str, int]]()
+    for config, record in distinct_runs(grid, records).values():
         method, path = config["algorithm"], "algorithm"
-        while isinstance(method, dict) and records.get(run_id, {}).get("status") == "done":
+        while isinstance(method, dict) and record["status"] == "done":
             counts[method["name"], config["versions"].get(path, 1)] += 1
             method, path = method.get("base"), f"{path}.base"
     for (name, version), runs in counts.items():
@@ -324,12 +342,12 @@ def _earlier(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str
             yield f"{about}: {_runs(runs)} of version {version} of the method{which}; it has version {current} now."
 
 
-def _stale(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
+def _stale(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
     """One sentence per set of changes of the code since which runs have not been repeated, with their methods."""
-    found = defaultdict(dict)
-    for cell in grid["cells"]:
-        if changed := records.get(cell["run"], {}).get("changed"):
-            found[changed][cell["run"]] = _method(grid, cell, names)
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for run_id, cell, record in ended_runs(grid, records):
+        if changed := record.get("changed"):
+            found[changed][run_id] = _method(grid, cell, names)
     for changed, methods in found.items():
         yield (
             f"{_join(methods.values())}: {_runs(len(methods))} of earlier code ({changed} changed since), so that the numbers "
@@ -337,30 +355,29 @@ def _stale(grid: dict, records: dict[str, dict], names: Names) -> Iterable[str]:
         )
 
 
-def _mixtures(grid: dict, records: dict[str, dict]) -> Iterable[str]:
+def _mixtures(grid: StoredGrid, records: Records) -> Iterable[str]:
     """One sentence per part, library, device or engine with several versions in the table."""
-    counts = defaultdict(Counter)
-    for run_id, config in {cell["run"]: cell["config"] for cell in grid["cells"]}.items():
-        record = records.get(run_id, {})
-        if record.get("status") != "done":
+    counts: dict[str, Counter[Any]] = defaultdict(Counter)
+    for config, record in distinct_runs(grid, records).values():
+        if record["status"] != "done":
             continue
         for part, version in config["versions"].items():
             counts[_part(config, part)][version] += 1
         for library, version in record.get("versions", {}).items():
             counts[library][version] += 1
-        for fact in ("device", "engine"):
-            if fact in record:
-                counts[fact][record[fact]] += 1
+        for fact, found in (("device", record.get("device")), ("engine", record.get("engine"))):
+            if found is not None:
+                counts[fact][found] += 1
     for what, versions in counts.items():
         if len(versions) > 1:
-            found = ", ".join(f"{version} ({_runs(n)})" for version, n in versions.items())
-            yield f"Mixed versions: {what} {found}."
+            shares = ", ".join(f"{version} ({_runs(n)})" for version, n in versions.items())
+            yield f"Mixed versions: {what} {shares}."
 
 
-def _coalitions(grid: dict, records: dict[str, dict]) -> Iterable[str]:
+def _coalitions(grid: StoredGrid, records: Records) -> Iterable[str]:
     """Runs of FedCollab that should have found the same coalitions, but have not."""
-    found = defaultdict(set)
-    for config, record in ((cell["config"], records.get(cell["run"], {})) for cell in grid["cells"]):
+    found: dict[str, set[str]] = defaultdict(set)
+    for config, record in distinct_runs(grid, records).values():
         method, coalitions = config["algorithm"], record.get("diagnostics", {}).get("coalitions")
         if method["name"] == "fedcollab" and coalitions is not None:
             options = {key: value for key, value in method.items() if key != "base"}
@@ -373,9 +390,11 @@ def _coalitions(grid: dict, records: dict[str, dict]) -> Iterable[str]:
         )
 
 
-def _part(config: dict, path: str) -> str:
+def _part(config: Config, path: str) -> str:
     """The part that has a version: "model mlp"; "algorithm fedavg" also for the path "algorithm.base"."""
-    found = config
+    if path.startswith(("model.", "callback.")):
+        return path.replace(".", " ", 1)
+    found: Any = config
     for name in path.split("."):
         found = found.get(name, "-") if isinstance(found, dict) else "-"
     return f"{path.partition('.')[0]} {found.get('name', '-') if isinstance(found, dict) else found}"

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import pandas as pd
 
 from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
 from reports.tables.aggregate import DDOF, cell_keys, scores_by_seed
 from reports.tables.names import Names
 
 
-def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric: str) -> pd.DataFrame:
+def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
     """Cells with two more columns, gain and gain_std: mean and std over seeds of the differences from the baseline,
     so that a gain is positive where the cell is better.
 
@@ -33,7 +34,7 @@ def add_gains(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric: str) 
     return cells.assign(gain=differences.mean(axis=1).mask(partly), gain_std=std.mask(partly))
 
 
-def baselines_of(cells: pd.DataFrame, grid: dict, values: dict) -> pd.Series:
+def baselines_of(cells: pd.DataFrame, grid: StoredGrid, values: dict) -> pd.Series:
     """For each cell the index of the one with these values on their axes and its own on all others; NaN if there is none."""
     labels = cells[cell_keys(grid)]
     of_baselines = labels.assign(**{key: str(value) for key, value in values.items()})
@@ -41,11 +42,11 @@ def baselines_of(cells: pd.DataFrame, grid: dict, values: dict) -> pd.Series:
     return pd.Series(index_of.reindex(pd.MultiIndex.from_frame(of_baselines)).to_numpy(), cells.index)
 
 
-def footnotes(cells: pd.DataFrame, grid: dict, names: Names) -> Iterator[str]:
+def footnotes(cells: pd.DataFrame, grid: StoredGrid, names: Names) -> Iterator[str]:
     """What the numbers in brackets are."""
     if cells["gain"].notna().any():
         over = names.setting(grid["report"]["gains_over"]).plain
-        has_costs = any(METRICS[metric].cost for metric in cells["metric"].unique())
+        has_costs = not all(METRICS[metric].is_share for metric in cells["metric"].unique())
         unit = "in points, of costs in their unit" if has_costs else "in points"
         yield f"In brackets: gain over {over}, {unit}: mean, and std if there is one, of the differences of the same seeds."
         if less := [METRICS[metric].title for metric in cells["metric"].unique() if METRICS[metric].less_is_better]:

@@ -49,7 +49,7 @@ def _power(text: str) -> str:
 def _escaped(character: str) -> str:
     if character in _SPECIAL:
         return _SPECIAL[character]
-    base, *accents = unicodedata.normalize("NFD", character)
+    base, *accents = list(unicodedata.normalize("NFD", character))
     latin = character < "\u0180" and base.isascii() and _OGONEK not in accents
     if (latin and character.isprintable()) or character in _SET_AS_IS:
         return character

@@ -12,6 +12,7 @@ import pandas as pd
 
 from bench.experiments.labels import number
 from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
 from reports.tables.aggregate import cell_keys, row_keys
 from reports.tables.names import Name, Names
 
@@ -142,7 +143,7 @@ def with_std(metric: str, value: float, std: float, digits: int | None = None, s
     """A value of a metric and its std as tables, pages and figures print them: the one rule of rounding.
 
     Percentages have one decimal, or as many as a paper has. Costs have four digits, and no more decimals than leave their std
-    three digits; both have the same decimals.
+    three digits; both have the same decimals. Metrics of methods and callbacks that are not in percent have three digits.
 
     Args:
         value, std: in percent, or the unit of a cost; NaN where there is none.
@@ -154,7 +155,16 @@ def with_std(metric: str, value: float, std: float, digits: int | None = None, s
     """
     if METRICS[metric].cost:
         return _cost(value, std, sign)
+    if not METRICS[metric].is_share:
+        return _scalar(value, std, sign)
     form = f".{1 if digits is None else digits}f"
+    return f"{value:{sign and '+z'}{form}}", "" if math.isnan(std) else f"{std:{form}}"
+
+
+def _scalar(value: float, std: float, sign: str) -> tuple[str, str]:
+    """Three digits, and a std with as many decimals; powers of ten for what is very small or large."""
+    is_plain = value == 0 or 1e-3 <= abs(value) < 1e6
+    form = f".{_decimals(value, 3) if value else 3}f" if is_plain else ".2e"
     return f"{value:{sign and '+z'}{form}}", "" if math.isnan(std) else f"{std:{form}}"
 
 
@@ -177,7 +187,7 @@ def _decimals(value: float, digits: int) -> int:
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))
 
 
-def arrange(cells: pd.DataFrame, grid: dict, metric: str, show: Callable[[Any], Cell] | None = None) -> Table:
+def arrange(cells: pd.DataFrame, grid: StoredGrid, metric: str, show: Callable[[Any], Cell] | None = None) -> Table:
     """The table of one metric's cells.
 
     A cell without a partition (centralized training) belongs to its dataset. As in the papers, it is shown once, in the
@@ -239,7 +249,7 @@ def side_by_side(tables: Sequence[Table], title: str = "") -> Table:
 
 
 def _show(cell, names: Names) -> Cell:
-    published = ()
+    published: tuple[str, ...] = ()
     if cell.published:
         published = (str(cell.published),)
         if cell.done:

@@ -8,12 +8,14 @@ from typing import Any
 import pandas as pd
 
 from bench import references
+from bench.results.records import StoredGrid
 from reports.tables import versions
 from reports.tables.aggregate import cell_keys, collect_runs, current_cells, row_keys, summarise
 from reports.tables.footnotes import about_runs, published_beside, without_paths
 from reports.tables.layout import Cell, Row, Table, caveats_of
 from reports.tables.names import Name, Names
 from reports.tables.published_comparison import compare, own_value
+from reports.tables.records import Records
 from reports.tables.report import Report
 from reports.tables.significance import competitors
 
@@ -46,7 +48,7 @@ _MEASURED_AS = {"fe1-exchange": "fe2-exchange", "fe2-exchange": "fe1-exchange"}
 _PUBLISHED_AS = {"favg": "fedavg", "fe": "fedconcat", "": ""}  # the other rows are those of local models
 
 
-def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Report:
+def build(grid: StoredGrid, records: Records, found: dict[str, dict]) -> Report:
     """The report of a grid whose layout names a measured table.
 
     Args:
@@ -85,7 +87,7 @@ def build(grid: dict, records: dict[str, dict], found: dict[str, dict]) -> Repor
 
 
 def arrange(
-    cells: pd.DataFrame, keys: Sequence[str], grid: dict, show: Callable[[Any, Cell], Cell] | None = None
+    cells: pd.DataFrame, keys: Sequence[str], grid: StoredGrid, show: Callable[[Any, Cell], Cell] | None = None
 ) -> Table:
     """The table of measured cells.
 
@@ -109,13 +111,13 @@ def arrange(
     return Table(kind.replace("-", "_"), tuple(keys), titles, rows, "metric", names=names)
 
 
-def _rows_of_a_run(grid: dict) -> dict[str, dict[str, str]]:
+def _rows_of_a_run(grid: StoredGrid) -> dict[str, dict[str, str]]:
     """Name of a row's published numbers -> its labels, for each row that the table has of one run."""
     measured = grid["report"]["measured"]
     return {"": {}} if measured["kind"] == "dataset-sizes" else _HEADS[measured["examples"]]
 
 
-def _cells(grid: dict, runs: pd.DataFrame, found: dict[str, dict], keys: list[str], value: str) -> pd.DataFrame:
+def _cells(grid: StoredGrid, runs: pd.DataFrame, found: dict[str, dict], keys: list[str], value: str) -> pd.DataFrame:
     """One line per cell and metric, compared with what is published."""
     frames, measured = [], grid["report"]["measured"]["kind"]
     for name, labels in _rows_of_a_run(grid).items():
@@ -136,7 +138,7 @@ def _cells(grid: dict, runs: pd.DataFrame, found: dict[str, dict], keys: list[st
     return pd.concat(frames, ignore_index=True)
 
 
-def _compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.DataFrame:
+def _compare(cells: pd.DataFrame, grid: StoredGrid, metric: str, value: str) -> pd.DataFrame:
     """Cells with the published numbers of the same setting: a loss says nothing about that of another model."""
     if grid["report"]["measured"]["kind"] == "dataset-sizes":  # incomplete images are what these show
         return compare(cells.assign(data_note=""), grid, metric, value)
@@ -148,11 +150,11 @@ def _compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.Dat
     return compared
 
 
-def _clients(grid: dict, found: dict[str, dict], names: Names) -> Iterator[str]:
+def _clients(grid: StoredGrid, found: dict[str, dict], names: Names) -> Iterator[str]:
     """Whose encoders were compared: clients, their examples and classes."""
     for cell in grid["cells"]:
-        if about := found.get(cell["run"], {}).get("label_counts"):
-            result, config = found[cell["run"]], cell["config"]
+        result, config = found.get(cell["run"] or "", {}), cell["config"]
+        if about := result.get("label_counts"):
             clients = "; ".join(
                 f"client {client}: {sum(counts):,} examples "
                 f"({', '.join(name for name, count in zip(result['classes'], counts, strict=True) if count)})"
@@ -178,7 +180,7 @@ def _smallest(cells: pd.DataFrame, rivals: list[str]) -> pd.Series:
     return is_smallest.reindex(cells.index, fill_value=False)
 
 
-def _names(grid: dict) -> Names:
+def _names(grid: StoredGrid) -> Names:
     """The grid's names, and in LaTeX those of encoders as the paper sets them."""
     encoders = dict.fromkeys(labels["encoder"] for labels in _rows_of_a_run(grid).values() if labels)
     own = {encoder: Name(encoder, f"$f_{{{encoder.removeprefix('f_')}}}$") for encoder in encoders}
@@ -187,7 +189,7 @@ def _names(grid: dict) -> Names:
 
 
 def _show(cell: Any, digits: str, names: Names) -> Cell:
-    published = ()
+    published: tuple[str, ...] = ()
     if cell.published:
         published = (f"{float(cell.published.mean):{digits}}",)
         if cell.done:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import algorithms
 from bench import models
 from bench.experiments.labels import HEADINGS, UNWRAPPED, competitor, value_of
+from bench.results.records import StoredGrid
 from datasets import partitions
 from datasets.info import INFO, folder_of, title_of
 from reports.tables.latex_text import escape
@@ -67,12 +68,10 @@ class Names:
     styles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def of_grid(cls, grid: Mapping[str, Any]) -> "Names":
+    def of_grid(cls, grid: StoredGrid) -> "Names":
         """Those of an expanded grid, whose report may have names of its own; no two values of an axis have the same."""
         report = grid["report"]
-        titles, of_labs, own = (
-            part.get(key, {}) for part, key in ((grid, "titles"), (grid, "styles"), (report, "styles"))
-        )
+        titles, of_labs, own = grid.get("titles", {}), grid.get("styles", {}), report.get("styles", {})
         methods = {**titles.get("algorithm", {}), **of_labs, **own}
         styles = {name: {**of_labs.get(name, {}), **own.get(name, {})} for name in methods}
         names = cls(titles=titles, styles=styles).with_own(report.get("names", {}))
@@ -189,7 +188,7 @@ def axis_label(key: str) -> str:
     return words if symbol is None else symbol.latex if symbol.plain == _greek(key) else f"{words} ({symbol.latex})"
 
 
-def _values(grid: Mapping[str, Any]) -> dict[str, dict[str, None]]:
+def _values(grid: StoredGrid) -> dict[str, dict[str, None]]:
     """Axis -> ids of a grid's table, for the axes whose ids have names, and of datasets also those that replace others."""
     report = grid["report"]
     found: dict[str, dict[str, None]] = defaultdict(dict)

@@ -11,6 +11,7 @@ import pandas as pd
 from bench.experiments.labels import UNWRAPPED, competitor
 from bench.published.printing import Printing, printed_of, printing_of
 from bench.results.metrics import ACCURACIES, METRICS
+from bench.results.records import StoredCell, StoredGrid
 from reports.tables import measured as measured_tables
 from reports.tables.aggregate import cell_keys, compared_keys, competitors_of, contest_keys, label, row_keys, split_of
 from reports.tables.footnotes import ROUNDS_OF, in_common
@@ -24,7 +25,7 @@ _MARKS, _ABSENT = "†‡§¶", "–"
 _BEST_OTHER = "best-other"  # id of a column
 
 
-def as_printed(report: Report, grid: dict) -> Report:
+def as_printed(report: Report, grid: StoredGrid) -> Report:
     """The same numbers in the published layout, without published values, verdicts, tests, standings and choices.
 
     A number with limits has a mark, one for each distinct set of limits, and a cell without a number is a dash; a footnote for
@@ -59,7 +60,7 @@ def as_printed(report: Report, grid: dict) -> Report:
     )
 
 
-def _combined(tables: Sequence[Table], grid: dict) -> Table:
+def _combined(tables: Sequence[Table], grid: StoredGrid) -> Table:
     """The tables side by side, with the names of their metrics; the reference has a hyphen where a metric compares with it."""
     combined, metrics = side_by_side(tables), [table.metric for table in tables]
     own = printed_of(grid).get("names", {}).get("metric", {})
@@ -77,7 +78,7 @@ def _combined(tables: Sequence[Table], grid: dict) -> Table:
     return replace(combined, columns=tuple(titles), rows=tuple(rows))
 
 
-def _check_axes(grid: dict) -> None:
+def _check_axes(grid: StoredGrid) -> None:
     """Raises ValueError unless the published layout that is stored with a grid is one of the axes of its report."""
     printed, known = printed_of(grid), cell_keys(grid)
     own = " ".join(filter(None, [*printed.get("rows", ()), printed.get("columns", "")])).split()
@@ -88,7 +89,7 @@ def _check_axes(grid: dict) -> None:
         )
 
 
-def _published_ones(cells: pd.DataFrame, grid: dict) -> pd.DataFrame:
+def _published_ones(cells: pd.DataFrame, grid: StoredGrid) -> pd.DataFrame:
     """The cells without those that the published table does not have; raises ValueError if none is left."""
     kept = cells
     for axis, values in printed_of(grid).get("without", {}).items():
@@ -122,7 +123,7 @@ def _marked(table: Table, marks: dict[tuple[str, ...], str]) -> Table:
     return replace(table, rows=tuple(replace(row, cells=tuple(map(mark, row.cells))) for row in table.rows))
 
 
-def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printing) -> str:
+def _facts(report: Report, tables: Sequence[Table], grid: StoredGrid, printing: Printing) -> str:
     """What the numbers are, without what the title says."""
     cells, parts, bold = report.cells, [], ""
     about = [_alike(report, tables[0], grid), in_common(grid), printed_of(grid).get("where", "")]
@@ -141,7 +142,7 @@ def _facts(report: Report, tables: Sequence[Table], grid: dict, printing: Printi
     return " ".join(filter(None, [facts and f"{facts[0].upper()}{facts[1:]}.", caption]))
 
 
-def _alike(report: Report, table: Table, grid: dict) -> str:
+def _alike(report: Report, table: Table, grid: StoredGrid) -> str:
     """What all cells have in common on the axes that the table does not show: "CIFAR-10, #C = 2"."""
     measured = (grid["report"].get("measured") or {}).get("kind")
     if measured == "dataset-sizes":
@@ -155,7 +156,7 @@ def _alike(report: Report, table: Table, grid: dict) -> str:
     return ", ".join(names.title(key, str(value)).plain for key, value in alike.items())
 
 
-def _what(report: Report, grid: dict) -> list[str]:
+def _what(report: Report, grid: StoredGrid) -> list[str]:
     """What is measured, of which split and rounds; accuracies alone are in percent."""
     value, split = report.cells["value"].iloc[0], split_of(grid)
     metrics = [*report.cells["metric"].unique()]
@@ -178,26 +179,31 @@ def _clause(text: str) -> str:
     return re.findall(r"(?:\([^)]*\)|[^;(])*", text)[0]
 
 
-def _chosen_on(split: str, grid: dict) -> str:
+def _chosen_on(split: str, grid: StoredGrid) -> str:
     searched = search_in_words(grid) if split == "validation" else ""
     return f"the {split} split" + f" ({searched})" * bool(searched)
 
 
-def _own_methods(cells: pd.DataFrame, names: Names, grid: dict) -> list[str]:
+def _own(grid: StoredGrid) -> list[str]:
+    """Ids of the paper's own methods."""
+    return [str(name) for name in grid["reproduces"].get("own", ())] if grid["reproduces"] else []
+
+
+def _own_methods(cells: pd.DataFrame, names: Names, grid: StoredGrid) -> list[str]:
     """Names of the paper's own methods that are in the table."""
-    keys, own = compared_keys(grid), [str(name) for name in (grid["reproduces"] or {}).get("own", ())]
+    keys, own = compared_keys(grid), _own(grid)
     names = names.with_combined(keys, cells[keys].itertuples(index=False, name=None))
     return [names.value(" ".join(keys), name).plain for name in competitors_of(cells, grid).unique() if name in own]
 
 
-def _budget(grid: dict) -> str:
+def _budget(grid: StoredGrid) -> str:
     """The budget unless the grid is whole, and settings that replace those of the grid."""
     budget, names = grid["budget"].partition("+")[0], Names.of_grid(grid)
     changed = (names.title(key, str(value)).plain for key, value in grid.get("overrides", {}).items())
     return " with ".join(filter(None, [f"budget {budget}" * (budget not in ("paper", "full")), ", ".join(changed)]))
 
 
-def _over_seeds(cells: pd.DataFrame, grid: dict, std: bool) -> str:
+def _over_seeds(cells: pd.DataFrame, grid: StoredGrid, std: bool) -> str:
     """Over how many seeds the means are, which may differ between cells."""
     seeds = sorted({cell["seed"] for cell in grid["cells"]})
     done = {*cells.loc[cells["done"] > 0, "done"].tolist()} or {len(seeds)}
@@ -211,7 +217,7 @@ def _over_seeds(cells: pd.DataFrame, grid: dict, std: bool) -> str:
     return f"{mean} over {count} seeds {listed}"
 
 
-def _bare(cells: pd.DataFrame, table: Table, grid: dict) -> Table:
+def _bare(cells: pd.DataFrame, table: Table, grid: StoredGrid) -> Table:
     """A measured table without what is published; that of a paper has no axes of one value."""
 
     def show(cell: Any, shown: Cell) -> Cell:
@@ -221,7 +227,7 @@ def _bare(cells: pd.DataFrame, table: Table, grid: dict) -> Table:
     return measured_tables.arrange(cells, told_apart or table.row_keys, grid, show)
 
 
-def _printed_layout(grid: dict) -> dict:
+def _printed_layout(grid: StoredGrid) -> StoredGrid:
     """The grid with the rows and columns of the published table, in its order."""
     report = grid["report"]
     printed = printed_of(grid)
@@ -239,12 +245,12 @@ def _printed_layout(grid: dict) -> dict:
     return grid | {"report": shown, "row_order": row_order, "column_order": orders[-1]}
 
 
-def _place(axes: Sequence[str], cell: dict) -> tuple[str, ...]:
+def _place(axes: Sequence[str], cell: StoredCell) -> tuple[str, ...]:
     """The ids of a cell on axes, of which each may be several."""
     return tuple(str(competitor([label(cell, key) for key in axis.split(" ")])) for axis in axes)
 
 
-def _table(cells: pd.DataFrame, grid: dict, layout: dict, printing: Printing) -> Table:
+def _table(cells: pd.DataFrame, grid: StoredGrid, layout: StoredGrid, printing: Printing) -> Table:
     """The published table of one metric's cells."""
     metric = cells["metric"].iloc[0]
     bold = _bold(cells, grid, printing)
@@ -269,11 +275,13 @@ def _table(cells: pd.DataFrame, grid: dict, layout: dict, printing: Printing) ->
     return replace(shown, names=names, over=over, merged=True)
 
 
-def _with_best_other(cells: pd.DataFrame, grid: dict, layout: dict, printing: Printing) -> tuple[pd.DataFrame, dict]:
+def _with_best_other(
+    cells: pd.DataFrame, grid: StoredGrid, layout: StoredGrid, printing: Printing
+) -> tuple[pd.DataFrame, StoredGrid]:
     """Of all cells of a row that are not of the paper's own methods, the best alone, first and with a column of its own; and
     the layout with it. It says of how many it is the best if some have no result."""
     rows, column = layout["report"]["rows"], layout["report"]["columns"]
-    is_own = competitors_of(cells, grid).isin([str(name) for name in (grid["reproduces"] or {}).get("own", ())])
+    is_own = competitors_of(cells, grid).isin(_own(grid))
     others = cells[~is_own]
     scores = merits(others, cells["metric"].iloc[0], printing.digits).fillna(-np.inf)
     keys = [others[key] for key in rows]
@@ -285,7 +293,7 @@ def _with_best_other(cells: pd.DataFrame, grid: dict, layout: dict, printing: Pr
     return found, layout | {"column_order": [_BEST_OTHER, *layout["column_order"]]}
 
 
-def _bold(cells: pd.DataFrame, grid: dict, printing: Printing) -> pd.Series:
+def _bold(cells: pd.DataFrame, grid: StoredGrid, printing: Printing) -> pd.Series:
     """Which cells are bold: True for those, by the numbers as this paper prints them."""
     metric = cells["metric"].iloc[0]
     if printing.bold == "best":
@@ -296,7 +304,7 @@ def _bold(cells: pd.DataFrame, grid: dict, printing: Printing) -> pd.Series:
     found = found[found["partition"] != "none"]  # all data in one place competes with nobody
     contests = [found[key] for key in contest_keys(grid)]
     scores = merits(found, metric, printing.digits)
-    is_own = competitors_of(found, grid).isin([str(name) for name in (grid["reproduces"] or {}).get("own", ())])
+    is_own = competitors_of(found, grid).isin(_own(grid))
     best_other = scores.where(~is_own).groupby(contests).transform("max")
     ahead = is_own & ~(scores < best_other)
     bold = ahead | (~is_own & (scores == best_other) & ~ahead.groupby(contests).transform("any"))
@@ -309,11 +317,11 @@ def _show(cell: Any, printing: Printing, names: Names) -> Cell:
     runs, limits = tuple(cell.run_ids.split()), tuple(caveats_of(cell, names))
     if cell.done == cell.missed:
         return Cell(NOT_REACHED if cell.done else "", limits, runs=runs)
-    sign = "%" * (printing.percent and not about.relative and not about.cost)
+    sign = "%" * (printing.percent and not about.relative and about.is_share)
     text, std = with_std(cell.metric, cell.mean, cell.std, printing.digits)
     text += sign
     if printing.std and std:
         text += f"{printing.between}{std}{sign}"
-    if printing.gains and not about.cost and not np.isnan(cell.gain):
+    if printing.gains and about.is_share and not np.isnan(cell.gain):
         text += f" ({'↑' if cell.gain >= 0 else '↓'} {abs(cell.gain):.{printing.digits}f})"
     return Cell(text + which_seeds(cell), limits, best=cell.bold, mean=cell.mean, runs=runs)

@@ -4,6 +4,7 @@ import pandas as pd
 
 from bench.published.lookup import Published, find
 from bench.published.tolerances import Rule, rule
+from bench.results.records import StoredGrid
 from datasets.info import INFO
 
 # The papers' names for the accuracies of the run records.
@@ -14,32 +15,32 @@ _PUBLISHED_METRICS = {
 }
 
 
-def own_value(grid: dict) -> str:
+def own_value(grid: StoredGrid) -> str:
     """The rounds whose accuracy the grid's paper prints: `last` unless the grid names `best` or `last10`."""
     return grid["report"].get("rounds_shown", "last")
 
 
-def further_values(grid: dict, value: str) -> list[str]:
+def further_values(grid: StoredGrid, value: str) -> list[str]:
     """The other rounds of which a report with the grid's own value shows accuracies."""
     return grid["report"].get("also", []) if value == own_value(grid) else []
 
 
-def is_comparable(grid: dict, value: str) -> bool:
+def is_comparable(grid: StoredGrid, value: str) -> bool:
     """Whether budget and rounds are those of the paper; otherwise there is no verdict."""
     return grid["budget"] == "paper" and value == own_value(grid)
 
 
-def taken_for(grid: dict) -> dict[str, str]:
+def taken_for(grid: StoredGrid) -> dict[str, str]:
     """Models of cells -> those of the published table for which the grid takes them."""
-    return (grid["reproduces"] or {}).get("models", {})
+    return grid["reproduces"].get("models", {}) if grid["reproduces"] else {}
 
 
-def partitions_taken_for(grid: dict) -> dict[str, str]:
+def partitions_taken_for(grid: StoredGrid) -> dict[str, str]:
     """Partitions of cells -> those of the published table for which the grid takes them."""
-    return (grid["reproduces"] or {}).get("partitions", {})
+    return grid["reproduces"].get("partitions", {}) if grid["reproduces"] else {}
 
 
-def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.DataFrame:
+def compare(cells: pd.DataFrame, grid: StoredGrid, metric: str, value: str) -> pd.DataFrame:
     """Cells with four more columns: published (or None), difference (points, or NaN), verdict ("" if none), and the largest
     difference that is inside, band (points, NaN without a verdict).
 
@@ -63,7 +64,7 @@ def compare(cells: pd.DataFrame, grid: dict, metric: str, value: str) -> pd.Data
     return cells
 
 
-def _counterpart(cell: dict, grid: dict, metric: str) -> Published | None:
+def _counterpart(cell: dict, grid: StoredGrid, metric: str) -> Published | None:
     if not grid["reproduces"] or cell["substitute"] or cell["data_note"]:
         return None
     for published_metric in _PUBLISHED_METRICS.get(metric, (metric,)):

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
 from reports.tables.aggregate import cell_keys, compared_keys, competitors_of, contest_keys, contest_name, label
 from reports.tables.layout import Cell, Row, Table
 from reports.tables.names import Name, Names
@@ -21,13 +22,13 @@ COLUMNS = ("metric", "column", "over", "measure", "value", "low", "high", "rows"
 _BATCH = 10**6  # numbers of resampled rows in memory at once
 
 
-def by_seed(grid: dict) -> bool:
+def by_seed(grid: StoredGrid) -> bool:
     """Whether ranks are those of single seeds."""
     return grid["report"].get("standings") == "seeds"
 
 
 def standings(
-    cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric: str, columns: tuple[str, ...]
+    cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str, columns: tuple[str, ...]
 ) -> pd.DataFrame:
     """Mean ranks and wins of the columns, over the rows in which every column has a competitor.
 
@@ -71,7 +72,7 @@ def standings(
     )
 
 
-def arrange(found: pd.DataFrame, grid: dict) -> Iterator[Table]:
+def arrange(found: pd.DataFrame, grid: StoredGrid) -> Iterator[Table]:
     """Standings of all metrics as tables with one row per column of the grid's table: one for each metric, or, by seed, one of
     all metrics with the best of the first one at the top."""
     by_metric = dict([*found.groupby("metric", sort=False)])
@@ -84,7 +85,7 @@ def arrange(found: pd.DataFrame, grid: dict) -> Iterator[Table]:
     labels = (" ".join(compared_keys(grid)),)
     if by_seed(grid):
         first = next(iter(by_metric.values())).sort_values("value", kind="stable")
-        ranked = dict.fromkeys([*first["column"], *found["column"]])
+        ranked = tuple(dict.fromkeys([*first["column"], *found["column"]]))
         rows = tuple(Row((one,), tuple(shown.get((metric, one, "")) for metric in by_metric)) for one in ranked)
         headings = [METRICS[metric].title for metric in by_metric]
         titles = tuple(f"by {heading}" for heading in headings)
@@ -101,7 +102,7 @@ def arrange(found: pd.DataFrame, grid: dict) -> Iterator[Table]:
         yield Table(metric, labels, titles, rows, "metric", title=title, less_is_better=less, names=names)
 
 
-def _names(grid: dict) -> Names:
+def _names(grid: StoredGrid) -> Names:
     """The grid's names, with those of all that competes and of the columns "over fedavg"."""
     keys = compared_keys(grid)
     found = dict.fromkeys(tuple(label(cell, key) for key in keys) for cell in grid["cells"])
@@ -110,19 +111,19 @@ def _names(grid: dict) -> Names:
     return replace(names, own={**names.own, "metric": over})
 
 
-def _title(found: pd.DataFrame, grid: dict) -> str:
+def _title(found: pd.DataFrame, grid: StoredGrid) -> str:
     what = "Mean ranks" if by_seed(grid) else "Mean ranks and wins"
     counts = " to ".join(dict.fromkeys(str(count) for count in (found["rows"].min(), found["rows"].max())))
     return f"{what} over {counts} {_rows(grid)}"
 
 
-def _rows(grid: dict) -> str:
+def _rows(grid: StoredGrid) -> str:
     """Over what ranks are means, in words."""
     name = contest_name(grid)
     return f"pairs of {name} and seed" if by_seed(grid) else f"{name}s"
 
 
-def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: dict) -> Iterator[str]:
+def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Iterator[str]:
     """What mean ranks and wins are, or why there are none yet.
 
     Args:
@@ -155,13 +156,13 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: dict) -> Iterator[
         yield f"No mean ranks and wins yet: they need two {rows} in which two {what}, and all that are ranked, are complete."
 
 
-def _ranked(cells: pd.DataFrame, grid: dict, metric: str) -> pd.DataFrame:
+def _ranked(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
     """Merits of printed means [rows, columns], without rows that have one competitor, such as those of centralized training."""
     found = competitors(cells)
     return _pivoted(found, merits(found, metric), grid, contest_keys(grid))
 
 
-def _ranked_by_seed(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric: str) -> pd.DataFrame:
+def _ranked_by_seed(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
     """Merits of printed scores [rows and seeds, columns] of the cells whose runs have all ended."""
     ended = cells[(cells["done"] + cells["diverged"] == cells["seeds"]) & (cells["substitute"] == "")]
     about = runs.drop_duplicates("run").set_index("run")[["seed", "score", "missed", "diverged"]]
@@ -172,7 +173,7 @@ def _ranked_by_seed(cells: pd.DataFrame, runs: pd.DataFrame, grid: dict, metric:
     return _pivoted(single, found, grid, [*contest_keys(grid), "seed"])
 
 
-def _pivoted(found: pd.DataFrame, values: pd.Series, grid: dict, keys: list[str]) -> pd.DataFrame:
+def _pivoted(found: pd.DataFrame, values: pd.Series, grid: StoredGrid, keys: list[str]) -> pd.DataFrame:
     """Merits [rows, columns] of these cells, without rows that have one competitor."""
     found = found.assign(merit=values, competitor=competitors_of(found, grid))
     found = found[found.groupby(keys)["merit"].transform("size") > 1]

@@ -1,7 +1,8 @@
 """A report: the tables of a grid, one per metric, with footnotes and unrounded numbers."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
@@ -9,6 +10,7 @@ from bench.errors import unknown
 from bench.experiments.figure_names import VALUES
 from bench.experiments.reference import is_reference
 from bench.results.metrics import ACCURACIES, METRICS, unknown_metric
+from bench.results.records import StoredGrid
 from reports.tables import rankings, tuning_notes, versions
 from reports.tables.aggregate import (
     cell_keys,
@@ -24,6 +26,7 @@ from reports.tables.footnotes import ROUNDS_OF, footnotes, without_paths
 from reports.tables.gains import add_gains, baselines_of
 from reports.tables.layout import Table, arrange, side_by_side
 from reports.tables.published_comparison import compare, further_values, own_value
+from reports.tables.records import Records
 from reports.tables.significance import compare_with_best
 
 
@@ -70,7 +73,7 @@ class Report:
         return (*self.further, *self.standings, *self.choices)
 
 
-def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Report:
+def build(grid: StoredGrid, records: Records, value: str | None = None) -> Report:
     """The report of an expanded grid.
 
     Args:
@@ -90,7 +93,8 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
     tables = {metric: arrange(cells, grid, metric) for metric, cells in by_metric.items()}
     accuracies = {metric: columns for metric, columns in columns_by_metric.items() if metric in ACCURACIES}
     further = {other: _cells_by_metric(grid, records, accuracies, other) for other in further_values(grid, value)}
-    standings, ranked = _standings(by_metric, tables, grid, records, value), ()
+    standings = _standings(by_metric, tables, grid, records, value)
+    ranked: tuple[Table, ...] = ()
     cells = pd.concat(by_metric.values(), ignore_index=True)
     notes = [*footnotes(grid, records, cells, value)]
     if standings is not None:
@@ -113,7 +117,7 @@ def build(grid: dict, records: dict[str, dict], value: str | None = None) -> Rep
     )
 
 
-def _validate(grid: dict, value: str) -> None:
+def _validate(grid: StoredGrid, value: str) -> None:
     if value not in VALUES:
         raise ValueError(unknown("value", value, VALUES))
     metrics = dict.fromkeys([grid["report"]["metric"], *grid["report"].get("metrics", ())])
@@ -136,13 +140,13 @@ def _known_at(value: str, metrics: Iterable[str]) -> list[str]:
 
 
 def _cells_by_metric(
-    grid: dict, records: dict[str, dict], columns: dict[str, set[str]], value: str
+    grid: StoredGrid, records: Records, columns: dict[str, set[str]], value: str
 ) -> dict[str, pd.DataFrame]:
     """Metric -> the cells of its table with gains, published numbers and tests.
 
     Where metrics stand side by side, all are of the point of a tuning set that the first one chooses.
     """
-    keys, found = cell_keys(grid), {}
+    keys, found = cell_keys(grid), dict[str, pd.DataFrame]()
     for metric in _known_at(value, columns):
         runs = collect_runs(grid, records, metric, value)
         runs = runs[runs[grid["report"]["columns"]].isin(columns[metric])]
@@ -160,7 +164,7 @@ def _cells_by_metric(
     return found
 
 
-def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: dict) -> pd.DataFrame:
+def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: StoredGrid) -> pd.DataFrame:
     """Cells of the settings that were chosen by another metric, which also tells what was tried."""
     keys = cell_keys(grid)
     points = pd.MultiIndex.from_frame(chosen[[*keys, "choice"]])
@@ -171,7 +175,7 @@ def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: dict) -> p
     return cells.assign(settings=about["settings"], tried=about["tried"], complete=complete)
 
 
-def _further_tables(further: dict[str, dict[str, pd.DataFrame]], grid: dict) -> Iterator[Table]:
+def _further_tables(further: dict[str, dict[str, pd.DataFrame]], grid: StoredGrid) -> Iterator[Table]:
     """Tables of other rounds, of value -> metric -> cells."""
     for value, by_metric in further.items():
         title = f"Accuracy, {ROUNDS_OF[value]}"
@@ -182,9 +186,9 @@ def _further_tables(further: dict[str, dict[str, pd.DataFrame]], grid: dict) -> 
             yield from tables
 
 
-def _choices(by_metric: dict[str, pd.DataFrame], columns: dict[str, set[str]], grid: dict) -> Iterator[Table]:
+def _choices(by_metric: dict[str, pd.DataFrame], columns: dict[str, set[str]], grid: StoredGrid) -> Iterator[Table]:
     """Tables of chosen hyper-parameters; a column with several metrics is only in the first metric's table."""
-    listed = set()
+    listed: set[str] = set()
     for metric, cells in by_metric.items():
         if table := tuning_notes.table(cells[~cells[grid["report"]["columns"]].isin(listed)], grid, metric):
             yield table
@@ -192,28 +196,34 @@ def _choices(by_metric: dict[str, pd.DataFrame], columns: dict[str, set[str]], g
 
 
 def _standings(
-    by_metric: dict[str, pd.DataFrame], tables: dict[str, Table], grid: dict, records: dict[str, dict], value: str
+    by_metric: dict[str, pd.DataFrame],
+    tables: dict[str, Table],
+    grid: StoredGrid,
+    records: Records,
+    value: str,
 ) -> pd.DataFrame | None:
     """Mean ranks and wins of all metrics, lines of `rankings.COLUMNS`; None if the grid does not request them."""
     if not grid["report"].get("standings"):
         return None
     found = []
     for metric, cells in by_metric.items():
+        if not METRICS[metric].ranked:
+            continue
         runs = collect_runs(grid, records, metric, value)
         names = _contenders(cells, grid, tables[metric])
         lines = rankings.standings(cells, runs, grid, metric, names)
         found.append(lines.assign(metric=metric)[list(rankings.COLUMNS)])
-    return pd.concat([lines for lines in found if len(lines)] or found[:1], ignore_index=True)
+    return pd.concat([lines for lines in found if len(lines)] or found[:1], ignore_index=True) if found else None
 
 
-def _contenders(cells: pd.DataFrame, grid: dict, table: Table) -> tuple[str, ...]:
+def _contenders(cells: pd.DataFrame, grid: StoredGrid, table: Table) -> tuple[str, ...]:
     """What competes in a table, in order."""
     if compared_keys(grid) == [grid["report"]["columns"]]:
         return table.columns
     return tuple(competitors_of(cells, grid).unique())
 
 
-def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict[str, set[str]]:
+def _columns_by_metric(grid: StoredGrid, records: Records, value: str) -> dict[str, set[str]]:
     """Metric -> columns of its table, the grid's own metric first.
 
     A column is in the table of every accuracy that its runs report, and without any result in that of the grid's metric.
@@ -227,10 +237,10 @@ def _columns_by_metric(grid: dict, records: dict[str, dict], value: str) -> dict
         return {metric: everything for metric in accuracies or ["own_accuracy"]}
     if metrics := grid["report"].get("metrics"):
         return {metric: everything for metric in _known_at(value, metrics)}
-    reported = {}
+    reported: dict[str, set[str]] = {}
     for cell in grid["cells"]:
         column = label(cell, axis)
-        record = records.get(cell["run"], {})
+        record: Mapping[str, Any] = records.get(cell["run"] or "", {})
         found = ACCURACIES.keys() & (record["summary"][value] if record.get("status") == "done" else ())
         reported.setdefault(column, set()).update(found)
     tables: dict[str, set[str]] = {metric: set() for metric in (own, *METRICS)}

@@ -49,6 +49,8 @@ def mark_best(cells: pd.DataFrame, rows: list[str], metric: str, digits: int | N
 
     A row with a single competitor has no best cell, and a cell of which no seed has reached the target is none.
     """
+    if not METRICS[metric].ranked:
+        return pd.Series(False, cells.index)
     candidates = competitors(cells)
     values = merits(candidates, metric, digits)
     by_row = values.groupby([candidates[key] for key in rows])
@@ -80,6 +82,8 @@ def compare_with_best(
         seeds of either cell have not reached the target, since those that have are a selection.
         pairs: number of common seeds. not_significant: p_value above LEVEL; and not best, where that is compared with.
     """
+    if not METRICS[metric].ranked:
+        return cells.assign(best=False, p_value=np.nan, pairs=0, not_significant=False)
     candidates = competitors(cells)
     values = merits(candidates, metric, rounded=False)
     best_of = values.groupby([candidates[key] for key in rows]).transform("idxmax").astype(cells.index.dtype)

@@ -1,10 +1,14 @@
 """Runs that were trained before the code on which their numbers depend changed."""
 
+from collections.abc import Mapping
+
 from bench.config.stale import changes, stale_runs
+from bench.results.records import RunRecord, StoredGrid
 from bench.results.store import UNFINISHED, Store
+from reports.tables.records import ReportedRecord, distinct_runs
 
 
-def with_changes(grid: dict, records: dict[str, dict], store: Store) -> dict[str, dict]:
+def with_changes(grid: StoredGrid, records: Mapping[str, RunRecord], store: Store) -> dict[str, ReportedRecord]:
     """Records in which, under "changed", every stale run says what has changed since it was trained.
 
     Args:
@@ -12,7 +16,12 @@ def with_changes(grid: dict, records: dict[str, dict], store: Store) -> dict[str
         records: run id -> record of the runs that have ended.
         store: knows the code that they had.
     """
-    configs = {cell["run"]: cell["config"] for cell in grid["cells"] if cell["run"] in records}
-    ended = {run: config for run, config in configs.items() if records[run]["status"] not in UNFINISHED}
-    found = stale_runs({run: changes(records[run], config) for run, config in ended.items()}, store)
-    return records | {run: records[run] | {"changed": changed} for changed, runs in found.items() for run in runs}
+    runs = distinct_runs(grid, records)
+    trained = {
+        run: changes(record, config) for run, (config, record) in runs.items() if record["status"] not in UNFINISHED
+    }
+    reported: dict[str, ReportedRecord] = {run: {**record} for run, record in records.items()}
+    for changed, stale in stale_runs(trained, store).items():
+        for run in stale:
+            reported[run]["changed"] = changed
+    return reported

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 
+from bench.results.records import ChosenParams, StoredCell, StoredGrid
 from reports.tables.aggregate import cell_keys, label, short, split_of
 from reports.tables.layout import Cell, Row, Table, arrange
 from reports.tables.names import Name, Names
@@ -13,7 +14,7 @@ from reports.tables.names import Name, Names
 TITLE = "Chosen hyper-parameters"
 
 
-def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
+def footnotes(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     """The tuning protocol of a table's numbers.
 
     Args:
@@ -34,13 +35,13 @@ def footnotes(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     yield from _not_searched(grid, cells, names)
 
 
-def chosen_on(cells: pd.DataFrame, grid: dict) -> pd.Series:
+def chosen_on(cells: pd.DataFrame, grid: StoredGrid) -> pd.Series:
     """The split on which each cell's hyper-parameters were chosen; "" without a choice."""
     own = pd.Series(split_of(grid), cells.index).where(cells["settings"] > 1, "")
     return own.mask(cells["searched"] > 0, "validation")
 
 
-def search_in_words(grid: dict) -> str:
+def search_in_words(grid: StoredGrid) -> str:
     """How much was searched on validation data, "8 configurations, seed 0"; "" without a search."""
     searches = [cell["tuned"] for cell in grid["cells"] if cell.get("tuned")]
     if not searches:
@@ -50,7 +51,7 @@ def search_in_words(grid: dict) -> str:
     return f"{counts} configuration{'s' * (tried[-1] > 1)}, {_seeds(searches)}"
 
 
-def table(cells: pd.DataFrame, grid: dict, metric: str) -> Table | None:
+def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:
     """The chosen hyper-parameters of a metric's cells, one row per cell with a choice; None if no cell has one."""
     chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & (cells["done"] > 0)]
     if chosen.empty:
@@ -70,7 +71,7 @@ def _show(choice: Name) -> Cell:
     return Cell(choice.plain, latex=choice.latex)
 
 
-def _searched(grid: dict, names: Names) -> Iterator[str]:
+def _searched(grid: StoredGrid, names: Names) -> Iterator[str]:
     """Choices on validation data."""
     distinct = {json.dumps(cell["tuned"], sort_keys=True): cell for cell in grid["cells"] if cell.get("tuned")}
     if cells := [*distinct.values()]:
@@ -81,7 +82,7 @@ def _searched(grid: dict, names: Names) -> Iterator[str]:
         yield _searched_spaces(cells, names)
 
 
-def _search_protocol(cells: list[dict], names: Names) -> str:
+def _search_protocol(cells: list[StoredCell], names: Names) -> str:
     """Validation share, number of configurations, metric, seeds and searcher of the searches of these cells."""
     searches = [cell["tuned"] for cell in cells]
     shares = _alternatives(f"{search['share']:.0%}" for search in searches)
@@ -98,9 +99,9 @@ def _search_protocol(cells: list[dict], names: Names) -> str:
     )
 
 
-def _search_metrics(cells: list[dict], names: Names) -> str:
+def _search_metrics(cells: list[StoredCell], names: Names) -> str:
     """ "accuracy", or with several metrics "accuracy (FedAvg, MOON) or local accuracy (IFCA)"."""
-    methods = defaultdict(dict)
+    methods: dict[str, dict[str, bool]] = defaultdict(dict)
     for cell in cells:
         methods[cell["tuned"]["metric"].replace("_", " ")][_title(cell, names)] = True
     if len(methods) == 1:
@@ -108,7 +109,7 @@ def _search_metrics(cells: list[dict], names: Names) -> str:
     return " or ".join(f"{metric} ({', '.join(found)})" for metric, found in methods.items())
 
 
-def _defaults(cells: list[dict]) -> Iterator[str]:
+def _defaults(cells: list[StoredCell]) -> Iterator[str]:
     """Searches that tried the values that a cell has without a search, where searches say so."""
     with_them = sum(cell["tuned"].get("defaults", False) for cell in cells)
     if with_them:
@@ -116,7 +117,7 @@ def _defaults(cells: list[dict]) -> Iterator[str]:
         yield f"The defaults were among the configurations{where}, and count as one."
 
 
-def _ties(cells: list[dict]) -> Iterator[str]:
+def _ties(cells: list[StoredCell]) -> Iterator[str]:
     """Searches whose best configurations have equal printed scores."""
     if tied := sum(cell["tuned"]["alike"] > 1 for cell in cells):
         yield (
@@ -125,7 +126,7 @@ def _ties(cells: list[dict]) -> Iterator[str]:
         )
 
 
-def _unequal_counts(cells: list[dict], names: Names) -> Iterator[str]:
+def _unequal_counts(cells: list[StoredCell], names: Names) -> Iterator[str]:
     """Numbers of tried configurations, if they differ between searches."""
     counts = defaultdict(list)
     for cell in cells:
@@ -135,8 +136,8 @@ def _unequal_counts(cells: list[dict], names: Names) -> Iterator[str]:
         yield f"The methods did not get equally many configurations: N is {_counted(ranges)}."
 
 
-def _searched_spaces(cells: list[dict], names: Names) -> str:
-    methods = defaultdict(dict)
+def _searched_spaces(cells: list[StoredCell], names: Names) -> str:
+    methods: dict[tuple[str, str], dict[str, bool]] = defaultdict(dict)
     for cell in cells:
         for key, space in cell["tuned"]["space"].items():
             methods[key, space][names.value("algorithm", _method(cell, key)).plain] = True
@@ -146,7 +147,7 @@ def _searched_spaces(cells: list[dict], names: Names) -> str:
     return f"Searched: {searched}."
 
 
-def _fixed(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
+def _fixed(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     """Tuning sets of one point."""
     fixed = cells[(cells["settings"] == 1) & (cells["choice"] != "") & (cells["searched"] == 0)]
     if len(fixed):
@@ -156,7 +157,7 @@ def _fixed(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
         yield f"One setting, not tuned: {', '.join(_choices(shown, names))}."
 
 
-def _not_searched(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str]:
+def _not_searched(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[str]:
     """Columns with cells that were not searched, in a grid with searches."""
     if cells["searched"].any():
         rest = cells[(cells["searched"] == 0) & (cells["missing"] == "")]
@@ -165,7 +166,7 @@ def _not_searched(grid: dict, cells: pd.DataFrame, names: Names) -> Iterator[str
             yield f"Nothing was searched in some cells of {', '.join(columns)}."
 
 
-def _choices(cells: list[dict], names: Names) -> Iterator[str]:
+def _choices(cells: list[StoredCell], names: Names) -> Iterator[str]:
     """ "MOON μ=5.0" for each chosen option, with its method, and with its datasets if the value differs between them."""
     found: dict[str, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))
     for cell in cells:
@@ -177,11 +178,11 @@ def _choices(cells: list[dict], names: Names) -> Iterator[str]:
             yield f"{option}={short(value)}" + (f" on {' and '.join(datasets)}" if len(values) > 1 else "")
 
 
-def _title(cell: dict, names: Names) -> str:
+def _title(cell: StoredCell, names: Names) -> str:
     return names.value("algorithm", label(cell, "algorithm")).plain
 
 
-def _method(cell: dict, option: str) -> str:
+def _method(cell: StoredCell, option: str) -> str:
     """The method to which an option of a cell belongs: the cell's method or one that it wraps."""
     method = outer = cell["config"]["algorithm"]
     while option not in method and isinstance(method.get("base"), dict):
@@ -196,7 +197,7 @@ def _counted(counts: dict[str, tuple[int, int]]) -> str:
     )
 
 
-def _seeds(searches: list[dict]) -> str:
+def _seeds(searches: list[ChosenParams]) -> str:
     """ "seed 0", and "seeds 0, 1" where a search has several."""
     several = any(len(search["seeds"]) > 1 for search in searches)
     return f"seed{'s' * several} " + _alternatives(", ".join(map(str, search["seeds"])) for search in searches)

@@ -771,3 +771,13 @@ def test_prepare_ends_where_check_has_nothing_to_say(bench, tmp_path, monkeypatc
         f"imagefolder:{tmp_path}: found. image folders in {tmp_path}; there is nothing to prepare.",
         "digits: found. images that come with scikit-learn; there is nothing to prepare.",
     ]
+
+
+def test_callbacks_are_named_with_commas_or_given_with_options_as_yaml():
+    assert options.read_callbacks(None) == {}
+    assert options.read_callbacks("per-class-accuracy,server-ema") == {"callbacks": "per-class-accuracy,server-ema"}
+    with_options = [{"name": "server-ema", "decay": 0.9}]
+    assert options.read_callbacks("[{name: server-ema, decay: 0.9}]") == {"callbacks": with_options}
+    flat = {"algorithm": "fedavg", "dataset": "digits", "partition": "label-2"}
+    found = resolve(flat | options.read_callbacks("per-class-accuracy,server-ema")).callbacks
+    assert found == [{"name": "per-class-accuracy"}, {"name": "server-ema", "decay": 0.99}]

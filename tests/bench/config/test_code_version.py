@@ -18,7 +18,7 @@ DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 
 OF_EVERY_RUN = {
     *("algorithms/shared/streaming.py", "algorithms/shared/row_files.py"),
     *("datasets/npz_files.py", "datasets/partition_files.py"),
-    *(f"bench/simulation/{name}.py" for name in ("build", "data", "cached", "retention")),
+    *(f"bench/simulation/{name}.py" for name in ("build", "callbacks", "data", "cached", "retention")),
     *(
         "bench/simulation/run.py",
         "bench/simulation/task.py",
@@ -43,7 +43,7 @@ OF_EVERY_RUN = {
     ),
     *(
         "algorithms/shared/__init__.py",
-        "algorithms/shared/base.py",
+        *(f"algorithms/shared/{name}.py" for name in ("accounting", "base", "rounds")),
         "algorithms/shared/local_sgd.py",
         "algorithms/shared/client_states.py",
         "algorithms/shared/tree.py",
@@ -52,7 +52,7 @@ OF_EVERY_RUN = {
 SHARED = {"algorithms/shared/checks.py"}
 STAGES = {
     *("algorithms/shared/concatenation.py", "algorithms/shared/clustering.py", "algorithms/shared/label_clusters.py"),
-    "algorithms/shared/models_per_cluster.py",
+    *("algorithms/shared/metrics.py", "algorithms/shared/models_per_cluster.py"),
     *("algorithms/shared/label_inference.py", "algorithms/fedavg.py", "algorithms/centralized.py"),
     "algorithms/shared/wrapper.py",
 }

@@ -12,7 +12,7 @@ from bench.config.resolve import resolve
 from bench.execution import tracking
 from bench.execution.job import Job
 from bench.execution.resources import Resources
-from bench.execution.scheduler import JobRecorder
+from bench.execution.scheduler import JobTrials
 from bench.execution.tracking import Tracker
 from bench.execution.worker import WorkerReport
 from bench.results.store import Store
@@ -183,7 +183,7 @@ def test_the_scheduler_tells_the_tracker_what_workers_report(mlflow, tracker, tm
     one = tracker()
     rounds = [WorkerReport(0, ROWS[:1]), WorkerReport(1, ROWS[1:], result={"status": "done"})]
     with Store(tmp_path / "results").locked() as store:
-        recorder = JobRecorder(store, RunCallback(), allocator=None, session=ALONE, tracker=one)
+        recorder = JobTrials(store, RunCallback(), allocator=None, session=ALONE, tracker=one)
         recorder.assign([Job("a1", config, str(store.unfinished_folder("a1")), StateRetention())], Resources())
         recorder.on_trial_start(0, [trial], trial)
         for report in rounds:

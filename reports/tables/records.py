@@ -1,0 +1,37 @@
+"""Runs that have ended, as reports read them: their stored records, and what reports add."""
+
+from collections.abc import Iterator, Mapping
+from typing import NotRequired, TypeVar
+
+from bench.results.records import Config, RoundRow, RunRecord, StoredCell, StoredGrid
+
+
+class ReportedRecord(RunRecord):
+    """The record of a run in a report.
+
+    Attributes:
+        changed: what has changed since it was trained, see `reports.tables.stale_runs.with_changes`; missing if nothing has.
+        reached: target -> the round that reached it, see `reports.tables.costs.with_reached`; missing where no metric needs it.
+    """
+
+    changed: NotRequired[str]
+    reached: NotRequired[dict[float, RoundRow | str | None]]
+
+
+Records = Mapping[str, ReportedRecord]
+"""Run id -> record of the runs that have ended."""
+
+Record = TypeVar("Record", bound=RunRecord)
+
+
+def ended_runs(grid: StoredGrid, records: Mapping[str, Record]) -> Iterator[tuple[str, StoredCell, Record]]:
+    """Id, cell and record of each run of a grid that has ended, in the grid's order; a run of several cells comes with each."""
+    for cell in grid["cells"]:
+        run = cell["run"]
+        if run is not None and run in records:
+            yield run, cell, records[run]
+
+
+def distinct_runs(grid: StoredGrid, records: Mapping[str, Record]) -> dict[str, tuple[Config, Record]]:
+    """Run id -> config and record of the runs of a grid that have ended, each once."""
+    return {run: (cell["config"], record) for run, cell, record in ended_runs(grid, records)}
