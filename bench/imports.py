@@ -32,7 +32,8 @@ _LEFT_OUT = {
         "datasets",
     ),  # they name what there is; the one that is used counts
     # Files of results; checkpoints have a format of their own.
-    *(f"bench.results.{name}" for name in ("checkpoints", "artifacts", "store", "records", "schema", "ids")),
+    *(f"bench.results.{name}" for name in ("artifacts", "store", "records", "schema", "ids")),
+    "bench.simulation.checkpoints",
     # Images are compared by their digest; names are only for sentences.
     *(
         "datasets.cache",

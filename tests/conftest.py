@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import csv
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # tensors of tests are tiny: a second thread only waits for the first
@@ -13,6 +14,7 @@ from unittest import mock
 
 import pytest
 
+from bench.published.lookup import FOLDER
 from datasets import cache
 
 ARCHIVES = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -86,3 +88,14 @@ def ray_session(tmp_path_factory) -> Iterator[None]:
         ray_session.session(store, Machines(Resources(1.0)), None, on_message=print),
     ):
         yield
+
+
+@pytest.fixture
+def read_published():
+    """Paper -> lines of its CSV, every field as text."""
+
+    def read(paper: str) -> list[dict]:
+        with (FOLDER / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+
+    return read

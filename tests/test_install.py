@@ -179,8 +179,8 @@ def test_the_wheel_the_program_and_the_citation_name_one_version_and_one_licence
 def test_the_notice_names_every_file_of_published_numbers():
     notice = (ROOT / "NOTICE").read_text()
     named = {*re.findall(r"\w+\.csv", notice)}
-    assert named == {path.name for path in (ROOT / "reports" / "published").glob("*.csv")}
-    assert all((ROOT / path).exists() for path in ("reports/published", "algorithms/published_divergences.json"))
+    assert named == {path.name for path in (ROOT / "bench" / "published").glob("*.csv")}
+    assert all((ROOT / path).exists() for path in ("bench/published", "algorithms/published_divergences.json"))
     assert "algorithms/published_divergences.json" in notice and notice.count("https://arxiv.org/abs/") == len(named)
 
 

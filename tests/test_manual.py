@@ -33,12 +33,12 @@ from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, R
 from bench.experiments.names_schema import Printed
 from bench.measurements.specs import REGISTRY
 from bench.measurements.tables import TABLES
+from bench.published.lookup import papers
 from bench.simulation.run import Run
 from bench.simulation.task import Task
 from datasets import transforms
 from datasets.loaders import folders
 from reports import api
-from reports.published.lookup import papers
 from tests.datasets.test_loaders import random_images, write_folders
 from tests.support import architecture, manual, method_files, methods_page
 from tests.support.alone import train_alone

@@ -53,12 +53,12 @@ def run_experiment(
         check_name(spec, store)
         selection = select_cells(spec)
         check_engine(options.engine, selection.selected)
-        if spec.tuning:
-            _searches(selection, spec)  # for its mistakes
+        searches = _searches(selection, spec)
         images = locate(spec, selection.selected, options.data_dir)
-        selection = fit_to_images(selection, spec, images)
+        if (fitted := fit_to_images(selection, spec, images)) is not selection:
+            selection, searches = fitted, _searches(fitted, spec)
         _prepare_data_of_users(selection.selected, spec, options, store, dry_run)
-        if spec.tuning and (searches := _searches(selection, spec)):
+        if searches:
             _warn_unsearched(selection, searches, spec)
             _check_models(without_searches(selection, spec, searches))
             if dry_run:
@@ -183,6 +183,9 @@ def _warn_unsearched(selection: Selection, searches: dict[str, Search], spec: Ex
 
 
 def _searches(selection: Selection, spec: ExperimentSpec) -> dict[str, Search]:
+    """The searches of cells whose images are not known to be absent; {} of an experiment that is not tuned."""
+    if not spec.tuning:
+        return {}
     from bench.tuning import select
 
     return select.searches_of(spec, selection.selected)

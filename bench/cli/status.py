@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -36,6 +35,7 @@ def status(
     It can be asked at any time, also while a driver is at work.
     """
     from bench.results.ids import is_meant
+    from bench.results.records import current_cells
     from bench.results.snapshot import read_snapshot
     from bench.results.store import Store
 
@@ -53,7 +53,8 @@ def status(
         if grid and not shown:
             raise ValueError(no_results(store, name, budget))
         name_damaged(store, looked=True)
-        cells = {label: _current(stored, states) for label, stored in shown.items()}
+        statuses = {run: state.status for run, state in states.items()}
+        cells = {label: current_cells(stored["cells"], statuses) for label, stored in shown.items()}
         others = {} if grid else _others(grids.values(), states)
         rows = _rows(shown, cells, others, states, max(1, len(snapshot.running)))
         running = _running(store, snapshot, shown, others)
@@ -126,19 +127,6 @@ def _for_programs(
 
 def _utc(seconds: float | None) -> str | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _current(grid: StoredGrid, states: Mapping[str, RunState]) -> list[StoredCell]:
-    """The cells of a grid that count, as in a report: of those that differ only in the versions of their parts the last one
-    that has ended, else the last one."""
-    current: dict[str, tuple[bool, StoredCell]] = {}
-    for cell in grid["cells"]:
-        key = json.dumps([cell["dataset"], cell["choice"], {**cell["config"], "versions": None}], sort_keys=True)
-        state = states.get(cell["run"] or "")
-        has_ended = bool(state) and state.status in ("done", "diverged")
-        if has_ended or not current.get(key, (False,))[0]:
-            current[key] = (has_ended, cell)
-    return [cell for _, cell in current.values()]
 
 
 def _others(grids: Iterable[StoredGrid], states: Mapping[str, RunState]) -> dict[str, RunState]:

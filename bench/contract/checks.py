@@ -24,7 +24,8 @@ from algorithms.shared.client_states import without_clients
 from bench.contract.cases import Case
 from bench.contract.places import hooks_in_words
 from bench.contract.toy import difference, history, normalised_task, other_value, toy_task, train
-from bench.results.artifacts import Folder, on_host
+from bench.results.artifacts import Folder
+from bench.simulation.checkpoints import on_host
 from bench.simulation.evaluation import evaluate
 
 _TOLERANCE = 1e-8  # of the engines, which sum in different orders

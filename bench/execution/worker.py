@@ -24,9 +24,9 @@ from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
 from bench.models import pretrained
 from bench.profiling import device_name
 from bench.results.artifacts import GO_ON, DamagedState, Folder
-from bench.results.checkpoints import Checkpoints, UnusableCheckpoint
 from bench.results.records import RoundRow, methods_in
 from bench.simulation import callbacks
+from bench.simulation.checkpoints import Checkpoints, UnusableCheckpoint
 from bench.simulation.retention import FINAL
 from bench.simulation.run import Run
 from datasets import DataError, own_data, resized

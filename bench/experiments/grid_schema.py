@@ -31,12 +31,12 @@ from bench.measurements.specs import Shown, figure_of
 from bench.measurements.tables import table_of
 from bench.models import canonical
 from bench.participation import cohort_size
+from bench.published.lookup import models_of, papers
+from bench.published.tolerances import RULES
 from bench.results.ids import versioned
 from bench.results.metrics import METRICS, check_sources, unknown_metric
 from datasets import DatasetInfo
 from datasets.partitions import counts_clients, parse, usual_clients
-from reports.published.lookup import models_of, papers
-from reports.published.tolerances import RULES
 
 PAPER = "paper"  # the budget of the grid of a paper as it is
 FULL = "full"  # the same of a grid of one's own, which reproduces no paper
@@ -226,7 +226,7 @@ class Reproduces(Part):
     """The published table that a grid repeats.
 
     Attributes:
-        table: its number, or its name where it has none, as `reports/published` lists it.
+        table: its number, or its name where it has none, as `bench/published` lists it.
         variants: what tells published numbers of one method apart; the first that holds counts.
         own: the report's columns that are the paper's own methods: whether each is ahead of the best of `baselines` (none
             named: of all others) is compared with what is published. Where the report compares along other axes, their values.

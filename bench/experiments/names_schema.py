@@ -59,7 +59,7 @@ class Printed(Part):
         over: a heading over all columns.
         best_other: heading of one column for the best of all that are not the paper's own methods; "" for a column of each.
         std: whether stds are printed; none for as in the paper's others.
-        bold: what is bold in this table, as in `reports.published.printing`; none for what is in the paper's others.
+        bold: what is bold in this table, as in `bench.published.printing`; none for what is in the paper's others.
         where: what cells are of where their names do not say it, a clause of the caption at all budgets.
         caption: what the published caption says besides, in a sentence; left out at budgets other than the paper's.
     """

@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import fsspec
 import torch
 from fsspec.implementations.local import LocalFileSystem
 
-from algorithms.shared import client_states as rows
 from bench.errors import StoreError
 
 # As torch says it when the file is not to blame.
@@ -178,36 +177,6 @@ class Folder:
 
 
 GO_ON = "Finished runs are kept; mend this, and the same command continues."
-
-
-def on_host(state: Any) -> Any:
-    """A state whose tensors are on the host and take no more room in a file than their own numbers."""
-    return walk(state, lambda leaf: compact(leaf.cpu()))
-
-
-def on_device(state: Any, device: torch.device) -> Any:
-    """A state with its tensors on a device, but for client rows, which stay on the host: `on_host` undone."""
-    return walk(state, lambda leaf: leaf.to(device))
-
-
-def walk(state: Any, on_tensor: Callable[[torch.Tensor], Any], on_row: Callable[[Any], Any] | None = None) -> Any:
-    """A state with tensors replaced by what `on_tensor` makes of them, client rows by what `on_row` makes of each.
-
-    By default the rows stay as they are: they are on the host already, and perhaps larger than memory.
-    """
-    if isinstance(state, dict):
-        if rows.are_client_rows(state):
-            own = state["rows"] if on_row is None else {client: on_row(row) for client, row in state["rows"].items()}
-            return {"fresh": walk(state["fresh"], on_tensor, on_row), "rows": own}
-        return {key: walk(part, on_tensor, on_row) for key, part in state.items()}
-    if isinstance(state, list):
-        return [walk(part, on_tensor, on_row) for part in state]
-    return on_tensor(state) if isinstance(state, torch.Tensor) else state
-
-
-def compact(leaf: torch.Tensor) -> torch.Tensor:
-    """A tensor that shares its memory with no larger one: a view would take along all that it is a view of."""
-    return leaf if leaf.untyped_storage().nbytes() == leaf.numel() * leaf.element_size() else leaf.clone()
 
 
 def _open_to_all(path: str) -> None:

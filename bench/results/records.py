@@ -3,8 +3,9 @@
 The checks follow from the types (see `bench.results.json_schema.shape_of`). `Annotated` adds what a type cannot say.
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 from bench.results.ids import is_metric_name, is_name, is_run_id
@@ -266,6 +267,25 @@ class StoredCell(TypedDict):
     wrapper: NotRequired[str]
     published_as: NotRequired[str]
     tuned: NotRequired[ChosenParams]
+
+
+def current_cells(cells: Iterable[StoredCell], statuses: Mapping[str, str]) -> list[StoredCell]:
+    """Stored cells without superseded ones.
+
+    Cells that differ only in the versions of their parts (algorithm, model, ...) are repetitions of one cell. The last
+    one whose run has ended is kept; if none has ended, the last one.
+
+    Args:
+        statuses: run id -> status, of runs that have begun.
+    """
+    current: dict[str, tuple[bool, StoredCell]] = {}
+    for cell in cells:
+        unversioned = {"run": None, "tuned": None, "config": {**cell["config"], "versions": None}}
+        key = json.dumps({**cell, **unversioned}, sort_keys=True)
+        ended = statuses.get(cell["run"] or "") in ("done", "diverged")
+        if ended or not current.get(key, (False,))[0]:
+            current[key] = (ended, cell)
+    return [cell for _, cell in current.values()]
 
 
 class StoredPrinted(TypedDict, total=False):

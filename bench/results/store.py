@@ -5,7 +5,7 @@
               rounds.jsonl        metrics, one line per round, appended as they arrive
               record.json         how the run ended; exists only then
               machine             of a run that has not ended, where in a cluster it is; empty while it waits for a machine
-              checkpoint/         from where a run that has not ended continues (see `bench.results.checkpoints`)
+              checkpoint/         from where a run that has not ended continues (see `bench.simulation.checkpoints`)
               probe-*.json        what figures need, measured on its states (see `bench.measurements.specs`)
               *.pt                states that the grid saves
               events.out.tfevents.*   the rounds once more, for TensorBoard (see `bench.results.tensorboard`)

@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,10 +18,9 @@ from torch.nn.utils.rnn import pad_sequence
 from algorithms.shared import tree
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import BatchIndex, ClientOutputs, ClientView, OnClient
-from bench.simulation.client import bind
-
-if TYPE_CHECKING:
-    from bench.simulation.task import Task
+from bench.models.base import Model
+from bench.simulation.client import ClientData, bind
+from datasets.federation import Federation
 
 # A client joins a block if it has at least this share of the block's largest number of steps. Less padding costs more
 # blocks, one after another: at dir-0.1 with 100 clients 0.75 leaves a sixth of the rows empty, 0.5 a third.
@@ -30,8 +29,24 @@ _LEAST_FILL = 0.75
 LARGEST_STACK = 10**9  # bytes of clients' results that the loop holds at once where their means are enough
 
 
+class Clients(Protocol):
+    """What an engine needs of a `bench.simulation.task.Task`, which says what each of these is."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def federation(self) -> Federation: ...
+    @property
+    def max_clients_per_vmap(self) -> int | None: ...
+    @property
+    def device(self) -> torch.device: ...
+    def data_of(self, client: int) -> ClientData: ...
+    def batch_indices(self, client: int, round: int) -> tuple[Tensor, dict[str, Tensor], list[int]]: ...
+    def generator_for(self, purpose: str, *ids: int) -> torch.Generator: ...
+
+
 def run_loop(
-    task: "Task", fn: OnClient, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
+    task: Clients, fn: OnClient, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
 ) -> ClientOutputs:
     """One client after another; see `Task.map_clients`."""
     stacked: Any = None
@@ -55,7 +70,7 @@ def run_loop(
 
 
 def run_vectorised(
-    task: "Task", fn: OnClient, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
+    task: Clients, fn: OnClient, clients: list[int], shared: dict[str, Any], per_client: dict[str, Tree]
 ) -> ClientOutputs:
     """Blocks of clients at once; see `Task.map_clients`.
 
@@ -135,7 +150,7 @@ def _blocks(num_steps: list[int], largest: int | None = None) -> list[list[int]]
     return blocks
 
 
-def _loss_keys(task: "Task", client: int, round: int, count: int) -> Tensor:
+def _loss_keys(task: Clients, client: int, round: int, count: int) -> Tensor:
     """The keys [count] of a client's batches in a round, on the host."""
     return torch.empty(count, dtype=torch.long).random_(generator=task.generator_for("loss", round, client))
 

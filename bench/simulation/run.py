@@ -17,12 +17,12 @@ from algorithms.shared.base import Deployed
 from algorithms.shared.client_states import without_clients
 from algorithms.shared.rounds import RoundBased
 from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
-from bench.results.artifacts import Folder, on_device, on_host
-from bench.results.checkpoints import UnusableCheckpoint
+from bench.results.artifacts import Folder
 from bench.results.metrics import ACCURACIES, METHOD, summarise
 from bench.results.records import RoundRow
 from bench.simulation.build import build_algorithm, build_task, named_models
 from bench.simulation.callbacks import Noted, RoundOutcome, as_numbers, build_callbacks
+from bench.simulation.checkpoints import UnusableCheckpoint, on_device, on_host
 from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure
 from bench.simulation.local_models import local_models

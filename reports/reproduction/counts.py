@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
+from bench.published.lookup import KEY, keys_of
 from bench.results.metrics import METRICS
-from reports.published.lookup import KEY, keys_of
 from reports.reproduction.measured import Measured
 from reports.reproduction.planned import Contest, Plans
 from reports.tables import agreement

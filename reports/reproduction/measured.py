@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.experiments.labels import value_of
+from bench.published.lookup import Published, keys_of, papers, printed_again
 from bench.results.ids import unversioned
 from bench.results.records import StoredCell, StoredGrid
 from bench.results.store import Store
 from reports import api
-from reports.published.lookup import Published, keys_of, papers, printed_again
 from reports.reproduction.planned import PLAYED, Plans
 from reports.tables.aggregate import cell_keys, current_cells
 from reports.tables.published_comparison import is_comparable, own_value, taken_for

@@ -9,8 +9,8 @@ from pathlib import Path
 from tabulate import tabulate
 
 from bench.files import write_file
-from reports.published.lookup import KEY, keys_of, left_open, papers
-from reports.published.tolerances import rule
+from bench.published.lookup import KEY, keys_of, left_open, papers
+from bench.published.tolerances import rule
 from reports.reproduction.counts import Count, count_tables
 from reports.reproduction.measured import Measured
 from reports.reproduction.planned import Plans

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from bench.experiments.labels import chosen_in, competitor, number, value_of
+from bench.results import records as stored
 from bench.results.metrics import METRICS
 from bench.results.records import RunRecord, StoredCell, StoredGrid
 from reports.tables.costs import cost_scores
@@ -71,20 +72,8 @@ def split_of(grid: StoredGrid) -> str:
 
 
 def current_cells(grid: StoredGrid, records: Mapping[str, RunRecord]) -> list[StoredCell]:
-    """The cells of a grid without superseded ones.
-
-    Cells that differ only in the versions of their parts (algorithm, model, ...) are repetitions of one cell. The last
-    one whose run has ended is kept; if none has ended, the last one.
-    """
-    current: dict[str, tuple[bool, StoredCell]] = {}
-    for cell in grid["cells"]:
-        unversioned = {"run": None, "tuned": None, "config": cell["config"] | {"versions": None}}
-        key = json.dumps(cell | unversioned, sort_keys=True)
-        run = cell["run"] or ""
-        ended = run in records and records[run]["status"] in ("done", "diverged")
-        if ended or not current.get(key, (False,))[0]:
-            current[key] = (ended, cell)
-    return [cell for _, cell in current.values()]
+    """The cells of a grid without superseded ones, see `bench.results.records.current_cells`."""
+    return stored.current_cells(grid["cells"], {run: record["status"] for run, record in records.items()})
 
 
 def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) -> pd.DataFrame:

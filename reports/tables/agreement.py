@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from bench.published.lookup import Published
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
-from reports.published.lookup import Published
 from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name
 from reports.tables.names import Names
 from reports.tables.significance import competitors

@@ -12,11 +12,11 @@ import algorithms
 from bench import references
 from bench.errors import suggestion
 from bench.experiments.labels import UNWRAPPED, number
+from bench.published.tolerances import rule
 from bench.results.ids import is_metric_name
 from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS, Config, StoredCell, StoredGrid
 from datasets.info import folder_of
-from reports.published.tolerances import rule
 from reports.tables import agreement, gains, significance, tuning_notes
 from reports.tables.aggregate import cell_keys, compared_keys, contest_name, label, split_of
 from reports.tables.names import Names

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from bench.experiments.labels import UNWRAPPED, competitor
+from bench.published.printing import Printing, printed_of, printing_of
 from bench.results.metrics import ACCURACIES, METRICS
 from bench.results.records import StoredCell, StoredGrid
-from reports.published.printing import Printing, printed_of, printing_of
 from reports.tables import measured as measured_tables
 from reports.tables.aggregate import cell_keys, compared_keys, competitors_of, contest_keys, label, row_keys, split_of
 from reports.tables.footnotes import ROUNDS_OF, in_common

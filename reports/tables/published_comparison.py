@@ -2,10 +2,10 @@
 
 import pandas as pd
 
+from bench.published.lookup import Published, find
+from bench.published.tolerances import Rule, rule
 from bench.results.records import StoredGrid
 from datasets.info import INFO
-from reports.published.lookup import Published, find
-from reports.published.tolerances import Rule, rule
 
 # The papers' names for the accuracies of the run records.
 _PUBLISHED_METRICS = {

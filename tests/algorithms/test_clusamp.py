@@ -17,7 +17,8 @@ from algorithms.clusamp import CluSamp, fill, merges, similarities, subtrees, wi
 from algorithms.fedavg import FedAvg
 from algorithms.fedconcat import FedConcat
 from algorithms.shared import tree
-from bench.results.artifacts import Folder, on_host
+from bench.results.artifacts import Folder
+from bench.simulation.checkpoints import on_host
 from bench.simulation.local_models import local_models
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
 

@@ -11,7 +11,7 @@ from bench.config.resolve import weights_files
 from bench.experiments.cells import select, to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from reports.published.lookup import FOLDER
+from bench.published.lookup import FOLDER
 from reports.tables import report
 from tests.support.processes import in_this_process
 

@@ -13,8 +13,8 @@ from bench.experiments.cost import bytes_per_client, examples_to_train
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.spec import ALL, TuningOptions
+from bench.published.lookup import FOLDER
 from bench.tuning.build import make_searches
-from reports.published.lookup import FOLDER
 from reports.tables import report
 
 SHARED = ("leaderboard_mnist", "leaderboard_cifar10")

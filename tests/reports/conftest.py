@@ -1,6 +1,5 @@
 """A result store made of a few JSON files, as `run` leaves it behind."""
 
-import csv
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +8,6 @@ import pytest
 
 from bench.results.ids import hash_of
 from bench.results.store import Store as ResultStore
-from reports.published.lookup import FOLDER
 from reports.tables import report
 
 LIBRARIES = {"python": "3.12.1", "torch": "2.15.0", "numpy": "2.3.0", "ray": "2.60.0", "skewbench": "0.1.0"}
@@ -186,14 +184,3 @@ def report_of():
         return report.build(grid, {run: record for run, record in records.items() if record}, **options)
 
     return build
-
-
-@pytest.fixture
-def read_published():
-    """Paper -> lines of its CSV, every field as text."""
-
-    def read(paper: str) -> list[dict]:
-        with (FOLDER / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-
-    return read

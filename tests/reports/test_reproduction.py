@@ -9,8 +9,8 @@ import pytest
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
+from bench.published.lookup import keys_of, papers
 from bench.results.store import Store
-from reports.published.lookup import keys_of, papers
 from reports.reproduction import page
 from reports.reproduction.counts import Count, count_tables
 from reports.reproduction.measured import find_measured, stores_in

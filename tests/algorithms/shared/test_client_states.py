@@ -8,7 +8,8 @@ import torch
 from algorithms.moon import Moon
 from algorithms.shared import row_files, tree
 from algorithms.shared.client_states import no_rows, read_rows, write_rows
-from bench.results.artifacts import Folder, on_host
+from bench.results.artifacts import Folder
+from bench.simulation.checkpoints import on_host
 from tests.support.toy import toy_task, train
 
 FRESH = {"a": torch.zeros(3), "b": {"c": torch.ones((), dtype=torch.long)}}

@@ -13,7 +13,8 @@ from algorithms.shared import tree
 from algorithms.shared.clustered import lowest, on_each_model, one_hot, pull, squared_distances
 from algorithms.shared.types import ClientView, Cohort
 from bench.models.resnet import ResNet50
-from bench.results.artifacts import Folder, on_host
+from bench.results.artifacts import Folder
+from bench.simulation.checkpoints import on_host
 from bench.simulation.evaluation import evaluate
 from tests.support.toy import assert_equal, toy_task, train
 

@@ -10,7 +10,7 @@ from bench.execution import disk
 from bench.execution.disk import Footprint, footprint, total
 from bench.execution.resources import Machines, Resources
 from bench.results.artifacts import Folder
-from bench.results.checkpoints import Checkpoints
+from bench.simulation.checkpoints import Checkpoints
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 from datasets import load

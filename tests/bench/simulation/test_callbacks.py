@@ -16,7 +16,6 @@ from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import make_grid
 from bench.results.artifacts import Folder
-from bench.results.checkpoints import Checkpoints
 from bench.results.columns import described, measured
 from bench.results.json_files import Damaged
 from bench.results.metrics import METRICS, check_sources, summarise
@@ -24,6 +23,7 @@ from bench.results.run_files import read_rows
 from bench.results.schema import SCHEMA
 from bench.results.store import Store
 from bench.simulation.callbacks import as_numbers
+from bench.simulation.checkpoints import Checkpoints
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 from reports import api

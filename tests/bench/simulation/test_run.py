@@ -17,10 +17,11 @@ from bench.errors import ConfigError
 from bench.experiments.cost import bytes_per_client
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.results.artifacts import Folder, on_device
+from bench.results.artifacts import Folder
 from bench.results.json_schema import mismatch, shape_of
 from bench.results.metrics import summarise
 from bench.simulation.build import build_algorithm, choose_engine
+from bench.simulation.checkpoints import on_device
 from bench.simulation.data import stratified_subset
 from bench.simulation.evaluation import Evaluation, evaluate_clients
 from bench.simulation.local_models import local_models

@@ -44,7 +44,7 @@ PRINTING = {
     "fedcollab": Printing(digits=2, between=" ± "),
     "fedvls": Printing(digits=2, std=False),
 }
-"""Paper, as `reports.published.lookup` calls it -> how it prints."""
+"""Paper, as `bench.published.lookup` calls it -> how it prints."""
 
 
 def printed_of(grid: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from reports.published.lookup import Published
-from reports.published.tolerances import RULES, rule
+from bench.published.lookup import Published
+from bench.published.tolerances import RULES, rule
 
 
 def number(mean, std="", table="1", dataset="cifar10", metric="test_accuracy"):

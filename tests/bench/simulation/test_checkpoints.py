@@ -13,7 +13,7 @@ from bench.config.methods import options_of
 from bench.config.resolve import resolve
 from bench.errors import StoreError
 from bench.results.artifacts import Folder
-from bench.results.checkpoints import LARGEST_SHARE, Checkpoints, UnusableCheckpoint
+from bench.simulation.checkpoints import LARGEST_SHARE, Checkpoints, UnusableCheckpoint
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 from tests.support.kinds import others_slow
@@ -138,7 +138,7 @@ def test_moon_with_200_clients_writes_the_models_of_its_cohort_only(digits, tmp_
 
 def test_checkpoints_are_as_far_apart_as_asked_for_and_become_rarer_where_they_take_long(tmp_path, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("bench.results.checkpoints.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bench.simulation.checkpoints.time.monotonic", lambda: now[0])
     saved = Checkpoints(Folder(tmp_path), {}, seconds=60)
     assert not saved.due
     now[0] += 60
@@ -167,7 +167,7 @@ def test_a_checkpoint_that_does_not_belong_to_the_run_is_never_read(tmp_path, mo
         UnusableCheckpoint, match="its checkpoint was written with engine 'loop' instead of 'vectorised'"
     ):
         Checkpoints(Folder(tmp_path), {"run": "a", "engine": "vectorised"}).load(CPU)
-    monkeypatch.setattr("bench.results.checkpoints.FORMAT", 0)
+    monkeypatch.setattr("bench.simulation.checkpoints.FORMAT", 0)
     with pytest.raises(UnusableCheckpoint, match="written with format 1 instead of 0"):
         Checkpoints(Folder(tmp_path), {"run": "a", "engine": "loop"}).load(CPU)
     assert Checkpoints(Folder(tmp_path / "nothing"), {}).load(CPU) is None

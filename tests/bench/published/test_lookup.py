@@ -5,8 +5,8 @@ import pytest
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
+from bench.published import lookup
 from datasets import partitions
-from reports.published import lookup
 from reports.tables import report
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import nan, sqrt
 
 from bench.errors import unknown
-from reports.published.lookup import Published
+from bench.published.lookup import Published
 
 Band = Callable[[Published, float | None, int], float | None]
 

@@ -1,4 +1,4 @@
-"""The state of an unfinished run on disk: written every so often, read when the run continues.
+"""States in files: that of an unfinished run, written every so often and read when the run continues, and those that are kept.
 
     <folder>/checkpoint.pt      everything but client rows, and the names of the files that hold these
              row-<name>.pt      one client's row; a row that did not change is not written again
@@ -9,6 +9,7 @@ checkpoint is there: the newest, or the one before. `torch.load(weights_only=Tru
 
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from algorithms.shared import client_states as rows
 from algorithms.shared import tree
 from algorithms.shared.row_files import free_pages
-from bench.results.artifacts import DamagedState, Folder, compact, walk
+from bench.results.artifacts import DamagedState, Folder
 
 FORMAT = 1
 LARGEST_SHARE = 0.02  # of a run's time that its checkpoints take
@@ -120,3 +121,33 @@ class Checkpoints:
         self._names[tree.leaves(row)[0]] = name
         self._files.add(name)
         return row
+
+
+def on_host(state: Any) -> Any:
+    """A state whose tensors are on the host and take no more room in a file than their own numbers."""
+    return walk(state, lambda leaf: compact(leaf.cpu()))
+
+
+def on_device(state: Any, device: torch.device) -> Any:
+    """A state with its tensors on a device, but for client rows, which stay on the host: `on_host` undone."""
+    return walk(state, lambda leaf: leaf.to(device))
+
+
+def walk(state: Any, on_tensor: Callable, on_row: Callable | None = None) -> Any:
+    """A state with tensors replaced by what `on_tensor` makes of them, client rows by what `on_row` makes of each.
+
+    By default the rows stay as they are: they are on the host already, and perhaps larger than memory.
+    """
+    if isinstance(state, dict):
+        if rows.are_client_rows(state):
+            own = state["rows"] if on_row is None else {client: on_row(row) for client, row in state["rows"].items()}
+            return {"fresh": walk(state["fresh"], on_tensor, on_row), "rows": own}
+        return {key: walk(part, on_tensor, on_row) for key, part in state.items()}
+    if isinstance(state, list):
+        return [walk(part, on_tensor, on_row) for part in state]
+    return on_tensor(state) if isinstance(state, torch.Tensor) else state
+
+
+def compact(leaf: torch.Tensor) -> torch.Tensor:
+    """A tensor that shares its memory with no larger one: a view would take along all that it is a view of."""
+    return leaf if leaf.untyped_storage().nbytes() == leaf.numel() * leaf.element_size() else leaf.clone()
