@@ -253,9 +253,13 @@ def _entries(kind: str, labs: tuple[Path, ...]) -> dict[str, Entry]:
     spec, found, mistakes = KINDS[kind], {}, []
     own = _home(spec.package)
     folders: list[tuple[Path, Path | None]] = [(own, None), *((lab / spec.folder, lab) for lab in labs)]
+    reserved = _exported(own / "__init__.py") if spec.decorator else ()
     stems = {path.parent.name: path.parent for path in own.glob("*/__init__.py")}
     for folder, lab in folders:
         for path in sorted(folder.glob("*.py" if spec.decorator else "*.yaml")):
+            if lab and path.stem in reserved:
+                mistakes.append(f"{path}: {path.stem} is a name in {spec.package}; rename your file.")
+                continue
             if path.stem != "__init__" and (other := stems.setdefault(path.stem, path)) != path:
                 mistakes.append(f"There are two files {path.name}, {other} and {path}; rename yours.")
                 continue
@@ -281,6 +285,13 @@ def _entries(kind: str, labs: tuple[Path, ...]) -> dict[str, Entry]:
     return found
 
 
+def _exported(path: Path) -> list[str]:
+    """The names in `__all__` of a file: a module of one would hide what the package has under it."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    found = [node.value for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+    return [name for value in found for name in ast.literal_eval(value)]
+
+
 def _home(package: str) -> Path:
     """The folder of a package of this project; on a cluster each lies in a folder of its own. Imports nothing."""
     root, *inner = package.split(".")
@@ -302,11 +313,11 @@ def _read(kind: str, path: Path, lab: Path | None) -> Iterator[Entry]:
         raise ValueError(f"{_place(path, kind, lab)} is no text in UTF-8 ({error}).") from error
     for decorators, made_as, target in _DECORATED.findall(source):
         for text in re.findall(rf"^@{decorator}\b(?:.*\n)(?:[ \t)\]}}].*\n)*", decorators, re.MULTILINE):
-            name, given = _arguments(text.strip(), _place(path, kind, lab))
+            name, given = _arguments(text.strip(), _place(path, kind, lab), decorator)
             yield Entry(kind, name, path, module, target, given, lab, made_as == "class")
 
 
-def _arguments(text: str, place: str) -> tuple[str, dict[str, Any]]:
+def _arguments(text: str, place: str, decorator: str) -> tuple[str, dict[str, Any]]:
     """The name and all other arguments of a decorator."""
     try:
         call = ast.parse(text.removeprefix("@"), mode="eval").body
@@ -320,6 +331,11 @@ def _arguments(text: str, place: str) -> tuple[str, dict[str, Any]]:
     except (SyntaxError, ValueError, AssertionError) as error:
         wanted = 'a name and options, all constants, as @registered("mine", title="Mine", mu=0.1)'
         raise ValueError(f"{place}: got {text}, expected {wanted}.") from error
+    if decorator == "registered_callback" and (name == "method" or not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name)):
+        raise ValueError(
+            f"{place}: the name of a callback stands before those of its metrics, so it has at most 60 letters, digits, _ . - "
+            f"and is not method, but got {name!r}."
+        )
     if odd:
         raise ValueError(f"{place}: a name has letters, digits, and between them - _ and ., but got {odd[0]!r}.")
     return name, given

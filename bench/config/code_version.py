@@ -72,7 +72,8 @@ def versions_of(config: Any) -> dict[str, int]:
     methods = {f"algorithm {name}": versions.get(path, 1) for path, name in algorithms.methods_in(algorithm)}
     others = {key.replace(".", " ", 1): of for key, of in versions.items() if key.startswith(("model.", "callback."))}
     settings = config if isinstance(config, Mapping) else vars(config)
-    others |= {f"callback {TRACE}": 1} if settings.get("trace_local_models") else {}
+    if settings.get("trace_local_models"):
+        others.setdefault(f"callback {TRACE}", 1)
     kind = Registry("partition").named_in(partition)
     dealt = {f"partition {kind.name}": versions.get("partition", 1)} if kind else {}
     found = _TRANSFORMS.get(transform)

@@ -77,6 +77,8 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         f"callback.{spec['name']}": callback.version
         for spec, callback in zip(settings["callbacks"], callbacks, strict=True)
     }
+    if settings.get("trace_local_models") and (version := build_callback(TRACE, {}).version) != 1:
+        versions[f"callback.{TRACE}"] = version
     if method is not None:
         trained = [*([settings["model"]] if "model" in versions else []), *method.named_models]
         versions |= versions_of(method, any(map(models.has_buffers, trained)))

@@ -132,7 +132,8 @@ def read(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     lines = []
     for line in whole.splitlines():
         with contextlib.suppress(ValueError):
-            lines.append(json.loads(line))
+            if isinstance(found := json.loads(line), dict):
+                lines.append(found)
     return lines, offset + len(whole)
 
 
@@ -174,7 +175,9 @@ def _to(path: Path, driver: int) -> Callable[[Mapping[str, Any]], bool]:
         except FileNotFoundError:
             return False
         try:  # the first line break ends what a worker before, which was killed, has left of a line
-            os.write(file, f"\n{json.dumps(line)}\n".encode())
+            left = f"\n{json.dumps(line)}\n".encode()
+            while left:
+                left = left[os.write(file, left) :]
         finally:
             os.close(file)
         return True

@@ -63,7 +63,15 @@ class RunRecorder:
         self._store.start(run_id, self._configs[run_id], self._code[run_id]["code"])
 
     def update(self, run_id: str, start: int, rows: list[RoundRow]) -> None:
-        """Replaces the rounds of a run after the first `start` ones; nothing is written yet."""
+        """Replaces the rounds of a run after the first `start` ones; nothing is written yet.
+
+        Raises:
+            RuntimeError: if rounds are missing before them, so that a record would have a gap.
+        """
+        if start > (known := len(self.rows[run_id])):
+            raise RuntimeError(
+                f"Run {run_id}: a report begins after round {start}, but only {known} rounds have arrived."
+            )
         self.rows[run_id][start:] = rows
 
     def end(self, run_id: str, result: Mapping[str, Any], folder: str = "") -> RunRecord:

@@ -37,6 +37,10 @@ from datasets import partition_files
 _LOOK_SECONDS = 0.2  # between looks at the reports of jobs on this machine
 _LOOK_SECONDS_SLURM = 2.0
 _LARGEST_ARRAY = 1000  # jobs; Slurm's own bound is 1001 unless it is set
+_PAUSED = ("SUSPENDED", "RESIZING", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states in which a job waits
+_PREEMPTED = "PREEMPTED"
+_PREEMPTED_SECONDS = 1200.0  # submitit asks for states every 10 minutes
+_REFUSED_SECONDS = 60.0  # until a submission that Slurm has refused is tried again
 _TIMEOUTS = 100  # how often a job whose time is over is queued again
 _FOREVER = 10 * 365 * 24 * 60  # minutes
 _END_SECONDS = 10.0  # that processes get to end when the command is stopped
@@ -69,6 +73,7 @@ class _Submitted:
         slot: its place among those at once on this machine.
         offset: bytes of its reports that have been read.
         host: the machine on which it began.
+        preempted_at: when Slurm was first seen to have preempted it, if it has not been seen in another state since.
     """
 
     job: Job
@@ -77,6 +82,7 @@ class _Submitted:
     slot: int = 0
     offset: int = 0
     host: str = ""
+    preempted_at: float | None = None
 
 
 def machines(
@@ -137,6 +143,8 @@ def read_slurm(pairs: Mapping[str, str]) -> dict[str, Any]:
     numbers = [int(part) for part in parts if part is not None]
     numbers = [0, *numbers] if days is None and len(numbers) < 3 else numbers  # "30" and "30:00" are minutes
     hours, minutes, seconds = [*numbers, 0, 0][:3]
+    if not any(numbers) and not int(days or 0):
+        raise ValueError("--slurm time must be above 0, because a run that takes longer is queued again, but got 0.")
     return options | {"time": max(1, round(1440 * int(days or 0) + 60 * hours + minutes + seconds / 60))}
 
 
@@ -185,6 +193,8 @@ class _Stage:
     _open: dict[str, _Submitted] = field(default_factory=dict)
     _leaving: list[_Submitted] = field(default_factory=list)  # ended, but their processes have not
     _deaths: Counter[str] = field(default_factory=Counter)
+    _attempts: Counter[str] = field(default_factory=Counter)
+    _refused_at: float | None = None
 
     def __post_init__(self) -> None:
         self._store, self._on_slurm = self.recorder.store, self.machines.executor == "slurm"
@@ -209,12 +219,23 @@ class _Stage:
         free = sorted({*range(self.machines.at_once)} - taken)
         count = _LARGEST_ARRAY if self._on_slurm else len(free)
         batch, self.waiting = self.waiting[:count], self.waiting[count:]
-        if not batch:
+        if not batch or self._on_slurm and self._refused_at and time.monotonic() < self._refused_at + _REFUSED_SECONDS:
+            self.waiting = [*batch, *self.waiting]
             return
         slots = [0] * len(batch) if self._on_slurm else free
         paths = [self._write(job, slot) for job, slot in zip(batch, slots, strict=False)]
-        with self._store.open_log() as log, stderr_to(log):  # which processes of submitit inherit
-            handles = self._handles(paths)
+        try:
+            with self._store.open_log() as log, stderr_to(log):  # which processes of submitit inherit
+                handles = self._handles(paths)
+        except ValueError as error:
+            if not self._open:
+                raise
+            # Slurm was busy, or has as many jobs of this user as it may have: those that are there go on.
+            if self._refused_at is None:
+                self.recorder.callback.on_message(f"{error} Tried again every {_REFUSED_SECONDS:g} seconds.")
+            self._refused_at, self.waiting = time.monotonic(), [*batch, *self.waiting]
+            return
+        self._refused_at = None
         for job, path, slot, handle in zip(batch, paths, slots, handles, strict=False):
             self._open[job.id] = _Submitted(job, handle, path, slot)
         if self._on_slurm:
@@ -238,7 +259,8 @@ class _Stage:
         self.recorder.runs.start(job.id, job.config.canonical(), is_queued=True)
         if self._on_slurm:
             self._store.place(job.id, "")
-        share, path = self.machines.resources, self.folder / f"{job.id}-{self._deaths[job.id]}.json"
+        share, path = self.machines.resources, self.folder / f"{job.id}-{self._attempts[job.id]}.json"
+        self._attempts[job.id] += 1
         count = int(share.gpus)
         gpus = None if self._on_slurm else ",".join(_visible_gpus()[slot * count : (slot + 1) * count])
         partitions = self._store.folder / partition_files.FOLDER
@@ -248,7 +270,7 @@ class _Stage:
 
     def _look_at(self, one: _Submitted) -> None:
         """Writes what a job has reported; if it has died, it is submitted again, or given up."""
-        is_over = one.handle.done()  # asked first: after its end it reports nothing
+        is_over = self._is_over(one)  # asked first: after its end it reports nothing
         lines, one.offset = job_file.read(job_file.reports_of(one.path), one.offset)
         for line in lines:
             if BEGINS in line:
@@ -257,6 +279,23 @@ class _Stage:
                 self._record(one, WorkerReport(**line))
         if is_over and one.job.id in self._open:
             self._die(one)
+
+    def _is_over(self, one: _Submitted) -> bool:
+        """Whether the process of a job has ended, and is not started again by Slurm.
+
+        submitit takes a job that is suspended for one that has ended, and one that is preempted for one that is queued again,
+        which depends on the site: after a while it is submitted again.
+        """
+        if not self._on_slurm:
+            return one.handle.done()
+        state = one.handle.state
+        if state in _PAUSED:
+            return False
+        if state != _PREEMPTED:
+            one.preempted_at = None
+            return one.handle.done()
+        one.preempted_at = one.preempted_at or time.monotonic()
+        return time.monotonic() > one.preempted_at + _PREEMPTED_SECONDS
 
     def _begin(self, one: _Submitted, host: str) -> None:
         one.host = host
@@ -275,10 +314,10 @@ class _Stage:
     def _die(self, one: _Submitted) -> None:
         """A job has ended without a last report."""
         del self._open[one.job.id]
-        self._cancel([one])  # what Slurm has suspended counts as ended
+        self._cancel([one])  # Slurm might still queue it again
         one.path.unlink()
         job_file.reports_of(one.path).unlink()  # without which a process of it that is left ends
-        self._deaths[one.job.id] += 1
+        self._deaths[one.job.id] += not one.preempted_at  # which is no fault of the run
         if (deaths := self._deaths[one.job.id]) <= RETRIES:
             self.recorder.postpone(one.job)
             self.waiting.insert(0, one.job)

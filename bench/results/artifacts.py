@@ -20,7 +20,7 @@ from bench.errors import StoreError
 _NO_ROOM = re.compile("allocate memory|out of memory|CUDA|CUBLAS|CUDNN|HIP error", re.IGNORECASE)
 
 
-_RENAMED = {"spent": "costs"}  # entries of states: once -> now
+_COSTS = {"bytes_down", "bytes_up", "examples"}  # what states count
 
 
 class DamagedState(ValueError):
@@ -187,7 +187,9 @@ def _open_to_all(path: str) -> None:
 
 
 def _renamed(content: Any) -> Any:
-    """The content of a file with today's names of the entries of states."""
+    """The content of a file with today's name of what a run has cost, in each state: an earlier one called it "spent"."""
     if not isinstance(content, dict):
         return content
-    return {_RENAMED.get(name, name): _renamed(part) for name, part in content.items()}
+    spent = content.get("spent")
+    is_earlier = "round" in content and isinstance(spent, dict) and spent.keys() == _COSTS and "costs" not in content
+    return {"costs" if is_earlier and name == "spent" else name: _renamed(part) for name, part in content.items()}

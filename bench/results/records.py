@@ -59,7 +59,7 @@ def is_style(value: Any) -> bool:
     )
 
 
-_MOST_METRICS = 10_000  # of a round
+MOST_METRICS = 10_000  # of a round
 _MOST = 50  # parts of the code of a run, and repositories
 
 
@@ -87,7 +87,7 @@ def are_metrics(value: Any) -> bool:
     """Whether a value has metrics of a round: name -> number or None."""
     return (
         isinstance(value, dict)
-        and len(value) <= _MOST_METRICS
+        and len(value) <= MOST_METRICS
         and all(map(is_metric_name, value))
         and all(one is None or is_number(one) for one in value.values())
     )

@@ -1,6 +1,7 @@
 """Checks that a JSON file of a results directory holds what it should: the type in `bench.results.records`, and whatever else
 its parts must agree in."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,9 +45,9 @@ def check_grid(path: Path, written: bytes) -> StoredGrid:
         Damaged: if it is none, is called otherwise than its file, or its cells do not fit their runs.
     """
     grid, _ = unseal(path, written)
-    grid = {_GRID_KEYS.get(key, key): value for key, value in grid.items()}
+    grid = _renamed(path, grid, _GRID_KEYS)
     if isinstance(grid.get("report"), dict):
-        grid["report"] = {_REPORT_KEYS.get(key, key): value for key, value in grid["report"].items()}
+        grid["report"] = _renamed(path, grid["report"], _REPORT_KEYS)
     _require_shape(path, grid, _GRID)
     if f"{grid['grid']}@{grid['budget']}" != path.stem or not is_name(path.stem):
         raise Damaged(
@@ -69,6 +70,13 @@ def check_grid(path: Path, written: bytes) -> StoredGrid:
                 path, f"has a damaged cell: the config of cells[{index}] is not that of the run {cell['run']}"
             )
     return cast(StoredGrid, grid)
+
+
+def _renamed(path: Path, part: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """A part of a file with today's names of its keys."""
+    if twice := [f"{once} and {now}" for once, now in names.items() if once in part and now in part]:
+        raise Damaged(path, f"does not hold what it should: it has both {twice[0]}")
+    return {names.get(key, key): value for key, value in part.items()}
 
 
 def check_search(path: Path, written: bytes) -> StoredSearch:

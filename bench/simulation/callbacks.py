@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from bench.registry import Registry
 from bench.results.ids import is_metric_name
+from bench.results.records import MOST_METRICS
 
 if TYPE_CHECKING:  # who lists callbacks does not wait for torch
     from torch import Tensor
@@ -113,6 +114,10 @@ def as_numbers(metrics: Any, source: str) -> dict[str, float | None]:
 
     if not isinstance(metrics, Mapping):
         raise ValueError(f"The metrics of {source} are a dict of names and scalars, but got {type(metrics).__name__}.")
+    if len(metrics) > MOST_METRICS:
+        raise ValueError(
+            f"{source} gives {len(metrics):,} metrics in a round, but at most {MOST_METRICS:,} are stored."
+        )
     tensors, found = {}, {}
     for name, value in metrics.items():
         if not (is_metric_name(f"{source}/{name}")):

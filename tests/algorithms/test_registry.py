@@ -88,6 +88,12 @@ def test_a_file_cannot_have_the_name_of_a_package_of_the_harness(register):
         algorithms.load("mine")
 
 
+def test_a_file_cannot_hide_what_the_package_passes_on(register):
+    register(tree=MINE)
+    with pytest.raises(ValueError, match="tree is a name in algorithms; rename your file"):
+        algorithms.load("mine")
+
+
 def test_a_file_that_is_no_python_is_named_by_the_list_of_methods(register):
     register(fourth_mine=MINE + "def f(:\n")
     with pytest.raises(ValueError, match=r"/algorithms/fourth_mine.py, line 12: invalid syntax\.$"):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 
 import algorithms
-from bench import models
+from bench import callbacks, models
 from bench.config.code_version import ENGINE, ENGINE_VERSION, hash_now
 from bench.config.stale import KNOWN, Known, read_known
 from datasets import partitions
@@ -32,6 +32,7 @@ def today() -> dict[tuple[str, int], str]:
         method = toy_method(name)
         keys |= {(f"algorithm {name}", method.version_with(buffers)) for buffers in (False, True)}
     keys |= {(f"model {name}", models.load(name).version) for name, entry in models.REGISTRY.items() if not entry.lab}
+    keys |= {(f"callback {name}", entry.load().version) for name, entry in callbacks.REGISTRY.items() if not entry.lab}
     kinds = {name: entry.load() for name, entry in partitions.KINDS.items() if not entry.lab}
     keys |= {(f"partition {name}", kind.version) for name, kind in kinds.items()}
     found = {key: hash_now(key[0]) for key in sorted(keys)}

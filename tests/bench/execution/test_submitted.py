@@ -222,6 +222,89 @@ def test_times_are_those_of_slurm(text, minutes):
     assert submitted.read_slurm({"time": text, "gpus-per-node": "1"}) == {"time": minutes, "gpus_per_node": "1"}
 
 
+def test_a_time_of_none_which_slurm_takes_for_no_limit_is_refused():
+    with pytest.raises(ValueError, match="--slurm time must be above 0"):
+        submitted.read_slurm({"time": "0"})
+
+
+class Handle:
+    """A job of submitit in a state of Slurm, of which submitit says that it has ended."""
+
+    job_id = "7"
+
+    def __init__(self, state: str) -> None:
+        self.state = state
+
+    def done(self) -> bool:
+        return self.state != "PREEMPTED"
+
+
+def stage_of(tmp_path, monkeypatch, store) -> submitted._Stage:
+    monkeypatch.setattr(submitted, "_executor", lambda machines, folder: None)
+    said: list[str] = []
+    callback = SimpleNamespace(on_message=said.append, said=said, on_start=said.append, on_postponed=said.append)
+    machines = submitted.Machines(Resources(), 0, executor="slurm", slurm={"time": 60})
+    return submitted._Stage([], JobRecorder(store, callback), tmp_path, None, machines, True)
+
+
+def test_a_suspended_job_goes_on_and_a_preempted_one_is_submitted_again_after_a_while(tmp_path, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(submitted.time, "monotonic", lambda: now[0])
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store)
+        one = submitted._Submitted(SimpleNamespace(id="a"), Handle("SUSPENDED"), tmp_path / "a.json")
+        assert not stage._is_over(one)
+        one.handle.state = "PREEMPTED"
+        assert not stage._is_over(one)
+        now[0] += submitted._PREEMPTED_SECONDS / 2
+        one.handle.state = "RUNNING"
+        one.handle.done = lambda: False
+        assert not stage._is_over(one) and one.preempted_at is None
+        one.handle.state = "PREEMPTED"
+        assert not stage._is_over(one)
+        now[0] += submitted._PREEMPTED_SECONDS + 1
+        assert stage._is_over(one)
+        one.handle = Handle("FAILED")
+        assert stage._is_over(one)
+
+
+def test_a_submission_that_slurm_refuses_is_tried_again_while_other_jobs_run(tmp_path, monkeypatch):
+    def refuse(paths):
+        raise ValueError("Slurm has refused the jobs: Socket timed out.")
+
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store)
+        monkeypatch.setattr(stage, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
+        monkeypatch.setattr(stage, "_handles", refuse)
+        job = SimpleNamespace(id="b")
+        stage.waiting = [job]
+        with pytest.raises(ValueError, match="refused"):
+            stage._submit()
+        stage.waiting, stage._open = [job], {"a": SimpleNamespace(slot=0)}
+        stage._submit()
+        stage._submit()
+        assert stage.waiting == [job] and len(stage.recorder.callback.said) == 1
+        monkeypatch.setattr(stage, "_handles", lambda paths: [Handle("PENDING")])
+        stage._refused_at -= submitted._REFUSED_SECONDS
+        stage._submit()
+        assert not stage.waiting and {*stage._open} == {"a", "b"}
+
+
+def test_reports_are_written_whole_and_a_gap_between_them_is_an_error(tmp_path, monkeypatch):
+    path, write = tmp_path / "reports", os.write
+    path.touch()
+    monkeypatch.setattr(job_file.os, "write", lambda file, content: write(file, content[:5]))
+    assert job_file._to(path, 0)({"start": 0, "rows": [1, 2, 3]})
+    with path.open("ab") as file:
+        file.write(b"5\n")  # JSON, but no report
+    assert job_file.read(path, 0)[0] == [{"start": 0, "rows": [1, 2, 3]}]
+    with Store(tmp_path / "results").locked() as store:
+        recorder = JobRecorder(store, SimpleNamespace()).runs
+        recorder.rows["a"] = [{"round": 1}]
+        with pytest.raises(RuntimeError, match="a report begins after round 2, but only 1 rounds have arrived"):
+            recorder.update("a", 2, [{"round": 3}])
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

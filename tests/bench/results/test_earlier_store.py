@@ -14,6 +14,9 @@ from bench.execution import worker as workers
 from bench.execution.job import Job
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
+from bench.results.artifacts import Folder
+from bench.results.json_files import Damaged
+from bench.results.schema import check_grid
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from tests.support.processes import in_this_process
@@ -162,3 +165,22 @@ def test_a_checkpoint_of_that_time_is_continued_where_the_code_of_the_run_is_the
 def read_rows(results: Path, run: str) -> list[dict]:
     """Rounds of a run that has not ended."""
     return [json.loads(line) for line in (results / "runs" / run / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_costs_of_a_state_are_found_under_their_earlier_name_and_what_a_method_calls_so_stays(tmp_path):
+    costs = {"bytes_down": 1, "bytes_up": 2, "examples": 3}
+    own = {"round": 2, "costs": costs, "spent": {"epsilon": 0.5}, "server": {"spent": 0.5}}
+    folder = Folder(tmp_path)
+    folder.save("then.pt", {"round": 2, "spent": costs, "models": {"0": {"round": 2, "spent": costs}}})
+    folder.save("own.pt", own)
+    now = {"round": 2, "costs": costs}
+    assert folder.load("then.pt", torch.device("cpu")) == now | {"models": {"0": now}}
+    assert folder.load("own.pt", torch.device("cpu")) == own
+
+
+def test_a_grid_with_a_key_under_both_names_is_damaged(tmp_path):
+    grid = json.loads((FIXTURE / "results" / "grids" / "quickstart@paper.json").read_text())
+    grid.pop("sha256", None)
+    content = json.dumps(grid | {"reproduces": None}).encode()
+    with pytest.raises(Damaged, match="it has both mirrors and reproduces"):
+        check_grid(tmp_path / "quickstart@paper.json", content)
