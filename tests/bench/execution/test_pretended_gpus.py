@@ -158,7 +158,7 @@ def test_on_a_cluster_gpus_that_torch_does_not_see_are_named_before_any_run_and_
         driver = Driver("--grid", grid, *where, before=before)
         output = driver.ended()
     assert driver.returncode == 0, output
-    assert output.count("takes no more runs: Ray has given a run a GPU there, but torch sees none.") == 1
+    assert output.count("takes no more runs: A run was given a GPU there, but torch sees none.") == 1
     assert output.index("takes no more runs") < output.index("one trial needs 1,600 MB")
     assert "2 done, 0 diverged, 0 failed." in output
     assert {one["gpu"] for one in seen(log)} == {1.0}

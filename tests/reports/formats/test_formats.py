@@ -332,7 +332,7 @@ def test_a_report_imports_neither_torch_nor_ray_and_the_package_alone_not_even_p
     elsewhere = str(tmp_path / "elsewhere")
     for formats, to, needed in (
         (("md", "tex", "csv"), None, ["pandas"]),
-        (("html",), None, ["jinja2", "pandas", "vl_convert"]),
+        (("html",), None, ["jinja2", "pandas", "pydantic", "vl_convert"]),
         (("html",), None, []),  # nothing has changed
         (("html",), elsewhere, ["jinja2", "pandas"]),  # the script is kept
     ):
