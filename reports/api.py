@@ -1,13 +1,14 @@
 """Tables and figures of measured and published results, a pure function of an expanded grid and its run records.
 
-`write` saves a grid's tables, `render` returns them as text in one format, `cells` as one table for pandas; `write_figures`
-saves its figures. Their input are the JSON files of a result store.
+`GridReport` reads a grid of a result store once: it saves tables and figures, or returns tables as text in one format.
+`write`, `render` and `write_figures` do one of it; `cells` returns one table for pandas.
 """
 
 import tempfile
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from bench import plugins
 from bench.errors import ConfigError, StoreError, require_known, suggestion, unknown
@@ -33,81 +34,238 @@ NOTES = ("inside", "below", "none")
 STANDALONE = "standalone"  # a complete LaTeX document
 
 
-def write(
-    results: "Store | Path",
-    grid: str,
-    budget: str,
-    *,
-    value: str | None = None,
-    formats: tuple[str, ...] = FORMATS,
-    to: Path | None = None,
-    style: str = "check",
-    notes: str = "inside",
-    widths: Widths | None = None,
-) -> dict[str, Path]:
-    """Saves the tables of a grid and returns format -> path. Files that still follow from the same inputs stay as they are.
+class GridReport:
+    """What reports show of a grid of a store. Its file and the records of its runs are read once, when they are needed first,
+    for all tables and figures.
 
-    The files are `<grid>@<budget>.md` and so on. A value other than the grid's own is part of the name
-    (`<grid>@<budget>-best.md`). With a CSV, standings are written to `<grid>@<budget>-standings.csv`. STANDALONE is
-    `<grid>@<budget>-standalone.tex`. Files of the style `paper` are `<grid>@<budget>-paper.md` and so on, without a CSV: its
-    numbers have no style.
-
-    Args:
-        results: the result store, or its directory.
-        grid: name of a grid that was run there.
-        budget: `paper`, `small`, `smoke` or the grid's own.
-        value: `last`, `best` or `last10` (rounds); None is the grid's own. Tables of measurements have one value.
-        formats: which of FORMATS and STANDALONE to write.
-        to: the folder of the files, created if only the folder itself is missing; None is `reports/` of the store.
-        style: one of STYLES.
-        notes: where LaTeX has footnotes, one of NOTES.
-        widths: into which tables of LaTeX must fit; None for those of the document that they are in.
-
-    Raises:
+    Errors of all that reads:
         StoreError: if the store holds no such grid, or a file of it cannot be read.
-        ValueError: if an argument is unknown, the report's axes do not fit the grid, or the folder is not writable.
-        OSError: if a file cannot be written; it names the file.
+        ValueError: if an argument is unknown, or the report's axes do not fit the grid.
     """
-    from bench.results.store import below
 
-    if style == "paper":
-        formats = tuple(format for format in formats if format != "csv")
-    _check(formats, style, notes)
-    store, expanded, inputs = _open_noted(results, grid, budget)
-    folder = writable_folder(store.folder, to)
-    written = _written(store, grid, budget, inputs, folder, "tables", value, *formats, style, notes, widths)
-    if unchanged := written.unchanged():
-        found, names = unchanged
-        return dict(zip(names, found, strict=True))
-    report, *sources = _build(store, expanded, value, style)
-    if "csv" in formats and report.standings:
-        formats = (*formats, _STANDINGS)
-    paths = {format: below(folder, report.name + _ENDINGS.get(format, f".{format}")) for format in formats}
-    for format, path in paths.items():
-        write_file(path, _text(format, notes, widths, report, *sources))
-    written.note(paths.values(), [*paths])
-    return paths
+    def __init__(self, results: "Store | Path", grid: str, budget: str):
+        """
+        Args:
+            results: the result store, or its directory.
+            grid: name of a grid that was run there.
+            budget: `paper`, `small`, `smoke` or the grid's own.
+        """
+        from bench.results.store import Store
+
+        self.store = results if isinstance(results, Store) else Store(results)
+        self.grid, self.budget, self.label = grid, budget, f"{grid}@{budget}"
+
+    @cached_property
+    def expanded(self) -> StoredGrid:
+        """The expanded grid."""
+        found = self.store.grid(self.label)
+        if found is None:
+            held = self.store.grids()  # only to say what there is
+            budgets = [name.removeprefix(f"{self.grid}@") for name in held if name.startswith(f"{self.grid}@")]
+            hint = suggestion(self.budget, budgets)
+            hint = hint or f" Run it first: python -m bench run --grid {self.grid} --budget {self.budget}"
+            there = ", ".join(held) or "nothing yet"
+            raise StoreError(f"{self.store.folder} holds no {self.label}, only: {there}.{hint}")
+        _check_parts(self.store.folder / "grids" / f"{self.label}.json", found["report"])
+        return found
+
+    @cached_property
+    def records(self) -> "Records":
+        """Run id -> record, with what tables say of earlier code and of the cost of an accuracy."""
+        from reports.tables.costs import with_reached
+        from reports.tables.stale_runs import with_changes
+
+        records = self.store.records_of(self.expanded)
+        return with_reached(self.expanded, with_changes(self.expanded, records, self.store), self.store)
+
+    @cached_property
+    def _inputs(self) -> str:
+        """The digest of what reports read, from before it was read: what a driver writes meanwhile is a change."""
+        for read_before in ("expanded", "records"):
+            self.__dict__.pop(read_before, None)
+        return self.store.digest(self.label)
+
+    def build(self, value: str | None = None, style: str = "check") -> "Report":
+        """The tables as what every format renders; value and style as in `write`."""
+        from reports.tables import measured, paper_style, report
+
+        if what := self.expanded["report"].get("measured"):
+            results = _measured(what, self.expanded, self.records, self.store)
+            built = measured.build(self.expanded, self.records, results)
+        else:
+            built = report.build(self.expanded, self.records, value)
+        return paper_style.as_printed(built, self.expanded) if style == "paper" else built
+
+    def render(
+        self,
+        *,
+        value: str | None = None,
+        format: str = "md",
+        style: str = "check",
+        notes: str = "inside",
+        widths: Widths | None = None,
+    ) -> str:
+        """The tables as text; arguments and errors as in `write`. Writes no file."""
+        _check((format,), style, notes)
+        return self._text(self.build(value, style), format, notes, widths)
+
+    def write(
+        self,
+        *,
+        value: str | None = None,
+        formats: tuple[str, ...] = FORMATS,
+        to: Path | None = None,
+        style: str = "check",
+        notes: str = "inside",
+        widths: Widths | None = None,
+    ) -> dict[str, Path]:
+        """Saves the tables and returns format -> path. Files that still follow from the same inputs stay as they are.
+
+        The files are `<grid>@<budget>.md` and so on. A value other than the grid's own is part of the name
+        (`<grid>@<budget>-best.md`). With a CSV, standings are written to `<grid>@<budget>-standings.csv`. STANDALONE is
+        `<grid>@<budget>-standalone.tex`. Files of the style `paper` are `<grid>@<budget>-paper.md` and so on, without a
+        CSV: its numbers have no style.
+
+        Args:
+            value: `last`, `best` or `last10` (rounds); None is the grid's own. Tables of measurements have one value.
+            formats: which of FORMATS and STANDALONE to write.
+            to: the folder of the files, created if only the folder itself is missing; None is `reports/` of the store.
+            style: one of STYLES.
+            notes: where LaTeX has footnotes, one of NOTES.
+            widths: into which tables of LaTeX must fit; None for those of the document that they are in.
+
+        Raises:
+            ValueError: also if the folder is not writable.
+            OSError: if a file cannot be written; it names the file.
+        """
+        from bench.results.store import below
+
+        if style == "paper":
+            formats = tuple(format for format in formats if format != "csv")
+        _check(formats, style, notes)
+        folder, written = self._written(to, "tables", value, *formats, style, notes, widths)
+        if unchanged := written.unchanged():
+            found, names = unchanged
+            return dict(zip(names, found, strict=True))
+        report = self.build(value, style)
+        if "csv" in formats and report.standings:
+            formats = (*formats, _STANDINGS)
+        paths = {format: below(folder, report.name + _ENDINGS.get(format, f".{format}")) for format in formats}
+        for format, path in paths.items():
+            write_file(path, self._text(report, format, notes, widths))
+        written.note(paths.values(), [*paths])
+        return paths
+
+    def write_figures(
+        self,
+        curves: tuple[str, ...] = (),
+        *,
+        value: str | None = None,
+        to: Path | None = None,
+        widths: Widths | None = None,
+    ) -> tuple[list[Path], list[str]]:
+        """Saves the figures that the grid lists, and further curves. Files that still follow from the same inputs stay as they
+        are.
+
+        The files are `<grid>@<budget>-<figure>.png`, `.pdf` and `.svg`. A metric other than the grid's own is part of the
+        name.
+
+        Args:
+            value, to: as in `write`.
+            curves: x axes (from CURVES) of further curves of accuracy.
+            widths: of figures, None for FIGURES; one of a single panel is as wide as a column.
+
+        Returns:
+            The files, and one sentence for each figure without a result yet.
+
+        Raises:
+            ValueError, OSError: as in `write`.
+        """
+        for x in curves:
+            if x not in CURVES:
+                raise ValueError(unknown("figure", x, CURVES))
+        described = [*self.expanded["report"].get("figures", ()), *({"kind": "curves", "x": x} for x in curves)]
+        if not described:  # then matplotlib is not imported
+            return [], []
+        folder, written = self._written(to, "figures", value, *curves, widths)
+        if unchanged := written.unchanged():
+            return unchanged
+
+        from bench.measurements.specs import REGISTRY, figure_of
+        from bench.results.store import below
+        from reports.figures import lines
+        from reports.tables.published_comparison import own_value
+
+        expanded = self.expanded
+        metric = expanded["report"]["metric"]
+        name = self.label + (f"-{value}" if value not in (None, own_value(expanded)) else "")
+        paths, sentences = [], []
+        for kind in dict.fromkeys(one["kind"] for one in described if one["kind"] not in REGISTRY):
+            sentences.append(f"Not drawn in {name}: {unknown('kind of figure', kind, REGISTRY)}{plugins.hint()}")
+        figures = [cast("Figure", figure_of(one)) for one in described if one["kind"] in REGISTRY]
+        for title, figure in {figure.name: figure for figure in figures}.items():
+            try:
+                by_metric = figure.drawings(expanded, self.records, self.store, value, widths or FIGURES)
+            except Exception as error:
+                if not (entry := REGISTRY[figure.kind]).lab:
+                    raise
+                sentences.append(f"Not drawn in {name}: {title}: {entry.failure(error)}")
+                continue
+            if not by_metric:
+                sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
+            for of, drawn in by_metric.items():
+                stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
+                for format in lines.FORMATS:
+                    paths.append(below(folder, f"{stem}.{format}"))
+                    lines.save(drawn, paths[-1])
+        written.note(paths, sentences)
+        return paths, sentences
+
+    def _written(self, to: Path | None, *options: object) -> "tuple[Path, Written]":
+        """The folder of files, and what is noted of those that these options make."""
+        from bench.results.written import Written
+
+        inputs = self._inputs  # before anything else is read
+        named = [self.expanded["grid"], self.expanded["budget"]]  # a grid that is not there makes no folder
+        folder = writable_folder(self.store.folder, to)
+        place = [str(folder.absolute()), str(self.store.folder), *named, *map(str, options)]
+        return folder, Written(place, [inputs])
+
+    def _text(self, report: "Report", format: str, notes: str, widths: Widths | None) -> str:
+        from reports.formats import csv, latex, markdown
+
+        if format == "html":
+            from reports.html import page
+
+            return page.render(report, self.expanded, self.records, self.store)
+        renderers = {"md": markdown.render, "csv": csv.render, _STANDINGS: csv.render_standings}
+        if format in renderers:
+            return renderers[format](report)
+        return (latex.render if format == "tex" else latex.render_document)(report, notes, widths)
 
 
-def render(
-    results: "Store | Path",
-    grid: str,
-    budget: str,
-    *,
-    value: str | None = None,
-    format: str = "md",
-    style: str = "check",
-    notes: str = "inside",
-    widths: Widths | None = None,
-) -> str:
-    """The tables of a grid as text; arguments and errors as in `write`. Writes no file."""
-    _check((format,), style, notes)
-    return _text(format, notes, widths, *_build(*_open(results, grid, budget), value, style))
+def write(results: "Store | Path", grid: str, budget: str, **options: Any) -> dict[str, Path]:
+    """`GridReport.write` of a grid."""
+    return GridReport(results, grid, budget).write(**options)
 
 
-def report_of(results: "Store | Path", grid: str, budget: str, *, value: str | None = None) -> "Report":
-    """The tables of a grid as what every format renders; arguments and errors as in `write`."""
-    return _build(*_open(results, grid, budget), value)[0]
+def render(results: "Store | Path", grid: str, budget: str, **options: Any) -> str:
+    """`GridReport.render` of a grid."""
+    return GridReport(results, grid, budget).render(**options)
+
+
+def write_figures(
+    results: "Store | Path", grid: str, budget: str, curves: tuple[str, ...] = (), **options: Any
+) -> tuple[list[Path], list[str]]:
+    """`GridReport.write_figures` of a grid."""
+    return GridReport(results, grid, budget).write_figures(curves, **options)
+
+
+def cells(results: "Store | Path", grid: str, budget: str, *, value: str | None = None) -> "pd.DataFrame":
+    """The cells of a grid's tables as `reports.exports.frames.cells_frame` has them; the rest as in `GridReport.build`."""
+    from reports.exports.frames import cells_frame
+
+    return cells_frame(GridReport(results, grid, budget).build(value))
 
 
 def render_csv(reports: "Mapping[str, Report]") -> str:
@@ -115,96 +273,6 @@ def render_csv(reports: "Mapping[str, Report]") -> str:
     from reports.formats import csv
 
     return csv.render_all(reports)
-
-
-def cells(results: "Store | Path", grid: str, budget: str, *, value: str | None = None) -> "pd.DataFrame":
-    """The cells of a grid's tables as `reports.exports.frames.cells_frame` has them; arguments and errors as in `write`."""
-    from reports.exports.frames import cells_frame
-
-    return cells_frame(report_of(results, grid, budget, value=value))
-
-
-def write_figures(
-    results: "Store | Path",
-    grid: str,
-    budget: str,
-    curves: tuple[str, ...] = (),
-    *,
-    value: str | None = None,
-    to: Path | None = None,
-    widths: Widths | None = None,
-) -> tuple[list[Path], list[str]]:
-    """Saves the figures that a grid lists, and further curves. Files that still follow from the same inputs stay as they are.
-
-    The files are `<grid>@<budget>-<figure>.png`, `.pdf` and `.svg`. A metric other than the grid's own is part of the
-    name.
-
-    Args:
-        results, grid, budget, value, to: as in `write`.
-        curves: x axes (from CURVES) of further curves of accuracy.
-        widths: of figures, None for FIGURES; one of a single panel is as wide as a column.
-
-    Returns:
-        The files, and one sentence for each figure without a result yet.
-
-    Raises:
-        StoreError, ValueError, OSError: as in `write`.
-    """
-    for x in curves:
-        if x not in CURVES:
-            raise ValueError(unknown("figure", x, CURVES))
-    store, expanded, inputs = _open_noted(results, grid, budget)
-    described = [*expanded["report"].get("figures", ()), *({"kind": "curves", "x": x} for x in curves)]
-    if not described:  # then matplotlib is not imported
-        return [], []
-    folder = writable_folder(store.folder, to)
-    written = _written(store, grid, budget, inputs, folder, "figures", value, *curves, widths)
-    if unchanged := written.unchanged():
-        return unchanged
-
-    from bench.measurements.specs import REGISTRY, figure_of
-    from bench.results.store import below
-    from reports.figures import lines
-    from reports.tables.costs import with_reached
-    from reports.tables.published_comparison import own_value
-    from reports.tables.stale_runs import with_changes
-
-    records = with_reached(expanded, with_changes(expanded, store.records_of(expanded), store), store)
-    metric = expanded["report"]["metric"]
-    name = f"{grid}@{budget}" + (f"-{value}" if value not in (None, own_value(expanded)) else "")
-    paths, sentences = [], []
-    for kind in dict.fromkeys(one["kind"] for one in described if one["kind"] not in REGISTRY):
-        sentences.append(f"Not drawn in {name}: {unknown('kind of figure', kind, REGISTRY)}{plugins.hint()}")
-    figures = [cast("Figure", figure_of(one)) for one in described if one["kind"] in REGISTRY]
-    for title, figure in {figure.name: figure for figure in figures}.items():
-        try:
-            by_metric = figure.drawings(expanded, records, store, value, widths or FIGURES)
-        except Exception as error:
-            if not (entry := REGISTRY[figure.kind]).lab:
-                raise
-            sentences.append(f"Not drawn in {name}: {title}: {entry.failure(error)}")
-            continue
-        if not by_metric:
-            sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
-        for of, drawn in by_metric.items():
-            stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
-            for format in lines.FORMATS:
-                paths.append(below(folder, f"{stem}.{format}"))
-                lines.save(drawn, paths[-1])
-    written.note(paths, sentences)
-    return paths, sentences
-
-
-def build(store: "Store", expanded: StoredGrid, value: str | None = None) -> "tuple[Report, Records]":
-    """The report of an expanded grid of a store, and the records of its runs; value and errors as in `write`."""
-    from reports.tables import measured, report
-    from reports.tables.costs import with_reached
-    from reports.tables.stale_runs import with_changes
-
-    records = with_reached(expanded, with_changes(expanded, store.records_of(expanded), store), store)
-    if what := expanded["report"].get("measured"):
-        return measured.build(expanded, records, _measured(what, expanded, records, store)), records
-    return report.build(expanded, records, value), records
 
 
 def writable_folder(results_dir: Path, to: Path | None = None) -> Path:
@@ -245,50 +313,6 @@ def _check(formats: tuple[str, ...], style: str, notes: str) -> None:
         raise ValueError("A CSV has ids and numbers, whatever the style of the tables; leave the style paper out.")
 
 
-def _written(store: "Store", grid: str, budget: str, inputs: str, folder: Path, *options: object) -> "Written":
-    """What is noted of the files that these options make of a grid."""
-    from bench.results.written import Written
-
-    place = [str(folder.absolute()), str(store.folder), grid, budget, *map(str, options)]
-    return Written(place, [inputs])
-
-
-def _open_noted(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, StoredGrid, str]":
-    """As `_open`, and the digest of what reports read, from before it was read: what a driver writes meanwhile is a change."""
-    store = _store(results)
-    inputs = store.digest(f"{grid}@{budget}")
-    return *_open(store, grid, budget), inputs
-
-
-def _build(store: "Store", expanded: StoredGrid, value: str | None, style: str = "check") -> tuple:
-    """The report of an expanded grid, and its sources: expanded grid, records, store."""
-    from reports.tables import paper_style
-
-    report, records = build(store, expanded, value)
-    if style == "paper":
-        report = paper_style.as_printed(report, expanded)
-    return report, expanded, records, store
-
-
-def _store(results: "Store | Path") -> "Store":
-    from bench.results.store import Store
-
-    return results if isinstance(results, Store) else Store(results)
-
-
-def _open(results: "Store | Path", grid: str, budget: str) -> "tuple[Store, StoredGrid]":
-    """The store and an expanded grid of it."""
-    store = _store(results)
-    expanded = store.grid(f"{grid}@{budget}")
-    if expanded is None:
-        held = store.grids()  # only to say what there is
-        budgets = [name.removeprefix(f"{grid}@") for name in held if name.startswith(f"{grid}@")]
-        hint = suggestion(budget, budgets) or f" Run it first: python -m bench run --grid {grid} --budget {budget}"
-        raise StoreError(f"{store.folder} holds no {grid}@{budget}, only: {', '.join(held) or 'nothing yet'}.{hint}")
-    _check_parts(store.folder / "grids" / f"{grid}@{budget}.json", expanded["report"])
-    return store, expanded
-
-
 def _check_parts(path: Path, layout: StoredLayout) -> None:
     """Raises ValueError if figures or the measured table of a stored grid are wrong; unknown kinds of figures are passed."""
     figures, measured = layout.get("figures", ()), layout.get("measured")
@@ -319,16 +343,3 @@ def _measured(what: dict, expanded: StoredGrid, records: "Records", store) -> di
         if record["status"] == "done"
         for result in table.results(store, run, cell["config"]["rounds"]).values()
     }
-
-
-def _text(format: str, notes: str, widths: Widths | None, report, grid: StoredGrid, records: "Records", store) -> str:
-    from reports.formats import csv, latex, markdown
-
-    if format == "html":
-        from reports.html import page
-
-        return page.render(report, grid, records, store)
-    renderers = {"md": markdown.render, "csv": csv.render, _STANDINGS: csv.render_standings}
-    if format in renderers:
-        return renderers[format](report)
-    return (latex.render if format == "tex" else latex.render_document)(report, notes, widths)

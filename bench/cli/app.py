@@ -281,22 +281,20 @@ def report(
             warn_if_changed(file, store, ["@".join(one) for one in chosen])
         wanted, wrong, in_csv = (*formats, *[api.STANDALONE] * standalone), [], {}
         for name, of in chosen:
+            report_of = api.GridReport(store, name, of)
             try:
                 if print_:
                     for one in shown:
                         if one == "csv":  # all of them below one header, for what reads it
-                            in_csv[f"{name}@{of}"] = api.report_of(store, name, of, value=value)
+                            in_csv[report_of.label] = report_of.build(value)
                             continue
-                        text = api.render(
-                            store, name, of, value=value, format=one, style=style, notes=notes, widths=asked
-                        )
+                        text = report_of.render(value=value, format=one, style=style, notes=notes, widths=asked)
                         sys.stdout.write(text + "\n")
                     continue
-                options = {"style": style, "notes": notes, "widths": asked}
-                paths = api.write(store, name, of, value=value, formats=wanted, to=to, **options)
+                paths = report_of.write(value=value, formats=wanted, to=to, style=style, notes=notes, widths=asked)
                 if "md" in paths:
                     sys.stdout.write(paths["md"].read_text(encoding="utf-8") + "\n")
-                drawn, sentences = api.write_figures(store, name, of, figures, value=value, to=to, widths=asked)
+                drawn, sentences = report_of.write_figures(figures, value=value, to=to, widths=asked)
                 print_saved([*paths.values(), *drawn], sentences)
             except ValueError as error:  # of one grid: the others are reported all the same
                 if len(chosen) == 1:

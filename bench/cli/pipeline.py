@@ -219,9 +219,10 @@ def _run(
 def _report(spec: ExperimentSpec, store: Store) -> None:
     from reports import api
 
-    paths = api.write(store, spec.grid.stored_name, spec.budget_label)
+    report = api.GridReport(store, spec.grid.stored_name, spec.budget_label)
+    paths = report.write()
     sys.stdout.write("\n" + paths["md"].read_text(encoding="utf-8") + "\n")
-    drawn, sentences = api.write_figures(store, spec.grid.stored_name, spec.budget_label)
+    drawn, sentences = report.write_figures()
     print_saved([paths["html"], *drawn], sentences)
     warn(f"Results: {store.folder}")
 

@@ -158,11 +158,10 @@ class Fleet:
             ValueError: if no machine has what a trial needs, for which Ray would wait without end, or if several machines
                 have no storage that all of them see.
         """
-        grows = bool(self.address) and has_autoscaler()
         deadline, is_said = time.monotonic() + self._wait_seconds, False
         while not self.has_room(resources):
             needed = self._in_words(resources)
-            if grows:
+            if self.address and has_autoscaler():  # a head that has just started reports it after some seconds
                 if needed not in self._asked_for:
                     self._on_message(
                         f"No machine has {needed} for a trial yet: the cluster's autoscaler is asked for one."
@@ -176,7 +175,7 @@ class Fleet:
                 is_said = True
             time.sleep(1)
         count = len(self.alive)
-        if self.address and storage is None and (count > 1 or grows):
+        if self.address and storage is None and (count > 1 or has_autoscaler()):
             has = f"has {count} machines" if count > 1 else "has an autoscaler, which starts machines"
             raise ValueError(
                 f"The cluster {has}: name by --storage where all of them can write, a shared folder or an object store."

@@ -11,7 +11,7 @@ from bench import references
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, suggestion, unknown
 from bench.experiments.grid_schema import GridSpec, Layout
-from bench.experiments.labels import UNWRAPPED, value_of
+from bench.experiments.labels import UNWRAPPED, shown, value_of
 from bench.files import file_name
 from bench.results.records import ChosenParams, GridDescription, StoredCell, StoredGrid, StoredLayout, StoredReproduces
 
@@ -61,6 +61,11 @@ class Cell:
     def is_wrapped(self) -> bool:
         """Whether the method of the axis `algorithm` is the base of the one that is run."""
         return self.wrapper not in ("", UNWRAPPED)
+
+    def key(self, layout: Mapping[str, Any]) -> str:
+        """Identifies the cell among those of its grid, but for its seed: dataset, point of a tuning set, row and column."""
+        labels = [shown(self.setting(key)) for key in (*layout["rows"], layout["columns"])]
+        return json.dumps([self.dataset, self.choice, labels], sort_keys=True)
 
     def to_json(self) -> StoredCell:
         """The cell as a stored grid holds it."""
@@ -171,7 +176,7 @@ def ordered(described: GridDescription, cells: list[StoredCell]) -> StoredGrid:
 
 
 def cell_key(layout: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
-    """Identifies a stored cell but for its seed: dataset, point of a tuning set, row and column of the table."""
+    """Identifies a stored cell among those of its grid, as `Cell.key` does; the two may differ."""
     labels = [value_of(cell, key) for key in (*layout["rows"], layout["columns"])]
     return json.dumps([cell["dataset"], cell["choice"], labels], sort_keys=True)
 

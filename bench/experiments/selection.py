@@ -82,24 +82,23 @@ def without_searches(selection: Selection, spec: ExperimentSpec, searched: Colle
     """The selected cells that are run as they are, if their images are there.
 
     Args:
-        searched: keys of cells (see `bench.experiments.cells.cell_key`) whose hyper-parameters are searched.
+        searched: keys of cells whose hyper-parameters are searched.
     """
     layout = spec.grid.report.model_dump()
     there = (cell for cell in selection.selected if not cell.missing)
-    return [cell for cell in there if grid_cells.cell_key(layout, cell.to_json()) not in searched]
+    return [cell for cell in there if cell.key(layout) not in searched]
 
 
 def with_chosen(selection: Selection, spec: ExperimentSpec, chosen: Mapping[str, Mapping[str, Any]]) -> Selection:
     """The same cells with the hyper-parameters that searches have chosen.
 
     Args:
-        chosen: key of a cell (see `bench.experiments.cells.cell_key`) -> what was chosen for it and how, as
-            `bench.tuning.select.describe_choice` returns it.
+        chosen: key of a cell -> what was chosen for it and how, as `bench.tuning.select.describe_choice` returns it.
     """
     layout = spec.grid.report.model_dump()
 
     def tuned(cells: list[Cell]) -> list[Cell]:
-        found = [_with_chosen(cell, chosen.get(grid_cells.cell_key(layout, cell.to_json()))) for cell in cells]
+        found = [_with_chosen(cell, chosen.get(cell.key(layout))) for cell in cells]
         return list({(cell.dataset, cell.id): cell for cell in found}.values())  # without repetitions
 
     return Selection(tuned(selection.cells), tuned(selection.selected))
@@ -154,7 +153,7 @@ def _with_chosen(cell: Cell, choice: Mapping[str, Any] | None) -> Cell:
 def _check_keys(cells: list[Cell], spec: ExperimentSpec) -> None:
     """Raises ConfigError if two runs of one seed belong to the same cell of the table."""
     layout = spec.grid.report.model_dump()
-    counts = Counter((grid_cells.cell_key(layout, cell.to_json()), cell.config.seed) for cell in cells)
+    counts = Counter((cell.key(layout), cell.config.seed) for cell in cells)
     twice = [json.loads(key) for (key, _), count in counts.items() if count > 1]
     if twice:
         *_, labels = twice[0]

@@ -10,7 +10,6 @@ from bench.config.methods import options_of
 from bench.config.resolve import base_of, resolve, with_options
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
-from bench.experiments import cells as grid_cells
 from bench.experiments.cells import Cell
 from bench.experiments.cost import refusals
 from bench.experiments.grid_schema import Tuning, matches
@@ -42,7 +41,7 @@ def make_searches(
         sets: tuning sets of the grid, which the space SETS stands for.
 
     Returns:
-        Key of a table cell (see `bench.experiments.cells.cell_key`) -> search. Among tuning sets, what is wrapped by a method
+        Key of a table cell (see `bench.experiments.cells.Cell.key`) -> search. Among tuning sets, what is wrapped by a method
         that calibrates is searched without it: cells of one base have equal searches, of one name, and share their choice.
 
     Raises:
@@ -55,7 +54,7 @@ def make_searches(
     if absent := [method for method in tuning.spaces_of_methods if cells and method not in there]:
         raise ConfigError([f"--space names a space of {absent[0]}, but only {', '.join(sorted(there))} are searched."])
     for cell in cells:
-        by_key.setdefault(grid_cells.cell_key(layout, cell.to_json()), []).append(cell)
+        by_key.setdefault(cell.key(layout), []).append(cell)
     found, mistakes = {}, []
     for key, members in by_key.items():
         try:
@@ -150,7 +149,7 @@ def unsearched(
         return []
     found, spaces = {}, {*search_spaces.names(), *tuning.spaces_of_methods}
     for cell in cells:
-        search = searches.get(grid_cells.cell_key(layout, cell.to_json()))
+        search = searches.get(cell.key(layout))
         for method in _methods_of(cell) if search else ():
             options = [key for key in options_of(method) if key not in ("base", *_STAGES, *fixed)]
             if search and options and method not in spaces and not {*options} & search.space.keys():

@@ -72,10 +72,12 @@ def find_measured(stores: Iterable[Store], plans: Plans) -> list[Measured]:
     """
     found: dict[tuple[str, ...], Measured] = {}
     for store in stores:
-        for grid in filter(None, map(store.grid, store.grids())):
+        for name in store.grids():
+            report = api.GridReport(store, *name.split("@", 1))
+            grid = report.expanded
             if not grid["reproduces"] or not is_comparable(grid, own_value(grid)):
                 continue
-            for measured in _of_grid(store, grid, plans):
+            for measured in _of_grid(report, plans):
                 again = (replace(measured, published=published) for published in printed_again(measured.published))
                 for one in (measured, *again):
                     before = found.get(one.published.key)
@@ -96,15 +98,14 @@ def stores_in(folder: Path) -> list[Store]:
     return [Store(path) for path in found]
 
 
-def _of_grid(store: Store, grid: StoredGrid, plans: Plans) -> Iterator[Measured]:
+def _of_grid(report: api.GridReport, plans: Plans) -> Iterator[Measured]:
     """The measured numbers of a stored grid."""
-    report, records = api.build(store, grid)
-    if report.cells.empty:
+    cells = report.build().cells
+    if cells.empty:
         return
-    cells = report.cells[report.cells["published"].notna()]
-    for cell in cells.itertuples():
+    for cell in cells[cells["published"].notna()].itertuples():
         if cell.done + cell.diverged and cell.published.same_setting:
-            yield _measured(cell, grid, records, plans)
+            yield _measured(cell, report.expanded, report.records, plans)
 
 
 def _measured(cell: Any, grid: StoredGrid, records: Records, plans: Plans) -> Measured:

@@ -78,7 +78,6 @@ def counts(modules: list[str], calls: set[tuple[str, str]]) -> tuple[list[str], 
 
 def main() -> None:
     from bench.cli.app import app
-    from bench.results.store import Store
     from reports import api
 
     def say(name: str, modules: list[str], calls: set[tuple[str, str]]) -> None:
@@ -98,9 +97,8 @@ def main() -> None:
         say("command to workers", *way(lambda: app(run), "bench.execution.submitted.run_jobs"))
         cells = stores.cells()[:2]
         stores.results(Path(folder) / "stored", cells, {cell.id: 0.5 for cell in cells})
-        store = Store(Path(folder) / "stored")
-        expanded = store.grid(stores.LABEL)
-        say("record to table", *way(lambda: api.build(store, expanded)))
+        report = api.GridReport(Path(folder) / "stored", *stores.LABEL.split("@"))
+        say("record to table", *way(report.build))
 
 
 if __name__ == "__main__":

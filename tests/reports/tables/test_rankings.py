@@ -146,7 +146,7 @@ def board(store):
 
 def test_by_seed_runs_are_ranked_and_those_that_diverged_come_last(board, report_of, tmp_path):
     text = api.render(board.save(), "small_table", "paper")
-    found = api._build(*api._open(tmp_path, "small_table", "paper"), None)[0].standings_data
+    found = api.GridReport(tmp_path, "small_table", "paper").build().standings_data
     of = {metric: lines.set_index("column") for metric, lines in found.groupby("metric")}
     assert set(found["measure"]) == {"mean_rank"} and set(found["rows"]) == {4}
     # Ranks in the seeds of the first column, then of the second: fedavg 2 3 3 1.5, moon 3 2 2 3, fedprox 1 1 1 1.5.
