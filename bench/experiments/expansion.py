@@ -18,8 +18,19 @@ from bench.config.resolve import resolve, weights_files, wrapped
 from bench.config.schema import SETTINGS, RunConfig, run_id
 from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, unknown
+from bench.experiments import grid_files
 from bench.experiments.cells import Cell
-from bench.experiments.grid_schema import MOST_CELLS, Budget, GridSpec, matches, require_few, without
+from bench.experiments.grid_schema import (
+    MOST_CELLS,
+    PAPER,
+    Budget,
+    Condition,
+    GridSpec,
+    Reproduces,
+    matches,
+    require_few,
+    without,
+)
 from bench.experiments.labels import UNWRAPPED
 from datasets import DatasetInfo, partitions
 from datasets.own_data import canonical_setting
@@ -110,11 +121,12 @@ def expand(
             )
         used |= point.given - {"rounds"}
         methods |= dict.fromkeys(_methods(point.settings))
-        settings = _with_conditions(grid, point.settings)
+        settings = _with_conditions(grid.conditions, point.settings)
         fixed, info = {*grid.axes, *point.choice, *point.given}, known.get(str(settings.get("dataset")))
         grid.budgets[budget].fit_to_clients(settings, fixed, info)
         try:
-            cell = _without_weights(_cell(grid, settings, point.choice, replaced, facts), missing_weights)
+            cell = _cell(settings, facts, point.choice, replaced, grid.reproduces)
+            cell = _without_weights(cell, missing_weights)
         except ConfigError as error:
             wrong.append(Refused(settings, error.mistakes))
             # Of an unknown method, nobody knows whether the overrides are options.
@@ -130,6 +142,36 @@ def expand(
     elif wrong:
         raise ConfigError([line for point in wrong for line in point.mistakes])
     return list(cells.values())
+
+
+def expand_alone(settings: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None) -> RunConfig:
+    """The config of a run that no grid names, with the conditions of all grids and of the budget `paper`.
+
+    Args:
+        settings: settings and method options of the run; what they say, no condition changes.
+        facts: as in `expand`.
+
+    Raises:
+        ConfigError: with all mistakes.
+    """
+    shared = grid_files.read_shared()
+    conditions, budget = [Condition(**one) for one in shared["conditions"]], Budget(**shared["budgets"][PAPER])
+    info = (datasets.INFO if facts is None else facts).get(str(settings.get("dataset")))
+    own = {key: value for key, value in settings.items() if key in _GENERAL or key in _options(settings)}
+    flat, cells, mistakes = dict(own), [], []
+    if usual := datasets.usual_model(str(settings.get("dataset"))):
+        flat.setdefault("model", usual)
+    budget.apply(flat, fixed=own, axes=(), info=info, cell=_with_conditions(conditions, flat))
+    try:
+        cells.append(_cell(_with_conditions(conditions, flat), facts, {}, {}, None))
+    except ConfigError as error:
+        mistakes += error.mistakes
+    if cells or _has_known_methods(settings):
+        is_used = not cells or cells[0].config.rounds == settings.get("rounds")
+        mistakes += _unused(settings, own.keys() - ([] if is_used else ["rounds"]), _methods(flat), cells)
+    if mistakes:
+        raise ConfigError(mistakes)
+    return cells[0].config
 
 
 def _points(
@@ -160,7 +202,7 @@ def _points(
             base.setdefault("model", usual)
         for choice in _choices(grid, budget, base | given):
             settings = base | choice | given
-            fixed, cell = {*axes, *choice, *given}, _with_conditions(grid, settings)
+            fixed, cell = {*axes, *choice, *given}, _with_conditions(grid.conditions, settings)
             budget.apply(settings, fixed=fixed, axes=varied, info=facts.get(dataset), cell=cell)
             yield _Point(without(settings, foreign), choice, frozenset(given))
 
@@ -181,21 +223,21 @@ def _choices(grid: GridSpec, budget: Budget, settings: Mapping[str, Any]) -> Ite
         yield {key: value for point in points for key, value in point.items()}
 
 
-def _with_conditions(grid: GridSpec, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a point after the conditions of the grid, without options of a method that one of them has replaced."""
+def _with_conditions(conditions: Iterable[Condition], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a point after the conditions of a grid, without options of a method that one of them has replaced."""
     flat = dict(settings)
-    for condition in grid.conditions:
+    for condition in conditions:
         if matches(condition.when, flat):
             flat |= condition.set
     return without(flat, {*_options(settings)}.difference(SETTINGS, _options(flat)))
 
 
 def _cell(
-    grid: GridSpec,
     settings: Mapping[str, Any],
+    facts: Mapping[str, DatasetInfo] | None,
     choice: Mapping[str, Any],
     replaced: Mapping[str, str | None],
-    facts: Mapping[str, DatasetInfo] | None,
+    reproduces: Reproduces | None,
 ) -> Cell:
     """The cell with these settings.
 
@@ -209,7 +251,7 @@ def _cell(
     is_missing = isinstance(dataset, str) and dataset in replaced
     substitute = replaced[dataset] if is_missing else None
     trained, config = _configs({**settings, "dataset": substitute} if substitute else settings, facts)
-    counterpart = grid.reproduces.variant_of(settings) if grid.reproduces else None
+    counterpart = reproduces.variant_of(settings) if reproduces else None
     resolved = trained.algorithm | config.algorithm
     return Cell(
         dataset if is_missing else config.dataset,

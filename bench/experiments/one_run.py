@@ -8,8 +8,7 @@ from bench.config.resolve import resolve
 from bench.config.schema import RunConfig
 from bench.errors import ConfigError
 from bench.experiments.axis_values import validate_values
-from bench.experiments.expansion import expand
-from bench.experiments.grid_loading import single
+from bench.experiments.expansion import expand_alone
 from bench.experiments.images import Images
 from datasets import Dataset, DatasetInfo, of_labs, resized
 
@@ -43,7 +42,7 @@ def prepare(
 
 
 def _resolve(config: RunConfig | Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None) -> RunConfig:
-    """A config as `resolve` and `expand` make it; arguments and errors as there."""
+    """A config as `resolve` and `expand_alone` make it; arguments and errors as there."""
     if not isinstance(config, RunConfig | Mapping):
         raise ConfigError([f"A config is a RunConfig or a mapping of settings, but got {config!r}."])
     settings = config.canonical() if isinstance(config, RunConfig) else dict(config)
@@ -53,10 +52,7 @@ def _resolve(config: RunConfig | Mapping[str, Any], facts: Mapping[str, DatasetI
         settings.setdefault("partition", "none")
     if absent := [f"{key} is missing." for key in _NAMED if settings.get(key) is None]:
         raise ConfigError([*absent, *validate_values(None, settings)])
-    seed = settings.pop("seed", 0)
-    others = {key: value for key, value in settings.items() if key not in _NAMED}
-    (cell,) = expand(single(settings, [seed], others), "paper", overrides=others, seeds=[seed], facts=facts)
-    return cell.config
+    return expand_alone(settings, facts)
 
 
 def _resolve_complete(config: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None) -> RunConfig:
