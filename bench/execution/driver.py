@@ -123,7 +123,7 @@ def _some(names: list[str], shown: int = 3) -> str:
 def name_of(cell: Cell, grid: GridSpec) -> str:
     """A run for people: "cifar10 label-2 fedprox mu=0.01 seed 0", with all in which it may differ from others of its grid."""
     stand_in = f"(as {cell.dataset})" if cell.substitute else ""
-    chosen = cell.choice or cell.tuned.get("params", {})
+    chosen = cell.choice or cell.tuned.get("hparams", {})
     named = {"dataset", "partition", "algorithm", "wrapper", "seed", *chosen}
     others = {key: cell.setting(key) for key in grid.axes if key not in named}
     differing = chosen | {key: value for key, value in others.items() if value is not None}

@@ -27,7 +27,7 @@ def competitor(values: Sequence[Any]) -> Any:
 
 def chosen_in(cell: Mapping[str, Any]) -> dict[str, Any]:
     """Hyper-parameters of a stored cell that were chosen: its point of a tuning set, or what a search has found."""
-    return cell["choice"] or cell.get("tuned", {}).get("params", {})
+    return cell["choice"] or cell.get("tuned", {}).get("hparams", {})
 
 
 def number(value: float) -> str:

@@ -86,8 +86,8 @@ def training_of(cell: Cell) -> Cell | None:
     if trained is None:
         return None
     own = trained.canonical() | trained.algorithm
-    params = {key: value for key, value in cell.tuned.get("params", {}).items() if key in own}
-    tuned = {"params": params} if params else {}
+    params = {key: value for key, value in cell.tuned.get("hparams", {}).items() if key in own}
+    tuned = {"hparams": params} if params else {}
     return replace(cell, config=trained, id=run_id(trained), choice={}, tuned=tuned, variant="", wrapper="")
 
 

@@ -146,7 +146,7 @@ def _is_needed(point: Refused, only: Mapping[str, list], grid: GridSpec) -> bool
 def _with_chosen(cell: Cell, choice: Mapping[str, Any] | None) -> Cell:
     if not choice:
         return cell
-    config = with_options(cell.config, choice["params"])
+    config = with_options(cell.config, choice["hparams"])
     return replace(cell, config=config, id=run_id(config), tuned=choice)
 
 

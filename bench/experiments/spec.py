@@ -67,7 +67,7 @@ class TuningOptions:
         return [part.strip() for part in self.space.split(",")]
 
     @property
-    def words(self) -> dict[str, Any]:
+    def label_parts(self) -> dict[str, Any]:
         """The part of a budget's name that says how it was tuned: every option that differs from its usual value. `samples`
         is left out, so that a longer search replaces the choice of a shorter one."""
         searcher = self.searcher + ("" if self.scheduler == "none" else f"-{self.scheduler}")
@@ -175,7 +175,7 @@ class ExperimentSpec:
 
     def _described(self, budget: str) -> str:
         as_published = self.tuning == PROTOCOL and self.grid.is_searched(budget)
-        tuned = self.tuning.words if self.tuning and not as_published else {}
+        tuned = self.tuning.label_parts if self.tuning and not as_published else {}
         return grid_cells.budget_label(budget, {**self.overrides, **tuned})
 
     @property

@@ -215,7 +215,7 @@ class ChosenParams(TypedDict):
     """Hyper-parameters that a search on validation data has chosen for a cell, and how.
 
     Attributes:
-        params: option -> value.
+        hparams: option -> value.
         score: of the chosen configuration, mean over seeds, in [0, 1].
         share: of the training images that were set aside for validation.
         tried: configurations that were compared.
@@ -225,7 +225,7 @@ class ChosenParams(TypedDict):
         search: name of the search.
     """
 
-    params: dict[str, Any]
+    hparams: dict[str, Any]
     score: float
     metric: str
     seeds: list[int]

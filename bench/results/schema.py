@@ -24,6 +24,7 @@ _FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: 
 
 _GRID_KEYS = {"mirrors": "reproduces"}  # of a grid: once -> now
 _REPORT_KEYS = {"value": "rounds_shown"}  # of its report
+_CHOSEN_KEYS = {"params": "hparams"}  # of what a search has chosen for a cell
 
 _RECORD, _GRID, _SEARCH = map(shape_of, (RunRecord, StoredGrid, StoredSearch))
 _DIAGNOSTICS = {
@@ -48,6 +49,9 @@ def check_grid(path: Path, written: bytes) -> StoredGrid:
     grid = _renamed(path, grid, _GRID_KEYS)
     if isinstance(grid.get("report"), dict):
         grid["report"] = _renamed(path, grid["report"], _REPORT_KEYS)
+    for cell in grid["cells"] if isinstance(grid.get("cells"), list) else ():
+        if isinstance(cell, dict) and isinstance(cell.get("tuned"), dict):
+            cell["tuned"] = _renamed(path, cell["tuned"], _CHOSEN_KEYS)
     _require_shape(path, grid, _GRID)
     if f"{grid['grid']}@{grid['budget']}" != path.stem or not is_name(path.stem):
         raise Damaged(

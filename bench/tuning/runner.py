@@ -72,7 +72,7 @@ class OpenSearch:
         """A configuration for people."""
         return f"{self.label}{text_of(params)}"
 
-    def words(self, value: float) -> str:
+    def described(self, value: float) -> str:
         """A mean over seeds, for people."""
         return f"validation {self.search.metric.replace('_', ' ')} {100 * value:.1f} %"
 
@@ -142,7 +142,7 @@ class ConfigurationRecorder(TrialRecorder):
         """A configuration needs no trial: its runs have been trained meanwhile."""
         search = self._searches[name]
         self._bar.update(f"{name} {params}", search.rounds)
-        self._on_message(search.count(params, f"{search.words(value)}, trained before", failed=False))
+        self._on_message(search.count(params, f"{search.described(value)}, trained before", failed=False))
 
     def complete(self, trial: Trial) -> None:
         if trial.trial_id in self._put_back:
@@ -157,7 +157,7 @@ class ConfigurationRecorder(TrialRecorder):
                 reason = f"another seed of its configuration failed when it was at round {rounds}"
             result = {"status": "stopped", "reason": reason, "summary": summarise(self.runs.rows[run])}
             self.runs.end(run, {**result, **self.host_of(trial)}, self._folder_of(search, run))
-        outcome = search.words(report.value)
+        outcome = search.described(report.value)
         if failed:
             outcome = "failed"
         elif stopped:

@@ -130,7 +130,7 @@ def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) ->
     """
     usual = run_id(with_options(search.template, {}))
     return {
-        "params": chosen.params,
+        "hparams": chosen.params,
         "score": chosen.mean,
         "metric": search.metric,
         "seeds": [*search.configs],

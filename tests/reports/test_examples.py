@@ -187,7 +187,7 @@ def methods_in(method: dict, path: str = "algorithm") -> dict[str, str]:
 def chosen_configs(cells: list[Cell], stored: list[dict]) -> list[RunConfig]:
     """Cells with the hyper-parameters that searches have chosen. What they tried is not committed."""
     place = itemgetter("dataset", "partition", "algorithm", "seed")
-    chosen = {place(cell): cell["tuned"]["params"] for cell in stored}
+    chosen = {place(cell): cell["tuned"]["hparams"] for cell in stored}
     return [with_options(cell.config, chosen[place(cell.to_json())]) for cell in cells]
 
 

@@ -258,7 +258,7 @@ def test_a_name_in_a_foreign_file_leads_nowhere(foreign, program, tmp_path, name
     if where == "figure":
         grid["report"]["figures"] = [{"kind": "by-setting", "setting": name}]
     elif where == "of a search":
-        grid["cells"][0]["tuned"] = {"params": {}, "search": name}
+        grid["cells"][0]["tuned"] = {"hparams": {}, "search": name}
     else:
         grid[where] = name
     path.write_text(seal(json.dumps(grid)) if is_sealed else json.dumps(grid))

@@ -44,7 +44,7 @@ def test_a_file_is_the_space_of_one_method_in_place_of_its_own(tmp_path):
     assert make("fedprox", space=f"fedprox={path}").space["mu"].grid == [0.5]
     both = make("fedprox", space=f"training,own,fedprox={path}").space
     assert both["mu"].grid == [0.5] and "lr" in both
-    assert TuningOptions(space=f"fedprox={path}").words["space"] == "own,fedprox=mine.yaml"
+    assert TuningOptions(space=f"fedprox={path}").label_parts["space"] == "own,fedprox=mine.yaml"
     assert TuningOptions("random", samples=2, space=f"fedprox={path}", compares=True).spaces == ["own", "training"]
 
 

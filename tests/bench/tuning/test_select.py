@@ -147,7 +147,7 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
     assert {cell.config.split for cell in plan.todo} == {"test"} and len(plan.todo) == 8
     for cell in plan.selected:
         key = {"fedavg": "weight_decay", "fedprox": "mu"}[cell.config.algorithm["name"]]
-        assert cell.setting(key) == cell.tuned["params"][key] != {"weight_decay": 1e-5, "mu": 0.01}[key]
+        assert cell.setting(key) == cell.tuned["hparams"][key] != {"weight_decay": 1e-5, "mu": 0.01}[key]
         assert cell.tuned["tried"] == 3 and cell.tuned["defaults"], "which every search tries first"
     with_test_runs(asked, store)
     paths = api.write(store.folder, "mine", "full+searcher=random+space=own+tuned=validation")
@@ -170,7 +170,7 @@ def test_what_other_searches_have_found_counts_for_none_of_the_methods(store):
     asked = request()
     (key, search), *_ = select.searches_of(asked.spec, asked.plan(store).selected).items()
     finish(search, store, {"weight_decay": 0.005}, 1.0, 1.0, rounds=4)
-    assert trained(asked, store)[key]["params"] != {"weight_decay": 0.005}
+    assert trained(asked, store)[key]["hparams"] != {"weight_decay": 0.005}
 
 
 def test_options_that_no_space_has_stay_at_the_named_point_of_the_grid(store):

@@ -21,7 +21,7 @@ def choice(mu: float, tried: int = 4, **changes) -> dict:
         "alike": 1,
     }
     space = {"mu": "0.001 to 10 (log)"}
-    return {"params": {"mu": mu}, "score": 0.6, "tried": tried, "space": space, "search": "s", **facts} | changes
+    return {"hparams": {"mu": mu}, "score": 0.6, "tried": tried, "space": space, "search": "s", **facts} | changes
 
 
 @pytest.fixture
