@@ -89,6 +89,15 @@ def test_accuracies_of_classes_have_the_accuracy_as_their_mean_by_test_examples(
     assert sum(found.values()) / 3 == pytest.approx(evaluate(task, deployed)["accuracy"])  # ten of each class
 
 
+def test_accuracies_of_classes_are_means_over_the_models_of_clients():
+    task, method = toy_task(), algorithms.make("local")
+    (callback,) = build_callbacks([{"name": "per-class-accuracy"}]).values()
+    (noted,) = looked_at(callback, task, method, rounds=1)
+    deployed = method.deploy(task, method.step(task, method.init(task)), torch.arange(5))
+    mean = evaluate(task, deployed)["global_accuracy"]
+    assert sum(as_numbers(noted.metrics, "classes").values()) / 3 == pytest.approx(mean)
+
+
 @pytest.mark.parametrize(("name", "noise", "rows"), [("fedavg", 0.0, 1), ("fedavg", 0.1, 5), ("ditto", 0.0, 5)])
 def test_what_is_correct_has_a_row_for_each_model_and_each_noisy_copy(name, noise, rows):
     task, method = toy_task(noise=noise), algorithms.make(name)
@@ -120,6 +129,17 @@ def test_rounds_that_are_not_evaluated_count_in_the_average_but_have_no_scores()
     own, metrics = callback.after_round(RoundOutcome(task, method, before, after, {}, None), {})
     assert_equal(own, after["params"])
     assert metrics == {}
+
+
+def test_features_of_the_deployed_model_are_not_those_of_the_average():
+    task, method = toy_task(), algorithms.make("fedavg")
+    (callback,) = build_callbacks([{"name": "server-ema"}]).values()
+    before = method.init(task)
+    after = method.step(task, before)
+    plain = method.deploy(task, after, torch.arange(5))
+    deployed = plain._replace(test_features=torch.zeros(30, task.model.feature_dim, dtype=torch.float64))
+    _, metrics = callback.after_round(RoundOutcome(task, method, before, after, {}, deployed), {})
+    assert metrics == evaluate(task, plain) != evaluate(task, deployed)
 
 
 def stops_after(values, **options):
@@ -190,6 +210,11 @@ def test_a_metric_is_a_scalar_with_a_name():
         as_numbers({"a b": 1.0}, "mine")
     with pytest.raises(ValueError, match="The metrics of mine are a dict of names and scalars, but got float"):
         as_numbers(1.0, "mine")
+
+
+def test_a_metric_in_double_precision_keeps_it():
+    third = torch.tensor(1 / 3, dtype=torch.float64)
+    assert as_numbers({"a": third, "b": third.float()}, "of") == {"of/a": 1 / 3, "of/b": third.float().item()}
 
 
 def test_streaming_changes_no_callback():

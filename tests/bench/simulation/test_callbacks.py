@@ -159,6 +159,19 @@ def test_a_callback_ends_a_run_which_is_done_and_evaluated_and_says_why(digits, 
     assert restored.finished
 
 
+def test_a_callback_ends_a_run_whatever_those_behind_it_find(digits):
+    run = train(Run(looked({"name": "moved", "stops_in": 1}, "per-class-accuracy"), digits))
+    assert (run.round, run.result()["reason"]) == (1, "far enough")
+
+
+def test_a_run_may_be_stopped_by_its_test_loss(digits):
+    patient = {"name": "stop-early", "metric": "loss", "less_is_better": True}
+    run = train(Run(looked(patient | {"patience": 9}), digits))
+    assert run.round == 4 and run.checkpoint()["callbacks"]["stop-early"]["best"] == -min(
+        row["loss"] for row in run.rows if "loss" in row
+    )
+
+
 def test_a_callback_that_raises_fails_the_run_with_its_file_and_line(digits):
     config = looked({"name": "moved", "fails_in": 2})
     run = Run(config, digits)
