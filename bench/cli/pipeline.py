@@ -70,6 +70,8 @@ def run_experiment(
         name_damaged(store, looked=True, named=named)
         _announce(plan)
         if dry_run:
+            if spec.tuning and selection.selected and all(cell.missing for cell in selection.selected):
+                warn("No search is named, because the images of all cells are missing.")
             _print_runs(plan, spec)
             _warn_absent(images)
             return

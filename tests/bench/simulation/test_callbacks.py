@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import datasets
+from bench.callbacks.stop_early import StopEarly
 from bench.config.code_version import code_version, versions_of
 from bench.config.resolve import base_of, resolve, trained_by
 from bench.config.schema import run_id
@@ -22,7 +23,7 @@ from bench.results.metrics import METRICS, check_sources, summarise
 from bench.results.run_files import read_rows
 from bench.results.schema import SCHEMA
 from bench.results.store import Store
-from bench.simulation.callbacks import as_numbers
+from bench.simulation.callbacks import RoundOutcome, as_numbers
 from bench.simulation.checkpoints import Checkpoints
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
@@ -170,6 +171,19 @@ def test_a_callback_that_raises_fails_the_run_with_its_file_and_line(digits):
     assert record["status"] == "failed"
     assert record["reason"] == f"Moved in mylab/callbacks/moved.py failed in line {line}: RuntimeError: no way."
     assert run.round == 1 and len(run.rows) == 1  # as it was before the round
+
+
+def test_a_metric_that_no_method_has_ends_the_run_in_its_first_round(digits):
+    config = looked({"name": "stop-early", "metric": "method/drfit"})  # it is evaluated every two rounds
+    with pytest.raises(ValueError, match="no round has the metric method/drfit; this one has method/drift") as raised:
+        Run(config, digits).step()
+    assert failure(raised.value, config)["reason"].startswith(
+        "StopEarly in bench/callbacks/stop_early.py failed in line"
+    )
+    rare = StopEarly(metric="method/rare")
+    assert rare.after_round(
+        RoundOutcome(None, None, {}, {}, {}, None), {"best": 1.0, "waited": 0}
+    )  # not in every round
 
 
 def test_a_callback_that_returns_no_scalar_is_told_so(digits, tmp_path, monkeypatch):
