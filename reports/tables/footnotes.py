@@ -74,7 +74,8 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
     yield from _further(grid, cells, value)
     yield from _evaluated_once(grid, records, value, names)
     for metric in cells["metric"].unique():
-        yield f"{METRICS[metric].title}: {METRICS[metric].about}."
+        if METRICS[metric].about:
+            yield f"{METRICS[metric].title}: {METRICS[metric].about}."
     yield from _unreported(records, cells, value)
     yield from _reference(grid, cells, names)
     against = grid["report"].get("against")

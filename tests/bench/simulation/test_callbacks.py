@@ -280,6 +280,7 @@ def test_what_a_callback_says_of_its_metrics_is_read_without_its_file_being_impo
 
 def test_a_metric_names_a_callback_that_runs_have():
     assert check_sources(["accuracy", "method/drift", "moved/distance"], ["moved"]) == []
+    assert METRICS["method/delta_norm"].title == "method/delta_norm"
     (sentence,) = check_sources(["moved/distance"], [])
     assert sentence == (
         "The metric moved/distance is of the callback moved, which no run has: add moved to callbacks in the settings."
@@ -329,6 +330,10 @@ def test_a_callback_of_a_lab_in_one_file_is_in_tables_figures_and_exports(digits
     rows = {cell.config.seed: store.rows(cell.id)[-1]["metrics"] for cell in cells}
     drift, share = (sum(of[name] for of in rows.values()) / 2 for name in ("method/drift", "moved/share"))
     assert f"{drift:.3g}±" in shown and f"{100 * share:.1f}±" in shown
+    assert (
+        "| FedNoted method/drift" in text and "- method/drift" not in text
+    )  # only the method knows more than the name
+    assert "- moved/share: of the callback moved; in percent." in text
     assert "No run has the metric moved/nothing; there are: method/drift, moved/distance, moved/rounds" in text
     assert all(api.render(store, "mine", "full", format=kind) for kind in ("tex", "html", "csv"))
     paths, _ = api.write_figures(store, "mine", "full")
