@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from bench.cli.console import console, errors, name_damaged, say, stopped, warn
+from bench.files import path_in_words
 
 if TYPE_CHECKING:
     from bench.config.schema import RunConfig
@@ -343,4 +344,4 @@ def print_saved(paths: list, sentences: list[str]) -> None:
     for sentence in sentences:
         warn(sentence)
     if paths:
-        warn("Saved: " + ", ".join(map(str, paths)))
+        warn("Saved: " + ", ".join(map(path_in_words, paths)))
