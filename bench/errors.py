@@ -107,7 +107,7 @@ def suggestion(got: object, known: Iterable[str]) -> str:
 
     Up to three that are equally near are all named, first what begins alike: " Did you mean 'fedams' or 'fedsam'?"
     """
-    known, text = list(known), str(got)
+    known, text = list(dict.fromkeys(known)), str(got)
     by_plain: dict[str, str] = {}
     for name in known:
         by_plain.setdefault(_plain(name), name)

@@ -11,6 +11,7 @@ from bench.errors import suggestion
         ("fedporx", ["fedavg", "fedprox", "fedopt"], "'fedprox'"),
         ("fedam", ["fedsam", "fedams", "fedavg"], "'fedams' or 'fedsam'"),
         ("ab", ["abz", "aby", "abx", "abw"], "'abz' or 'aby' or 'abx'"),
+        ("fedporx", ["fedprox", "fedprox"], "'fedprox'"),
         ("Fed-Avg", ["fedavg", "fedavgm"], "'fedavg'"),
     ],
 )
