@@ -155,7 +155,8 @@ def rounds_of(wanted: Iterable[int | str], rounds: int) -> list[int]:
 
 def trained_rounds(store: Store, run_id: str, rounds: int) -> int:
     """Of so many rounds, those that a run has trained: a callback may have ended it early."""
-    rows = store.rows(run_id)
+    record = store.record(run_id)
+    rows = store.rows(run_id) if record and record["reason"] else []  # why it has ended early, of a run that is done
     return min(rounds, rows[-1]["round"]) if rows else rounds
 
 
