@@ -170,6 +170,14 @@ def test_a_run_is_stopped_when_a_metric_has_not_become_better_for_so_many_rounds
         ([{"name": "server-ema", "decay": 2.0}], "server-ema: decay must be less than 1, but got 2."),
         ([{"name": "server-ema", "decay": "much"}], "server-ema: decay must be a valid number, but got 'much'."),
         ([{"name": "stop-early", "patience": 0}], "stop-early: patience must be at least 1, but got 0."),
+        (
+            [{"name": "stop-early", "metric": "acuracy"}],
+            "stop-early: Unknown metric 'acuracy'. Did you mean 'accuracy'?",
+        ),
+        (
+            [{"name": "stop-early", "metric": "server-ema/accuracy"}, "server-ema"],
+            "stop-early: Unknown metric 'server-ema/accuracy'.",
+        ),
         ([{"decay": 0.9}], "Unknown callback 'None'. Known: local-models"),
         (3, "callbacks is a list of names, with options as {name: server-ema, decay: 0.9}, but got 3."),
         (["server-ema", "server-ema"], "callbacks names server-ema twice"),
@@ -178,6 +186,11 @@ def test_a_run_is_stopped_when_a_metric_has_not_become_better_for_so_many_rounds
 def test_what_is_no_callback_is_refused_in_one_sentence(given, sentence):
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         resolve(FLAT | {"callbacks": given})
+
+
+def test_a_run_may_be_stopped_by_a_metric_of_the_method_and_of_a_callback_that_is_named_before():
+    for metric in ("loss", "own_accuracy", "method/drift", "server-ema/accuracy"):
+        assert resolve(FLAT | {"callbacks": ["server-ema", {"name": "stop-early", "metric": metric}]})
 
 
 def test_callbacks_say_what_they_cannot_look_at():
