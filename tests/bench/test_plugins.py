@@ -149,7 +149,9 @@ def test_an_alias_that_is_the_name_of_another_model_is_refused(lab):
 def test_an_alias_that_is_one_of_another_model_is_refused(lab):
     other = MODEL.replace('"tiny"', '"small"').replace("Tiny", "Small")
     lab({"models/tiny.py": MODEL, "models/small.py": other})
-    with pytest.raises(ConfigError, match="'little', an alias in mylab/models/tiny.py, is a name in mylab/models/small.py"):
+    with pytest.raises(
+        ConfigError, match="'little', an alias in mylab/models/tiny.py, is a name in mylab/models/small.py"
+    ):
         models.canonical("little")
 
 
@@ -159,7 +161,7 @@ PEOPLE = "title latex description symbols aliases style percent more_is_better l
 @pytest.mark.parametrize("key", PEOPLE.split())
 def test_what_a_decorator_says_for_people_has_its_type_and_is_no_option(key, lab):
     lab({"algorithms/mine.py": METHOD.replace("strength=0.5", f"{key}=0.5")})
-    with pytest.raises(ConfigError, match=f'{key}=0.5.*, expected a name and options'):
+    with pytest.raises(ConfigError, match=f"{key}=0.5.*, expected a name and options"):
         algorithms.title_of("fedavg")
 
 
