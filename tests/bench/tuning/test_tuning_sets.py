@@ -62,7 +62,7 @@ def test_what_calibrates_shares_the_search_of_its_base_and_what_trains_otherwise
 def test_one_choice_is_that_of_all_rows_of_a_base_which_start_from_one_training():
     spec = ExperimentSpec(make_grid("mine", GRID), tuning=PROTOCOL)
     selection = select_cells(spec)
-    chosen = {key: {"params": {"mu": 2}} for key in select.searches_of(spec, selection.selected)}
+    chosen = {key: {"hparams": {"mu": 2}} for key in select.searches_of(spec, selection.selected)}
     cells = [cell for cell in with_chosen(selection, spec, chosen).selected if cell.setting("algorithm") == "fedprox"]
     assert {cell.setting("mu") for cell in cells} == {2} and len(cells) == 8
     trained = {cell.id for cell in cells if cell.wrapper == "none"}
