@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Skew(NamedTuple):
-    """The skew of a partition; distances are means over clients that all count alike, whatever their sizes.
+    """The skew of a partition; distances are means over clients, not weighted by their sizes.
 
     Attributes:
         hellinger: Hellinger distance of a client's label distribution from that of all clients' examples together, in [0, 1].
@@ -27,7 +27,7 @@ class Skew(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"Label distributions of clients from that of all, mean over clients that count alike: Hellinger distance "
+            f"Distance of the labels of a client from those of all, mean over clients: Hellinger distance "
             f"{self.hellinger:.3f}, Jensen-Shannon distance {self.jensen_shannon:.3f} (base 2). "
             f"{self.classes_per_client:.1f} classes per client; std of sizes over their mean {self.size_variation:.3f}."
         )

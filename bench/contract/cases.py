@@ -20,7 +20,7 @@ class Special:
         in_cycles: it has cycles of as many rounds as a cohort has clients, and no new model within them.
         everyone_begins: all clients train in the first round, whatever the participation.
         smallest_client: examples that every client needs.
-        outlines_are_bounds: a state may be smaller than its outline, by what is known only when the run has begun.
+        templates_are_bounds: a state may be smaller than its template, by what is known only when the run has begun.
         exchanges_less: what a run is known to exchange is a bound, which toy tasks may not reach.
     """
 
@@ -28,7 +28,7 @@ class Special:
     in_cycles: bool = False
     everyone_begins: bool = False
     smallest_client: int = 1
-    outlines_are_bounds: bool = False
+    templates_are_bounds: bool = False
     exchanges_less: bool = False
 
     def settings(self, participation: float | None = None) -> dict[str, Any]:

@@ -196,27 +196,29 @@ def what_is_deployed_reads_no_client_states_unless_it_says_so(case: Case) -> Non
 
 
 @_every_method()
-def outlines_are_as_large_as_states(case: Case) -> None:
-    """Outlines are as large as the states of each stage of a run."""
+def state_templates_are_as_large_as_states(case: Case) -> None:
+    """State templates are as large as the states of each stage of a run."""
     short = case.settings(local_epochs=1)
     task, states = history(case.method, model="moon-cnn", shape=(1, 16, 16), dataset="mnist", **short)
     where = hooks_in_words(case, "state_templates", "init_client", "init_server")
     ends = []
-    for outline in case.method.state_templates(task):
-        state = states[outline["round"]]
-        expected, said = _count(without_clients(state)), _count(without_clients(outline))
-        fits = said >= expected if case.special.outlines_are_bounds else math.isclose(said, expected, rel_tol=0.05)
+    for template in case.method.state_templates(task):
+        state = states[template["round"]]
+        expected, said = _count(without_clients(state)), _count(without_clients(template))
+        fits = said >= expected if case.special.templates_are_bounds else math.isclose(said, expected, rel_tol=0.05)
         _require(
             fits,
-            f"outlines says {said:,} numbers after round {outline['round']}, where the state has {expected:,}; it must be as "
-            f"large, so look at {where}.",
+            f"state_templates says {said:,} numbers after round {template['round']}, where the state has {expected:,}; "
+            f"it must be as large, so look at {where}.",
         )
-        ends.append(outline["round"])
+        ends.append(template["round"])
         _require(
-            outline["round"] == state["round"], f"the state after round {ends[-1]} says {state['round']}; count it up."
+            template["round"] == state["round"], f"the state after round {ends[-1]} says {state['round']}; count it up."
         )
     rounds = case.method.num_rounds(task.settings)
-    _require(ends[-1:] == [rounds], f"outlines ends in the rounds {ends}, but the run has {rounds}; look at {where}.")
+    _require(
+        ends[-1:] == [rounds], f"state_templates ends in the rounds {ends}, but the run has {rounds}; look at {where}."
+    )
 
 
 @_every_method()

@@ -15,7 +15,7 @@ from algorithms.shared import row_files, tree
 from bench.config.schema import RunConfig
 from bench.execution.resources import Machines
 from bench.experiments.cells import Cell
-from bench.experiments.cost import method_of, outlined, without_numbers
+from bench.experiments.cost import method_of, with_templates, without_numbers
 from bench.experiments.planning import Plan, training_of
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
@@ -139,29 +139,29 @@ class _Stage(NamedTuple):
 def _sizes(described: str) -> tuple[tuple[_Stage, ...], int, int]:
     """The stages of one kind of run; bytes of a file with what it deploys, a model or one per client, and of a file with the
     local models of a cohort."""
-    (task, outlines), algorithm = outlined(described), method_of(described)
-    last, one = outlines[-1], {"params": task.initial_params(), "buffers": task.initial_buffers()}
+    (task, templates), algorithm = with_templates(described), method_of(described)
+    last, one = templates[-1], {"params": task.initial_params(), "buffers": task.initial_buffers()}
     cohort = task.settings.cohort_size(task.population)
     # A state without a model of its own holds several, each as large as the task's.
     deployed, copies = {key: last.get(key, one[key]) for key in one}, task.population if algorithm.personal else 1
-    stages = tuple(_stage(outline, task.population, cohort, algorithm.deploy_reads_clients) for outline in outlines)
+    stages = tuple(_stage(template, task.population, cohort, algorithm.deploy_reads_clients) for template in templates)
     return stages, _file_of(deployed, copies), _file_of(one, cohort)
 
 
-def _stage(outline: dict[str, Any], population: int, cohort: int, reads_clients: bool) -> _Stage:
-    found = list(_clients(outline))
+def _stage(template: dict[str, Any], population: int, cohort: int, reads_clients: bool) -> _Stage:
+    found = list(_clients(template))
     parts = [part for name, part in found if name != "round_only"]
     fresh = sum(_in_file(part["fresh"]) for part in parts)
     row = fresh // max(1, len(parts))  # in clusters there are several parts, of one kind
-    reached = math.ceil(population * (1 - (1 - cohort / population) ** outline["round"]))
+    reached = math.ceil(population * (1 - (1 - cohort / population) ** template["round"]))
     clients = max(reached, sum(len(part["rows"]) for part in parts))
-    shared = _FILE + _in_file(rows.without_clients(outline))
+    shared = _FILE + _in_file(rows.without_clients(template))
     whole = shared + fresh + clients * row
     # The states before and after a round have all rows but those of the cohort in common; others are there only within a round.
     state = max((tree.num_bytes(part["fresh"]) for part in parts), default=0)
     round_only = sum(len(part["rows"]) * tree.num_bytes(part["fresh"]) for name, part in found if name == "round_only")
     return _Stage(
-        round=outline["round"],
+        round=template["round"],
         whole=whole,
         deployed=whole if reads_clients else shared,
         checkpoint=whole + clients * _FILE * bool(row),

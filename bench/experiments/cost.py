@@ -108,7 +108,7 @@ def blank_task(described: str) -> "Task":
 
 
 @functools.cache
-def outlined(described: str) -> "tuple[Task, list[State]]":
+def with_templates(described: str) -> "tuple[Task, list[State]]":
     """A blank task on the device `meta`, on which states take no memory, and its method's `state_templates`.
 
     Raises:
@@ -129,7 +129,7 @@ def refusals(configs: Iterable[RunConfig]) -> list[str]:
 @functools.cache
 def _refusal(described: str) -> tuple[str, ...]:
     try:
-        outlined(described)
+        with_templates(described)
     except ValueError as error:
         name = json.loads(described)["algorithm"]["name"]
         lines = error.mistakes if isinstance(error, ConfigError) else [str(error)]

@@ -187,7 +187,7 @@ def _cost(name: str) -> str:
 def _measured(name: str) -> tuple[float, float, int | None, bool]:
     given = {**SETTING, "algorithm": name} | ({"partition": "none", "clients": 1} if name == "centralized" else {})
     config = resolve(given)
-    _, (*_, last) = cost.outlined(cost.without_numbers(config))
+    _, (*_, last) = cost.with_templates(cost.without_numbers(config))
     kept = tree.num_bytes(last["clients"]["fresh"]) if "clients" in last else None
     return cost.bytes_per_client(config), cost.examples_to_train(config), kept, cost.is_bound(config)
 

@@ -145,7 +145,7 @@ TOYS = {
     "lg-fedavg": Toy(counters=([2, 4],)),  # those of the bodies, which stay
     "per-fedavg": Toy(counters=([0, 0],)),  # buffers stay
     "pfedme": Toy(counters=([0, 0],)),  # the counter of a local model stays
-    "fedcollab": Toy(counters=_CLUSTERED, smallest_client=2, outlines_are_bounds=True),
+    "fedcollab": Toy(counters=_CLUSTERED, smallest_client=2, templates_are_bounds=True),
     "fedcat": _CAT,
     "fedcat-gc": _CAT,
     "fedcat-dc": _CAT,

@@ -382,9 +382,7 @@ def test_data_show_prints_the_clients_and_draws_them(bench, tmp_path):
     assert code == 0
     totals = [int(line.split()[-1]) for line in text.splitlines() if re.match(r"\d+ ", line)]
     assert len(totals) == 10 and sum(totals) == 1437
-    assert re.search(
-        r"mean over clients that count alike: Hellinger distance 0\.\d{3}, .* 2\.0 classes per client", text
-    )
+    assert re.search(r"mean over clients: Hellinger distance 0\.\d{3}, .* 2\.0 classes per client", text)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
