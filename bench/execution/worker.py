@@ -273,6 +273,8 @@ def make_deterministic() -> None:
     """Makes torch use kernels that give the same numbers in every run; to be called before this process uses a GPU."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # Nothing reads what has not been written; else each new tensor is written twice.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
 
 

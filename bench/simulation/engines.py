@@ -52,6 +52,7 @@ def run_loop(
     stacked: Any = None
     for position, client in enumerate(clients):
         rows, draws, sizes = task.batch_indices(client, shared["round"])
+        rows, draws = rows.to(task.device), tree.map(lambda leaf: leaf.to(task.device), draws)
         parts = {key: leaf.split(sizes) for key, leaf in draws.items()}
         keys = _loss_keys(task, client, shared["round"], len(sizes)).to(task.device)
         plan = [
@@ -97,15 +98,19 @@ def run_vectorised(
     outcomes = []
     for block in blocks:
         given = tree.map(lambda leaf, block=block: leaf[block], per_client)
-        given["padded"], least = _pad([planned[position] for position in block])
+        padded, least = _pad([planned[position] for position in block])
+        given["padded"] = tree.map(lambda leaf: leaf.to(task.device), padded)
         keys = [_loss_keys(task, clients[position], shared["round"], len(planned[position][2])) for position in block]
         given["keys"] = pad_sequence(keys, batch_first=True).to(task.device)
         levels = [task.data_of(clients[position]).noise_level for position in block]
         if noise := [level for level in levels if level is not None]:
             given["noise"] = torch.stack(noise)
         outcomes.append(torch.func.vmap(functools.partial(run_one, least=least))(given))
-    restore = torch.tensor(sum(blocks, [])).argsort()
-    return tree.map(lambda *parts: torch.cat(parts)[restore.to(parts[0].device)], *outcomes)
+    order = sum(blocks, [])
+    if len(blocks) == 1 and order == sorted(order):
+        return outcomes[0]
+    restore = torch.tensor(order).argsort().to(task.device)
+    return tree.map(lambda *parts: torch.cat(parts)[restore], *outcomes)
 
 
 ENGINES = {"loop": run_loop, "vectorised": run_vectorised}
@@ -161,21 +166,19 @@ def _extent(sizes: list[list[int]]) -> tuple[int, int]:
 
 
 def _pad(planned: list[tuple[Tensor, dict[str, Tensor], list[int]]]) -> tuple[dict[str, Tree], list[int]]:
-    """Index plans of several clients with a common shape, padded by row 0.
+    """Index plans of several clients with a common shape, padded by row 0, on the host: boolean indices wait for a GPU.
 
     Returns:
         Leaves [clients, steps, rows of the largest batch], and the fewest real rows of any client in each step.
     """
     steps, width = _extent([sizes for _, _, sizes in planned])
-    device = planned[0][0].device
     mask = torch.zeros(len(planned), steps, width, dtype=torch.bool)
     for position, (_, _, sizes) in enumerate(planned):
         mask[position, : len(sizes)] = torch.arange(width) < torch.tensor(sizes)[:, None]
-    mask = mask.to(device)
 
     def spread(leaves: list[Tensor]) -> Tensor:
         # Boolean assignment fills row by row, which is the order of the concatenated plans.
-        padded = torch.zeros(mask.shape, dtype=leaves[0].dtype, device=device)
+        padded = torch.zeros(mask.shape, dtype=leaves[0].dtype)
         padded[mask] = torch.cat(leaves)
         return padded
 

@@ -219,7 +219,7 @@ class Task:
         """The examples a client of the federation visits in a round.
 
         Returns:
-            rows [T] and draws (leaves [T]) of all batches one after another, on the device, and the batch sizes.
+            rows [T] and draws (leaves [T]) of all batches one after another, on the host, and the batch sizes.
         """
         rows = self.federation.clients[client]
         passes = self.settings.passes(len(rows))
@@ -227,8 +227,7 @@ class Task:
         visited = torch.cat([torch.randperm(len(rows), generator=order)[: sum(sizes)] for sizes in passes])
         noisy = self.federation.noise_levels is not None
         draws = self.federation.transform.draw(len(visited), self.generator_for("augment", round, client), noisy=noisy)
-        draws = tree.map(lambda leaf: leaf.to(self.device), draws)
-        return rows[visited].to(self.device), draws, sum(passes, [])
+        return rows[visited], draws, sum(passes, [])
 
     def data_of(self, client: int) -> ClientData:
         """Access to the examples of a client of the federation."""
