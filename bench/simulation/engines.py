@@ -26,6 +26,10 @@ from datasets.federation import Federation
 # blocks, one after another: at dir-0.1 with 100 clients 0.75 leaves a sixth of the rows empty, 0.5 a third.
 _LEAST_FILL = 0.75
 
+# On a GPU, as many batches of one client train in the time in which a step is launched, however many clients it has: 84 kernels
+# of 10 us against 64 examples at 1.5 million a second. Estimated, not measured.
+_BATCHES_PER_LAUNCH = 20
+
 LARGEST_STACK = 10**9  # bytes of clients' results that the loop holds at once where their means are enough
 
 
@@ -94,7 +98,8 @@ def run_vectorised(
         return ClientOutputs(fn(data, plan, ClientView(model=model, **given)), model.buffers)
 
     planned = [task.batch_indices(client, shared["round"]) for client in clients]
-    blocks = _blocks([len(sizes) for _, _, sizes in planned], task.max_clients_per_vmap)
+    divide = _cheapest_blocks if task.device.type == "cuda" else _blocks
+    blocks = divide([len(sizes) for _, _, sizes in planned], task.max_clients_per_vmap)
     outcomes = []
     for block in blocks:
         given = tree.map(lambda leaf, block=block: leaf[block], per_client)
@@ -152,6 +157,25 @@ def _blocks(num_steps: list[int], largest: int | None = None) -> list[list[int]]
         if not blocks or full or num_steps[position] < _LEAST_FILL * num_steps[blocks[-1][0]]:
             blocks.append([])
         blocks[-1].append(position)
+    return blocks
+
+
+def _cheapest_blocks(num_steps: list[int], largest: int | None = None) -> list[list[int]]:
+    """Positions of clients, longest first, cut such that a GPU is done first: a step of a block of n clients takes as long as
+    _BATCHES_PER_LAUNCH + n batches."""
+    order = sorted(range(len(num_steps)), key=lambda position: -num_steps[position])
+    steps = torch.tensor([num_steps[position] for position in order], dtype=torch.double)
+    costs, cuts = torch.zeros(len(order) + 1, dtype=torch.double), [0] * (len(order) + 1)
+    for end in range(1, len(order) + 1):  # the least cost of the first `end` clients, and where their last block begins
+        first = max(0, end - (largest or end))
+        found = costs[first:end] + steps[first:end] * (_BATCHES_PER_LAUNCH + end - torch.arange(first, end))
+        costs[end], best = found.min(0)
+        cuts[end] = first + int(best)
+    blocks: list[list[int]] = []
+    end = len(order)
+    while end:
+        blocks.insert(0, order[cuts[end] : end])
+        end = cuts[end]
     return blocks
 
 

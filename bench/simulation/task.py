@@ -20,7 +20,8 @@ from bench.simulation.client import ClientData
 from bench.simulation.engines import ENGINES, LARGEST_STACK
 from datasets.federation import Federation
 
-_BATCH = 500  # images per forward pass without training: large enough for a GPU, small enough for a CPU's cache
+# Images per forward pass without training: as many as keep a GPU busy, and as fit into the cache of a CPU.
+_ON_GPU, _ON_CPU = 5000, 500
 
 
 @dataclass(frozen=True)
@@ -208,10 +209,10 @@ class Task:
         Returns:
             [n, ...].
         """
-        scale = self.federation.transform.scale
+        scale, size = self.federation.transform.scale, _ON_GPU if self.device.type == "cuda" else _ON_CPU
         outputs = [
-            fn(scale(batch, self.dtype, memory_format=torch.channels_last), position * _BATCH)
-            for position, batch in enumerate(images.split(_BATCH))
+            fn(scale(batch, self.dtype, memory_format=torch.channels_last), position * size)
+            for position, batch in enumerate(images.split(size))
         ]
         return torch.cat(outputs)
 
