@@ -18,12 +18,8 @@ import algorithms
 from bench import models
 from bench.config.code_version import code_version
 from bench.config.plain import TRACE
-<<<<<<< HEAD
-from bench.contract.places import refusal_in_words
-from bench.determinism import make_deterministic, uses_tf32
-=======
 from bench.contract.places import failure_in_words
->>>>>>> main
+from bench.determinism import make_deterministic, uses_tf32
 from bench.errors import StoreError
 from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
 from bench.models import pretrained
