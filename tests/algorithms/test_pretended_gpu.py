@@ -7,6 +7,7 @@ import torch
 
 import algorithms
 from algorithms.shared import tree
+from algorithms.shared.client_states import rows_of
 from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import Checkpoints
 from bench.simulation.evaluation import measure
@@ -115,14 +116,13 @@ def test_no_local_step_waits_for_the_device(name, engine):
     assert not {what: (few[what], count) for what, count in many.items() if count > few[what]}
 
 
-@pytest.mark.parametrize("name", ["scaffold", "fedcat"])
-def test_states_of_clients_wait_on_the_host(name):
-    with pretended_gpu.session():
-        method, task = toy_method(name), toy_task(device=DEVICE, dtype=torch.float32, **settings_for(name))
-        state = method.step(task, method.init(task))
-    rows = state["clients"]["rows"]
-    assert rows or name == "fedcat", "which keeps none"
-    assert {leaf.device.type for row in rows.values() for leaf in tree.leaves(row)} <= {"cpu"}
+def test_states_of_clients_wait_on_the_host_and_are_copied_there_once_for_all_clients():
+    for clients in (2, 6):
+        with pretended_gpu.session() as gpu:
+            new = {"control": torch.ones(clients, 3, device=DEVICE), "steps": torch.ones(clients, device=DEVICE)}
+            rows = rows_of(torch.arange(clients), new)
+        assert {leaf.device.type for row in rows.values() for leaf in tree.leaves(row)} == {"cpu"}
+        assert [event.kind for event in gpu.events] == ["to host"] * len(new)
 
 
 @both_engines
