@@ -181,6 +181,7 @@ def run(
     device: str = "cpu",
     engine: str = "auto",
     threads: int = 1,
+    tf32: bool = False,
 ) -> RunResult:
     """Trains one run in this process, without Ray. Nothing is stored.
 
@@ -196,6 +197,7 @@ def run(
         device: "cpu" or "cuda".
         engine: "loop", "vectorised", or "auto" for the faster one.
         threads: of PyTorch, while the run is trained. Trials have one; others round sums in another way.
+        tf32: on a GPU, whether convolutions and matrix products are faster and less exact; see `bench.determinism`.
 
     Raises:
         ConfigError: with all mistakes of the config and of the other arguments.
@@ -204,7 +206,7 @@ def run(
     """
     from bench.config.code_version import facts_of
     from bench.config.schema import run_id
-    from bench.execution.worker import make_deterministic
+    from bench.determinism import make_deterministic
     from bench.experiments.one_run import prepare
     from bench.results.schema import SCHEMA
     from bench.simulation.run import Run
@@ -214,7 +216,7 @@ def run(
     folder = Path(named) if named else None
     resolved, dataset = prepare(config, folder, _validate(device, engine, threads, on_round))
     if device == "cuda":
-        make_deterministic()
+        make_deterministic(tf32)
     with _torch_threads(threads):
         run = Run(resolved, dataset, device=device, engine=engine, data_dir=folder)
         while not run.finished:

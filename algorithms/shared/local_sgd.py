@@ -1,7 +1,7 @@
 """Local training: what happens on one client."""
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +43,11 @@ def task_loss(params: Tree, batch: Batch, view: ClientView) -> Tensor:
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """Mean cross-entropy of logits [B, num_classes] over the real rows of a batch. Scalar."""
-    return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
+    if batch.mask is None:
+        return batch.mean(F.cross_entropy(logits, batch.y, reduction="none"))
+    # The same numbers: of what F.cross_entropy does about labels to ignore, vmap makes a dozen kernels.
+    chosen = batch.y[:, None] == torch.arange(logits.shape[1], device=logits.device)
+    return batch.mean(-torch.where(chosen, F.log_softmax(logits, 1), 0).sum(1))
 
 
 def gradient(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
@@ -180,15 +184,59 @@ def _descend_masked(
     """Padded batches: a function that vmap can trace; a batch of padding only changes nothing."""
     for index in plan:
         slope = rule.gradient_of(loss, params, data.take(index), view)
-        moved = tree.map(lambda g, v: torch.add(g, v, alpha=rule.momentum), slope, velocity)
-        if rule.weight_decay:
-            moved = tree.map(lambda v, p: torch.add(v, p, alpha=rule.weight_decay), moved, params)
-        if rule.gradient_offset:
-            moved = tree.add(moved, rule.gradient_offset)
-        step = tree.add(moved, rule.step_offset) if rule.step_offset else moved
-        step = {**step, **{name: slope[name] for name in rule.plain}}
-        moved = {**moved, **{name: velocity[name] for name in rule.plain}}
-        stepped = tree.map(lambda p, s: torch.sub(p, s, alpha=rule.lr), params, step)
-        after, before = Trained(stepped, moved), Trained(params, velocity)
-        params, velocity = unless_padding(index, after, before, rule.smallest_batch)
+        parts = [slope, velocity, params, *filter(None, (rule.gradient_offset, rule.step_offset))]
+        outputs = _Step.apply(
+            (rule.lr, rule.momentum, rule.weight_decay),
+            tuple(name in rule.plain for name in params),
+            bool(rule.gradient_offset),
+            bool(rule.step_offset),
+            *(part[name] for part in parts for name in params),
+        )
+        stepped, moved = outputs[: len(params)], outputs[len(params) :]
+        after = Trained(dict(zip(params, stepped, strict=True)), dict(zip(params, moved, strict=True)))
+        params, velocity = unless_padding(index, after, Trained(params, velocity), rule.smallest_batch)
     return Trained(params, velocity)
+
+
+class _Step(torch.autograd.Function):
+    """One step of all params: a few kernels for lists of tensors, also where vmap traces many clients, of which it would else
+    make a few kernels for each tensor."""
+
+    @staticmethod
+    def forward(
+        rates: tuple[float, float, float], plain: tuple[bool, ...], in_gradient: bool, in_step: bool, *leaves: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The new params, then the new velocity.
+
+        Args:
+            rates: lr, momentum, weight decay.
+            plain: which params take plain steps.
+            in_gradient, in_step: whether there is a gradient_offset, and a step_offset.
+            leaves: of the gradient, the velocity, the params, and the offsets that there are.
+        """
+        (lr, momentum, weight_decay), count = rates, len(plain)
+        slope, velocity, params, *offsets = (leaves[at : at + count] for at in range(0, len(leaves), count))
+        moved = list(torch._foreach_add(slope, velocity, alpha=momentum))
+        if weight_decay:
+            torch._foreach_add_(moved, params, alpha=weight_decay)
+        if in_gradient:
+            torch._foreach_add_(moved, offsets[0])
+        step = list(torch._foreach_add(moved, offsets[-1])) if in_step else moved
+        step = [own if alone else new for alone, new, own in zip(plain, step, slope, strict=True)]
+        moved = [own if alone else new for alone, new, own in zip(plain, moved, velocity, strict=True)]
+        return (*torch._foreach_sub(params, step, alpha=lr), *moved)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
+        """Nothing is differentiated through a step."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """The same kernels for the clients [K] of a block, which are the first dimension of all leaves."""
+        rule, leaves, dims = inputs[:4], inputs[4:], in_dims[4:]
+        stacked = [
+            leaf.expand(info.batch_size, *leaf.shape) if dim is None else leaf.movedim(dim, 0)
+            for leaf, dim in zip(leaves, dims, strict=True)
+        ]
+        outputs = _Step.forward(*rule, *stacked)
+        return outputs, (0,) * len(outputs)

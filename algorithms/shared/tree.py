@@ -107,4 +107,5 @@ def num_bytes(tree: Tree) -> int:
 
 def all_finite(tree: Tree) -> bool:
     """Whether no floating-point leaf holds an infinity or a NaN."""
-    return all(bool(torch.isfinite(leaf).all()) for leaf in leaves(tree) if leaf.is_floating_point())
+    found = [torch.isfinite(leaf).all() for leaf in leaves(tree) if leaf.is_floating_point()]
+    return not found or bool(torch.stack([one.to(found[0].device) for one in found]).all())  # read from a GPU once

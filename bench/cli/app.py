@@ -119,6 +119,7 @@ def run(
     executor: given.ExecutorOption = "ray",
     slurm: given.SlurmOption = None,
     engine: given.EngineOption = "auto",
+    tf32: given.Tf32Option = False,
     keep_state: Annotated[
         str, typer.Option(help="What a run keeps of its last state: deployed (all but clients' states), all, or none.")
     ] = "deployed",
@@ -196,6 +197,7 @@ def run(
             storage=None if dry_run else storage_of(storage),
             checkpoint_seconds=checkpoint_seconds,
             engine=engine,
+            tf32=tf32,
             keep=keep_state,
             rerun=rerun,
             keep_stale=keep_stale,

@@ -174,6 +174,13 @@ EngineOption = Annotated[
         callback=_one_of("auto", "loop", "vectorised"),
     ),
 ]
+Tf32Option = Annotated[
+    bool,
+    typer.Option(
+        "--tf32",
+        help="On GPUs, faster convolutions and matrix products whose numbers differ by about 1e-3; in the record.",
+    ),
+]
 KeepStaleOption = Annotated[
     bool,
     typer.Option("--keep-stale", help="Use finished runs as they are, also if the code has changed since."),

@@ -34,6 +34,7 @@ def tune(
     address: given.AddressOption = None,
     wait_for_machines: given.WaitOption = 0.0,
     engine: given.EngineOption = "auto",
+    tf32: given.Tf32Option = False,
     checkpoint_seconds: given.CheckpointOption = 60.0,
     storage: given.StorageOption = None,
     record_host: given.HostOption = "name",
@@ -65,6 +66,7 @@ def tune(
             storage=None if dry_run else storage_of(storage),
             checkpoint_seconds=checkpoint_seconds,
             engine=engine,
+            tf32=tf32,
             keep_stale=keep_stale,
             names_hosts=record_host == "name",
         )

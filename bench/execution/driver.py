@@ -76,6 +76,7 @@ def run_configs(
                 retention[run],
                 options.checkpoint_seconds,
                 options.engine,
+                options.tf32,
                 base=workspace.base_folder(bases.get(run)),
                 marker=marker,
                 inputs=inputs_of(config, options.data_dir),

@@ -59,7 +59,7 @@ def kind_of(job: Job, seeds: int = 1) -> str:
     images = " ".join(map(str, filter(None, (config.dataset, config.transform, config.image_size))))
     return (
         f"{images}, {model}, {method}, {config.cohort_size} clients per round, batch "
-        f"{config.batch_size}{'' if job.engine == 'auto' else f', engine {job.engine}'}"
+        f"{config.batch_size}{'' if job.engine == 'auto' else f', engine {job.engine}'}{', tf32' if job.tf32 else ''}"
         f"{f', {seeds} seeds together' if seeds > 1 else ''}"
     )
 
@@ -221,12 +221,13 @@ def measure(
     max_clients_per_vmap: int | None = None,
     engine: str = "auto",
     data_of_user: DataOfUser | None = None,
+    tf32: bool = False,
 ) -> Profile:
     """Trains short rounds on this process's GPU: the first loads and tunes kernels, the others are measured.
 
     Args:
         max_clients_per_vmap: clients that train at once, at most; None for no bound.
-        engine: as in `bench.execution.job.Job`.
+        engine, tf32: as in `bench.execution.job.Job`.
         data_of_user: as `own_data` in `bench.execution.job.Inputs`; None if this process knows it.
 
     Raises:
@@ -234,13 +235,13 @@ def measure(
     """
     import torch
 
-    from bench.execution.worker import make_deterministic
+    from bench.determinism import make_deterministic
     from bench.profiling import GpuUse
     from bench.simulation.run import Run
     from datasets import own_data
     from datasets import resized as images
 
-    make_deterministic()
+    make_deterministic(tf32)
     if data_of_user:
         own_data.remember(data_of_user, config.dataset)
     dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)

@@ -42,6 +42,7 @@ class Job:
         retention: which states are kept.
         checkpoint_seconds: least time between checkpoints of the unfinished run; 0 for one after every round.
         engine: "loop", "vectorised", or "auto" for the faster one.
+        tf32: as in `bench.determinism.make_deterministic`.
         max_clients_per_vmap: clients that train at once on the vectorised engine, at most; None for no bound.
         base: of a method that is `post_hoc`, where the finished run of its base left its state; "" if it has to be trained.
         marker: a file that the driver has written beside the folders of runs, a path or a URI: a worker that does not see it
@@ -55,6 +56,7 @@ class Job:
     retention: StateRetention
     checkpoint_seconds: float = 60.0
     engine: str = "auto"
+    tf32: bool = False
     max_clients_per_vmap: int | None = None
     base: str = ""
     marker: str = ""

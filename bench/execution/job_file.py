@@ -33,6 +33,7 @@ _SAME = (
     "folder",
     "checkpoint_seconds",
     "engine",
+    "tf32",
     "max_clients_per_vmap",
     "base",
     "marker",
@@ -146,7 +147,7 @@ def _alone(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
         "checkpoint_seconds": math.inf,
         "retention": {"final": "none"},
         **dict.fromkeys(("base", "marker", "images", "dataset", "partition"), ""),
-        **{"engine": "auto", "max_clients_per_vmap": None, "code": {}, "plugins": [], "gpus": None},
+        **{"engine": "auto", "tf32": False, "max_clients_per_vmap": None, "code": {}, "plugins": [], "gpus": None},
         **{"data_dir": os.environ.get("SKEWBENCH_DATA", ""), "device": "cpu", "threads": 1},
     }
 

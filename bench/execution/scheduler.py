@@ -222,7 +222,7 @@ def make_allocator(
         measure: Any = ray.remote(num_gpus=1, num_cpus=resources.cpus, max_calls=1)(gpu_sharing.measure)
         others = fleet.selector()
         try:
-            given = (job.config, data_dir, max_clients_per_vmap, job.engine, job.inputs.own_data)
+            given = (job.config, data_dir, max_clients_per_vmap, job.engine, job.inputs.own_data, job.tf32)
             return ray.get(measure.options(label_selector=others).remote(*given))
         except ray.exceptions.RayError as error:
             raise gpu_sharing.Unprofiled(reason_of(str(error))) from error

@@ -19,6 +19,7 @@ from bench import models
 from bench.config.code_version import code_version
 from bench.config.plain import TRACE
 from bench.contract.places import failure_in_words
+from bench.determinism import make_deterministic, uses_tf32
 from bench.errors import StoreError
 from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
 from bench.models import pretrained
@@ -84,7 +85,7 @@ class Worker:
         self._num_reported = 0  # rounds
         self._notes: list[str] = []
         if device == "cuda":
-            make_deterministic()
+            make_deterministic(job.tf32)
 
     @property
     def round(self) -> int:
@@ -205,6 +206,7 @@ def _checkpoint_key(job: Job, run: Run, digest: str) -> dict[str, Any]:
         **{f"code of {part}": version for part, version in code_version(job.config).items()},
         "torch": str(torch.__version__),
         "device": device_name(run.task.device),
+        **uses_tf32(run.task.device),
         **({"weights": run.weights} if run.weights else {}),
         "threads": torch.get_num_threads(),
     }
@@ -267,13 +269,6 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in phrases)
     )
-
-
-def make_deterministic() -> None:
-    """Makes torch use kernels that give the same numbers in every run; to be called before this process uses a GPU."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.benchmark = False
 
 
 def storage_trouble(error: BaseException | None, folder: Path | str) -> str:

@@ -195,6 +195,7 @@ class ExecutionOptions:
         storage: where workers write checkpoints and states, a shared path or a URI; None for the results directory.
         checkpoint_seconds: least time between checkpoints of an unfinished run.
         engine: "loop", "vectorised", or "auto" for the faster one; their numbers agree up to rounding.
+        tf32: whether GPUs compute faster and less exactly; see `bench.determinism.make_deterministic`.
         keep: how much of each run's last state is kept, at least.
         rerun: repeat finished runs. Each replaces the earlier one when it has finished, and the earlier results go to
             `superseded`. After a kill in between, the earlier results are still there, and the same command continues.
@@ -207,6 +208,7 @@ class ExecutionOptions:
     storage: str | None = None
     checkpoint_seconds: float = 60.0
     engine: str = "auto"
+    tf32: bool = False
     keep: Final = "deployed"
     rerun: bool = False
     keep_stale: bool = False

@@ -134,6 +134,7 @@ class RunRecord(TypedDict):
         weights: name of each file with weights that the run has read -> its sha256; missing where there are none.
         diagnostics: what the method tells of its last state, as JSON values.
         block: the largest number of clients that the engine trained at once; None for no bound.
+        tf32: whether the GPU rounded to that type; missing where a CPU trained, and from records of earlier versions.
         kept: how much of the last state is on disk.
         code: part of the code that the run executed -> its hash; the definitions behind it are in `code/<hash>.json`.
         commit: of this code, with "-dirty" if a file that the run used was changed or not committed; "version 0.1.0" where
@@ -167,6 +168,7 @@ class RunRecord(TypedDict):
     block: NotRequired[int | None]
     threads: NotRequired[int]
     device: NotRequired[str]
+    tf32: NotRequired[bool]
     peak_memory_mb: NotRequired[float]
     unique_memory_mb: NotRequired[float]
     versions: NotRequired[dict[str, str]]

@@ -16,6 +16,7 @@ from algorithms.shared import tree
 from algorithms.shared.base import Deployed
 from algorithms.shared.client_states import without_clients
 from algorithms.shared.rounds import RoundBased
+from bench.determinism import uses_tf32
 from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
 from bench.results.artifacts import Folder
 from bench.results.metrics import ACCURACIES, METHOD, summarise
@@ -257,6 +258,7 @@ class Run:
             "block": self.task.max_clients_per_vmap,
             "threads": torch.get_num_threads(),
             "device": device_name(self.task.device),
+            **uses_tf32(self.task.device),
             "peak_memory_mb": max(peak_memory_mb(self.task.device), self._peak_mb),
             "unique_memory_mb": unique_memory_mb(),
             "versions": {

@@ -20,7 +20,8 @@ from bench.simulation.client import ClientData
 from bench.simulation.engines import ENGINES, LARGEST_STACK
 from datasets.federation import Federation
 
-_BATCH = 500  # images per forward pass without training: large enough for a GPU, small enough for a CPU's cache
+# Images per forward pass without training: as many as keep a GPU busy, and as fit into the cache of a CPU.
+_ON_GPU, _ON_CPU = 5000, 500
 
 
 @dataclass(frozen=True)
@@ -208,10 +209,10 @@ class Task:
         Returns:
             [n, ...].
         """
-        scale = self.federation.transform.scale
+        scale, size = self.federation.transform.scale, _ON_GPU if self.device.type == "cuda" else _ON_CPU
         outputs = [
-            fn(scale(batch, self.dtype, memory_format=torch.channels_last), position * _BATCH)
-            for position, batch in enumerate(images.split(_BATCH))
+            fn(scale(batch, self.dtype, memory_format=torch.channels_last), position * size)
+            for position, batch in enumerate(images.split(size))
         ]
         return torch.cat(outputs)
 
@@ -219,7 +220,7 @@ class Task:
         """The examples a client of the federation visits in a round.
 
         Returns:
-            rows [T] and draws (leaves [T]) of all batches one after another, on the device, and the batch sizes.
+            rows [T] and draws (leaves [T]) of all batches one after another, on the host, and the batch sizes.
         """
         rows = self.federation.clients[client]
         passes = self.settings.passes(len(rows))
@@ -227,8 +228,7 @@ class Task:
         visited = torch.cat([torch.randperm(len(rows), generator=order)[: sum(sizes)] for sizes in passes])
         noisy = self.federation.noise_levels is not None
         draws = self.federation.transform.draw(len(visited), self.generator_for("augment", round, client), noisy=noisy)
-        draws = tree.map(lambda leaf: leaf.to(self.device), draws)
-        return rows[visited].to(self.device), draws, sum(passes, [])
+        return rows[visited], draws, sum(passes, [])
 
     def data_of(self, client: int) -> ClientData:
         """Access to the examples of a client of the federation."""

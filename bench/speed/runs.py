@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 import datasets
+from bench.determinism import make_deterministic
 from bench.profiling import GpuUse, peak_memory_mb, reset_peak_memory
 from bench.simulation.run import Run
 from bench.speed.engines import padding_of
@@ -98,6 +99,8 @@ def measure(folder: Path, changes: dict, device: str = "cpu", barrier: Barrier |
     torch.set_num_threads(1)
     try:
         wanted = config(**changes)
+        if device == "cuda":
+            make_deterministic()  # as workers do
         run = Run(wanted, datasets.load(wanted.dataset, folder), device=device)
         for images in (run.task.federation.images, run.task.federation.test_images):
             images.max()  # maps every page: from here on the images are part of the process

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 import datasets
+from bench.determinism import make_deterministic
 from bench.profiling import GpuUse, peak_memory_mb, reset_peak_memory
 from bench.simulation.build import build_task
 from bench.simulation.task import Task
@@ -75,6 +76,8 @@ def config(**changes: Any) -> SimpleNamespace:
 def task_on(folder: Path, *, device: str = "cpu", engine: str = "loop", **changes: Any) -> Task:
     """W1 with changes as a task, on the images in a folder."""
     wanted = config(**changes)
+    if device == "cuda":
+        make_deterministic()  # as workers do
     return build_task(wanted, datasets.load(wanted.dataset, folder), device=device, engine=engine)
 
 

@@ -53,6 +53,7 @@ class SearchJob:
             StateRetention(final="none"),
             self.options.checkpoint_seconds,
             self.options.engine,
+            self.options.tf32,
             base=self.bases.get(config.seed, ""),
             marker=self.marker,
             inputs=self.inputs,

@@ -423,7 +423,7 @@ def test_a_machine_with_other_code_or_images_than_the_driver_trains_nothing(inpu
 
 def test_a_machine_whose_gpu_torch_does_not_see_trains_nothing_and_a_gpu_that_is_lost_puts_a_run_back(job, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(workers, "make_deterministic", lambda: None)
+    monkeypatch.setattr(workers, "make_deterministic", lambda tf32: None)
     worker = Worker(job, None, "cuda")
     assert worker.step().machine_error == workers.NO_GPU
     on_cpu = Worker(replace(job, checkpoint_seconds=60), None, "cpu")

@@ -1,5 +1,7 @@
 """Cohorts, batches and engines."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +15,7 @@ from algorithms.shared import tree
 from algorithms.shared.base import average_buffers
 from algorithms.shared.rounds import RoundBased
 from bench.participation import cohort_size
-from bench.simulation.engines import _blocks, _pad, padding_share
+from bench.simulation.engines import _BATCHES_PER_LAUNCH, _blocks, _cheapest_blocks, _pad, padding_share
 from datasets import partitions
 from tests.support.kinds import others_slow
 from tests.support.toy import SETTINGS, SIZES, normalised_task, toy, toy_method, toy_task, train
@@ -130,6 +132,32 @@ def test_noise_has_the_stated_spread_and_spares_the_first_client():
 def test_blocks_hold_clients_of_similar_length_and_every_client_once():
     blocks = _blocks([10, 100, 95, 9, 75, 74])
     assert blocks == [[1, 2, 4], [5], [0, 3]]
+
+
+def ways_to_cut(count: int, largest: int | None) -> Iterator[list[int]]:
+    """Lengths of the parts into which so many in a row can be cut."""
+    if not count:
+        yield []
+    for length in range(1, min(count, largest or count) + 1):
+        yield from ([length, *rest] for rest in ways_to_cut(count - length, largest))
+
+
+@pytest.mark.parametrize("largest", [None, 1, 3])
+@pytest.mark.parametrize("num_steps", [[7], [4, 4, 4], [10, 100, 95, 9, 75, 74, 1, 1], [60, 3, 3, 3, 3, 3, 3, 3, 2]])
+def test_blocks_on_a_gpu_are_the_cheapest(num_steps, largest):
+    """Against all ways to cut the clients, longest first."""
+    blocks = _cheapest_blocks(num_steps, largest)
+    assert sorted(itertools.chain(*blocks)) == list(range(len(num_steps)))
+    assert [num_steps[i] for i in itertools.chain(*blocks)] == sorted(num_steps, reverse=True)
+
+    def cost(lengths: list[int]) -> int:
+        ends = list(itertools.accumulate(lengths))
+        firsts = [sorted(num_steps, reverse=True)[end - length] for end, length in zip(ends, lengths, strict=True)]
+        return sum(first * (_BATCHES_PER_LAUNCH + length) for first, length in zip(firsts, lengths, strict=True))
+
+    found = [len(block) for block in blocks]
+    assert cost(found) == min(map(cost, ways_to_cut(len(num_steps), largest)))
+    assert max(found) <= (largest or len(num_steps))
 
 
 def test_padding_share_by_hand():
