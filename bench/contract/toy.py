@@ -42,6 +42,7 @@ def toy_task(
     engine: str = "loop",
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
+    device: str = "cpu",
     **settings,
 ) -> Task:
     """A task on random images; the second client has no example of label 0."""
@@ -53,8 +54,8 @@ def toy_task(
     test_images = rng.integers(0, 256, (30, *shape), dtype=np.uint8)
     test_labels = np.arange(30) % NUM_CLASSES
     clients = np.split(np.arange(num_examples), np.cumsum(sizes)[:-1])
-    prepared = transforms.build(transform, dataset, shape)
-    federation = federate(images, labels, test_images, test_labels, clients, NUM_CLASSES, prepared, noise)
+    prepared = transforms.build(transform, dataset, shape, device)
+    federation = federate(images, labels, test_images, test_labels, clients, NUM_CLASSES, prepared, noise, device)
     network = models.load(model)(shape, NUM_CLASSES)
     return Task(network, replace(SETTINGS, **settings), federation, seed, engine, dtype)
 
