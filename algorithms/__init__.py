@@ -132,7 +132,10 @@ def load(name: str) -> "type[Algorithm]":
         package, _, once = str(getattr(error.__cause__, "name", "")).rpartition(".")
         now = f"algorithms.shared.{_MOVED.get(once, once)}"
         if package == "algorithms" and find_spec(now):
-            raise ValueError(f"{error} It is {now} now; most of it is in algorithms, too.") from error
+            raise ValueError(
+                f"{error} Write from algorithms import RoundBased, and so on: what most methods need is there; the module is "
+                f"{now} now."
+            ) from error
         raise
     options = [key for key, kind in inspect.get_annotations(method).items() if "ClassVar" not in str(kind)]
     if options and "__dataclass_params__" not in vars(method):

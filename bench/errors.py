@@ -2,6 +2,7 @@
 
 import difflib
 import itertools
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -102,15 +103,27 @@ def unknown(kind: str, got: object, known: Iterable[str]) -> str:
 
 
 def suggestion(got: object, known: Iterable[str]) -> str:
-    """ " Did you mean 'fedprox'?" for the nearest of the names, whatever their capitals and hyphens; "" if none is near."""
-    known = list(known)
-    plain = [*map(_plain, known)]
-    near = difflib.get_close_matches(str(got), known, n=1, cutoff=0.5)
-    if _plain(str(got)) in plain:
-        near = [known[plain.index(_plain(str(got)))]]
-    elif not near:
-        near = [known[plain.index(one)] for one in difflib.get_close_matches(_plain(str(got)), plain, n=1, cutoff=0.5)]
-    return f" Did you mean {near[0]!r}?" if near else ""
+    """ " Did you mean 'fedprox'?" for the nearest of the names, whatever their capitals and hyphens; "" if none is near.
+
+    Up to three that are equally near are all named, first what begins alike: " Did you mean 'fedams' or 'fedsam'?"
+    """
+    known, text = list(dict.fromkeys(known)), str(got)
+    by_plain: dict[str, str] = {}
+    for name in known:
+        by_plain.setdefault(_plain(name), name)
+    if _plain(text) in by_plain:
+        near = [by_plain[_plain(text)]]
+    else:
+        near = _nearest(text, known) or [by_plain[one] for one in _nearest(_plain(text), [*by_plain])]
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def _nearest(text: str, known: list[str]) -> list[str]:
+    """The nearest of the names, up to three equally near ones; [] if none is near."""
+    near = difflib.get_close_matches(text, known, n=10, cutoff=0.5)
+    closeness = [difflib.SequenceMatcher(None, name, text).ratio() for name in near]
+    equal = [name for name, ratio in zip(near, closeness, strict=True) if ratio == closeness[0]]
+    return sorted(equal, key=lambda name: -len(os.path.commonprefix([name, text])))[:3]
 
 
 def _plain(name: str) -> str:

@@ -17,6 +17,12 @@ _MOST_VALUES = 20_000  # of a YAML text; the largest grid of ours has 600
 _LONGEST_NUMBER = 100  # characters of a number in a YAML text
 
 
+def path_in_words(path: Path | str) -> str:
+    """A path for people: from the current directory on if it lies below it."""
+    whole = Path(path).absolute()
+    return str(whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else path)
+
+
 class UnusableFile(Exception):
     """A file of others that is not opened.
 

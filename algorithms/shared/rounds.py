@@ -9,6 +9,7 @@ from algorithms.shared import tree
 from algorithms.shared.accounting import add_costs, no_costs
 from algorithms.shared.base import Classifier, Deployed, RoundHooks, State
 from algorithms.shared.client_states import no_rows, replace_rows, rows_of, write_rows
+from algorithms.shared.returned import scalars_of, server_parts_of, tensors_of
 from algorithms.shared.streaming import RunningMean
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import ClientOutputs, Cohort, OnClient, Settings, Task
@@ -39,7 +40,9 @@ class RoundBased(RoundHooks):
     def finish_round(self, task: Task, state: State, cohort: Cohort, outputs: ClientOutputs) -> State:
         """What the server does with a cohort's results: store the clients' states, aggregate, account."""
         update, client, _ = outputs.result
-        params, server = self.aggregate(task, state["params"], state["server"], update, cohort)
+        hook = self.server_step if type(self).aggregate is RoundHooks.aggregate else self.aggregate
+        aggregated = self.aggregate(task, state["params"], state["server"], update, cohort)
+        params, server = server_parts_of(hook, aggregated)
         return self._finished(
             task,
             state,
@@ -59,7 +62,8 @@ class RoundBased(RoundHooks):
             alone = cohort.of(position)
             received.add(alone, self.map_clients(task, self.local_update, alone, state))
         update, trained = {**received.stacked(), **received.means()}, received.buffers()
-        params, server = self.server_step(task, state["params"], state["server"], update, cohort)
+        stepped = self.server_step(task, state["params"], state["server"], update, cohort)
+        params, server = server_parts_of(self.server_step, stepped)
         after = self._finished(
             task,
             state,
@@ -84,7 +88,8 @@ class RoundBased(RoundHooks):
     ) -> State:
         """The state after a round with what was measured in it, if that is anything; measured has leaves [K]."""
         of_clients = tree.weighted_mean(tree.map(lambda leaf: leaf.double(), measured), cohort.weights)
-        found = {**of_clients, **self.round_metrics(task, before, after, update, cohort)}
+        of_server = self.round_metrics(task, before, after, update, cohort)
+        found = {**scalars_of(self.local_update, of_clients), **scalars_of(self.round_metrics, of_server)}
         return {**after, "metrics": found} if found else after
 
     @property
@@ -95,12 +100,16 @@ class RoundBased(RoundHooks):
 
     def init(self, task: Task) -> State:
         params = task.initial_params()
+        server, client = (
+            tensors_of(hook, hook(task, params), "states are trees of tensors")
+            for hook in (self.init_server, self.init_client)
+        )
         return {
             "round": 0,
             "params": params,
             "buffers": task.initial_buffers(),
-            "server": self.init_server(task, params),
-            "clients": no_rows(self.init_client(task, params)),
+            "server": server,
+            "clients": no_rows(client),
             "costs": no_costs(),
         }
 
@@ -117,7 +126,7 @@ class RoundBased(RoundHooks):
     def map_clients(self, task: Task, fn: OnClient, cohort: Cohort, state: State) -> ClientOutputs:
         """`Task.map_clients` with everything that a client of this method receives."""
         return task.map_clients(
-            fn,
+            lambda data, plan, view: tensors_of(fn, fn(data, plan, view)),
             cohort,
             round=state["round"],
             params=state["params"],

@@ -1,9 +1,12 @@
 """Stop early: the run ends when a metric has not become better for some evaluations."""
 
+import itertools
 from dataclasses import dataclass
 
 from algorithms import at_least
 from bench.callbacks import Callback, Noted, registered_callback
+from bench.errors import unknown
+from bench.results.metrics import ACCURACIES, METHOD
 
 
 @registered_callback("stop-early")
@@ -25,11 +28,21 @@ class StopEarly(Callback):
     def __post_init__(self):
         at_least("patience", self.patience, 1)
 
+    def validate(self, config, algorithm):
+        before = itertools.takewhile("stop-early".__ne__, (spec["name"] for spec in config.callbacks))
+        known, sources = [*ACCURACIES, "loss"], [METHOD, *before]
+        source, slash, _ = self.metric.partition("/")
+        if self.metric in known or (slash and source in sources):
+            return []
+        others = [f"{name}/<name>" for name in sources]
+        return [f"stop-early: {unknown('metric', self.metric, [*known, *others])}"]
+
     def after_round(self, outcome, own):
         value = outcome.metrics.get(self.metric)
         if value is None:
-            if outcome.is_evaluated and self.metric not in outcome.metrics:
-                known = ", ".join(outcome.metrics)
+            known_by_now = outcome.is_evaluated or (not own and self.metric.startswith(f"{METHOD}/"))
+            if known_by_now and self.metric not in outcome.metrics:
+                known = ", ".join(outcome.metrics) or "none"
                 raise ValueError(f"no round has the metric {self.metric}; this one has {known}")
             return own, {}
         merit = -value if self.less_is_better else value

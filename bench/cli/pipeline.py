@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from bench.cli.console import console, errors, name_damaged, say, stopped, warn
+from bench.files import path_in_words
 
 if TYPE_CHECKING:
     from bench.config.schema import RunConfig
@@ -70,6 +71,8 @@ def run_experiment(
         name_damaged(store, looked=True, named=named)
         _announce(plan)
         if dry_run:
+            if spec.tuning and selection.selected and all(cell.missing for cell in selection.selected):
+                warn("No search is named, because the images of all cells are missing.")
             _print_runs(plan, spec)
             _warn_absent(images)
             return
@@ -342,4 +345,4 @@ def print_saved(paths: list, sentences: list[str]) -> None:
     for sentence in sentences:
         warn(sentence)
     if paths:
-        warn("Saved: " + ", ".join(map(str, paths)))
+        warn("Saved: " + ", ".join(map(path_in_words, paths)))

@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import algorithms
+import bench
+import datasets
+from algorithms.shared.returned import HookError
 from bench.registry import Entry
 
 if TYPE_CHECKING:
     from bench.contract.cases import Case
 
+_METHODS, *_OTHERS = (Path(str(package.__file__)).parent for package in (algorithms, bench, datasets))
 _RULE = (
     "numbers of a client are tensors: write formulas, not if, range, int() or .item(), and choose by torch.where, not by "
     "boolean indexing, unique or nonzero"
@@ -26,33 +30,45 @@ def hooks_in_words(case: "Case", *first: str) -> str:
     Args:
         first: hooks that are named alone if the class has any of them; if it has none, all of its own are named.
     """
-    cls = type(case.method)
-    own = [
-        name
-        for name, member in vars(cls).items()
-        if not name.startswith("_")
-        and (inspect.isfunction(member) or isinstance(member, property))
-        and any(name in vars(base) for base in cls.__mro__[1:])
-    ]
-    named = [name for name in first if name in own] or own
-    place = algorithms.REGISTRY[case.name].place
-    return f"{' and '.join(named)} in {place}" if named else place
+    return _hooks(algorithms.REGISTRY[case.name], type(case.method), *first)
 
 
 def error_in_words(case: "Case", error: Exception) -> str:
     """One sentence about an error that a hook raised: where, what, and what to do."""
-    said = _shortened(error)
     entry = algorithms.REGISTRY[case.name]
+    if isinstance(error, HookError):
+        return str(error)
     last = _last_own([entry], error)
     if not last:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return (
-            f"{said} ({Path(last.filename).name}, line {last.lineno}), raised by what the method's hooks returned; compare "
-            f"{hooks_in_words(case)} with the tables of hooks in docs/own-method.md and docs/hooks.md."
-        )
+        return _raised_by_results(entry, type(case.method), error)
     if is_refused_by_vmap(error):
-        return _refused(entry, last, said)
-    return f"{_where(entry, last)}: {said}; correct this line."
+        return _refused(entry, last, _shortened(error))
+    return f"{_where(entry, last)}: {_shortened(error)}; correct this line."
+
+
+def failure_in_words(entries: Sequence[Entry], error: Exception) -> str:
+    """Why a run has failed, in one sentence; "" for an error that was raised elsewhere than in its method or model, or that is
+    a sentence of this project.
+
+    Args:
+        entries: the methods of the run, the outermost first, and its model.
+    """
+    if refused := refusal_in_words(entries, error):
+        return refused
+    frames, last = traceback.extract_tb(error.__traceback__), _last_own(entries, error)
+    methods = [entry for entry in entries if entry.kind == "algorithm"]
+    passed = last or any(Path(at.filename).is_relative_to(_METHODS) for at in frames)
+    if not methods or not passed or (_is_sentence(frames[-1]) and not isinstance(error, HookError)):
+        return ""
+    blamed = next((entry for entry in methods if entry.lab), methods[-1])
+    if isinstance(error, HookError):
+        said = str(error)
+    elif last:
+        blamed = next(entry for entry in entries if _is_of(entry, last.filename))
+        said = f"{_where(blamed, last)}: {_shortened(error)}."
+    else:
+        said = _raised_by_results(blamed, blamed.load(), error)
+    return f"{said} `python -m bench check {blamed.name}` finds such mistakes." if blamed in methods else said
 
 
 def refusal_in_words(entries: Sequence[Entry], error: Exception) -> str:
@@ -71,6 +87,33 @@ def refusal_in_words(entries: Sequence[Entry], error: Exception) -> str:
 def is_refused_by_vmap(error: Exception) -> bool:
     """Whether torch says that something cannot be done for many clients at once."""
     return isinstance(error, RuntimeError) and ("vmap" in str(error) or "Batching rule not implemented" in str(error))
+
+
+def _hooks(entry: Entry, cls: type, *first: str) -> str:
+    own = [
+        name
+        for name, member in vars(cls).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(member) or isinstance(member, property))
+        and any(name in vars(base) for base in cls.__mro__[1:])
+    ]
+    named = [name for name in first if name in own] or own
+    return f"{' and '.join(named)} in {entry.place}" if named else entry.place
+
+
+def _raised_by_results(entry: Entry, cls: type, error: Exception) -> str:
+    """About an error in the code of this project around the hooks of a method."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{_shortened(error)} ({Path(last.filename).name}, line {last.lineno}), raised by what the method's hooks returned; "
+        f"compare {_hooks(entry, cls)} with the tables of hooks in docs/own-method.md and docs/hooks.md."
+    )
+
+
+def _is_sentence(last: traceback.FrameSummary) -> bool:
+    """Whether an error was raised on purpose by this project: then its message says all."""
+    is_own = any(Path(last.filename).is_relative_to(folder) for folder in (_METHODS, *_OTHERS))
+    return is_own and (last.line or "").startswith("raise ")
 
 
 def _refused(entry: Entry, last: traceback.FrameSummary, said: str) -> str:

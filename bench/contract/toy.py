@@ -43,9 +43,11 @@ def toy_task(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
     device: str = "cpu",
+    own_tests: bool = False,
     **settings,
 ) -> Task:
-    """A task on random images; the second client has no example of label 0."""
+    """A task on random images; the second client has no example of label 0. With own_tests, each client has some of the test
+    images."""
     rng = np.random.default_rng(7)
     num_examples = sum(sizes)
     images = rng.integers(0, 256, (num_examples, *shape), dtype=np.uint8)
@@ -54,8 +56,11 @@ def toy_task(
     test_images = rng.integers(0, 256, (30, *shape), dtype=np.uint8)
     test_labels = np.arange(30) % NUM_CLASSES
     clients = np.split(np.arange(num_examples), np.cumsum(sizes)[:-1])
+    tested = [np.arange(client % 5, 30, 5) for client in range(len(sizes))] if own_tests else None
     prepared = transforms.build(transform, dataset, shape, device)
-    federation = federate(images, labels, test_images, test_labels, clients, NUM_CLASSES, prepared, noise, device)
+    federation = federate(
+        images, labels, test_images, test_labels, clients, NUM_CLASSES, prepared, noise, device, tested
+    )
     network = models.load(model)(shape, NUM_CLASSES)
     return Task(network, replace(SETTINGS, **settings), federation, seed, engine, dtype)
 

@@ -82,9 +82,12 @@ def shortages(plan: Plan, storage: str | None, machines: Machines, store: Store)
     if not known:
         return []
     needed = total(known, machines.at_once)
+    # Elsewhere than in the results directory, a run has its kept states beside its checkpoint until it ends.
+    beside = sum(sorted(one.kept for one in known)[-machines.at_once :]) if storage else 0
+    what = "checkpoints and kept states" if beside else "checkpoints"
     places = [
         (store.folder, needed.kept, "kept states"),
-        (storage or store.folder, needed.checkpoint, f"checkpoints of {machines.at_once} at once"),
+        (storage or store.folder, needed.checkpoint + beside, f"{what} of {machines.at_once} at once"),
         (default_dir(), 0 if machines.is_cluster else needed.scratch, "client states during runs"),
     ]
     by_disk: dict[int, list] = {}

@@ -128,7 +128,7 @@ class JobRecorder:
             machine: names the machine for people, where there are several; is called for a message only.
         """
         if report.note:
-            self.callback.on_note(job, report.note + _on(machine()))
+            self.callback.on_note(job, _told_with(machine(), report.note))
         self.runs.update(job.id, report.start, report.rows)
         if self._tracker:
             self._tracker.reported(job.id, report.rows)
@@ -150,8 +150,7 @@ class JobRecorder:
         if job.base:
             result = {**result, **self.store.base_fields(base_of(job.base))}
         record = self.runs.end(job.id, result, job.folder)
-        where = _on(machine())
-        self.callback.on_end(job, {**record, "reason": record["reason"] + where} if where else record)
+        self.callback.on_end(job, {**record, "reason": _told_with(machine(), record["reason"])})
         if self._tracker:
             self._tracker.ended(job.id, failed=record["status"] == "failed")
 
@@ -180,8 +179,9 @@ def reason_of(text: str) -> str:
     return errors[-1] if errors else _DIED
 
 
-def _on(machine: str) -> str:
-    return f" (on {machine})" if machine else ""
+def _told_with(machine: str, text: str) -> str:
+    """A text, if there is one, and the machine, if it has a name."""
+    return f"{text} (on {machine})" if text and machine else f"on {machine}" if machine else text
 
 
 def _version_of_ray() -> dict[str, str]:

@@ -18,7 +18,7 @@ import algorithms
 from bench import models
 from bench.config.code_version import code_version
 from bench.config.plain import TRACE
-from bench.contract.places import refusal_in_words
+from bench.contract.places import failure_in_words
 from bench.determinism import make_deterministic, uses_tf32
 from bench.errors import StoreError
 from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
@@ -283,8 +283,8 @@ def storage_trouble(error: BaseException | None, folder: Path | str) -> str:
 
 
 def failure(error: Exception, config: RunConfig | None = None) -> dict[str, Any]:
-    """The content of a record of a run that raised an error, with the whole traceback; its reason is one sentence where the
-    vectorised engine cannot run a line of the method or the model, and names the line of a callback.
+    """The content of a record of a run that raised an error, with the whole traceback; its reason names the line
+    of the method, the model or a callback in which it was raised.
 
     Args:
         config: of the run; None if it has none yet.
@@ -297,5 +297,5 @@ def failure(error: Exception, config: RunConfig | None = None) -> dict[str, Any]
         entries = [entry for entry in (*named, models.REGISTRY.get(config.model)) if entry]
         looking = [callbacks.REGISTRY.get(name) for name in (*(spec["name"] for spec in config.callbacks), TRACE)]
         raised = (entry.failure(error) for entry in looking if entry and entry.has_raised(error))
-        reason = next(raised, "") or refusal_in_words(entries, error) or reason
+        reason = next(raised, "") or failure_in_words(entries, error) or reason
     return {"status": "failed", "reason": reason, "traceback": text}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.measurements.specs import Probe, Shown, local_models
+from bench.measurements.specs import Probe, Shown, local_models, trained_rounds
 from bench.results.json_schema import mismatch
 from bench.results.store import Store
 
@@ -108,10 +108,15 @@ def measure(
     """
     parts = list(parts)
     for cell in cells:
-        wanted = {probe: part for part in parts for probe in part.probes(cell.config.rounds)}
         # Most grids want none, and then no record is read.
-        if not wanted or cell.missing or store.status(cell.id) != "done":
+        if (
+            not any(part.probes(cell.config.rounds) for part in parts)
+            or cell.missing
+            or store.status(cell.id) != "done"
+        ):
             continue
+        trained = trained_rounds(store, cell.id, cell.config.rounds)
+        wanted = {probe: part for part in parts for probe in part.probes(trained)}
         for probe, part in wanted.items():
             if part.is_measurable(probe, cell.config) and part.result_of(store, cell.id, probe) is None:
                 begin = time.perf_counter()

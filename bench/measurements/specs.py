@@ -95,8 +95,10 @@ class Shown(Part):
         raise NotImplementedError
 
     def results(self, store: Store, run_id: str, rounds: int) -> dict[Probe, dict[str, Any]]:
-        """What was measured of a run of so many rounds, with the names of the classes; without what was not."""
-        found = {probe: self.result_of(store, run_id, probe) for probe in self.probes(rounds)}
+        """What was measured of a run of so many rounds, or fewer if a callback has ended it, with the names of the classes;
+        without what was not."""
+        trained = trained_rounds(store, run_id, rounds)
+        found = {probe: self.result_of(store, run_id, probe) for probe in self.probes(trained)}
         return {probe: result for probe, result in found.items() if result}
 
     def result_of(self, store: Store, run_id: str, probe: Probe) -> dict[str, Any] | None:
@@ -149,6 +151,13 @@ def rounds_of(wanted: Iterable[int | str], rounds: int) -> list[int]:
     """Numbers of rounds, of which one may be "last", as far as a run has so many; ascending."""
     numbers = {cast(int, rounds if number == "last" else number) for number in wanted}
     return sorted(number for number in numbers if number <= rounds)
+
+
+def trained_rounds(store: Store, run_id: str, rounds: int) -> int:
+    """Of so many rounds, those that a run has trained: a callback may have ended it early."""
+    record = store.record(run_id)
+    rows = store.rows(run_id) if record and record["reason"] else []  # why it has ended early, of a run that is done
+    return min(rounds, rows[-1]["round"]) if rows else rounds
 
 
 def local_models(round: int) -> str:

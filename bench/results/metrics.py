@@ -33,7 +33,7 @@ class Metric:
     """What a table may show of runs.
 
     Attributes:
-        about: what it is, as a footnote ends.
+        about: what it is, as a footnote ends; "" of a method's own, of which only the method knows more than the name.
         title: as a heading of a column.
         less_is_better: whether the smallest is the best.
         relative: whether it compares the accuracies of clients, at the last round, with those of a reference run.
@@ -115,13 +115,13 @@ def _of_round(name: str) -> Metric:
 
     less, percent = said("less_is_better"), said("percent")
     notes = [
-        f"of the callback {source}" if source != METHOD else "of the method itself, which says what it is",
+        *([f"of the callback {source}"] if source != METHOD else []),
         *(["in percent"] if percent else []),
         *(["less is better"] if less else []),
     ]
     return Metric(
         "; ".join(notes),
-        name.replace("_", " "),
+        name,  # as grids, exports and curves have it
         less_is_better=less,
         percent=percent,
         ranked=less or said("more_is_better"),

@@ -125,7 +125,8 @@ def as_numbers(metrics: Any, source: str) -> dict[str, float | None]:
         if isinstance(value, torch.Tensor) and not value.ndim:
             tensors[name] = value
         elif not isinstance(value, int | float):
-            got = f"the shape {[*value.shape]}" if isinstance(value, torch.Tensor) else repr(value)
+            got = repr(value) if isinstance(value, str) else f"a {type(value).__name__}"
+            got = f"the shape {[*value.shape]}" if isinstance(value, torch.Tensor) else got
             raise ValueError(f"The metric {name} of {source} must be a scalar tensor or a number, but got {got}.")
         found[name] = value
     host = torch.stack([tensor.detach().double() for tensor in tensors.values()]).tolist() if tensors else []

@@ -8,7 +8,7 @@ client code once for all of them with `torch.func.vmap`; padding is masked, and 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -55,11 +55,16 @@ def run_loop(
 ) -> ClientOutputs:
     """One client after another; see `Task.map_clients`."""
     stacked: Any = None
+    planned = [task.batch_indices(client, shared["round"]) for client in clients]
+    drawn = [
+        _loss_keys(task, client, shared["round"], len(sizes))
+        for client, (_, _, sizes) in zip(clients, planned, strict=True)
+    ]
+    all_rows, all_keys = _moved([rows for rows, _, _ in planned], task.device), _moved(drawn, task.device)
+    all_draws = {key: _moved([draws[key] for _, draws, _ in planned], task.device) for key in planned[0][1]}
     for position, client in enumerate(clients):
-        rows, draws, sizes = task.batch_indices(client, shared["round"])
-        rows, draws = rows.to(task.device), tree.map(lambda leaf: leaf.to(task.device), draws)
-        parts = {key: leaf.split(sizes) for key, leaf in draws.items()}
-        keys = _loss_keys(task, client, shared["round"], len(sizes)).to(task.device)
+        rows, keys, sizes = all_rows[position], all_keys[position], planned[position][2]
+        parts = {key: leaves[position].split(sizes) for key, leaves in all_draws.items()}
         plan = [
             BatchIndex(batch, None, {key: part[step] for key, part in parts.items()}, len(batch), keys[step])
             for step, batch in enumerate(rows.split(sizes))
@@ -218,6 +223,13 @@ def _cheapest_blocks(num_steps: list[int], largest: int | None = None) -> list[l
 def _loss_keys(task: Clients, client: int, round: int, count: int) -> Tensor:
     """The keys [count] of a client's batches in a round, on the host."""
     return torch.empty(count, dtype=torch.long).random_(generator=task.generator_for("loss", round, client))
+
+
+def _moved(leaves: Sequence[Tensor], device: torch.device) -> Sequence[Tensor]:
+    """Tensors of the host on a device, in one copy."""
+    if device.type == "cpu":
+        return leaves
+    return torch.cat([*leaves]).to(device).split([len(leaf) for leaf in leaves])
 
 
 def _extent(sizes: list[list[int]]) -> tuple[int, int]:

@@ -275,7 +275,8 @@ class Run:
             return
         if self.round in self._retention.rounds:
             self._folder.save(f"round-{self.round:04d}.pt", on_host(self.state))
-        if self.round in self._retention.local_models:
+        stopped_before_last = self._stopped and self.num_rounds in self._retention.local_models
+        if self.round in self._retention.local_models or stopped_before_last:
             kept = local_models(self.task, self.algorithm, previous)
             self._folder.save(f"local-models-{self.round:04d}.pt", on_host(kept))
         if self._retention.final != "none" and self.finished:

@@ -24,12 +24,13 @@ CASES = {  # name of a case and of its function -> module
     "engines": "engines",
     "models": "engines",
     "fedconcat": "fedconcat",
+    "launches": "launches",
     "trials": "scheduler",
     "population": "runs",
     "memory": "runs",
     "scheduler": "scheduler",
 }
-LONG = ("population", "memory", "scheduler")  # only measured when they are named
+LONG = ("launches", "population", "memory", "scheduler")  # only measured when they are named
 
 
 def main(arguments: list[str], prog: str = "python -m bench.speed") -> None:
@@ -81,7 +82,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add, own = parser.add_argument, "(default: %(default)s)"
     add("--data-dir", type=Path, default=os.environ.get("SKEWBENCH_DATA"), help=f"Where the images are {own}.")
     add("--cases", help=f"NAME,... of {', '.join(CASES)}; all but {', '.join(LONG)} if left out.")
-    add("--methods", help="NAME,... that the case methods measures; most methods if left out.")
+    add("--methods", help="NAME,... that the cases methods and launches measure; most methods if left out.")
     add("--share", type=float, default=0.5, help=f"Part of the 40 clients that trains in a round {own}; in W1 all do.")
     add("--repeats", type=int, default=3, help=f"Measurements of each case {own}; the median counts.")
     add(

@@ -18,6 +18,7 @@ from bench.execution.workspace import Workspace, shared_bases
 from bench.experiments.cells import Cell
 from bench.experiments.planning import has_last_state
 from bench.experiments.spec import SETS, ExecutionOptions, ExperimentSpec, TuningOptions
+from bench.files import path_in_words
 from bench.results.records import DATA_SETTINGS
 from bench.results.store import Store
 from bench.simulation.data import divide
@@ -109,14 +110,16 @@ def choose(
         failed, outcomes = failures.get(name, 0), study.outcomes()
         saved = save(study, outcomes, not tuning.compares)
         if not tuning.compares:
-            on_message(f"Saved: {saved[0]}, and {len(saved) - 1} files beside it")
+            on_message(f"Saved: {path_in_words(saved[0])}, and {len(saved) - 1} files beside it")
         choices = [one for one in outcomes if one.is_choice]
         if failed or not choices:
             troubles.append(_trouble(study.search, failed))
         else:
             found[name] = describe_choice(study.search, choices[0], outcomes)
     if tuning.compares and studies:
-        on_message(f"Saved: {store.folder / 'reports'}/search-..., the configurations of {len(studies)} searches")
+        on_message(
+            f"Saved: {path_in_words(store.folder / 'reports')}/search-..., the configurations of {len(studies)} searches"
+        )
     if troubles:
         raise ValueError(" ".join(troubles))
     return {key: found[search.name] for key, search in searches.items()}

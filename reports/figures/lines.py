@@ -83,7 +83,22 @@ def save(figure, path: Path, **layout) -> None:
 
     metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
     with replacing(path) as partial, matplotlib.rc_context(STYLE):
+        _fit_titles(figure)
         figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata, **layout)
+
+
+def _fit_titles(figure) -> None:
+    """Wraps the titles of panels that an edge of the figure would cut: no layout of matplotlib makes room for their width."""
+    if not any(axes.get_title() for axes in figure.axes):
+        return
+    figure.draw_without_rendering()  # places the panels
+    for axes in figure.axes:
+        middle = (axes.bbox.x0 + axes.bbox.x1) / 2
+        room, lines = 2 * min(middle, figure.bbox.width - middle), axes.get_title().splitlines()
+        letters = max(map(len, lines), default=0)
+        while letters > 1 and axes.title.get_window_extent().width > room:
+            letters -= 1
+            axes.title.set_text("\n".join(textwrap.fill(line, letters, break_long_words=False) for line in lines))
 
 
 def _draw_panel(axes, panel: str, series: Series) -> dict:

@@ -22,6 +22,7 @@ from reports.tables.relative import is_shown, relative_scores
 
 # Identifies the published counterpart of a cell; the same for all runs of the cell.
 SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participation", "variant", "published_as"]
+NO_METRIC = "no such metric"
 DDOF = {"population": 0, "sample": 1}  # of a std: it divides by the number of seeds minus this
 
 
@@ -90,7 +91,7 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
         Columns: the cell keys and SETTING, choice, searched (number of configurations that a search on validation data
         tried, 0 without a search), seed, run, missing, substitute and data_note ("" unless they apply), score (percent, or
         the unit of a cost; NaN unless the run is done and has the metric), missed (bool: the run is done and has not reached
-        the target of the metric), lacking (why a run that is done has no relative metric or no cost, or ""),
+        the target of the metric), lacking (why a run that is done does not have the metric, or ""),
         std_last10 (std over the last 10 rounds of the run; NaN unless value is `last10`), done, diverged, failed (bool),
         stale (bool: trained before the code changed, see `reports.tables.stale_runs`).
         Of a relative metric there is no line of reference runs.
@@ -111,7 +112,8 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
         score: Any = (record["summary"][value] if status == "done" else {}).get(metric)
         if found is not None:
             score = found.get(cell["run"] or "")
-        lacking = score if isinstance(score, str) else ""
+        lacking = NO_METRIC if found is None and status == "done" and score is None else ""
+        lacking = score if isinstance(score, str) else lacking
         done = isinstance(score, int | float)
         stds = record["summary"].get("last10_std", {}) if done and value == "last10" else {}
         lines.append(

@@ -18,7 +18,8 @@ from bench.results.metrics import METRICS
 from bench.results.records import DATA_SETTINGS, Config, StoredCell, StoredGrid
 from datasets.info import folder_of
 from reports.tables import agreement, gains, significance, tuning_notes
-from reports.tables.aggregate import cell_keys, compared_keys, contest_name, label, split_of
+from reports.tables.aggregate import NO_METRIC, cell_keys, compared_keys, contest_name, label, split_of
+from reports.tables.layout import HAS_NONE
 from reports.tables.names import Names
 from reports.tables.published_comparison import (
     further_values,
@@ -73,7 +74,8 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
     yield from _further(grid, cells, value)
     yield from _evaluated_once(grid, records, value, names)
     for metric in cells["metric"].unique():
-        yield f"{METRICS[metric].title}: {METRICS[metric].about}."
+        if METRICS[metric].about:
+            yield f"{METRICS[metric].title}: {METRICS[metric].about}."
     yield from _unreported(records, cells, value)
     yield from _reference(grid, cells, names)
     against = grid["report"].get("against")
@@ -150,6 +152,8 @@ def _unfinished(cells: pd.DataFrame) -> Iterable[str]:
     waiting &= (cells["lacking"] == "") | (cells["done"] > 0)  # else that is what the cell says
     if (waiting & ~cells["complete"]).any():
         yield "n/m seeds, n/m settings: n of the m planned have a result; mean and std are of those."
+    if ((cells["lacking"] == NO_METRIC) & (cells["done"] == 0)).any():
+        yield f"{HAS_NONE}: the runs have ended, and have no such metric."
 
 
 def numbers_are(grid: StoredGrid, value: str) -> str:

@@ -13,10 +13,11 @@ import pandas as pd
 from bench.experiments.labels import number
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
-from reports.tables.aggregate import cell_keys, row_keys
+from reports.tables.aggregate import NO_METRIC, cell_keys, row_keys
 from reports.tables.names import Name, Names
 
 NOT_REACHED = "not reached"
+HAS_NONE = "–"  # of a method without the metric, which a footnote says
 _MOST_DECIMALS = 6  # of zero, which has no digits
 
 
@@ -249,6 +250,8 @@ def side_by_side(tables: Sequence[Table], title: str = "") -> Table:
 
 
 def _show(cell, names: Names) -> Cell:
+    if cell.lacking == NO_METRIC and not cell.done:
+        return Cell(HAS_NONE, runs=tuple(cell.run_ids.split()))
     published: tuple[str, ...] = ()
     if cell.published:
         published = (str(cell.published),)

@@ -167,7 +167,7 @@ def _what(report: Report, grid: StoredGrid) -> list[str]:
         what = "in percent" if title_says and value != "best" else f"accuracy in percent {what}"
     if not all(METRICS[metric].cost for metric in metrics):
         what += f", {ROUNDS_OF[value]}"
-    about = [f"{METRICS[metric].title}: {_clause(METRICS[metric].about)}" for metric in others]
+    about = [f"{METRICS[metric].title}: {_clause(METRICS[metric].about)}" for metric in others if METRICS[metric].about]
     if any(METRICS[metric].relative for metric in others):
         reference = grid["report"]["reference"]
         about.append(f"reference: {Names.of_grid(grid).together([*reference], [*map(str, reference.values())]).plain}")

@@ -173,6 +173,13 @@ def test_where_all_are_clipped_examples_are_the_weights_and_that_is_counted():
     assert method.diagnostics(train(FedDisco(), task)) == {"all_clipped": 0}
 
 
+def test_rounds_in_which_some_clients_are_clipped_are_not_counted():
+    task = with_labels(toy_task(), [[8, 0, 0], [4, 4, 4], [0, 0, 9]])
+    method = FedDisco(a=10.0, b=0.0)
+    assert method._weights(task.cohort(torch.arange(3))).tolist() == [0, 12, 0]
+    assert method.diagnostics(train(method, task)) == {"all_clipped": 0}
+
+
 def test_a_cohort_of_nobody_is_not_clipped():
     task = toy_task(participation=0.2).restrict(torch.tensor([0]))
     cohorts = [len(task.sample_cohort(round).ids) for round in range(3)]

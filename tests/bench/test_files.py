@@ -1,9 +1,9 @@
-"""YAML that somebody else may have written."""
+"""YAML that somebody else may have written, and paths for people."""
 
 import pytest
 import yaml
 
-from bench.files import parse_yaml
+from bench.files import parse_yaml, path_in_words
 
 
 def of_aliases(first: str, form: str, levels: int = 30) -> str:
@@ -44,3 +44,10 @@ def test_aliases_and_long_texts_are_read():
     }
     assert parse_yaml(f"'{'9' * 5000}'") == "9" * 5000, "a text may have any length"
     assert len(parse_yaml("[" + "1," * 15_000 + "]")) == 15_000
+
+
+def test_a_path_for_people_starts_at_the_current_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert path_in_words(tmp_path / "results" / "a.md") == path_in_words("results/a.md") == "results/a.md"
+    assert path_in_words(tmp_path.parent / "a.md") == str(tmp_path.parent / "a.md")
+    assert path_in_words("../a.md") == "../a.md"

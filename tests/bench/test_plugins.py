@@ -146,6 +146,37 @@ def test_an_alias_that_is_the_name_of_another_model_is_refused(lab):
         models.canonical("mlp")
 
 
+def test_an_alias_that_is_one_of_another_model_is_refused(lab):
+    other = MODEL.replace('"tiny"', '"small"').replace("Tiny", "Small")
+    lab({"models/tiny.py": MODEL, "models/small.py": other})
+    with pytest.raises(
+        ConfigError, match="'little', an alias in mylab/models/tiny.py, is a name in mylab/models/small.py"
+    ):
+        models.canonical("little")
+
+
+PEOPLE = "title latex description symbols aliases style percent more_is_better less_is_better"
+
+
+@pytest.mark.parametrize("key", PEOPLE.split())
+def test_what_a_decorator_says_for_people_has_its_type_and_is_no_option(key, lab):
+    lab({"algorithms/mine.py": METHOD.replace("strength=0.5", f"{key}=0.5")})
+    with pytest.raises(ConfigError, match=f"{key}=0.5.*, expected a name and options"):
+        algorithms.title_of("fedavg")
+
+
+def test_a_failure_is_told_with_the_innermost_line_of_its_file(tmp_path):
+    lab = tmp_path / "mylab"
+    path = lab / "datasets" / "pollen.py"
+    source = "def load(data_dir):\n    return read(data_dir)\n\n\ndef read(folder):\n    return folder['pollen']\n"
+    names = {}
+    exec(compile(source, str(path), "exec"), names)
+    entry = registry.Entry("dataset", "pollen", path, "datasets.loaders.pollen", "load", {}, lab)
+    with pytest.raises(KeyError) as raised:
+        names["load"]({})
+    assert entry.failure(raised.value) == "load in mylab/datasets/pollen.py failed in line 6: KeyError: 'pollen'."
+
+
 def test_a_file_that_is_no_python_is_told_where_its_text_is_wanted(lab):
     lab({"models/tiny.py": MODEL + "def broken(:\n"})
     with pytest.raises(ValueError, match=r"^mylab/models/tiny.py: cannot be parsed: invalid syntax"):

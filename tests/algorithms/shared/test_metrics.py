@@ -62,6 +62,16 @@ def test_the_server_sees_the_mean_that_it_steps_by():
         assert found["moved"] == pytest.approx(found["step"])
 
 
+def test_the_server_gets_the_state_before_a_round_and_then_that_after_it():
+    class Counted(RoundBased):
+        def round_metrics(self, task, before, after, update, cohort):
+            return {"trained": after["costs"]["examples"] - before["costs"]["examples"]}
+
+    for task in (toy_task(), replace(toy_task(), largest_stack=0)):
+        spent = train(Counted(), task, rounds=1)["costs"]["examples"]
+        assert [found["trained"] for found in of_rounds(Counted(), task)] == [spent] * 3 and spent > 0
+
+
 def test_measuring_changes_neither_params_nor_traffic():
     task = toy_task()
     measured, plain = train(Noted(), task), history(algorithms.make("fedavg"))[1][-1]

@@ -89,6 +89,15 @@ def test_accuracies_of_classes_have_the_accuracy_as_their_mean_by_test_examples(
     assert sum(found.values()) / 3 == pytest.approx(evaluate(task, deployed)["accuracy"])  # ten of each class
 
 
+def test_accuracies_of_classes_are_means_over_the_models_of_clients():
+    task, method = toy_task(), algorithms.make("local")
+    (callback,) = build_callbacks([{"name": "per-class-accuracy"}]).values()
+    (noted,) = looked_at(callback, task, method, rounds=1)
+    deployed = method.deploy(task, method.step(task, method.init(task)), torch.arange(5))
+    mean = evaluate(task, deployed)["global_accuracy"]
+    assert sum(as_numbers(noted.metrics, "classes").values()) / 3 == pytest.approx(mean)
+
+
 @pytest.mark.parametrize(("name", "noise", "rows"), [("fedavg", 0.0, 1), ("fedavg", 0.1, 5), ("ditto", 0.0, 5)])
 def test_what_is_correct_has_a_row_for_each_model_and_each_noisy_copy(name, noise, rows):
     task, method = toy_task(noise=noise), algorithms.make(name)
@@ -122,6 +131,17 @@ def test_rounds_that_are_not_evaluated_count_in_the_average_but_have_no_scores()
     assert metrics == {}
 
 
+def test_features_of_the_deployed_model_are_not_those_of_the_average():
+    task, method = toy_task(), algorithms.make("fedavg")
+    (callback,) = build_callbacks([{"name": "server-ema"}]).values()
+    before = method.init(task)
+    after = method.step(task, before)
+    plain = method.deploy(task, after, torch.arange(5))
+    deployed = plain._replace(test_features=torch.zeros(30, task.model.feature_dim, dtype=torch.float64))
+    _, metrics = callback.after_round(RoundOutcome(task, method, before, after, {}, deployed), {})
+    assert metrics == evaluate(task, plain) != evaluate(task, deployed)
+
+
 def stops_after(values, **options):
     """The round, from 1, in which a run with these accuracies is stopped; 0 if it is not."""
     (callback,) = build_callbacks([{"name": "stop-early", **options}]).values()
@@ -150,6 +170,14 @@ def test_a_run_is_stopped_when_a_metric_has_not_become_better_for_so_many_rounds
         ([{"name": "server-ema", "decay": 2.0}], "server-ema: decay must be less than 1, but got 2."),
         ([{"name": "server-ema", "decay": "much"}], "server-ema: decay must be a valid number, but got 'much'."),
         ([{"name": "stop-early", "patience": 0}], "stop-early: patience must be at least 1, but got 0."),
+        (
+            [{"name": "stop-early", "metric": "acuracy"}],
+            "stop-early: Unknown metric 'acuracy'. Did you mean 'accuracy'?",
+        ),
+        (
+            [{"name": "stop-early", "metric": "server-ema/accuracy"}, "server-ema"],
+            "stop-early: Unknown metric 'server-ema/accuracy'.",
+        ),
         ([{"decay": 0.9}], "Unknown callback 'None'. Known: local-models"),
         (3, "callbacks is a list of names, with options as {name: server-ema, decay: 0.9}, but got 3."),
         (["server-ema", "server-ema"], "callbacks names server-ema twice"),
@@ -158,6 +186,11 @@ def test_a_run_is_stopped_when_a_metric_has_not_become_better_for_so_many_rounds
 def test_what_is_no_callback_is_refused_in_one_sentence(given, sentence):
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         resolve(FLAT | {"callbacks": given})
+
+
+def test_a_run_may_be_stopped_by_a_metric_of_the_method_and_of_a_callback_that_is_named_before():
+    for metric in ("loss", "own_accuracy", "method/drift", "server-ema/accuracy"):
+        assert resolve(FLAT | {"callbacks": ["server-ema", {"name": "stop-early", "metric": metric}]})
 
 
 def test_callbacks_say_what_they_cannot_look_at():
@@ -190,6 +223,11 @@ def test_a_metric_is_a_scalar_with_a_name():
         as_numbers({"a b": 1.0}, "mine")
     with pytest.raises(ValueError, match="The metrics of mine are a dict of names and scalars, but got float"):
         as_numbers(1.0, "mine")
+
+
+def test_a_metric_in_double_precision_keeps_it():
+    third = torch.tensor(1 / 3, dtype=torch.float64)
+    assert as_numbers({"a": third, "b": third.float()}, "of") == {"of/a": 1 / 3, "of/b": third.float().item()}
 
 
 def test_streaming_changes_no_callback():

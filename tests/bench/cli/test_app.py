@@ -312,6 +312,14 @@ def test_dry_run_says_what_would_run_and_writes_nothing(bench, tmp_path):
     assert not (tmp_path / "results").exists()
 
 
+def test_a_dry_run_of_searches_without_images_says_why_it_names_none(bench, tmp_path):
+    (tmp_path / "empty").mkdir()
+    only = ["--only", "dataset=svhn,algorithm=fedavg", "--data-dir", str(tmp_path / "empty"), "--dry-run"]
+    code, text = bench("run", "--grid", "paper_table1", *only, "--tuned", "validation", "--samples", "4")
+    assert code == 0 and "No search is named, because the images of all cells are missing." in text
+    assert "No search" not in bench("run", "--grid", "paper_table1", *only)[1]
+
+
 def test_a_model_that_a_method_cannot_have_is_refused_before_anything_starts(bench, tmp_path):
     why = "fedetf needs a vector for each class in as many dimensions: width must be at least 10, the number of classes, but "
     why += "got 4."

@@ -43,7 +43,7 @@ OF_EVERY_RUN = {
     ),
     *(
         "algorithms/shared/__init__.py",
-        *(f"algorithms/shared/{name}.py" for name in ("accounting", "base", "rounds")),
+        *(f"algorithms/shared/{name}.py" for name in ("accounting", "base", "returned", "rounds")),
         "algorithms/shared/local_sgd.py",
         "algorithms/shared/client_states.py",
         "algorithms/shared/tree.py",

@@ -121,11 +121,16 @@ def test_an_error_in_a_hook_is_told_with_its_line_and_ends_the_checks(lab):
             "{name: leaf[..., None] for name, leaf in params.items()}, server",
             r"params \S+ had shape \[[\d, ]+\] before the first round and \[[\d, ]+, 1\] after it, .* look at server_step in",
         ),
-        ("None", "raised by what the method's hooks returned; compare local_loss and server_step in"),
+        (
+            "{f'{name}_': leaf for name, leaf in params.items()}, server",
+            r"KeyError: .* raised by what the method's hooks returned; compare server_step in",
+        ),
     ],
 )
 def test_what_a_hook_returned_wrong_is_told_with_the_hooks_to_look_at(lab, returned, sentence):
-    (outcome,) = outcomes(lab(RIGHT + STEP[: STEP.index("        for")] + f"        return {returned}\n"))
+    (outcome,) = outcomes(
+        lab(method_files.RUNNABLE + STEP[: STEP.index("        for")] + f"        return {returned}\n")
+    )
     assert outcome.failed and re.search(f"{sentence} {PLACE}", outcome.sentence)
 
 

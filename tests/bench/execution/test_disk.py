@@ -1,5 +1,7 @@
 """Disk that runs take: estimates against the files of runs that were finished."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -136,6 +138,18 @@ def test_sizes_that_are_not_known_before_are_not_guessed(tmp_path):
 def test_runs_keep_their_states_together_and_are_played_some_at_once():
     parts = [Footprint(1, 10, 5), Footprint(2, 30, 0), Footprint(4, 20, 7)]
     assert total(parts, 1) == (7, 30, 7) and total(parts, 2) == (7, 50, 12) and total(parts, 9) == (7, 60, 12)
+
+
+def test_a_run_that_writes_elsewhere_has_its_kept_states_beside_its_checkpoint_until_it_ends(monkeypatch, tmp_path):
+    sizes = {"a": Footprint(4_000_000, 1_000_000, 0), "b": Footprint(2_000_000, 1_000_000, 0)}
+    monkeypatch.setattr(disk, "footprints", lambda cells, retention: sizes)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda place: SimpleNamespace(free=0))
+    plan, store = SimpleNamespace(todo=[], retention={}), SimpleNamespace(folder=tmp_path)
+    of = Machines(Resources(), max_concurrent=1)
+    (here,) = disk.shortages(plan, None, of, store)
+    (elsewhere,) = disk.shortages(plan, str(tmp_path / "elsewhere"), of, store)
+    assert "(kept states 6.0 MB, checkpoints of 1 at once 1.0 MB)" in here
+    assert "(kept states 6.0 MB, checkpoints and kept states of 1 at once 5.0 MB)" in elsewhere
 
 
 def test_trials_at_once_are_as_many_as_share_the_machine(monkeypatch):

@@ -13,11 +13,13 @@ import pytest
 import yaml
 
 from bench import api
-from bench.execution import job_file, resources, submitted
+from bench.config.resolve import resolve
+from bench.execution import job_file, resources, run_recorder, submitted
 from bench.execution.job import Job
 from bench.execution.resources import Resources
 from bench.execution.run_recorder import JobRecorder
 from bench.execution.worker import WorkerReport
+from bench.results.artifacts import Folder
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from tests.support import fake_slurm
@@ -239,11 +241,11 @@ class Handle:
         return self.state != "PREEMPTED"
 
 
-def stage_of(tmp_path, monkeypatch, store) -> submitted._Stage:
+def stage_of(tmp_path, monkeypatch, store, executor="slurm", at_once=0) -> submitted._Stage:
     monkeypatch.setattr(submitted, "_executor", lambda machines, folder: None)
     said: list[str] = []
     callback = SimpleNamespace(on_message=said.append, said=said, on_start=said.append, on_postponed=said.append)
-    machines = submitted.Machines(Resources(), 0, executor="slurm", slurm={"time": 60})
+    machines = submitted.Machines(Resources(), at_once, executor=executor, slurm={"time": 60})
     return submitted._Stage([], JobRecorder(store, callback), tmp_path, None, machines, True)
 
 
@@ -290,6 +292,92 @@ def test_a_submission_that_slurm_refuses_is_tried_again_while_other_jobs_run(tmp
         assert not stage.waiting and {*stage._open} == {"a", "b"}
 
 
+def test_the_place_of_a_run_that_has_ended_is_taken_as_long_as_its_process_is_there(tmp_path, monkeypatch):
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store, "local", at_once=1)
+        monkeypatch.setattr(stage, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
+        monkeypatch.setattr(stage, "_handles", lambda paths: [Handle("RUNNING")])
+        stage.waiting = [SimpleNamespace(id="b")]
+        stage._leaving = [submitted._Submitted(SimpleNamespace(id="a"), Handle("RUNNING"), tmp_path / "a.json")]
+        stage._submit()
+        assert not stage._open and len(stage.waiting) == 1
+        stage._leaving = []
+        stage._submit()
+        assert [*stage._open] == ["b"] and not stage.waiting
+
+
+def test_preemptions_are_no_deaths_of_a_run(tmp_path, monkeypatch):
+    job, path = SimpleNamespace(id="a"), tmp_path / "a.json"
+
+    def die(preempted_at):
+        one = submitted._Submitted(job, Handle("FAILED"), path, preempted_at=preempted_at)
+        path.touch()
+        job_file.reports_of(path).touch()
+        stage._open["a"] = one
+        stage._die(one)
+        assert stage.waiting.pop() is job and not stage._open
+
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store)
+        monkeypatch.setattr(stage, "_cancel", list)
+        for _ in range(submitted.RETRIES + 1):
+            die(preempted_at=1000.0)
+        assert stage._deaths["a"] == 0
+        die(preempted_at=None)
+        assert stage._deaths["a"] == 1
+
+
+def test_a_record_names_the_machine_only_where_that_is_wanted(tmp_path, monkeypatch):
+    found = []
+    one = submitted._Submitted(SimpleNamespace(id="a"), Handle("COMPLETED"), tmp_path / "a.json", host="node7")
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store)
+        monkeypatch.setattr(stage.recorder, "end", lambda job, result, machine: found.append(result))
+        for stage.names_hosts in (True, False):
+            stage._end(one, {"status": "done"})
+    assert found == [{"status": "done", "host": "node7"}, {"status": "done"}]
+
+
+def test_every_attempt_has_files_of_its_own(tmp_path, monkeypatch):
+    """So a process that is left of an earlier one finds its files gone."""
+    config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
+    job = Job("a" * 16, config, str(tmp_path / "a"), StateRetention())
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store)
+        first, second = stage._write(job, 0), stage._write(job, 0)
+    assert first != second and job_file.reports_of(first).exists() and job_file.reports_of(second).exists()
+
+
+def test_a_record_has_the_time_at_which_its_run_first_began_without_its_time_in_the_queue(tmp_path, monkeypatch):
+    config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
+    with Store(tmp_path / "results").locked() as store:
+        runs = JobRecorder(store, SimpleNamespace()).runs
+        for now, is_queued in (("10:00", True), ("10:05", False), ("10:10", True), ("10:15", False)):
+            monkeypatch.setattr(run_recorder, "_now", lambda now=now: now)
+            runs.start("a" * 16, config.canonical(), is_queued)
+        record = runs.end("a" * 16, {"reason": "none"})
+    assert (record["started"], record["finished"]) == ("10:05", "10:15")
+
+
+def test_rounds_that_are_reported_again_replace_those_before(tmp_path):
+    runs = JobRecorder(Store(tmp_path / "results"), SimpleNamespace()).runs
+    runs.rows["a"] = [{"round": 1}, {"round": 2}, {"round": 3}]
+    runs.update("a", 1, [{"round": 2, "examples": 10}])
+    assert runs.rows["a"] == [{"round": 1}, {"round": 2, "examples": 10}]
+
+
+@pytest.mark.parametrize(("status", "stays"), [("failed", True), ("stopped", True), ("done", False)])
+def test_what_a_worker_kept_elsewhere_stays_there_as_long_as_its_run_may_go_on(status, stays, tmp_path):
+    config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
+    elsewhere = Folder(tmp_path / "elsewhere")
+    elsewhere.save("checkpoint.pt", {"round": 1})
+    with Store(tmp_path / "results").locked() as store:
+        runs = JobRecorder(store, SimpleNamespace()).runs
+        runs.start("a" * 16, config.canonical())
+        runs.end("a" * 16, {"status": status}, str(tmp_path / "elsewhere"))
+    assert (tmp_path / "elsewhere" / "checkpoint.pt").exists() is stays
+
+
 def test_reports_are_written_whole_and_a_gap_between_them_is_an_error(tmp_path, monkeypatch):
     path, write = tmp_path / "reports", os.write
     path.touch()
@@ -332,8 +420,6 @@ def test_what_is_asked_of_slurm_says_on_what_a_run_trains(slurm):
 
 
 def test_processes_on_this_machine_share_no_gpu(tmp_path, monkeypatch):
-    from bench.config.resolve import resolve
-
     class Executor:
         submit = staticmethod(lambda training, path: SimpleNamespace(done=lambda: False, cancel=list))
 
@@ -357,8 +443,6 @@ def test_processes_on_this_machine_share_no_gpu(tmp_path, monkeypatch):
 
 
 def test_a_job_comes_back_from_its_file_and_a_half_line_of_a_killed_worker_is_left_out(tmp_path):
-    from bench.config.resolve import resolve
-
     config = resolve({"algorithm": "fedprox", "dataset": "digits", "partition": "label-2"})
     job = Job("a1", config, str(tmp_path / "run"), StateRetention("all", rounds=(2, 5)), 0, "loop", 3)
     path = tmp_path / "a1.json"

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,10 +15,14 @@ import pytest
 import torch
 from PIL import Image
 
+import algorithms
 import bench.simulation.run
+from algorithms import at_least
 from algorithms.shared import divergence
 from bench.config.code_version import code_version
 from bench.config.resolve import resolve
+from bench.contract.cases import Case
+from bench.contract.report import outcomes
 from bench.execution import worker as workers
 from bench.execution.job import Inputs, Job
 from bench.execution.ray_environment import PACKAGES, ROOT
@@ -302,6 +307,103 @@ def test_a_line_that_cannot_run_for_many_clients_at_once_is_named_with_what_to_d
         assert "\n" not in result["reason"]
     else:
         assert result["status"] == "done", result["reason"]
+
+
+LOCAL_METRIC = """
+    def local_update(self, data, plan, view):
+        trained = descend(self.local_loss, view.params, data, plan, view).params
+        return LocalResult({"delta": tree.subtract(trained, view.params)}, view.client, {"drift": METRIC})
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "sentence"),
+    [
+        (
+            "def server_step(self, task, params, server, update, cohort):\n        return params",
+            "returned a dict, but the pair (params, server) is expected; write return params, server.",
+        ),
+        (
+            "def init_server(self, task, params):\n        return {'count': 0}",
+            "returned the int 0 as count, but states are trees of tensors; write a tensor, such as torch.zeros(()).",
+        ),
+        (
+            "def init_client(self, task, params):\n        return {'seen': {'rounds': None}}",
+            "returned None as seen.rounds, but states are trees of tensors; write a tensor, such as torch.zeros(()).",
+        ),
+        (
+            "def server_step(self, task, params, server, update, cohort):\n        return params, {'count': 1.5}",
+            "returned the float 1.5 as server.count, but states are trees of tensors; write a tensor, such as torch.zeros(()).",
+        ),
+        (
+            "def round_metrics(self, task, before, after, update, cohort):\n        return {'drift': update['delta']}",
+            "returned a dict as the metric drift, but a metric is a scalar tensor or a number; reduce it, by .mean() or "
+            "tree.norm(...).",
+        ),
+        (
+            "def round_metrics(self, task, before, after, update, cohort):\n        return tree.norm(update['delta'])",
+            'returned a tensor of shape [], but a dict of names and scalars is expected; write {"drift": tree.norm(...)}.',
+        ),
+        (
+            LOCAL_METRIC.replace("METRIC", "0.5").strip(),
+            "returned the float 0.5 as metrics.drift, but results are trees of tensors; write a tensor, such as "
+            "torch.zeros(()).",
+        ),
+        (
+            LOCAL_METRIC.replace("METRIC", "torch.zeros(3)").strip(),
+            "returned a tensor of shape [3] as the metric drift, but a metric is a scalar tensor or a number; reduce it, by "
+            ".mean() or tree.norm(...).",
+        ),
+    ],
+)
+@pytest.mark.parametrize("engine", ["vectorised", "loop"])
+def test_what_a_hook_returned_wrong_is_told_alike_by_a_run_and_by_a_check(
+    job, engine, hook, sentence, tmp_path, monkeypatch
+):
+    needed = "LocalResult, RoundBased, descend, registered, tree\nimport torch"
+    text = method_files.RUNNABLE.replace("RoundBased, registered", needed) + f"\n    {hook}\n"
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text})
+    name = re.search(r"def (\w+)", hook)[1]
+    line = 1 + next(number for number, code in enumerate(text.splitlines()) if name in code)
+    said = f"{name} in mylab/algorithms/fedmine.py, line {line}, {sentence}"
+    config = resolve({"algorithm": "fedmine", **DIGITS, "rounds": 1})
+    reason = train(replace(job, config=config, engine=engine))[-1].result["reason"]
+    assert reason == f"{said} `python -m bench check fedmine` finds such mistakes."
+    assert [outcome.sentence for outcome in outcomes(Case("fedmine", algorithms.make("fedmine")))] == [said]
+
+
+@pytest.mark.parametrize(
+    ("hook", "sentence"),
+    [
+        (
+            "def init_server(self, task, params):\n        return {'norm': tree.nrm(params)}",
+            "mylab/algorithms/fedmine.py, line 14, in init_server (return {'norm': tree.nrm(params)}): AttributeError: module "
+            "'algorithms.shared.tree' has no attribute 'nrm'. ",
+        ),
+        (
+            "def local_update(self, data, plan, view):\n        return view.params",
+            "(rounds.py, line NUMBER), raised by what the method's hooks returned; compare local_update in "
+            "mylab/algorithms/fedmine.py with the tables of hooks in docs/own-method.md and docs/hooks.md. ",
+        ),
+    ],
+)
+def test_an_error_around_a_hook_is_told_by_a_run_with_its_place_and_how_to_find_it(
+    job, hook, sentence, tmp_path, monkeypatch
+):
+    text = method_files.RUNNABLE.replace("registered\n", "registered, tree\n", 1) + f"\n    {hook}\n"
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text})
+    config = resolve({"algorithm": "ccvr", "base": {"name": "fedmine"}, **DIGITS, "rounds": 1})
+    reason = train(replace(job, config=config))[-1].result["reason"]
+    reason = re.sub(r"line \d+\), raised", "line NUMBER), raised", reason)
+    assert sentence in reason and reason.endswith("`python -m bench check fedmine` finds such mistakes.")
+
+
+def test_a_refusal_of_this_project_is_a_sentence_of_its_own(job, monkeypatch):
+    def refuse(method, task):
+        at_least("rounds", 0, 1)
+
+    monkeypatch.setattr(algorithms.load("fedavg"), "init", refuse)
+    assert train(job)[-1].result["reason"] == "ValueError: rounds must be at least 1, but got 0."
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,15 @@ def test_cells_without_images_stay_in_the_grid_and_say_so(grid_of):
     assert {(cell["run"], cell["missing"], cell["substitute"]) for cell in absent} == {(None, "no data: svhn", None)}
 
 
+def test_two_datasets_that_the_same_one_replaces_keep_their_cells(grid_of):
+    axes = {**SMALL["axes"], "dataset": ["svhn", "cifar10"], "partition": ["iid"], "algorithm": ["fedavg"], "seed": [0]}
+    missing = ["svhn", "cifar10"]
+    grid = grid_of(axes=axes, settings=SMALL["settings"] | {"model": "mlp"})
+    cells = expand(grid, "paper", missing=missing, substitutes=dict.fromkeys(missing, "digits"))
+    assert [(cell.dataset, cell.substitute) for cell in cells] == [("svhn", "digits"), ("cifar10", "digits")]
+    assert cells[0].id == cells[1].id
+
+
 def test_a_substitute_stands_in_only_where_images_are_missing(grid_of):
     grid = grid_of(axes=SMALL["axes"] | {"dataset": ["digits", "svhn"]})
     cells = expand(grid, "paper", missing=["svhn"], substitutes={"svhn": "cifar10"})

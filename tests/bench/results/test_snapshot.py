@@ -93,6 +93,16 @@ def test_a_run_that_is_repeated_is_running_and_counts_as_before_when_the_driver_
     assert states(tmp_path) == {FIRST.id: RunState("done", 0, 12.5)}
 
 
+def test_a_run_that_is_to_be_repeated_waits_for_a_machine(tmp_path):
+    store = results(tmp_path, (FIRST,), {FIRST.id: 0.5})
+    with store.locked():
+        finish(store, FIRST, None)
+        store.place(FIRST.id, "")
+        assert states(tmp_path) == {FIRST.id: RunState("waiting")}
+        store.place(FIRST.id, "node7")
+        assert states(tmp_path) == {FIRST.id: RunState("running", machine="node7")}
+
+
 @pytest.mark.parametrize(
     ("content", "what"),
     [

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import datasets
+from bench.callbacks.stop_early import StopEarly
 from bench.config.code_version import code_version, versions_of
 from bench.config.resolve import base_of, resolve, trained_by
 from bench.config.schema import run_id
@@ -22,7 +23,7 @@ from bench.results.metrics import METRICS, check_sources, summarise
 from bench.results.run_files import read_rows
 from bench.results.schema import SCHEMA
 from bench.results.store import Store
-from bench.simulation.callbacks import as_numbers
+from bench.simulation.callbacks import RoundOutcome, as_numbers
 from bench.simulation.checkpoints import Checkpoints
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
@@ -159,6 +160,19 @@ def test_a_callback_ends_a_run_which_is_done_and_evaluated_and_says_why(digits, 
     assert restored.finished
 
 
+def test_a_callback_ends_a_run_whatever_those_behind_it_find(digits):
+    run = train(Run(looked({"name": "moved", "stops_in": 1}, "per-class-accuracy"), digits))
+    assert (run.round, run.result()["reason"]) == (1, "far enough")
+
+
+def test_a_run_may_be_stopped_by_its_test_loss(digits):
+    patient = {"name": "stop-early", "metric": "loss", "less_is_better": True}
+    run = train(Run(looked(patient | {"patience": 9}), digits))
+    assert run.round == 4 and run.checkpoint()["callbacks"]["stop-early"]["best"] == -min(
+        row["loss"] for row in run.rows if "loss" in row
+    )
+
+
 def test_a_callback_that_raises_fails_the_run_with_its_file_and_line(digits):
     config = looked({"name": "moved", "fails_in": 2})
     run = Run(config, digits)
@@ -170,6 +184,19 @@ def test_a_callback_that_raises_fails_the_run_with_its_file_and_line(digits):
     assert record["status"] == "failed"
     assert record["reason"] == f"Moved in mylab/callbacks/moved.py failed in line {line}: RuntimeError: no way."
     assert run.round == 1 and len(run.rows) == 1  # as it was before the round
+
+
+def test_a_metric_that_no_method_has_ends_the_run_in_its_first_round(digits):
+    config = looked({"name": "stop-early", "metric": "method/drfit"})  # it is evaluated every two rounds
+    with pytest.raises(ValueError, match="no round has the metric method/drfit; this one has method/drift") as raised:
+        Run(config, digits).step()
+    assert failure(raised.value, config)["reason"].startswith(
+        "StopEarly in bench/callbacks/stop_early.py failed in line"
+    )
+    rare = StopEarly(metric="method/rare")
+    assert rare.after_round(
+        RoundOutcome(None, None, {}, {}, {}, None), {"best": 1.0, "waited": 0}
+    )  # not in every round
 
 
 def test_a_callback_that_returns_no_scalar_is_told_so(digits, tmp_path, monkeypatch):
@@ -266,6 +293,7 @@ def test_what_a_callback_says_of_its_metrics_is_read_without_its_file_being_impo
 
 def test_a_metric_names_a_callback_that_runs_have():
     assert check_sources(["accuracy", "method/drift", "moved/distance"], ["moved"]) == []
+    assert METRICS["method/delta_norm"].title == "method/delta_norm"
     (sentence,) = check_sources(["moved/distance"], [])
     assert sentence == (
         "The metric moved/distance is of the callback moved, which no run has: add moved to callbacks in the settings."
@@ -315,6 +343,10 @@ def test_a_callback_of_a_lab_in_one_file_is_in_tables_figures_and_exports(digits
     rows = {cell.config.seed: store.rows(cell.id)[-1]["metrics"] for cell in cells}
     drift, share = (sum(of[name] for of in rows.values()) / 2 for name in ("method/drift", "moved/share"))
     assert f"{drift:.3g}±" in shown and f"{100 * share:.1f}±" in shown
+    assert (
+        "| FedNoted method/drift" in text and "- method/drift" not in text
+    )  # only the method knows more than the name
+    assert "- moved/share: of the callback moved; in percent." in text
     assert "No run has the metric moved/nothing; there are: method/drift, moved/distance, moved/rounds" in text
     assert all(api.render(store, "mine", "full", format=kind) for kind in ("tex", "html", "csv"))
     paths, _ = api.write_figures(store, "mine", "full")

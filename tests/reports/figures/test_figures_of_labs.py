@@ -62,6 +62,24 @@ def test_a_kind_in_one_file_is_measured_and_drawn(bench, tmp_path, monkeypatch):
     assert "drift-0001" not in bench("run", "--grid", str(tmp_path / "drift.yaml"))[1], "it is measured once"
 
 
+def test_the_last_round_of_a_run_that_a_callback_has_ended_is_the_last_that_it_has(bench, tmp_path, monkeypatch):
+    use(tmp_path, monkeypatch)
+    falls = "callbacks: [{name: stop-early, metric: loss, patience: 1}]"  # it never gets larger: the second round is the last
+    (tmp_path / "drift.yaml").write_text(GRID.replace("rounds: 3}", f"rounds: 3, {falls}}}"))
+    code, text = bench("run", "--grid", str(tmp_path / "drift.yaml"))
+    assert (
+        code == 0
+        and "drift-0002 of digits iid" in text
+        and "not measured" not in text
+        and "Nothing to draw" not in text
+    )
+    assert "round 2" in (tmp_path / "results" / "reports" / "drift@full-drift.svg").read_text().replace("\n", " ")
+    store = Store(tmp_path / "results")
+    for cell in store.grid("drift@full")["cells"]:
+        assert store.states(cell["run"]) == ["final.pt", "local-models-0001.pt", "local-models-0002.pt"]
+    assert "2 finished, 0 to run" in bench("run", "--grid", str(tmp_path / "drift.yaml"), "--dry-run")[1]
+
+
 def test_what_fails_in_it_costs_it_alone(bench, tmp_path, monkeypatch):
     wrong = DRIFT.replace("axes.hist(distances)", "axes.hist(distance)").replace('"distances": (', '"distance": (')
     use(tmp_path, monkeypatch, wrong)

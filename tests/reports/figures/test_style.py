@@ -2,11 +2,14 @@
 
 import itertools
 
+import matplotlib
+from matplotlib.figure import Figure
+
 import algorithms
 from bench import plugins
 from bench.experiments import grid_files
 from bench.experiments.grid_loading import load_grid
-from reports.figures import style
+from reports.figures import lines, style
 from reports.figures.style import COLOURS, METHODS
 from tests.support import method_files
 
@@ -87,3 +90,21 @@ def test_a_grid_says_how_a_method_is_drawn():
 def test_classes_have_colours_of_their_own():
     for count in (1, 10, 11, 100):
         assert len(set(style.colours_of_classes(count))) == count
+
+
+def test_no_title_of_a_panel_is_cut_at_an_edge(tmp_path):
+    def drawn(title: str) -> Figure:
+        with matplotlib.rc_context(lines.STYLE):
+            figure = Figure((7, 2), layout="constrained")
+            for axes in figure.subplots(1, 4):
+                axes.set(ylabel="Clients", title=title)
+            lines.save(figure, tmp_path / "titles.png")
+            figure.draw_without_rendering()
+        return figure
+
+    long = "DIGITS, #C = 2, FEDAVG, SEED 0, ROUND 1\nof ten clients"
+    figure = drawn(long)
+    boxes = [axes.title.get_window_extent() for axes in figure.axes]
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y1 <= figure.bbox.height for box in boxes)
+    assert [axes.get_title().split() for axes in figure.axes] == [long.split()] * 4
+    assert [axes.get_title() for axes in drawn("IID,\nround 1").axes] == ["IID,\nround 1"] * 4  # what fits stays

@@ -130,6 +130,25 @@ def test_what_is_missing_is_named(store, scores, expected):
     assert table(store.add("cifar10 label-2", "fedavg", scores)) == {("CIFAR-10", "#C = 2", "FedAvg"): expected}
 
 
+def test_a_cell_whose_runs_have_no_such_metric_says_so_and_not_that_they_are_missing(store):
+    store.reproduces = None
+    store.report["metric"] = "method/drift"
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.54]).add("cifar10 label-2", "moon", [0.5, 0.54])
+    for cell in store.cells[:2]:
+        path = store.folder / "runs" / cell["run"] / "record.json"
+        rounds = path.with_name("rounds.jsonl")
+        rounds.write_text(rounds.read_text().replace("}\n", ', "metrics": {"method/drift": 2.0}}\n'))
+        record = json.loads(path.read_text())
+        for value in ("last", "best", "last10"):
+            record["summary"][value]["method/drift"] = 2.0
+        path.write_text(json.dumps(record))
+    assert list(table(store).values()) == ["2.00±0.00", "–"]
+    assert "–: the runs have ended, and have no such metric." in notes(store)
+    assert not any("planned" in note for note in notes(store))
+    store.add("cifar10 iid", "fedavg", [None, None])
+    assert [*table(store).values()][-2:] == ["0/2 seeds", ""]
+
+
 def test_a_cell_of_fewer_seeds_than_others_says_so(store):
     store.reproduces = None
     store.add("cifar10 label-2", "fedavg", [0.5, 0.54]).add("cifar10 label-2", "moon", [0.5])

@@ -1,0 +1,144 @@
+"""What a GPU needs, without one: every method on both engines, on a device that only pretends to be one."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+import algorithms
+from algorithms.shared import tree
+from algorithms.shared.client_states import rows_of
+from bench.results.artifacts import Folder
+from bench.simulation.checkpoints import Checkpoints
+from bench.simulation.evaluation import measure
+from bench.speed import pretended_gpu
+from tests.support.toy import assert_equal, settings_for, toy_method, toy_task
+
+try:
+    with pretended_gpu.session():
+        torch.ones(1, device=pretended_gpu.NAME).sum()
+except (ImportError, AttributeError, RuntimeError) as error:  # the interface is an experimental one
+    pytest.skip(f"This release of torch has no devices in Python: {error}.", allow_module_level=True)
+
+ENGINES = ("loop", "vectorised")
+# Kernels of a local step of FedAvg with the simple CNN: of one client on the loop, of all clients at once else.
+MOST_KERNELS = {"loop": 60, "vectorised": 90}
+SOME = ["ccvr", "fedavg", "fedcat", "fedconcat-id", "fedgen", "moon", "scaffold"]
+MODELS = {
+    "mlp": {},
+    "cnn": {"model": "simple-cnn", "shape": (3, 16, 16), "dataset": "cifar10", "transform": "fedconcat"},  # augmented
+    "rotated": {"model": "simple-cnn", "shape": (3, 16, 16), "dataset": "cifar100", "transform": "fedconcat"},
+    "noise": {"noise": 0.1},
+    "own tests": {"own_tests": True},
+}
+DEVICE = pretended_gpu.NAME
+every_method = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in SOME else pytest.mark.slow) for name in algorithms.REGISTRY],
+)
+both_engines = pytest.mark.parametrize("engine", ENGINES)
+
+
+@pytest.fixture(autouse=True)
+def short_calibration(monkeypatch):
+    monkeypatch.setattr("algorithms.shared.calibration._LEAST_STEPS", 20)
+
+
+def trained(name: str, device: str, folder: Folder | None = None, **options) -> list:
+    """The state and the scores after each round of a run, which is saved and continued from the file after the first."""
+    method, task = toy_method(name), toy_task(device=device, dtype=torch.float32, **options, **settings_for(name))
+    state, rounds = method.init(task), []
+    for _ in range(method.num_rounds(task.settings)):
+        state = method.step(task, state)
+        assert tree.all_finite(method.finite_check(state))
+        deployed = method.deploy(task, state, torch.arange(task.population))
+        scores = measure(task, deployed).scores if deployed else {}
+        rounds.append((pretended_gpu.on_host(state), {key: float(value) for key, value in scores.items()}))
+        if folder and len(rounds) == 1:
+            where = places(state)
+            Checkpoints(folder, {"run": name}, 0).save({"state": state})
+            state = Checkpoints(folder, {"run": name}, 0).load(task.device)["state"]
+            assert places(state) == where, "what lay on the device lies there again"
+    method.diagnostics(state)
+    return rounds
+
+
+def places(state: dict) -> dict:
+    """A state with the kind of device in place of each tensor."""
+    if isinstance(state, dict):
+        return {key: places(part) for key, part in state.items()}
+    return state.device.type if isinstance(state, torch.Tensor) else None
+
+
+def check_equal(name: str, folder: Folder, **options) -> None:
+    host = trained(name, "cpu", **options)
+    with pretended_gpu.session():
+        found = trained(name, DEVICE, folder, **options)
+    for (state, scores), (expected, known) in zip(found, host, strict=True):
+        assert_equal(state, expected)
+        assert scores == known
+
+
+@every_method
+@both_engines
+def test_a_run_on_a_device_has_the_numbers_of_the_cpu_through_save_and_resume(name, engine, tmp_path):
+    check_equal(name, Folder(tmp_path), engine=engine)
+
+
+@pytest.mark.slow
+@both_engines
+@pytest.mark.parametrize("model", [model for model in MODELS if model != "mlp"])
+@pytest.mark.parametrize("name", SOME)
+def test_so_have_runs_with_other_inputs(name, model, engine, tmp_path):
+    check_equal(name, Folder(tmp_path), engine=engine, **MODELS[model])
+
+
+def test_augmented_images_have_the_numbers_of_the_cpu(tmp_path):
+    for engine in ENGINES:
+        check_equal("fedavg", Folder(tmp_path), engine=engine, **MODELS["rotated"] | {"noise": 0.1, "own_tests": True})
+
+
+def waits(name: str, engine: str, steps: int) -> Counter:
+    """(kind, operation, line) -> how often the host waits for the device, where clients take so many steps in each round."""
+    settings = {"sizes": (20,) * 5} | settings_for(name) | {"local_epochs": None, "local_steps": steps}
+    with pretended_gpu.session() as gpu:
+        method, task = toy_method(name), toy_task(device=DEVICE, dtype=torch.float32, engine=engine, **settings)
+        state = method.init(task)
+        for _ in range(min(2, method.num_rounds(task.settings))):
+            state = method.step(task, state)
+    return Counter((event.kind, event.op, event.site) for event in gpu.events)
+
+
+@every_method
+@both_engines
+def test_no_local_step_waits_for_the_device(name, engine):
+    few, many = (waits(name, engine, steps) for steps in (1, 3))
+    assert not {what: (few[what], count) for what, count in many.items() if count > few[what]}
+
+
+def test_states_of_clients_wait_on_the_host_and_are_copied_there_once_for_all_clients():
+    for clients in (2, 6):
+        with pretended_gpu.session() as gpu:
+            new = {"control": torch.ones(clients, 3, device=DEVICE), "steps": torch.ones(clients, device=DEVICE)}
+            rows = rows_of(torch.arange(clients), new)
+        assert {leaf.device.type for row in rows.values() for leaf in tree.leaves(row)} == {"cpu"}
+        assert [event.kind for event in gpu.events] == ["to host"] * len(new)
+
+
+@both_engines
+def test_a_step_has_few_kernels(engine):
+    clients = 1 if engine == "loop" else 4
+    counts = []
+    for steps in (1, 2):
+        settings = {"local_epochs": None, "local_steps": steps, "batch_size": 8, "sizes": (16,) * clients}
+        cifar = MODELS["cnn"] | {"shape": (3, 32, 32)}
+        with pretended_gpu.session() as gpu:
+            method, task = (
+                algorithms.make("fedavg"),
+                toy_task(device=DEVICE, dtype=torch.float32, engine=engine, **cifar, **settings),
+            )
+            state = method.init(task)
+            gpu.launches.clear()
+            method.step(task, state)
+        counts.append(gpu.launches.total())
+    assert counts[1] - counts[0] <= MOST_KERNELS[engine], counts

@@ -1,0 +1,23 @@
+"""Sentences about names that do not exist."""
+
+import pytest
+
+from bench.errors import suggestion
+
+
+@pytest.mark.parametrize(
+    ("got", "known", "said"),
+    [
+        ("fedporx", ["fedavg", "fedprox", "fedopt"], "'fedprox'"),
+        ("fedam", ["fedsam", "fedams", "fedavg"], "'fedams' or 'fedsam'"),
+        ("ab", ["abz", "aby", "abx", "abw"], "'abz' or 'aby' or 'abx'"),
+        ("fedporx", ["fedprox", "fedprox"], "'fedprox'"),
+        ("Fed-Avg", ["fedavg", "fedavgm"], "'fedavg'"),
+    ],
+)
+def test_the_nearest_names_are_suggested_and_of_equally_near_ones_first_what_begins_alike(got, known, said):
+    assert suggestion(got, known) == f" Did you mean {said}?"
+
+
+def test_nothing_is_suggested_where_no_name_is_near():
+    assert suggestion("quite-another", ["fedavg", "moon"]) == ""
