@@ -30,6 +30,11 @@ def tensors_of(hook: Hook, returned: Tree, kind: str = "results are trees of ten
     return returned
 
 
+def tensors_from(hook: Hook, *arguments: Any) -> Tree:
+    """What a hook returns for these arguments, if all its leaves are tensors; raises HookError as `tensors_of`."""
+    return tensors_of(hook, hook(*arguments))
+
+
 def server_parts_of(hook: Hook, returned: Any) -> tuple[Tree, Tree]:
     """New params and server state, as a hook returned them.
 

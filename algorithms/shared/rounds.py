@@ -1,5 +1,6 @@
 """Methods that train in rounds: a cohort is sampled and trains, the server aggregates, and what that costs is counted."""
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,7 +10,7 @@ from algorithms.shared import tree
 from algorithms.shared.accounting import add_costs, no_costs
 from algorithms.shared.base import Classifier, Deployed, RoundHooks, State
 from algorithms.shared.client_states import no_rows, replace_rows, rows_of, write_rows
-from algorithms.shared.returned import scalars_of, server_parts_of, tensors_of
+from algorithms.shared.returned import scalars_of, server_parts_of, tensors_from, tensors_of
 from algorithms.shared.streaming import RunningMean
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import ClientOutputs, Cohort, OnClient, Settings, Task
@@ -126,7 +127,7 @@ class RoundBased(RoundHooks):
     def map_clients(self, task: Task, fn: OnClient, cohort: Cohort, state: State) -> ClientOutputs:
         """`Task.map_clients` with everything that a client of this method receives."""
         return task.map_clients(
-            lambda data, plan, view: tensors_of(fn, fn(data, plan, view)),
+            functools.partial(tensors_from, fn),
             cohort,
             round=state["round"],
             params=state["params"],

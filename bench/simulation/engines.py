@@ -8,9 +8,9 @@ client code once for all of them with `torch.func.vmap`; padding is masked, and 
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -89,8 +89,32 @@ def run_vectorised(
         ValueError: if the model cannot be run this way.
     """
     refuse_loop_only(task.model)
+    run_one, order, outcomes = on_padded(task, fn), [], []
+    for block in blocks_of(task, clients, shared["round"], per_client):
+        outcomes.append(torch.func.vmap(functools.partial(run_one, shared, block.least))(block.given))
+        order += block.positions
+    return in_order(order, outcomes, task.device)
 
-    def run_one(given: dict[str, Tree], least: list[int]) -> ClientOutputs:
+
+class Block(NamedTuple):
+    """Clients that train at once.
+
+    Attributes:
+        positions: of the clients among those of the round.
+        given: what each of them gets that others do not, leaves [clients, ...].
+        least: the fewest real rows of any of them in each step.
+    """
+
+    positions: list[int]
+    given: dict[str, Tree]
+    least: list[int]
+
+
+def on_padded(task: Clients, fn: OnClient) -> Callable[[dict[str, Any], list[int], dict[str, Tree]], ClientOutputs]:
+    """What runs fn on one client of a block, for vmap: a function of what all clients share, the block's least, and what this
+    client is given."""
+
+    def run_one(shared: dict[str, Any], least: list[int], given: dict[str, Tree]) -> ClientOutputs:
         given = {**shared, **given}
         padded = given.pop("padded")
         draws = {key: leaf.unbind(0) for key, leaf in padded["draws"].items()}
@@ -103,24 +127,35 @@ def run_vectorised(
         model = bind(task.model, given["buffers"])
         return ClientOutputs(fn(data, plan, ClientView(model=model, **given)), model.buffers)
 
-    planned = [task.batch_indices(client, shared["round"]) for client in clients]
+    return run_one
+
+
+def blocks_of(task: Clients, clients: list[int], round: int, per_client: dict[str, Tree]) -> Iterator[Block]:
+    """The clients of a round, block by block, with all that they need on the device."""
+    planned = [task.batch_indices(client, round) for client in clients]
     divide = _cheapest_blocks if task.device.type == "cuda" else _blocks
-    blocks = divide([len(sizes) for _, _, sizes in planned], task.max_clients_per_vmap)
-    outcomes = []
-    for block in blocks:
+    for block in divide([len(sizes) for _, _, sizes in planned], task.max_clients_per_vmap):
         given = tree.map(lambda leaf, block=block: leaf[block], per_client)
         padded, least = _pad([planned[position] for position in block])
         given["padded"] = tree.map(lambda leaf: leaf.to(task.device), padded)
-        keys = [_loss_keys(task, clients[position], shared["round"], len(planned[position][2])) for position in block]
+        keys = [_loss_keys(task, clients[position], round, len(planned[position][2])) for position in block]
         given["keys"] = pad_sequence(keys, batch_first=True).to(task.device)
         levels = [task.data_of(clients[position]).noise_level for position in block]
         if noise := [level for level in levels if level is not None]:
             given["noise"] = torch.stack(noise)
-        outcomes.append(torch.func.vmap(functools.partial(run_one, least=least))(given))
-    order = sum(blocks, [])
-    if len(blocks) == 1 and order == sorted(order):
+        yield Block(block, given, least)
+
+
+def in_order(order: list[int], outcomes: list[ClientOutputs], device: torch.device) -> ClientOutputs:
+    """What blocks returned, as one tree whose rows are in the order of the cohort.
+
+    Args:
+        order: the positions of the clients of all blocks, one block after another.
+        outcomes: of each block, leaves [clients, ...], on the device.
+    """
+    if len(outcomes) == 1 and order == sorted(order):
         return outcomes[0]
-    restore = torch.tensor(order).argsort().to(task.device)
+    restore = torch.tensor(order).argsort().to(device)
     return tree.map(lambda *parts: torch.cat(parts)[restore], *outcomes)
 
 

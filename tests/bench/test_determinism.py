@@ -5,7 +5,6 @@ import torch
 
 from bench.determinism import make_deterministic, uses_tf32
 
-
 SET = [
     (torch.backends.cudnn, "allow_tf32"),
     (torch.backends.cuda.matmul, "allow_tf32"),

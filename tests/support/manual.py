@@ -17,6 +17,7 @@ from bench.cli.app import app
 from bench.experiments.cells import Cell, select
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, single
+from bench.gpu_check import main as gpu_check
 from bench.speed import main as speed
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +90,8 @@ def check(words: list[str]) -> None:
             check_bench(arguments)
         case ["python", "-m", "bench.speed", *arguments]:
             check_bench(["speed", *arguments])
+        case ["python", "-m", "bench.gpu_check", *arguments]:
+            gpu_check._parser().parse_args(arguments)
         case ["python", "-m", "bench.worker", config]:
             assert config.endswith(".json")
         case ["python", "-m", "pytest", *arguments]:

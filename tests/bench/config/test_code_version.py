@@ -30,6 +30,7 @@ OF_EVERY_RUN = {
     *(
         "bench/simulation/validation_split.py",
         "bench/simulation/local_models.py",
+        "bench/determinism.py",
         "bench/participation.py",
         "bench/models/base.py",
     ),
