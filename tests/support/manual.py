@@ -173,9 +173,8 @@ def _check_pytest(arguments: list[str]) -> None:
 
 def option_names() -> set[str]:
     """Every option of every command."""
-    return {name for command in _all_commands(_BENCH) for parameter in command.params for name in parameter.opts} | set(
-        speed._parser("speed")._option_string_actions
-    )
+    own = {name for command in _all_commands(_BENCH) for parameter in command.params for name in parameter.opts}
+    return own.union(speed._parser("speed")._option_string_actions, gpu_check._parser()._option_string_actions)
 
 
 def options_of(command: str) -> list[str]:
