@@ -202,7 +202,7 @@ def _counts(cells: list[Cell], store: Store, counted: set[str]) -> dict[str, int
 
     done = len({cell.id for cell in cells if store.status(cell.id) in ("done", "diverged")})
     trained = {cell.id: cell.config for cell in (training_of(cell) or cell for cell in cells) if cell.id not in counted}
-    counted |= trained.keys()
+    counted.update(trained)
     examples = [examples_to_train(config) for config in trained.values()]
     numbers = {"trials": len(cells), "chosen": chosen(cells), "trainings": len(trained), "done": done}
     return numbers | {"examples": sum(examples), "unknown": examples.count(0)}

@@ -604,6 +604,11 @@ def test_impossible_options_are_refused_in_one_sentence(flat, sentence):
     assert len(error.value.mistakes) == 1 and sentence in str(error.value)
 
 
+def test_there_may_be_as_many_models_as_clients():
+    models = {"models": "simple-cnn+vgg9", "num_clusters": "none", "clients": 2, "partition": "iid"}
+    assert resolve({"algorithm": "fedconcat", "dataset": "cifar10"} | models).clients == 2
+
+
 def test_a_base_may_be_given_by_its_name():
     flat = {"algorithm": "fedconcat", "dataset": "cifar10", "partition": "label-2"}
     found = resolve(flat | {"base": "fedprox"})

@@ -304,3 +304,12 @@ def test_a_style_of_a_method_that_there_is_not_is_refused():
     content = {"title": "t", "axes": {"dataset": ["digits"], "partition": ["iid"], "algorithm": ["fedavg"]}}
     with pytest.raises(ConfigError, match="Unknown method in styles 'fedvag'. Did you mean 'fedavg'"):
         make_grid("mine", content | {"report": {"styles": {"fedvag": {"colour": "#bd1f01"}}}})
+
+
+def test_a_folder_that_the_command_names_comes_before_those_of_the_variable(tmp_path, monkeypatch):
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        (folder / "grids").mkdir(parents=True)
+    monkeypatch.setenv(plugins.VARIABLE, str(one))
+    plugins.use([two])
+    assert plugins.folders()[:2] == (two, one)

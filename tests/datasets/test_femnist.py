@@ -2,12 +2,14 @@
 
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from datasets import DataError, check, femnist, load, prepare
+from datasets.loaders import leaf
 from datasets.loaders.leaf import CLASSES, FOLDERS
 from tests.support.leaf import TEST, TRAIN, write_femnist, write_leaf, write_nist
 
@@ -205,3 +207,8 @@ def test_files_with_too_few_images_are_refused(tmp_path):
 
 def test_labels_are_in_the_order_of_leaf():
     assert "".join(CLASSES) == "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def test_grey_levels_are_rounded_to_the_nearest_byte():
+    images, _ = leaf._read_writer(Path("file"), "a", {"x": [[0.0, 0.9999] * 392], "y": [0]}, "femnist")
+    assert np.unique(images).tolist() == [0, 255]

@@ -130,6 +130,10 @@ def test_a_folder_without_a_split_is_split_by_class_the_same_way_everywhere(tmp_
     shares = [canonical(f"imagefolder:{tmp_path / 'mine'}?test={share}") for share in ("0.2", ".20", "0.5")]
     assert shares[0] == shares[1] and references.hashed(shares[0]) != references.hashed(shares[2])
     assert title_of(shares[0]) == "mine?test=0.2"
+    most = load(f"imagefolder:{tmp_path / 'mine'}?test=0.9", None)
+    assert np.bincount(most.train.labels).tolist() == [1, 3, 1], "one of each class is trained on"
+    assert references.name_of("imagefolder:/data/leaves.v2") == "leaves.v2", "a folder has no suffix"
+    assert references.name_of("npz:/data/leaves.npz") == "leaves"
 
 
 def test_one_more_image_moves_at_most_one_other(tmp_path):

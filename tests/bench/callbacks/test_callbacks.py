@@ -12,6 +12,7 @@ import algorithms
 from algorithms import tree
 from algorithms.shared.rounds import RoundBased
 from bench.callbacks import REGISTRY, Noted, RoundOutcome
+from bench.config.methods import read_callbacks
 from bench.config.resolve import resolve
 from bench.errors import ConfigError
 from bench.simulation.callbacks import as_numbers, build_callbacks
@@ -238,3 +239,9 @@ def test_streaming_changes_no_callback():
         stacked, streamed = (looked_at(callback, one) for one in (task, replace(task, largest_stack=0)))
         for one, other in zip(stacked, streamed, strict=True):
             assert numbers(one)[0] == pytest.approx(numbers(other)[0], abs=1e-9)
+
+
+@pytest.mark.parametrize("between", [",", "+", ", "])
+def test_names_in_a_text_stand_between_commas_or_plus_signs(between):
+    specs, _, mistakes = read_callbacks(f"server-ema{between}per-class-accuracy")
+    assert [spec["name"] for spec in specs] == ["server-ema", "per-class-accuracy"] and not mistakes

@@ -25,9 +25,10 @@ from bench.api import load_runs
 from bench.cli import options
 from bench.cli.app import app
 from bench.cli.console import Output
-from bench.cli.listing import KINDS, listing, listing_table
-from bench.config.resolve import resolve
-from bench.experiments.cells import to_json
+from bench.cli.listing import KINDS, costs, listing, listing_table
+from bench.config.resolve import resolve, trained_by
+from bench.config.schema import run_id
+from bench.experiments.cells import Cell, to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.results.store import Store
@@ -787,3 +788,10 @@ def test_callbacks_are_named_with_commas_or_given_with_options_as_yaml():
     flat = {"algorithm": "fedavg", "dataset": "digits", "partition": "label-2"}
     found = resolve(flat | options.read_callbacks("per-class-accuracy,server-ema")).callbacks
     assert found == [{"name": "per-class-accuracy"}, {"name": "server-ema", "decay": 0.99}]
+
+
+def test_a_training_that_several_methods_share_is_counted_in_one_row(tmp_path):
+    calibrated = resolve({"algorithm": "ccvr", "dataset": "digits", "partition": "label-2"})
+    configs = [trained_by(calibrated), calibrated]
+    *rows, total = costs([Cell("digits", {}, config, run_id(config)) for config in configs], Store(tmp_path))
+    assert len(rows) == 2 and sum(row["trainings"] for row in rows) == total["trainings"] == 1

@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from bench.api import load_rounds
 from bench.cli.app import app
+from bench.cli.options import stored_name
+from bench.experiments.importing import Merged
 from bench.results.store import Store
 from tests.bench.cli.test_app import imported_by
 from tests.support.stores import LABEL, cells, results
@@ -137,3 +139,14 @@ def test_stored_results_are_read_without_torch_and_ray(both, tmp_path):
     a, b, table = (str(tmp_path / name) for name in ("a", "b", "rounds.csv"))
     assert not imported_by("compare", a, b) & {"torch", "ray"}
     assert not imported_by("export", "--grid", "quickstart", "--to", table, "--results-dir", a) & {"torch", "ray"}
+
+
+def test_a_cell_with_other_settings_there_is_named_and_counts_in_the_exit_status(both, bench, monkeypatch):
+    found = Merged(taken=[RUNS[2].id], replaced=["quickstart: digits label-2 fedavg"])
+    monkeypatch.setattr("bench.experiments.importing.merge_results", lambda *about: found)
+    code, text = bench("import {b} --results-dir {a}")
+    assert code == 1 and "quickstart: digits label-2 fedavg has other settings there" in text
+
+
+def test_a_stored_grid_is_named_by_either_suffix_of_its_file():
+    assert [stored_name(f"mine.{suffix}", None)[0] for suffix in ("yaml", "yml")] == ["mine", "mine"]

@@ -86,11 +86,11 @@ def test_stale_runs_are_named_with_what_has_changed(tmp_path):
     store = results(tmp_path, SIX, {SIX[0].id: 0.5})
     with store.locked():
         digest = earlier(store, "algorithm fedavg", "algorithms/fedavg.py", "FedAvg")
-        for cell in SIX[1:3]:
+        for cell, end in zip(SIX[1:3], ("done", "diverged"), strict=True):
             assert cell.setting("algorithm") == "fedavg"
-            finish(store, cell, 0.5, code=code_version(cell.config) | {"algorithm fedavg": digest})
+            finish(store, cell, 0.5, status=end, code=code_version(cell.config) | {"algorithm fedavg": digest})
     text = status(tmp_path)
-    assert counts(text)["finished"] == "3", "they are finished"
+    assert (counts(text)["finished"], counts(text)["diverged"]) == ("2", "1"), "they are finished"
     assert text.count("stale, because") == 1
     assert (
         "2 finished runs are stale, because the code has changed since (algorithms/fedavg.py: FedAvg); the next run "

@@ -207,6 +207,7 @@ def test_a_resolved_config_resolves_to_itself():
             "has 4 groups of clients: clients must be at least 4, but got 3.",
         ),
         ({"partition": "iid", "clients": 1438}, "clients must be at most the number of training examples"),
+        ({"first_clients": 20}, "first_clients must be less than clients (20) or left out, but got 20."),
         ({"local_epochs": 2, "local_steps": 3}, "Set either local_epochs or local_steps, but not both."),
         (
             {"image_size": 0},
@@ -319,6 +320,7 @@ def test_a_subset_may_be_everything():
     few = dataclasses.replace(datasets.INFO["digits"], train_size=20, test_size=5)
     assert resolve(FEDPROX | {"test_examples": 5}, {"digits": few}).test_examples == 5  # fewer than classes
     assert resolve(FEDPROX | {"train_examples": 1437, "test_examples": 360}).train_examples == 1437
+    assert resolve(FEDPROX | {"train_examples": 1427}).train_examples == 1427  # one of each class is outside
 
 
 def test_what_fits_a_dataset_is_judged_by_what_is_known_about_it():

@@ -5,10 +5,14 @@ import re
 import pytest
 
 import algorithms
+from bench.cli import check as check_command
 from bench.contract.cases import Case, said_by
 from bench.contract.checks import (
     CHECKS,
+    Check,
+    Violation,
     both_engines_agree,
+    divergence_ends_in_numbers_and_no_error,
     every_option_has_an_effect,
     is_trained,
 )
@@ -151,3 +155,42 @@ def test_what_does_not_exist_is_refused_before_anything_is_trained(lab, argument
     lab()
     code, text = in_this_process(*arguments, command="check")
     assert sentence in text and code == 2
+
+
+def test_after_a_failure_on_which_nothing_rests_the_checks_go_on(monkeypatch):
+    def fails(case: Case) -> None:
+        """One."""
+        raise Violation("it does not hold.")
+
+    def holds(case: Case) -> None:
+        """Two."""
+
+    monkeypatch.setattr("bench.contract.report.CHECKS", [Check(fails, {}), Check(holds, {})])
+    assert [outcome.failed for outcome in outcomes(Case("fedavg", algorithms.make("fedavg")))] == [True, False]
+
+
+def test_of_several_lines_of_a_method_the_innermost_one_is_named(lab):
+    inner = RIGHT.replace("tree.squared_distance(params, view.params)", "self.drift_of(params, view)")
+    inner += "\n    def drift_of(self, params, view):\n        return tree.squared_distance(params, view.parms)\n"
+    assert f"{PLACE}, line {len(inner.splitlines())}, in drift_of (return " in found(lab(inner), is_trained)
+
+
+def test_diagnostics_that_are_no_json_after_divergence_are_told(lab):
+    case = lab(RIGHT + '\n    def diagnostics(self, state):\n        return {"drift": float("nan")}\n')
+    assert "diagnostics are no JSON after training that diverged" in found(
+        case, divergence_ends_in_numbers_and_no_error
+    )
+
+
+def test_a_method_whose_first_round_has_no_model_has_no_cycles_for_that():
+    class Later(algorithms.load("fedavg")):
+        def has_model(self, config, round):
+            return round > 1
+
+    assert not said_by(Later()).in_cycles
+
+
+def test_idle_options_of_a_lab_are_refused_and_those_of_this_project_only_named(lab):
+    lab()
+    assert not check_command._case("fedmine", None, None).reports_idle
+    assert check_command._case("fedprox", None, None).reports_idle

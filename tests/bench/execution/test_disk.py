@@ -150,6 +150,10 @@ def test_a_run_that_writes_elsewhere_has_its_kept_states_beside_its_checkpoint_u
     (elsewhere,) = disk.shortages(plan, str(tmp_path / "elsewhere"), of, store)
     assert "(kept states 6.0 MB, checkpoints of 1 at once 1.0 MB)" in here
     assert "(kept states 6.0 MB, checkpoints and kept states of 1 at once 5.0 MB)" in elsewhere
+    sizes["a"] = Footprint(0, 0, 9_000_000)
+    assert any("client states" in line for line in disk.shortages(plan, None, of, store))
+    cluster = Machines(Resources(), max_concurrent=1, address="auto")  # whose machines have disks of their own
+    assert not any("client states" in line for line in disk.shortages(plan, None, cluster, store))
 
 
 def test_trials_at_once_are_as_many_as_share_the_machine(monkeypatch):

@@ -241,6 +241,7 @@ def test_results_are_not_read_while_a_driver_writes_them(tmp_path):
         ({"local_models": {"clients": [1, 2]}}, {}, "local_models of round 1: None and {'clients': [1, 2]}"),
         ({}, {"status": "diverged"}, "status: done and diverged"),
         ({}, {"diagnostics": {"clusters": [0, 1]}}, "diagnostics"),
+        ({}, {"client_accuracies": [0.5]}, "client_accuracies"),
     ],
 )
 def test_numbers_are_compared_bit_for_bit_and_clocks_are_not(rows, record, said):

@@ -17,6 +17,7 @@ from bench.config.schema import RunConfig
 from bench.errors import ConfigError
 from bench.experiments.cost import examples_to_train
 from bench.experiments.grid_loading import load_grid
+from bench.experiments.images import Images
 from bench.experiments.planning import as_stored, training_of
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.results.json_files import SEAL
@@ -670,3 +671,7 @@ def test_reports_that_cannot_be_are_refused_before_anything_is_trained(ask, repo
     with pytest.raises(ConfigError) as error:
         ask(report=report)
     assert sentence in str(error.value)
+
+
+def test_files_are_not_complete_without_the_weights_that_cells_name():
+    assert Images({}, {}, {}, {}).are_complete and not Images({}, {}, {}, {"w.pth": "get it"}).are_complete

@@ -8,7 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorithms.fedavg import FedAvg
+from bench.measurements import features
 from bench.measurements.cka import linear_cka, minibatch_cka, unbiased_hsic
+from bench.simulation.local_models import local_models
+from tests.support.toy import toy_task
 
 ORACLE = json.loads((Path(__file__).parents[2] / "algorithms" / "ccvr_oracle.json").read_text())["cka"]
 
@@ -56,3 +60,10 @@ def test_a_model_whose_outputs_are_all_alike_is_like_no_other(cka):
     alike = torch.rand(2, 1, 7, generator=generator).expand(2, 500, 7)
     found = cka(torch.cat([alike, torch.randn(1, 500, 7, generator=generator)]))
     assert found[:2].isnan().all() and found[2, 2] == pytest.approx(1)
+
+
+def test_a_last_batch_of_fewer_than_four_images_is_left_out(monkeypatch):
+    monkeypatch.setattr(features, "_BATCH", 27)  # of 30 test images
+    task, method = toy_task(), FedAvg()
+    found = features.cka(task, local_models(task, method, method.init(task)), "minibatch")
+    assert all(isinstance(value, float) for layer in found["layers"].values() for row in layer for value in row)

@@ -1,12 +1,14 @@
 """Models: sizes, initial values, and agreement with the same networks written as modules."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bench import models
 from bench.models.base import BoundModel
+from bench.models.concat import Concatenated
 from bench.speed.reference_loop import SimpleCnn as YardstickCnn
 from tests.support.toy import assert_equal, toy_method, toy_task, train
 
@@ -279,3 +281,8 @@ def test_layers_are_told_in_order_and_end_in_features_and_logits(name):
         assert last == "classifier" and torch.equal(found[last], bound(params, x))
         assert torch.equal(found[hidden[-1]], bound.features(params, x))
     assert hidden == ["features"] or [*hidden, last] == [*model.layers()]
+
+
+def test_encoders_side_by_side_need_the_largest_of_their_batches():
+    encoders = tuple(SimpleNamespace(smallest_batch=least) for least in (1, 2, 1))
+    assert Concatenated((1, 8, 8), 10, encoders).smallest_batch == 2

@@ -120,3 +120,11 @@ def test_every_published_number_of_ccvr_has_cells_of_its_setting(read_published,
     names = ("dataset", "partition", "algorithm", "variant", "n_clients", "participation", "model")
     lines = [line for line in read_published("ccvr") if line["table"] == table]
     assert {tuple(line[name] for name in names): 3 for line in lines} == cells
+
+
+def test_a_number_is_printed_again_in_other_tables_only_and_a_table_has_models_of_its_own(read_published):
+    again = lookup.printed_again(fedconcat())
+    assert again and "1" not in {number.table for number in again}
+    models = {line["model"] for line in read_published("fedconcat") if line["table"] == "1"}
+    assert lookup.models_of("fedconcat", "1") == sorted(models)
+    assert models < {line["model"] for line in read_published("fedconcat")}

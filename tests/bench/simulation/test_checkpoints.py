@@ -273,3 +273,8 @@ def test_views_do_not_take_along_what_they_are_views_of(tmp_path):
     saved = Checkpoints(Folder(tmp_path), {})
     saved.save({"params": torch.zeros(100_000)[:10]})
     assert saved.written_bytes < 3000
+
+
+def test_a_state_of_the_round_that_has_just_ended_is_among_those_that_there_are():
+    kept = StateRetention(rounds=(1, 5, 9), local_models=(5,))
+    assert kept.files(5) == ["round-0001.pt", "round-0005.pt", "local-models-0005.pt"]

@@ -62,3 +62,5 @@ def test_under_noise_the_test_set_has_one_noisy_copy_per_client():
     assert evaluate(noisy, deployed) == evaluate(noisy, deployed)
     only_first = noisy.restrict(torch.tensor([0]))  # the first client has no noise
     assert evaluate(only_first, deployed) == pytest.approx(evaluate(clean, deployed))
+    only_last = noisy.restrict(torch.tensor([4]))  # who keeps its noise
+    assert evaluate(only_last, deployed) != pytest.approx(evaluate(clean, deployed))

@@ -24,3 +24,18 @@ def test_a_method_that_samples_in_its_own_way_trains_those_clients_and_has_their
         assert local_models(task, method, state)["ids"].tolist() == [client]
         state = method.step(task, state)
     assert list(state["clients"]["rows"]) == [0, 1, 2]
+
+
+@dataclass(frozen=True)
+class Twice(LocalTraining):
+    """The same client twice, and another one."""
+
+    def sample(self, task, state):
+        return task.cohort(torch.tensor([2, 2, 3]))
+
+
+def test_a_client_that_is_drawn_twice_has_one_local_model():
+    task, method = toy_task(), Twice()
+    found = local_models(task, method, method.init(task))
+    assert found["ids"].tolist() == [2, 3]
+    assert {len(leaf) for leaf in found["params"].values()} == {2}

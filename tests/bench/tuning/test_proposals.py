@@ -68,3 +68,14 @@ def test_runs_that_other_code_has_trained_are_written_beside_what_they_replace(s
     runs = search.runs(second)
     assert suggested[0]["repeated"] == {}
     assert suggested[1]["repeated"] == {run: str(store.folder / "repeating" / run) for run in runs}
+
+
+def test_what_was_stopped_before_its_last_round_is_not_complete(store, monkeypatch):
+    study = Study(make(searcher="grid"), store)
+    proposals, closed = Proposals({study.search.name: study}, nothing_known), []
+    monkeypatch.setattr(study, "close", lambda trial, value, complete: closed.append((value, complete)))
+    for number, rounds in enumerate((study.search.template.rounds, 1)):
+        proposals.suggest(f"trial-{number}")
+        report = ConfigurationReport(None, failed=False, round=rounds, value=0.5, is_last=True)
+        proposals.on_trial_complete(f"trial-{number}", {"report": report})
+    assert closed == [(0.5, True), (0.5, False)]

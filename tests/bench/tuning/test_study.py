@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -347,3 +348,17 @@ def test_a_table_of_configurations_keeps_small_values(store):
     params = try_next(study, store, 0.5, 0.6)
     csv = next(path for path in search_report.write(study, study.outcomes()) if path.suffix == ".csv")
     assert pd.read_csv(csv)["weight_decay"].tolist() == pytest.approx([params["weight_decay"]], rel=1e-9)
+
+
+def test_rounds_that_stopping_has_saved_are_those_of_the_search_itself():
+    search = SimpleNamespace(
+        configs={0: None},
+        template=SimpleNamespace(validation_share=0.15),
+        space={},
+        searcher="optuna",
+        scheduler="asha",
+        wanted=2,
+    )
+    lines = {"found": [False, True], "saved": [6, 0], "trained": [3, 9], "whole": [False, True], "diverged": [0, 0]}
+    notes = [*search_report._notes(search, pd.DataFrame(lines), alike=1)]
+    assert "Stopping has saved 6 rounds; this search has trained 3, those of all seeds." in notes

@@ -79,3 +79,11 @@ def test_a_grid_without_results_says_so(tmp_path):
     one, other = (results(tmp_path / side, LABEL_2, {}) for side in "ab")
     found = results_diff.compare(LABEL, one, other)
     assert not found.tables and "No run of it is done in A or B." in results_diff.render(found)
+
+
+def test_a_choice_of_a_search_that_only_one_side_has_does_not_differ(tmp_path):
+    plain = results(tmp_path / "a", LABEL_2, {}).grid(LABEL)
+    tuned = plain | {"cells": [cell | {"tuned": {"hparams": {"lr": 0.1}}} for cell in plain["cells"]]}
+    other = plain | {"cells": [cell | {"tuned": {"hparams": {"lr": 0.2}}} for cell in plain["cells"]]}
+    assert results_diff._differing_choices([tuned, plain]) == {}
+    assert set(results_diff._differing_choices([tuned, other]).values()) == {("lr=0.1", "lr=0.2")}

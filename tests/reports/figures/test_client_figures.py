@@ -19,7 +19,7 @@ from bench.simulation.build import build_task
 from bench.simulation.run import Run
 from datasets import load
 from reports import api, widths
-from reports.figures import coalitions_by_capacity, coalitions_by_examples, divergences
+from reports.figures import client_gains, coalitions_by_capacity, coalitions_by_examples, divergences
 from tests.support.planning import Experiment
 
 GAINS, DIVERGENCES = {"kind": "client-gains"}, {"kind": "divergences"}
@@ -336,3 +336,10 @@ def test_a_mistake_is_explained(tmp_path, figure, said):
     with pytest.raises(ConfigError) as caught:
         load_grid(str(tmp_path / "mine.yaml"))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("settings", "columns"), [(4, 4), (5, 0)])
+def test_settings_are_columns_if_they_are_few(settings, columns):
+    places = [((variant,), (str(setting),)) for setting in range(settings) for variant in "ab"]
+    frames, found = client_gains._arranged([(place, place) for place in places])
+    assert found == columns and [variant for (variant,), _ in frames] == ["a"] * settings + ["b"] * settings

@@ -116,7 +116,7 @@ def test_similarity_of_clients_is_shown_for_the_layers_that_are_named(store, mea
 
 def test_norms_stand_beside_the_examples_for_the_rounds_that_a_run_has(store, measured):
     def norms(scale: float) -> dict:
-        counts = [[5, 0, 1], [0, 7, 0]]
+        counts = [[5, 2, 1], [3, 7, 1]]  # their scale begins at 0 all the same
         return {"clients": [0, 1], "label_counts": counts, "norms": [[scale, 1, 2], [1, 1, 1]]}
 
     probes = {"weight-norms-0001": [norms(3)], f"weight-norms-{ROUNDS:04d}": [norms(9)]}

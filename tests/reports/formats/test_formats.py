@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 import reports
 from bench.cli.app import app
 from reports import api
+from reports.formats import csv, latex
 from reports.tables.latex_text import escape
+from reports.tables.layout import Cell, Row, Table
 from tests.support.tools import path_of
 
 ROOT = Path(reports.__file__).parents[1]
@@ -346,3 +348,13 @@ def test_an_unknown_format_is_refused_before_anything_is_written(small_table):
     with pytest.raises(ValueError, match="Unknown report format 'htm'. Did you mean 'html'?"):
         api.write(folder, "small_table", "paper", formats=("md", "htm"))
     assert not (folder / "reports").exists()
+
+
+def test_a_latex_float_counts_the_lines_below_its_values():
+    below = Cell("50.0", published=("51.0", "-1.0"))
+    table = Table("accuracy", ("dataset",), ("fedavg",), tuple(Row((f"d{number}",), (below,)) for number in range(40)))
+    assert [len(part.rows) for part in latex._parts(table)] == [15, 15, 10]  # of three lines each
+
+
+def test_a_text_that_is_a_number_only_without_its_spaces_is_none():
+    assert csv.to_csv(pd.DataFrame({"a": ["-1", "\t1", "-1 "]})) == "a\n-1\n'\t1\n'-1 \n"

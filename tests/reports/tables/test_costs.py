@@ -82,6 +82,8 @@ def test_only_evaluated_rounds_count(grid):
     grid.add(ROWS[0], "fedavg", [FAST])
     change(grid, "rounds.jsonl", 0, lambda row: {**row, "accuracy": 0.0} if row["round"] < 3 else row)
     assert cell(built(grid), "fedavg").mean == 3
+    alone = {"round": 1, "accuracy": 0.5}  # of a run of one round
+    assert costs._first([alone], 0.4) == alone
     for evaluated, found in (((2, 4), (4, ())), ((4,), (None, (costs.EVALUATED_ONCE,)))):
         change(
             grid,

@@ -178,6 +178,13 @@ def test_a_tuned_reference_is_the_best_one_and_metrics_are_of_the_point_that_the
     assert (shares["tried"], shares["settings"], shares["complete"]) == (2, 2, True)
 
 
+def test_a_tuned_reference_with_more_seeds_wins_over_a_better_one(grid, report_of):
+    add(grid, "fmnist label-shift", "local", [0.9] * 4, choice={"lr": 0.1})
+    add(grid, "fmnist label-shift", "local", LOCAL, LOCAL, choice={"lr": 0.01})
+    add(grid, "fmnist label-shift", "fedavg", HIGH, HIGH)
+    assert found(report_of(grid), "ipr", ("fedavg", "none"))["mean"] == 50
+
+
 def test_the_smallest_spread_is_the_best_everywhere(table, report_of):
     table.report |= {"standings": True, "gains_over": {"wrapper": "none"}}
     report = report_of(table)
