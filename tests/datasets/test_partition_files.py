@@ -169,7 +169,7 @@ def test_what_data_show_saves_is_the_same_federation_when_it_is_read_again(tmp_p
     for mine, theirs in ((before.indices, after.indices), (before.test_indices or [], after.test_indices or [])):
         assert [rows.tolist() for rows in mine] == [rows.tolist() for rows in theirs]
     again = CliRunner().invoke(app, ["data", "show", "digits", f"file:{path}"])
-    assert again.exit_code == 0 and ran.stdout.partition("Label dist")[0] == again.stdout.partition("Label dist")[0]
+    assert again.exit_code == 0 and ran.stdout.partition("Distance of")[0] == again.stdout.partition("Distance of")[0]
 
 
 def test_data_show_says_what_a_saved_file_does_not_hold(tmp_path):

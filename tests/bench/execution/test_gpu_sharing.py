@@ -13,7 +13,7 @@ AUTO = Resources(1, 1.0, "cuda", auto=True)
 
 def job(engine="auto", **settings):
     flat = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "label-2"}
-    return SimpleNamespace(config=resolve(flat | settings), engine=engine, base="")
+    return SimpleNamespace(config=resolve(flat | settings), engine=engine, tf32=False, base="")
 
 
 @pytest.fixture

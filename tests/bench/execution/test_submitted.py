@@ -444,7 +444,7 @@ def test_processes_on_this_machine_share_no_gpu(tmp_path, monkeypatch):
 
 def test_a_job_comes_back_from_its_file_and_a_half_line_of_a_killed_worker_is_left_out(tmp_path):
     config = resolve({"algorithm": "fedprox", "dataset": "digits", "partition": "label-2"})
-    job = Job("a1", config, str(tmp_path / "run"), StateRetention("all", rounds=(2, 5)), 0, "loop", 3)
+    job = Job("a1", config, str(tmp_path / "run"), StateRetention("all", rounds=(2, 5)), 0, "loop", True, 3)
     path = tmp_path / "a1.json"
     job_file.write(path, job, None, Resources(), tmp_path, driver=os.getpid())
     read = job_file._job(json.loads(path.read_text()))
@@ -452,7 +452,10 @@ def test_a_job_comes_back_from_its_file_and_a_half_line_of_a_killed_worker_is_le
         assert getattr(read.config, name) == getattr(config, name), name
     for name in ("population", "cohort_size", "nearest_cohort"):
         assert getattr(read.config, name) == getattr(config, name)
-    assert (read.id, read.retention, read.engine, read.max_clients_per_vmap) == (job.id, job.retention, job.engine, 3)
+    assert (read.id, read.retention, read.engine, read.tf32, read.max_clients_per_vmap) == (
+        *(job.id, job.retention, job.engine),
+        *(True, 3),
+    )
 
     say = job_file._to(job_file.reports_of(path), os.getpid())
     with open(job_file.reports_of(path), "a") as file:
