@@ -23,7 +23,7 @@ SHORT = {"rounds": 2, "clients": 5, "local_epochs": 1, "batch_size": 16, "model"
 FITS = 0.5  # share of a GPU that several seeds together really need
 
 
-def pretended_profile(config, data_dir, block, engine, own_data) -> Profile:
+def pretended_profile(config, data_dir, block, engine, own_data, tf32) -> Profile:
     return Profile(used_mb=600 + 1000, total_mb=16_000, busy=0.05)
 
 
