@@ -19,16 +19,25 @@ _OPTIONS = {"num_clusters": 2, "encoder_rounds": 2, "inference_images": 1000}  #
 
 @dataclass(frozen=True)
 class Counted:
-    """What one round asks for."""
+    """What one round asks for.
+
+    Attributes:
+        launches: kernels.
+        megabytes: that they read and write.
+        waits: how often the host waits for the device, copies included.
+        copies: between the host and the device.
+    """
 
     launches: int
     megabytes: float
     waits: int
+    copies: int
 
     @classmethod
     def of(cls, gpu: pretended_gpu.Session) -> "Counted":
         """What a session has counted."""
-        return cls(gpu.launches.total(), gpu.moved / 1e6, len(gpu.events))
+        copies = sum(event.num_bytes > 0 for event in gpu.events)
+        return cls(gpu.launches.total(), gpu.moved / 1e6, len(gpu.events), copies)
 
 
 def launches(setting: Setting) -> list[Row]:
@@ -47,7 +56,8 @@ def _counted(name: str, engine: str) -> Row:
     clients = _CLIENTS if engine == "loop" else 1  # a step of one client, or of all at once
     note = (
         f"{(many.megabytes - few.megabytes) / 2 / clients:.1f} MB; beside its steps, a round has "
-        f"{many.launches - 3 * step:,.0f} kernels and {many.waits} waits, the first {first.waits}"
+        f"{many.launches - 3 * step:,.0f} kernels and {many.waits} waits ({many.copies} of them copies), the first "
+        f"{first.waits} ({first.copies})"
     )
     return Row(case, step / clients, "kernels", note)
 

@@ -16,14 +16,19 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 NAME = "pretended"
-_OURS = ("/algorithms/", "/bench/", "/datasets/")  # folders in which the line of an event is looked for
+_ROOT = f"{Path(__file__).parents[2]}/"
+_OURS = tuple(
+    _ROOT + folder for folder in ("algorithms/", "bench/", "datasets/")
+)  # where the line of an event is looked for
 
 # Operations that launch nothing.
 _NO_KERNEL = frozenset(
@@ -59,7 +64,7 @@ class Event(NamedTuple):
     Attributes:
         kind: "wait", "to host" or "to device".
         op: the operation.
-        site: file and line of this project that asked for it.
+        site: file and line of this project that asked for it; "" if there is none.
         num_bytes: of a copy.
     """
 
@@ -135,11 +140,9 @@ class Session(TorchDispatchMode):
     def note(self, kind: str, op: str, num_bytes: int = 0) -> None:
         """Adds an event, with the line of this project that is running."""
         frame: Any = sys._getframe(1)
-        while frame and not (
-            any(part in frame.f_code.co_filename for part in _OURS) and frame.f_code.co_filename != __file__
-        ):
+        while frame and (not frame.f_code.co_filename.startswith(_OURS) or frame.f_code.co_filename == __file__):
             frame = frame.f_back
-        site = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+        site = f"{frame.f_code.co_filename.removeprefix(_ROOT)}:{frame.f_lineno}" if frame else ""
         self.events.append(Event(kind, op, site, num_bytes))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -164,6 +167,9 @@ class Session(TorchDispatchMode):
                 return func(*_mapped(_on_meta, args), **kwargs)
             kwargs["device"] = torch.device("cpu")
         result = func(*_mapped(_raw, args), **_mapped(_raw, kwargs))
+        if torch.Tag.inplace_view in func.tags:  # matmul does so with what it returns
+            with no_dispatch():
+                return func(*args, **kwargs)  # the shape of the device's tensor, beside that of the one of the CPU
         self._count(op, tensors, result)
         return self._of_device(func, args, kwargs, result)
 

@@ -7,22 +7,19 @@ import torch
 
 import algorithms
 from algorithms.shared import tree
-from algorithms.shared.client_states import rows_of
+from algorithms.shared.client_states import are_client_rows, rows_of
+from bench import models
 from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import Checkpoints
 from bench.simulation.evaluation import measure
 from bench.speed import pretended_gpu
+from tests.support import kinds
+from tests.support.pretended import MOST_KERNELS, MOST_WAITS, require_pretended_gpu
 from tests.support.toy import assert_equal, settings_for, toy_method, toy_task
 
-try:
-    with pretended_gpu.session():
-        torch.ones(1, device=pretended_gpu.NAME).sum()
-except (ImportError, AttributeError, RuntimeError) as error:  # the interface is an experimental one
-    pytest.skip(f"This release of torch has no devices in Python: {error}.", allow_module_level=True)
+require_pretended_gpu()
 
 ENGINES = ("loop", "vectorised")
-# Kernels of a local step of FedAvg with the simple CNN: of one client on the loop, of all clients at once else.
-MOST_KERNELS = {"loop": 60, "vectorised": 90}
 SOME = ["ccvr", "fedavg", "fedcat", "fedconcat-id", "fedgen", "moon", "scaffold"]
 MODELS = {
     "mlp": {},
@@ -50,6 +47,7 @@ def trained(name: str, device: str, folder: Folder | None = None, **options) -> 
     state, rounds = method.init(task), []
     for _ in range(method.num_rounds(task.settings)):
         state = method.step(task, state)
+        assert {leaf.device.type for leaf in client_rows(state)} <= {"cpu"}, "rows of clients wait on the host"
         assert tree.all_finite(method.finite_check(state))
         deployed = method.deploy(task, state, torch.arange(task.population))
         scores = measure(task, deployed).scores if deployed else {}
@@ -68,6 +66,15 @@ def places(state: dict) -> dict:
     if isinstance(state, dict):
         return {key: places(part) for key, part in state.items()}
     return state.device.type if isinstance(state, torch.Tensor) else None
+
+
+def client_rows(state) -> list:
+    """The tensors of all rows of clients in a state."""
+    if not isinstance(state, dict):
+        return []
+    if are_client_rows(state):
+        return [leaf for row in state["rows"].values() for leaf in tree.leaves(row)]
+    return [leaf for part in state.values() for leaf in client_rows(part)]
 
 
 def check_equal(name: str, folder: Folder, **options) -> None:
@@ -98,22 +105,43 @@ def test_augmented_images_have_the_numbers_of_the_cpu(tmp_path):
         check_equal("fedavg", Folder(tmp_path), engine=engine, **MODELS["rotated"] | {"noise": 0.1, "own_tests": True})
 
 
-def waits(name: str, engine: str, steps: int) -> Counter:
+def waits(name: str, engine: str, steps: int, clients: int = 5, **options) -> Counter:
     """(kind, operation, line) -> how often the host waits for the device, where clients take so many steps in each round."""
-    settings = {"sizes": (20,) * 5} | settings_for(name) | {"local_epochs": None, "local_steps": steps}
+    settings = {"sizes": (20,) * clients} | settings_for(name) | {"local_epochs": None, "local_steps": steps} | options
     with pretended_gpu.session() as gpu:
         method, task = toy_method(name), toy_task(device=DEVICE, dtype=torch.float32, engine=engine, **settings)
         state = method.init(task)
+        gpu.events.clear()
         for _ in range(min(2, method.num_rounds(task.settings))):
             state = method.step(task, state)
     return Counter((event.kind, event.op, event.site) for event in gpu.events)
 
 
+def more(few: Counter, many: Counter) -> dict:
+    """What happens more often in many than in few, and how often in each."""
+    return {what: (few[what], count) for what, count in many.items() if count > few[what]}
+
+
 @every_method
 @both_engines
 def test_no_local_step_waits_for_the_device(name, engine):
-    few, many = (waits(name, engine, steps) for steps in (1, 3))
-    assert not {what: (few[what], count) for what, count in many.items() if count > few[what]}
+    assert not more(*(waits(name, engine, steps) for steps in (1, 3)))
+
+
+@pytest.mark.parametrize("model", kinds.others_slow(models.REGISTRY, ["moon-cnn", "vgg9"]))
+def test_steps_of_all_models_wait_for_nothing_but_masks_of_dropout(model):
+    """VGG-9 draws one after each pooling but the first, and two between its linear layers, on the host, for each client."""
+    image = {"shape": (3, 32, 32), "dataset": "cifar10", "transform": "fedconcat"}
+    one, two = (waits("fedavg", "loop", steps, 2, model=model, rounds=1, batch_size=4, **image) for steps in (1, 2))
+    found = [(kind, site.split(":")[0], count - before) for (kind, _, site), (before, count) in more(one, two).items()]
+    assert found == ([("to device", "bench/models/base.py", 2 * 3)] if model == "vgg9" else [])
+
+
+@both_engines
+def test_a_round_of_fedavg_waits_seldom_whatever_the_number_of_clients(engine):
+    for clients in (2, 6):
+        found = waits("fedavg", engine, 1, clients, **MODELS["cnn"])
+        assert found.total() <= 2 * MOST_WAITS[engine], "in two rounds"
 
 
 def test_states_of_clients_wait_on_the_host_and_are_copied_there_once_for_all_clients():
