@@ -21,5 +21,10 @@ def make_deterministic(tf32: bool = False) -> None:
 
 
 def uses_tf32(device: torch.device) -> dict[str, bool]:
-    """{"tf32": whether it is used} on a GPU, which a record and a checkpoint say; {} elsewhere."""
-    return {"tf32": torch.backends.cudnn.allow_tf32} if device.type == "cuda" else {}
+    """{"tf32": whether it is used} on a GPU, which a record and a checkpoint say; {} elsewhere.
+
+    GPUs of before Ampere have no such type.
+    """
+    if device.type != "cuda":
+        return {}
+    return {"tf32": torch.backends.cudnn.allow_tf32 and torch.cuda.get_device_capability(device) >= (8, 0)}

@@ -143,7 +143,8 @@ class GridReport:
         if style == "paper":
             formats = tuple(format for format in formats if format != "csv")
         _check(formats, style, notes)
-        folder, written = self._written(to, "tables", value, *formats, style, notes, widths)
+        inputs = self._inputs  # before anything else is read
+        folder, written = self._written(inputs, to, "tables", value, *formats, style, notes, widths)
         if unchanged := written.unchanged():
             found, names = unchanged
             return dict(zip(names, found, strict=True))
@@ -184,10 +185,11 @@ class GridReport:
         for x in curves:
             if x not in CURVES:
                 raise ValueError(unknown("figure", x, CURVES))
+        inputs = self._inputs  # before anything else is read
         described = [*self.expanded["report"].get("figures", ()), *({"kind": "curves", "x": x} for x in curves)]
         if not described:  # then matplotlib is not imported
             return [], []
-        folder, written = self._written(to, "figures", value, *curves, widths)
+        folder, written = self._written(inputs, to, "figures", value, *curves, widths)
         if unchanged := written.unchanged():
             return unchanged
 
@@ -221,11 +223,10 @@ class GridReport:
         written.note(paths, sentences)
         return paths, sentences
 
-    def _written(self, to: Path | None, *options: object) -> "tuple[Path, Written]":
+    def _written(self, inputs: str, to: Path | None, *options: object) -> "tuple[Path, Written]":
         """The folder of files, and what is noted of those that these options make."""
         from bench.results.written import Written
 
-        inputs = self._inputs  # before anything else is read
         named = [self.expanded["grid"], self.expanded["budget"]]  # a grid that is not there makes no folder
         folder = writable_folder(self.store.folder, to)
         place = [str(folder.absolute()), str(self.store.folder), *named, *map(str, options)]

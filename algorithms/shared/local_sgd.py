@@ -96,7 +96,7 @@ def descend(
     gradient_of: GradientOf = gradient,
     plain: Collection[str] = (),
 ) -> Trained:
-    """Local SGD: one step per batch of the plan, starting at params. Pure.
+    """Local SGD: one step per batch of the plan, starting at params. Pure; nothing can be differentiated through it.
 
     Per step, with gradient g of the loss, as gradient_of gives it: v = momentum v + g + weight_decay params +
     gradient_offset; then params = params - lr (v + step_offset).

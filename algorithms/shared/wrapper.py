@@ -8,7 +8,7 @@ from torch import Tensor
 import algorithms
 from algorithms.centralized import Centralized
 from algorithms.fedavg import FedAvg
-from algorithms.shared.base import Algorithm, Deployed, State
+from algorithms.shared.base import Algorithm, Deployed, RoundHooks, State
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import RunConfig, Settings, Task
 from bench.models.base import Model
@@ -27,6 +27,14 @@ class Wrapper(Algorithm):
     does: ClassVar[str]
     takes_personal: ClassVar[bool] = False
     base: Algorithm = FedAvg()
+
+    def __init_subclass__(cls) -> None:
+        """Raises TypeError for hooks of rounds, which only the base has: nothing would call them."""
+        if unused := [name for name in vars(cls) if name in vars(RoundHooks) and not hasattr(Wrapper, name)]:
+            raise TypeError(
+                f"{cls.__name__} is a wrapper, whose {' and '.join(unused)} nothing calls: subclass RoundBased, or override "
+                "step, deploy or inside."
+            )
 
     def __post_init__(self) -> None:
         name, base = algorithms.name_of(self), algorithms.name_of(self.base)

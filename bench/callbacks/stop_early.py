@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from algorithms import at_least
 from bench.callbacks import Callback, Noted, registered_callback
-from bench.errors import unknown
+from bench.errors import suggestion, unknown
 from bench.results.metrics import ACCURACIES, METHOD
 
 
@@ -40,10 +40,10 @@ class StopEarly(Callback):
     def after_round(self, outcome, own):
         value = outcome.metrics.get(self.metric)
         if value is None:
-            known_by_now = outcome.is_evaluated or (not own and self.metric.startswith(f"{METHOD}/"))
-            if known_by_now and self.metric not in outcome.metrics:
+            if self.metric not in outcome.metrics and not own and self._is_wrong(outcome):
                 known = ", ".join(outcome.metrics) or "none"
-                raise ValueError(f"no round has the metric {self.metric}; this one has {known}")
+                hint = suggestion(self.metric, outcome.metrics)
+                raise ValueError(f"round {outcome.round} has no metric {self.metric}, but {known}.{hint}")
             return own, {}
         merit = -value if self.less_is_better else value
         if not own or merit > own["best"]:
@@ -52,3 +52,14 @@ class StopEarly(Callback):
         best = -own["best"] if self.less_is_better else own["best"]
         reason = f"stopped early: no better {self.metric} than {best:.4g} for {self.patience} round{'s' * (self.patience > 1)}"
         return Noted(own, stop=reason if own["waited"] >= self.patience else "")
+
+    def _is_wrong(self, outcome):
+        """Whether no round will have the metric: scores are those of every evaluation, but a method or a callback may have a
+        metric in some rounds only, so that of theirs a misspelt name is known at once, and all others in the last round."""
+        if "/" not in self.metric:
+            return outcome.is_evaluated
+        if outcome.round == outcome.algorithm.num_rounds(outcome.task.settings):
+            return True
+        source, _, name = self.metric.partition("/")
+        found = (other.partition("/") for other in outcome.metrics)
+        return bool(suggestion(name, [other for of, _, other in found if of == source]))

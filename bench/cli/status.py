@@ -163,7 +163,7 @@ def _table(rows: list[_Row], at_once: int) -> Table:
         "grid",
         *(Column(name, justify="right") for name in (*columns, "left")),
         "last ended",
-        caption=f"left: at the speed of the runs so far, {at_once} at once; failed runs are not repeated",
+        caption=f"left: at the speed of the runs so far, {at_once} at once, without failed runs, which a run repeats",
         caption_justify="left",
     )
     for label, counts, left, last in rows:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from bench.contract.cases import Case
 
 _METHODS, *_OTHERS = (Path(str(package.__file__)).parent for package in (algorithms, bench, datasets))
+# What torch says of memory and devices.
+_OF_MACHINES = ("allocate memory", "out of memory", "cuda error", "cudnn error", "cublas", "nccl error", "nvml")
 _RULE = (
     "numbers of a client are tensors: write formulas, not if, range, int() or .item(), and choose by torch.where, not by "
     "boolean indexing, unique or nonzero"
@@ -58,7 +60,9 @@ def failure_in_words(entries: Sequence[Entry], error: Exception) -> str:
     frames, last = traceback.extract_tb(error.__traceback__), _last_own(entries, error)
     methods = [entry for entry in entries if entry.kind == "algorithm"]
     passed = last or any(Path(at.filename).is_relative_to(_METHODS) for at in frames)
-    if not methods or not passed or (_is_sentence(frames[-1]) and not isinstance(error, HookError)):
+    if not methods or not passed or _is_of_machine(error):
+        return ""
+    if _is_sentence(frames[-1]) and not isinstance(error, HookError):
         return ""
     blamed = next((entry for entry in methods if entry.lab), methods[-1])
     if isinstance(error, HookError):
@@ -114,6 +118,12 @@ def _is_sentence(last: traceback.FrameSummary) -> bool:
     """Whether an error was raised on purpose by this project: then its message says all."""
     is_own = any(Path(last.filename).is_relative_to(folder) for folder in (_METHODS, *_OTHERS))
     return is_own and (last.line or "").startswith("raise ")
+
+
+def _is_of_machine(error: Exception) -> bool:
+    """Whether an error says that a machine has failed or lacks something, wherever it was raised."""
+    said = str(error).lower()
+    return isinstance(error, OSError | MemoryError) or any(part in said for part in _OF_MACHINES)
 
 
 def _refused(entry: Entry, last: traceback.FrameSummary, said: str) -> str:

@@ -1,7 +1,7 @@
 """How much of a GPU a trial gets: from a short profile of its kind, and from the trials that ran out of memory.
 
 Trials of one kind (the same model, images, method, cohort and batch) need the same, so each kind is profiled once, and what
-was measured is stored in the results directory.
+was measured is stored in the results directory. It holds for the code with which it was measured.
 """
 
 import json
@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.config.code_version import code_version
 from bench.config.schema import RunConfig
 from bench.execution.job import Job
 from bench.execution.resources import Resources
 from bench.files import write_file
 from bench.results.json_files import Damaged, parse, read_bytes
-from bench.results.json_schema import is_integer, is_number, mismatch
+from bench.results.json_schema import is_integer, is_number, is_text, mismatch
 from datasets.own_data import DataOfUser
 
 MEMORY_SHARE = 0.85  # of a GPU's memory that trials get; fragments and libraries need the rest
@@ -28,6 +29,7 @@ _MEASURED = {  # for the GPUs of one name: kind of trial -> what was measured
         "profile?": {"used_mb": is_number, "total_mb": is_number, "busy": is_number},
         "at_least?": is_number,
         "block?": (is_integer, None),
+        "code?": {str: is_text},
     }
 }
 _CONTEXT_MB = 600  # memory of a GPU that a process takes before it computes anything
@@ -188,11 +190,12 @@ class GpuAllocator:
         return trials
 
     def _of_kind(self, job: Job, seeds: int = 1) -> dict[str, Any]:
-        return self._known.get(self._hardware, {}).get(kind_of(job, seeds), {})
+        found = self._known.get(self._hardware, {}).get(kind_of(job, seeds), {})
+        return found if found.get("code") == code_version(job.config) else {}
 
     def _remember(self, job: Job, seeds: int = 1, **found: Any) -> None:
         kind, kinds = kind_of(job, seeds), self._known.setdefault(self._hardware, {})
-        kinds[kind] = kinds.get(kind, {}) | found
+        kinds[kind] = self._of_kind(job, seeds) | found | {"code": code_version(job.config)}
         write_file(self._path, json.dumps(self._known, indent=1) + "\n")
 
 

@@ -35,7 +35,7 @@ class _Speed:
 
 
 def time_left(grid: StoredGrid, cells: list[StoredCell], states: Mapping[str, RunState], at_once: int) -> float | None:
-    """Seconds until the runs of a grid have ended that are running, interrupted or not begun; failed runs are not repeated.
+    """Seconds until the runs of a grid have ended that are running, interrupted or not begun; failed runs do not count.
 
     A run takes as long as those of the same settings with other seeds, else as those of the same dataset, model and method,
     else as all of the grid, in proportion to the examples to train on, where the grid says how many these are. Of a run that

@@ -100,6 +100,16 @@ def build_callbacks(specs: Iterable[Mapping[str, Any]]) -> dict[str, Callback]:
     return found
 
 
+def edits_of(state: Any) -> list[int]:
+    """How often each tensor of a state has been changed in place."""
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        return [state._version]
+    parts = state.values() if isinstance(state, Mapping) else state if isinstance(state, list | tuple) else ()
+    return [count for part in parts for count in edits_of(part)]
+
+
 def as_numbers(metrics: Any, source: str) -> dict[str, float | None]:
     """Metrics as numbers of the host, by "<source>/<name>", all copied at once; None for those that are not finite.
 

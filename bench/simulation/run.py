@@ -22,7 +22,7 @@ from bench.results.artifacts import Folder
 from bench.results.metrics import ACCURACIES, METHOD, summarise
 from bench.results.records import RoundRow
 from bench.simulation.build import build_algorithm, build_task, named_models
-from bench.simulation.callbacks import Noted, RoundOutcome, as_numbers, build_callbacks
+from bench.simulation.callbacks import Noted, RoundOutcome, as_numbers, build_callbacks, edits_of
 from bench.simulation.checkpoints import UnusableCheckpoint, on_device, on_host
 from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure
@@ -204,9 +204,15 @@ class Run:
         """Adds to the row of a round what the method has measured in it, and what callbacks find, which may stop the run."""
         metrics = as_numbers(self.algorithm.metrics(self.state), METHOD)
         scores = {key: value for key, value in row.items() if key in (*ACCURACIES, "loss")}
+        looked_at = [previous, self.state] if self._callbacks else []
+        known = edits_of(looked_at)
         for name, callback in self._callbacks.items() if not self._diverged else ():
             seen = RoundOutcome(self.task, self.algorithm, previous, self.state, scores | metrics, self._deployed)
             noted = Noted(*callback.after_round(seen, self._own[name]))
+            if edits_of(looked_at) != known:
+                raise ValueError(
+                    f"The callback {name} has changed a state, but callbacks only look; change a copy, by .clone()."
+                )
             self._own[name] = noted.own
             metrics |= as_numbers(noted.metrics, name)
             self._stopped = self._stopped or noted.stop

@@ -1,5 +1,6 @@
 """What an algorithm gets: the clients, the model, the settings, and a way to run a function on every client of a cohort."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +21,15 @@ from bench.simulation.client import ClientData
 from bench.simulation.engines import ENGINES, LARGEST_STACK
 from datasets.federation import Federation
 
-# Images per forward pass without training: as many as keep a GPU busy, and as fit into the cache of a CPU.
-_ON_GPU, _ON_CPU = 5000, 500
+# Images per forward pass without training: as many as fit into the cache of a CPU, and of small images and models as many as
+# keep a GPU busy. Those that normalise by batches or drop out are large: with 5000, ResNet-50 would need 17 GB.
+_AT_ONCE, _ON_GPU, _SMALL = 500, 5000, 3 * 32 * 32
+
+
+def images_at_once(model: Model, device: torch.device) -> int:
+    """Images that go through a model at once without training."""
+    is_small = math.prod(model.input_shape) <= _SMALL
+    return _ON_GPU if device.type == "cuda" and is_small and not model.loop_only else _AT_ONCE
 
 
 @dataclass(frozen=True)
@@ -209,7 +217,7 @@ class Task:
         Returns:
             [n, ...].
         """
-        scale, size = self.federation.transform.scale, _ON_GPU if self.device.type == "cuda" else _ON_CPU
+        scale, size = self.federation.transform.scale, images_at_once(self.model, self.device)
         outputs = [
             fn(scale(batch, self.dtype, memory_format=torch.channels_last), position * size)
             for position, batch in enumerate(images.split(size))

@@ -73,11 +73,10 @@ def find_measured(stores: Iterable[Store], plans: Plans) -> list[Measured]:
     found: dict[tuple[str, ...], Measured] = {}
     for store in stores:
         for name in store.grids():
-            report = api.GridReport(store, *name.split("@", 1))
-            grid = report.expanded
-            if not grid["reproduces"] or not is_comparable(grid, own_value(grid)):
+            grid = store.grid(name)
+            if not grid or not grid["reproduces"] or not is_comparable(grid, own_value(grid)):
                 continue
-            for measured in _of_grid(report, plans):
+            for measured in _of_grid(api.GridReport(store, *name.split("@", 1)), plans):
                 again = (replace(measured, published=published) for published in printed_again(measured.published))
                 for one in (measured, *again):
                     before = found.get(one.published.key)

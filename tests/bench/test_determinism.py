@@ -24,9 +24,12 @@ def as_before(monkeypatch):
 
 
 @pytest.mark.parametrize("tf32", [False, True])
-def test_products_and_convolutions_are_exact_unless_tf32_is_asked_for_which_records_say(tf32):
+def test_products_and_convolutions_are_exact_unless_tf32_is_asked_for_which_records_say(tf32, monkeypatch):
     make_deterministic(tf32)
     assert torch.backends.cudnn.allow_tf32 == torch.backends.cuda.matmul.allow_tf32 == tf32
-    assert uses_tf32(torch.device("cuda")) == {"tf32": tf32} and uses_tf32(torch.device("cpu")) == {}
+    for capability, used in (((9, 0), tf32), ((7, 5), False)):  # Turing has no such type
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, of=capability: of)
+        assert uses_tf32(torch.device("cuda")) == {"tf32": used}
+    assert uses_tf32(torch.device("cpu")) == {}
     assert torch.are_deterministic_algorithms_enabled() and not torch.backends.cudnn.benchmark
     assert not torch.utils.deterministic.fill_uninitialized_memory

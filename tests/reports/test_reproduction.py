@@ -131,6 +131,12 @@ def test_a_grid_that_mirrors_nothing_does_not_count(store):
     assert measured(store.add("cifar10 label-2", "fedavg", [0.5])) == []
 
 
+def test_a_grid_that_counts_for_nothing_may_have_a_wrong_figure(store):
+    """Of another version, or of a lab's kind of figure whose options have changed."""
+    store.reproduces, store.report = None, store.report | {"figures": [{"kind": "curves", "x": "mb"}]}
+    assert measured(store.add("cifar10 label-2", "fedavg", [0.5])) == []
+
+
 def test_a_run_that_diverged_has_been_played(store):
     one, _ = measured(store.add("cifar10 label-2", "fedavg", ["diverged"]))
     assert (one.seeds, one.diverged, one.verdict) == (1, 1, "")

@@ -73,6 +73,27 @@ def test_a_page_that_is_gone_or_damaged_is_made_again(store, made):
     assert made.count("page") == 3 and made.count("figure") == 1
 
 
+def test_a_figure_that_a_driver_adds_meanwhile_is_drawn(store, made, monkeypatch):
+    """It adds it just before a report notes what it was made of."""
+    digest = Store.digest
+
+    def list_figures(*axes: str) -> None:
+        grid = store.grid(LABEL)
+        figures = [{"kind": "curves", "x": x} for x in axes]
+        store.write_grid(LABEL, grid | {"report": grid["report"] | {"figures": figures}})
+
+    def after_a_driver(self, name):
+        list_figures("rounds", "communication")
+        return digest(self, name)
+
+    list_figures("rounds")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(Store, "digest", after_a_driver)
+        api.write_figures(Store(store.folder), "quickstart", "paper")
+    drawn, _ = api.write_figures(Store(store.folder), "quickstart", "paper")
+    assert [path.stem.removeprefix(f"{LABEL}-") for path in drawn] == ["rounds", "communication"]
+
+
 def finish_last(store: Store) -> None:
     with store.locked():
         finish(store, LABEL_2[-1], 0.7)

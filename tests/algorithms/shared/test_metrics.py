@@ -106,6 +106,14 @@ def test_wrappers_pass_on_what_their_base_measures():
     assert of_rounds(Around(Noted()), task) == of_rounds(Noted(), task)
 
 
+def test_a_wrapper_with_a_hook_that_nothing_calls_is_refused():
+    with pytest.raises(TypeError, match="Around is a wrapper, whose local_loss nothing calls: subclass RoundBased"):
+
+        class Around(Wrapper):
+            def local_loss(self, params, batch, view):
+                return 2 * self.base.local_loss(params, batch, view)
+
+
 def test_metrics_of_coalitions_are_means_over_their_clients():
     task = toy_task()
     method = FedCollab(base=Noted(), discriminator_rounds=5)

@@ -167,3 +167,14 @@ def test_a_run_that_starts_from_another_one_gets_more_after_it_was_out_of_memory
     of.base = "runs/a1"
     assert made.of(of).gpus == 0.25
     assert made.out_of_memory(of, made.of(of)) and made.of(of).gpus == 0.5
+
+
+def test_what_was_measured_with_other_code_is_measured_again(allocator, monkeypatch):
+    first = allocator()
+    first.of(job())
+    assert first.out_of_memory(job(), Resources(1, 0.125, "cuda"))
+    shared = first.of(job()).gpus
+    assert allocator().of(job()).gpus == shared == 0.25 and len(first.profiled) == 1
+    monkeypatch.setattr("bench.execution.gpu_sharing.code_version", lambda config: {"engine": "0" * 16})
+    other = allocator()
+    assert other.of(job()).gpus < shared and len(other.profiled) == 1

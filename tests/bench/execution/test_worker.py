@@ -26,7 +26,7 @@ from bench.contract.report import outcomes
 from bench.execution import worker as workers
 from bench.execution.job import Inputs, Job
 from bench.execution.ray_environment import PACKAGES, ROOT
-from bench.execution.worker import Worker, WorkerReport, storage_trouble
+from bench.execution.worker import Worker, WorkerReport, failure, storage_trouble
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 from datasets import DataError, load
@@ -396,6 +396,33 @@ def test_an_error_around_a_hook_is_told_by_a_run_with_its_place_and_how_to_find_
     reason = train(replace(job, config=config))[-1].result["reason"]
     reason = re.sub(r"line \d+\), raised", "line NUMBER), raised", reason)
     assert sentence in reason and reason.endswith("`python -m bench check fedmine` finds such mistakes.")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+        MemoryError("no room"),
+        OSError(24, "Too many open files"),
+    ],
+)
+def test_what_a_machine_lacks_is_no_mistake_of_the_method(job, error, monkeypatch):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr("algorithms.shared.local_sgd.F.cross_entropy", fail)
+    reason = failure_of(job)
+    assert str(error) in reason and "hooks" not in reason and "bench check" not in reason
+
+
+def failure_of(job) -> str:
+    """Why a run fails that is trained in this process."""
+    try:
+        Run(job.config, load("digits", None)).step()
+    except Exception as error:
+        return failure(error, job.config)["reason"]
+    raise AssertionError("it does not fail")
 
 
 def test_a_refusal_of_this_project_is_a_sentence_of_its_own(job, monkeypatch):

@@ -113,6 +113,12 @@ def test_a_failing_section_does_not_stop_the_others(check, monkeypatch):
     assert (code, found["rounding"]["ended"]) == (0, "done")
 
 
+def test_a_round_that_was_not_captured_is_not_reported_as_if_it_were(check, monkeypatch):
+    monkeypatch.setattr("bench.speed.candidates.graphs.inspect.ismethod", lambda fn: False)
+    _, found = check("graphs")
+    assert "no block was captured" in found["graphs"]["found"]["fedavg"] and found["graphs"]["summary"] == ""
+
+
 @pytest.mark.parametrize("name", main.MUST_HOLD)
 def test_a_check_that_could_not_compare_does_not_say_that_all_is_right(name, check, monkeypatch):
     monkeypatch.setattr(correctness, name, lambda session: 1 / 0)

@@ -1,12 +1,15 @@
 """What a run does with metrics and callbacks, those of labs among them."""
 
 import json
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 
 import datasets
+from bench.callbacks import Callback
 from bench.callbacks.stop_early import StopEarly
 from bench.config.code_version import code_version, versions_of
 from bench.config.resolve import base_of, resolve, trained_by
@@ -188,7 +191,9 @@ def test_a_callback_that_raises_fails_the_run_with_its_file_and_line(digits):
 
 def test_a_metric_that_no_method_has_ends_the_run_in_its_first_round(digits):
     config = looked({"name": "stop-early", "metric": "method/drfit"})  # it is evaluated every two rounds
-    with pytest.raises(ValueError, match="no round has the metric method/drfit; this one has method/drift") as raised:
+    with pytest.raises(
+        ValueError, match="round 1 has no metric method/drfit, but method/drift. Did you mean"
+    ) as raised:
         Run(config, digits).step()
     assert failure(raised.value, config)["reason"].startswith(
         "StopEarly in bench/callbacks/stop_early.py failed in line"
@@ -392,3 +397,37 @@ def test_a_metric_in_the_record_that_no_round_has_is_damage(digits, tmp_path):
 def test_a_metric_on_any_device_is_copied_once():
     found = as_numbers({"a": torch.tensor(1, dtype=torch.long), "b": torch.tensor(0.5, dtype=torch.float16)}, "of")
     assert found == {"of/a": 1.0, "of/b": 0.5}
+
+
+def test_a_callback_that_changes_a_state_fails_the_run(digits):
+    class Zeroing(Callback):
+        def after_round(self, outcome, own):
+            outcome.after["params"]["linear1.weight"].zero_()
+            return own, {}
+
+    run = Run(looked("moved"), digits)
+    run._callbacks = {"moved": Zeroing()}
+    with pytest.raises(ValueError, match=r"The callback moved has changed a state, .*; change a copy, by .clone\(\)"):
+        run.step()
+
+
+@pytest.mark.parametrize(
+    ("round", "metrics", "metric", "said"),
+    [
+        (1, {}, "method/gap", ""),
+        (1, {"method/drift": 1.0}, "method/gap", ""),  # its rounds may differ
+        (
+            1,
+            {"method/drift": 1.0},
+            "method/drfit",
+            "round 1 has no metric method/drfit, but method/drift. Did you mean",
+        ),
+        (4, {"accuracy": 0.5}, "method/gap", "round 4 has no metric method/gap, but accuracy."),
+        (2, {"loss": 0.5}, "own_accuracy", "round 2 has no metric own_accuracy, but loss."),
+    ],
+)
+def test_a_metric_of_some_rounds_is_waited_for_and_a_misspelt_one_is_not(round, metrics, metric, said):
+    task, method = SimpleNamespace(settings=None), SimpleNamespace(num_rounds=lambda settings: 4)
+    outcome = RoundOutcome(task, method, {}, {"round": round}, metrics, object() if round % 2 == 0 else None)
+    with pytest.raises(ValueError, match=said) if said else nullcontext():
+        StopEarly(metric=metric).after_round(outcome, {})

@@ -14,8 +14,10 @@ from algorithms.fednova import FedNova
 from algorithms.shared import tree
 from algorithms.shared.base import average_buffers
 from algorithms.shared.rounds import RoundBased
+from bench import models
 from bench.participation import cohort_size
 from bench.simulation.engines import _BATCHES_PER_LAUNCH, _blocks, _cheapest_blocks, _pad, padding_share
+from bench.simulation.task import images_at_once
 from datasets import partitions
 from tests.support.kinds import others_slow
 from tests.support.toy import SETTINGS, SIZES, normalised_task, toy, toy_method, toy_task, train
@@ -274,3 +276,11 @@ def test_running_statistics_have_the_precision_of_the_task_and_counters_stay_int
             "running_var": torch.float64,
             "num_batches_tracked": torch.int64,
         }
+
+
+def test_only_small_images_and_models_are_tested_in_large_batches_on_a_gpu():
+    def at_once(model: str, side: int = 32, device: str = "cuda") -> int:
+        return images_at_once(models.load(model)((3, side, side), 10), torch.device(device))
+
+    assert (at_once("simple-cnn"), at_once("simple-cnn", device="cpu")) == (5000, 500)
+    assert at_once("resnet50") == at_once("vgg9") == at_once("resnet50", 64) == 500

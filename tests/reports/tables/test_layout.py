@@ -143,7 +143,7 @@ def test_a_cell_whose_runs_have_no_such_metric_says_so_and_not_that_they_are_mis
             record["summary"][value]["method/drift"] = 2.0
         path.write_text(json.dumps(record))
     assert list(table(store).values()) == ["2.00±0.00", "–"]
-    assert "–: the runs have ended, and have no such metric." in notes(store)
+    assert "–: the runs have ended without such a metric, or with none that is finite." in notes(store)
     assert not any("planned" in note for note in notes(store))
     store.add("cifar10 iid", "fedavg", [None, None])
     assert [*table(store).values()][-2:] == ["0/2 seeds", ""]
