@@ -153,7 +153,7 @@ def _unfinished(cells: pd.DataFrame) -> Iterable[str]:
     if (waiting & ~cells["complete"]).any():
         yield "n/m seeds, n/m settings: n of the m planned have a result; mean and std are of those."
     if ((cells["lacking"] == NO_METRIC) & (cells["done"] == 0)).any():
-        yield f"{HAS_NONE}: the runs have ended, and have no such metric."
+        yield f"{HAS_NONE}: the runs have ended without such a metric, or with none that is finite."
 
 
 def numbers_are(grid: StoredGrid, value: str) -> str:
