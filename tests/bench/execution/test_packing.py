@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 FITS = 0.5  # share of a GPU that a run really needs
 
 
-def pretended_profile(config, data_dir, block, engine, own_data) -> Profile:
+def pretended_profile(config, data_dir, block, engine, own_data, tf32) -> Profile:
     return Profile(used_mb=1000, total_mb=100_000, busy=0.2)
 
 
