@@ -1,7 +1,5 @@
 """The contract of a lab's method: what is right passes, and what is wrong is told in one sentence."""
 
-import re
-
 import pytest
 
 import algorithms
@@ -118,24 +116,70 @@ def test_an_error_in_a_hook_is_told_with_its_line_and_ends_the_checks(lab):
     assert outcome.sentence.endswith("AttributeError: 'ClientView' object has no attribute 'parms'; correct this line.")
 
 
+STEPPED = "def server_step(self, task, params, server, update, cohort):\n        return "
+TRAINED = "def local_update(self, data, plan, view):\n        return "
+FIT = "but the names, shapes and types of the round's params are expected; "
+RESULT = 'is expected; write return LocalResult({"delta": delta}, view.client).'
+
+
 @pytest.mark.parametrize(
-    ("returned", "sentence"),
+    ("hook", "sentence"),
     [
         (
-            "{name: leaf[..., None] for name, leaf in params.items()}, server",
-            r"params \S+ had shape \[[\d, ]+\] before the first round and \[[\d, ]+, 1\] after it, .* look at server_step in",
+            f"{STEPPED}server, params",
+            "returned the pair (server, params), but (params, server) is expected; write return params, server.",
         ),
         (
-            "{f'{name}_': leaf for name, leaf in params.items()}, server",
-            r"KeyError: .* raised by what the method's hooks returned; compare server_step in",
+            STEPPED + "{'linear1.weight': params['linear1.weight']}, server",
+            f"returned params without linear1.bias, linear2.weight, linear2.bias, ..., {FIT}return all of them.",
+        ),
+        (
+            STEPPED + "{**params, 'own': params['linear1.bias']}, server",
+            f"returned params with own beside them, {FIT}leave this out.",
+        ),
+        (
+            STEPPED + "{name: leaf[:, None] for name, leaf in params.items()}, server",
+            f"returned params whose linear1.weight is torch.float64 [64, 1, 36], {FIT}return it as torch.float64 [64, 36].",
+        ),
+        (
+            STEPPED + "{name: leaf.float() for name, leaf in params.items()}, server",
+            f"returned params whose linear1.weight is torch.float32 [64, 36], {FIT}return it as torch.float64 [64, 36].",
+        ),
+        (
+            TRAINED + "LocalResult({'delta': {name: leaf.float() for name, leaf in view.params.items()}}, {})",
+            f"returned a delta whose linear1.weight is torch.float32 [64, 36], {FIT}return it as torch.float64 [64, 36].",
+        ),
+        (
+            TRAINED + "LocalResult({'delta': {}}, {})",
+            f"returned a delta without linear1.weight, linear1.bias, linear2.weight, ..., {FIT}return all of them.",
+        ),
+        (TRAINED + "{'delta': view.params}, {}", f"returned a tuple, but a LocalResult {RESULT}"),
+        (
+            TRAINED + "LocalResult(view.num_steps, {})",
+            f"returned a tensor of shape [] as the update, but a dict {RESULT}",
+        ),
+        (
+            TRAINED + "LocalResult({'work': view.num_steps}, {})",
+            'returned an update with work, but "delta" is expected; send trained params - view.params as "delta", or override '
+            "weighted_means and server_step, which read it.",
         ),
     ],
 )
-def test_what_a_hook_returned_wrong_is_told_with_the_hooks_to_look_at(lab, returned, sentence):
-    (outcome,) = outcomes(
-        lab(method_files.RUNNABLE + STEP[: STEP.index("        for")] + f"        return {returned}\n")
+def test_what_a_hook_returned_wrong_is_told_with_its_line_and_what_is_expected(lab, hook, sentence):
+    text = method_files.RUNNABLE.replace("RoundBased", "LocalResult, RoundBased", 1) + f"\n    {hook}\n"
+    (outcome,) = outcomes(lab(text))
+    name = hook.split("(")[0].removeprefix("def ")
+    assert outcome.sentence == f"{name} in {PLACE}, line 13, {sentence}"
+
+
+@pytest.mark.parametrize("taken", ["self, data, view", "self, data, plan, view, lr"])
+def test_a_hook_with_other_arguments_is_refused_before_anything_is_trained(lab, taken):
+    with pytest.raises(ValueError) as refused:
+        lab(f"{method_files.RUNNABLE}\n    def local_update({taken}):\n        return None\n")
+    assert str(refused.value) == (
+        f"{PLACE}, line 10: cannot be imported: TypeError: local_update in line 13 takes ({taken}), but (self, data, plan, "
+        "view) is expected; write def local_update(self, data, plan, view)."
     )
-    assert outcome.failed and re.search(f"{sentence} {PLACE}", outcome.sentence)
 
 
 def test_a_method_with_cycles_says_so_by_has_model():
