@@ -71,13 +71,22 @@ def test_a_method_that_is_right_passes_every_check(lab):
 def test_an_option_without_an_effect_is_named_with_what_to_do(lab):
     case = lab(RIGHT.replace("    strength: float = 1.0\n", "    strength: float = 1.0\n    depth: int = 3\n"))
     assert found(case, every_option_has_an_effect) == (
-        "FAILED: Every option, changed alone, changes what is deployed: changing depth changes nothing that is deployed, but "
-        f"an option must have an effect; read self.depth in local_loss in {PLACE}, or remove the option."
+        "FAILED: Every option, changed alone, changes what is deployed: changing depth from 3 to 4 changes nothing that is "
+        f"deployed, but an option must have an effect; read self.depth in local_loss in {PLACE}, start from a value that acts "
+        "on toy tasks, --set depth=VALUE, or name it by --no-effect depth and test it yourself."
     )
     named = Case("fedmine", case.method, no_effect=["depth"])
     assert found(named, every_option_has_an_effect) == "ok: Every option, changed alone, changes what is deployed."
     reported = Case("fedmine", case.method, reports_idle=True)
     assert found(reported, every_option_has_an_effect).endswith("; not seen on a toy task: depth.")
+
+
+def test_an_option_that_acts_at_small_values_only_passes_from_such_a_value(lab):
+    clipped = RIGHT.replace("strength: float = 1.0", "radius: float = 50.0")
+    case = lab(clipped.replace("self.strength * drift", "drift.clamp(max=self.radius)"))
+    assert "--set radius=VALUE" in found(case, every_option_has_an_effect)
+    small = check_command._case("fedmine", ["radius=0.001"], None)
+    assert found(small, every_option_has_an_effect).startswith("ok: ")
 
 
 def test_an_option_without_a_second_value_is_named(lab):
