@@ -9,7 +9,7 @@ from algorithms.shared import tree
 from algorithms.shared.accounting import Accounting
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.local_sgd import LocalResult, descend, task_loss
-from algorithms.shared.returned import delta_of, require_arguments
+from algorithms.shared.returned import delta_of
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Task
 from bench.models.base import Model
@@ -70,10 +70,6 @@ class Algorithm(Accounting):
     """
 
     version: ClassVar[int] = 1
-
-    def __init_subclass__(cls) -> None:
-        """Raises TypeError for a hook that does not take the arguments that it gets."""
-        require_arguments(cls)
 
     def version_with(self, buffers: bool) -> int:
         """The version of a run, whose model has buffers or has none: `version`, or a larger one where only the numbers of

@@ -1,6 +1,5 @@
-"""What hooks take and return: what is wrong is told with the hook, its file and its line."""
+"""What hooks return: a wrong kind of value is told with the hook, its file and its line."""
 
-import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -97,23 +96,6 @@ def server_parts_of(hook: Hook, returned: Any, params: Tree) -> tuple[Tree, Tree
     tensors_of(hook, {"params": new, "server": server}, "states are trees of tensors")
     _require_fit(hook, "params", new, params)
     return new, server
-
-
-def require_arguments(cls: type) -> None:
-    """Raises TypeError if a hook of a class does not take the arguments that its bases' hook of this name gets."""
-    for name, own in vars(cls).items():
-        inherited = next((vars(base)[name] for base in cls.__mro__[1:] if name in vars(base)), None)
-        if name.startswith("_") or not (inspect.isfunction(own) and inspect.isfunction(inherited)):
-            continue
-        given = inspect.signature(inherited).parameters
-        try:
-            inspect.signature(own).bind(*given)
-        except TypeError:
-            taken = ", ".join(inspect.signature(own).parameters)
-            raise TypeError(
-                f"{name} in line {own.__code__.co_firstlineno} takes ({taken}), but ({', '.join(given)}) is expected; write "
-                f"def {name}({', '.join(given)})"
-            ) from None
 
 
 def scalars_of(hook: Hook, metrics: Any) -> dict[str, Any]:

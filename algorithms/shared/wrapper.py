@@ -29,8 +29,7 @@ class Wrapper(Algorithm):
     base: Algorithm = FedAvg()
 
     def __init_subclass__(cls) -> None:
-        """Raises TypeError also for hooks of rounds, which only the base has: nothing would call them."""
-        super().__init_subclass__()
+        """Raises TypeError for hooks of rounds, which only the base has: nothing would call them."""
         if unused := [name for name in vars(cls) if name in vars(RoundHooks) and not hasattr(Wrapper, name)]:
             raise TypeError(
                 f"{cls.__name__} is a wrapper, whose {' and '.join(unused)} nothing calls: subclass RoundBased, or override "

@@ -181,16 +181,6 @@ def test_what_a_hook_returned_wrong_is_told_with_its_line_and_what_is_expected(l
     assert outcome.sentence == f"{name} in {PLACE}, line 13, {sentence}"
 
 
-@pytest.mark.parametrize("taken", ["self, data, view", "self, data, plan, view, lr"])
-def test_a_hook_with_other_arguments_is_refused_before_anything_is_trained(lab, taken):
-    with pytest.raises(ValueError) as refused:
-        lab(f"{method_files.RUNNABLE}\n    def local_update({taken}):\n        return None\n")
-    assert str(refused.value) == (
-        f"{PLACE}, line 10: cannot be imported: TypeError: local_update in line 13 takes ({taken}), but (self, data, plan, "
-        "view) is expected; write def local_update(self, data, plan, view)."
-    )
-
-
 def test_a_method_with_cycles_says_so_by_has_model():
     assert said_by(algorithms.make("fedcat")).in_cycles and not said_by(algorithms.make("fedavg")).in_cycles
 
