@@ -1,5 +1,7 @@
 """The contract of a lab's method: what is right passes, and what is wrong is told in one sentence."""
 
+from dataclasses import replace
+
 import pytest
 
 import algorithms
@@ -85,7 +87,7 @@ def test_an_option_that_acts_at_small_values_only_passes_from_such_a_value(lab):
     clipped = RIGHT.replace("strength: float = 1.0", "radius: float = 50.0")
     case = lab(clipped.replace("self.strength * drift", "drift.clamp(max=self.radius)"))
     assert "--set radius=VALUE" in found(case, every_option_has_an_effect)
-    small = check_command._case("fedmine", ["radius=0.001"], None)
+    small = replace(case, method=algorithms.make("fedmine", radius=0.001))
     assert found(small, every_option_has_an_effect).startswith("ok: ")
 
 
