@@ -217,9 +217,7 @@ class GridReport:
                 sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
             for of, drawn in by_metric.items():
                 stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
-                for format in lines.FORMATS:
-                    paths.append(below(folder, f"{stem}.{format}"))
-                    lines.save(drawn, paths[-1])
+                paths += lines.save(drawn, below(folder, stem))
         written.note(paths, sentences)
         return paths, sentences
 
@@ -342,5 +340,5 @@ def _measured(what: dict, expanded: StoredGrid, records: "Records", store) -> di
         run: result
         for run, cell, record in ended_runs(expanded, records)
         if record["status"] == "done"
-        for result in table.results(store, run, cell["config"]["rounds"]).values()
+        for result in table.results(store, run, cell["config"]["rounds"], record).values()
     }
