@@ -83,11 +83,12 @@ def save(figure, stem: Path, **layout) -> list[Path]:
     import matplotlib
 
     paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in FORMATS]
+    undated = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     with matplotlib.rc_context(STYLE):
         _fit_titles(figure)
-        for path, metadata in zip(paths, (None, {"CreationDate": None}, {"Date": None}), strict=True):
+        for path in paths:
             with replacing(path) as partial:
-                figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata, **layout)
+                figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=undated.get(path.suffix), **layout)
     return paths
 
 
