@@ -17,6 +17,7 @@ from bench.cli.app import app
 from bench.experiments.cells import Cell, select
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, single
+from bench import worker
 from bench.gpu_check import main as gpu_check
 from bench.speed import main as speed
 
@@ -92,8 +93,8 @@ def check(words: list[str]) -> None:
             check_bench(["speed", *arguments])
         case ["python", "-m", "bench.gpu_check", *arguments]:
             gpu_check._parser().parse_args(arguments)
-        case ["python", "-m", "bench.worker", config]:
-            assert config.endswith(".json")
+        case ["python", "-m", "bench.worker", *arguments]:
+            worker._parser().parse_args(arguments)
         case ["python", "-m", "pytest", *arguments]:
             _check_pytest(arguments)
         case ["python", "-m", module] if module.startswith("tests."):
