@@ -2,7 +2,7 @@
 
 PATH is the `config.json` of a run, whose rounds and result are then printed as lines of JSON; a job that an executor has
 written (see `bench.execution.job_file`); or a results directory whose runs wait (see `bench.execution.waiting`): all of these
-are trained, and their records are written there. SKEWBENCH_DATA names the folder with the images.
+are trained, and their records are written there. SKEWBENCH_DATA, or --data-dir, names the folder with the images.
 """
 
 import argparse
@@ -25,10 +25,8 @@ def main(arguments: list[str]) -> int:
             return int(not _train_all(given))
         if not given.path.is_file():
             raise ConfigError([f"There is no {given.path}; name the config of a run, or a results directory."])
-        if given.gpus_per_trial or given.max_concurrent:
-            raise ConfigError(
-                ["--gpus-per-trial and --max-concurrent are for a results directory, not for one config."]
-            )
+        if given.gpus_per_trial or given.max_concurrent or given.data_dir:
+            raise ConfigError(["Options are for a results directory, not for one config."])
         last = job_file.train(given.path)
     except (Damaged, ConfigError, StoreError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -37,11 +35,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _train_all(given: argparse.Namespace) -> bool:
-    data_dir = Path(os.environ["SKEWBENCH_DATA"]).absolute() if os.environ.get("SKEWBENCH_DATA") else None
+    data_dir = given.data_dir or (Path(named) if (named := os.environ.get("SKEWBENCH_DATA")) else None)
     share = resources.choose(1.0, given.gpus_per_trial or "0")
     signal.signal(signal.SIGTERM, _stop)
     try:
-        return waiting.train(given.path, Machines(share, given.max_concurrent, executor="local"), data_dir)
+        machines = Machines(share, given.max_concurrent, executor="local")
+        return waiting.train(given.path, machines, data_dir and data_dir.absolute())
     except KeyboardInterrupt as stop:
         sys.stderr.write("Stopped. The same command continues.\n")
         raise SystemExit(*stop.args or (130,)) from None
@@ -60,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--gpus-per-trial", default="", metavar="SHARE", help="of a folder: 0.25 trains four runs at once on each GPU"
     )
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="of a folder: where the images are")
     parser.add_argument("--max-concurrent", type=int, default=0, metavar="N", help="of a folder: runs at once, at most")
     return parser
 

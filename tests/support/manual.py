@@ -12,12 +12,12 @@ import click
 import typer
 
 import search_spaces
+from bench import worker
 from bench.cli import options as given
 from bench.cli.app import app
 from bench.experiments.cells import Cell, select
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, single
-from bench import worker
 from bench.gpu_check import main as gpu_check
 from bench.speed import main as speed
 

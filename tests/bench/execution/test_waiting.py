@@ -134,7 +134,7 @@ def test_a_machine_without_the_images_is_named_before_anything_is_trained(tmp_pa
     ("words", "sentence"),
     [
         (["nowhere"], "There is no nowhere; name the config of a run, or a results directory."),
-        (["config.json", "--gpus-per-trial", "1"], "--gpus-per-trial and --max-concurrent are for a results directory"),
+        (["config.json", "--gpus-per-trial", "1"], "Options are for a results directory, not for one config."),
         (["runs", "--gpus-per-trial", "7"], "--gpus-per-trial 7 is too many"),
     ],
 )
