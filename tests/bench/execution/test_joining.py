@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench.execution import cluster, ray_session
-from bench.execution.fleet import Fleet
+from bench.execution.fleet import Fleet, mps_runs, trials_on_each
 from bench.execution.resources import Resources
 from bench.files import stderr_to
 from tests.support.processes import ROOT
@@ -186,6 +186,46 @@ def test_machines_are_taken_out_once_until_none_is_left_that_has_what_a_trial_ne
     impatient.take_out(second, "no images")
     with pytest.raises(ValueError, match=rf"\(see above: vm \({first[:8]}\), vm \({second[:8]}\)\). Nothing is lost"):
         impatient.wait_for(Resources(), storage="/shared")
+
+
+@pytest.mark.parametrize(
+    ("trials", "gpus", "each"),
+    [(1, 1, 1), (8, 1, 8), (4, 2, 2), (3, 2, 2), (2, 2, 1), (1, 2, 1), (5, 4, 1), (7, 4, 2), (9, 4, 2), (14, 8, 1)],
+)
+def test_trials_are_dealt_to_gpus_so_that_none_is_idle_while_another_has_two(trials, gpus, each):
+    assert trials_on_each(trials, gpus) == each
+    placed = min(trials, each * gpus)
+    assert each == 1 or placed > each * (gpus - 1), "Ray fills one after the other"
+
+
+@pytest.mark.parametrize(
+    ("machines", "asked", "trials", "share"),
+    [
+        ([(16, 2)], 0.25, 4, 0.5),
+        ([(16, 2)], 0.25, 100, 0.25),
+        ([(16, 2)], 0.25, 1, 1.0),
+        ([(4, 2)], 0.125, 100, 0.5),
+        ([(16, 1), (16, 1), (64, 0)], 0.25, 4, 0.5),
+        ([(64, 2)], 1 / 6, 100, 0.1666),  # of 0.1667, to which Ray rounds 1 / 6, five fit
+        ([(16, 2)], 0.3, 100, 0.3333),
+        ([(16, 2)], 2.0, 1, 2.0),
+        ([(16, 0)], 0.25, 4, 0.25),
+    ],
+)
+def test_a_share_is_raised_to_what_leaves_no_gpu_idle(machines, asked, trials, share, fleet):
+    found, nodes, _ = fleet
+    nodes += [node(number, CPU=cores, GPU=gpus) for number, (cores, gpus) in enumerate(machines)]
+    assert found.spread(Resources(1.0, asked, "cuda"), trials).gpus == pytest.approx(share, abs=1e-9)
+
+
+def test_mps_is_asked_whether_it_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not mps_runs()
+    control = tmp_path / "nvidia-cuda-mps-control"
+    for status in (1, 0):
+        control.write_text(f"#!/bin/sh\nread asked && [ $asked = get_server_list ] && exit {status}\nexit 2\n")
+        control.chmod(0o755)
+        assert mps_runs() is (status == 0)
 
 
 def test_a_single_machine_that_cannot_go_on_ends_with_its_sentence(monkeypatch):
