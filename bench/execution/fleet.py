@@ -7,8 +7,6 @@ torch cannot use.
 
 import json
 import platform
-import shutil
-import subprocess
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from bench.execution import ray_environment  # noqa: F401
+from bench.execution.gpus import NO_GPU, HeldGpu, mps_runs, trials_on_each
 from bench.execution.resources import Resources
 
 import ray  # isort: skip
@@ -101,9 +100,12 @@ class Fleet:
         if self.address:
             self._on_message(f"The machine {self.name_of(node_id)} takes no more runs: {why.rstrip('.')}.")
 
-    def doubt_gpus(self, node_id: str, why: str) -> None:
-        """A run has lost its GPU: those of its machine are looked at before the next trials begin."""
-        self._doubted[node_id] = why
+    def blame(self, node_id: str, why: str) -> None:
+        """A machine cannot train: it is taken out. If it is for a GPU, its GPUs are looked at before the next trials begin."""
+        if why.startswith(NO_GPU):
+            self._doubted[node_id] = why
+        else:
+            self.take_out(node_id, why)
 
     def spread(self, share: Resources, trials: int) -> Resources:
         """A larger share if all GPUs are used only then: Ray fills one GPU with shares before it uses the next one.
@@ -156,7 +158,7 @@ class Fleet:
             self._inspected.add(asked[answer])
             try:
                 if why := ray.get(answer):
-                    self.take_out(asked[answer], why)
+                    self.blame(asked[answer], why)
             except ray.exceptions.NodeDiedError:
                 continue
             except ray.exceptions.RayError as error:
@@ -221,13 +223,14 @@ class Fleet:
         return any(all(node["Resources"].get(key, 0) >= amount for key, amount in needed.items()) for node in self.fit)
 
     def _look_at_gpus(self) -> None:
-        """Holds the GPUs that torch cannot use, of machines on which a run has lost its GPU, so that Ray gives them to no run. A
-        machine of which none works is taken out."""
+        """Holds the GPUs that torch cannot use, of machines on which a run has lost its GPU, so that Ray gives them to no run.
+        A machine of which none works is taken out."""
         gpus = {node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in self.fit}
         while self._doubted:
             node_id, why = self._doubted.popitem()
             here = NodeAffinitySchedulingStrategy(node_id, soft=False)
-            hold: Any = ray.remote(num_cpus=0, num_gpus=1, scheduling_strategy=here)(HeldGpu)
+            hold: Any = ray.remote(HeldGpu)
+            hold = hold.options(num_cpus=0, num_gpus=1, scheduling_strategy=here)
             held = [hold.remote() for _ in range(gpus.get(node_id, 0))]
             try:
                 works = ray.get([one.works.remote() for one in held], timeout=_LOOK_SECONDS)
@@ -244,8 +247,9 @@ class Fleet:
             elif node_id in gpus:
                 self._held[node_id] += lost
                 where = f"the machine {self.name_of(node_id)}" if self.address else "this machine"
-                what = f"{len(lost)} of its {len(held)} GPUs take no more runs" if lost else "but its GPUs work again"
-                self._on_message(f"A run has lost its GPU on {where}, {what}: {why.rstrip('.')}.")
+                what = f"Of the {len(held)} GPUs of {where}, {len(lost)} get{'s' * (len(lost) == 1)} no more runs"
+                again = f"The GPUs of {where} work again, so runs go on there, after this"
+                self._on_message(f"{what if lost else again}: {why.rstrip('.')}.")
 
     def _needed(self, resources: Resources) -> dict[str, float]:
         """What a trial needs of one machine; a share that is still to be measured may be a whole GPU."""
@@ -275,44 +279,6 @@ class Fleet:
         else:
             what = f"{among}; ask for less, or wait for one by --wait-for-machines SECONDS"
         return f"A trial needs {needed} of one machine of the cluster, but {what}."
-
-
-class HeldGpu:
-    """An actor of Ray that has a GPU for itself."""
-
-    def works(self) -> bool:
-        """Whether torch can use it."""
-        import torch
-
-        try:
-            return bool(torch.ones(1, device="cuda").item())
-        except (RuntimeError, AssertionError):  # the latter if torch was built without CUDA
-            return False
-
-
-def trials_on_each(trials: int, gpus: int) -> int:
-    """How many of some trials a GPU gets: rounded up, or down where another GPU would be left without any."""
-    most = -(-trials // gpus)
-    leaves_one_idle = most * (gpus - 1) >= trials
-    return max(1, most - leaves_one_idle)
-
-
-def mps_runs() -> bool:
-    """Whether NVIDIA's MPS runs on this machine; programs that use a GPU find it by themselves."""
-    if not (control := shutil.which("nvidia-cuda-mps-control")):
-        return False
-    try:
-        asked = subprocess.run([control], input=b"get_server_list\n", capture_output=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return asked.returncode == 0
-
-
-def sees_gpu() -> bool:
-    """Whether torch sees a GPU in this process."""
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def has_autoscaler() -> bool:

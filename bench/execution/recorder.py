@@ -12,7 +12,7 @@ from bench.execution.cluster import Watch
 from bench.execution.fleet import Fleet
 from bench.execution.resources import Resources
 from bench.execution.run_recorder import RunRecorder
-from bench.execution.worker import NO_GPU, storage_trouble
+from bench.execution.worker import storage_trouble
 from bench.results.store import Store
 
 from ray import tune  # isort: skip
@@ -133,9 +133,7 @@ class TrialRecorder(tune.Callback):
             machine = self.machine_of(trial)
             raise StoreError(report.storage_error + (f" (On the machine {machine}.)" if machine else ""))
         if report.machine_error:
-            is_gpu = report.machine_error.startswith(NO_GPU)
-            blame = self.fleet.doubt_gpus if is_gpu else self.fleet.take_out
-            blame(self._nodes[trial.trial_id], report.machine_error)
+            self.fleet.blame(self._nodes[trial.trial_id], report.machine_error)
             self.put_back(trial)
             return
         self.record(trial, report)

@@ -23,13 +23,14 @@ from typing import Any
 
 from bench.errors import StoreError
 from bench.execution import job_file
+from bench.execution.gpus import NO_GPU
 from bench.execution.job import Job
 from bench.execution.job_file import BEGINS
 from bench.execution.ray_environment import python_path
 from bench.execution.resources import Machines, Resources, choose
 from bench.execution.run_recorder import OUT_OF_MEMORY, RETRIES, JobRecorder, RunCallback, given_up
 from bench.execution.tracking import Tracker
-from bench.execution.worker import NO_GPU, WorkerReport
+from bench.execution.worker import WorkerReport
 from bench.execution.workspace import shared_bases
 from bench.files import stderr_to
 from bench.results.store import JOBS, Store
@@ -196,7 +197,9 @@ class _Stage:
     _deaths: Counter[str] = field(default_factory=Counter)
     _attempts: Counter[str] = field(default_factory=Counter)
     _refused_at: float | None = None
-    _lost: dict[int | str, str] = field(default_factory=dict)  # slots here, or machines of Slurm, without their GPUs -> why
+    _lost: dict[int | str, str] = field(
+        default_factory=dict
+    )  # slots here, or machines of Slurm, without their GPUs -> why
 
     def __post_init__(self) -> None:
         self._store, self._on_slurm = self.recorder.store, self.machines.executor == "slurm"

@@ -21,6 +21,7 @@ from bench.config.plain import TRACE
 from bench.contract.places import failure_in_words
 from bench.determinism import make_deterministic, uses_tf32
 from bench.errors import StoreError
+from bench.execution.gpus import NO_GPU
 from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
 from bench.models import pretrained
 from bench.profiling import device_name
@@ -35,7 +36,6 @@ from datasets import DataError, own_data, resized
 if TYPE_CHECKING:
     from bench.config.schema import RunConfig
 
-NO_GPU = "A run was given a GPU there, but torch sees none"  # begins the sentence on every GPU that is lost
 _LOST_GPU = (
     "busy or unavailable",
     "no CUDA-capable device is detected",
@@ -273,7 +273,9 @@ def require_shared(marker: str) -> None:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether a GPU, or a library on it, has no memory left."""
-    of_libraries = [f"{name}_STATUS_{what}" for name in ("CUBLAS", "CUDNN") for what in ("ALLOC_FAILED", "NOT_INITIALIZED")]
+    of_libraries = [
+        f"{name}_STATUS_{what}" for name in ("CUBLAS", "CUDNN") for what in ("ALLOC_FAILED", "NOT_INITIALIZED")
+    ]
     phrases = ("CUDA error: out of memory", *of_libraries)
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in phrases)

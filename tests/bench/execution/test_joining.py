@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from bench.execution import cluster, ray_session
-from bench.execution.fleet import Fleet, mps_runs, trials_on_each
+from bench.execution.fleet import Fleet
+from bench.execution.gpus import NO_GPU, mps_runs, trials_on_each
 from bench.execution.resources import Resources
 from bench.files import stderr_to
 from tests.support.processes import ROOT
@@ -216,6 +217,54 @@ def test_a_share_is_raised_to_what_leaves_no_gpu_idle(machines, asked, trials, s
     found, nodes, _ = fleet
     nodes += [node(number, CPU=cores, GPU=gpus) for number, (cores, gpus) in enumerate(machines)]
     assert found.spread(Resources(1.0, asked, "cuda"), trials).gpus == pytest.approx(share, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("works", "left", "said"),
+    [
+        (
+            [False, True, True],
+            2,
+            f"Of the 3 GPUs of the machine vm, 1 gets no more runs: {NO_GPU}.",
+        ),
+        ([True] * 3, 3, f"The GPUs of the machine vm work again, so runs go on there, after this: {NO_GPU}."),
+        ([False] * 3, 0, f"The machine vm takes no more runs: {NO_GPU}."),
+        (None, 0, f"The machine vm takes no more runs: {NO_GPU}."),
+    ],
+    ids=["one", "none", "all", "no-answer"],
+)
+def test_a_lost_gpu_is_held_and_a_machine_without_any_or_with_many_false_alarms_is_taken_out(
+    works, left, said, fleet, monkeypatch
+):
+    class Actor:
+        def __init__(self, number):
+            self.works = SimpleNamespace(remote=lambda: number)
+
+    def get(asked, timeout):
+        if works is None:
+            raise ray.exceptions.GetTimeoutError
+        return [works[number] for number in asked]
+
+    found, nodes, heard = fleet
+    nodes.append(node(1, CPU=8.0, GPU=3.0))
+    numbers, killed = iter(range(100)), []
+    monkeypatch.setattr(
+        ray,
+        "remote",
+        lambda _: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: Actor(next(numbers) % 3))),
+    )
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "kill", killed.append)
+    found.blame(nodes[0]["NodeID"], f"{NO_GPU}.")
+    found.blame("a" * 56, NO_GPU)
+    found._look_at_gpus()
+    assert (found.gpus, heard, len(killed)) == (left, [said], max(left, 3 * (not left)))
+    assert found.has_room(Resources(1.0, 3.0, "cuda")) is (left == 3)
+    if left == 3:
+        for _ in range(2):
+            found.blame(nodes[0]["NodeID"], f"{NO_GPU}.")
+            found._look_at_gpus()
+        assert heard == [said, said, f"The machine vm takes no more runs: {NO_GPU}."] and found.gpus == 0
 
 
 def test_mps_is_asked_whether_it_runs(tmp_path, monkeypatch):

@@ -12,9 +12,10 @@ from bench.config.resolve import resolve
 from bench.config.schema import run_id
 from bench.execution import fleet, gpu_sharing, ray_environment, ray_session, scheduler
 from bench.execution.gpu_sharing import Profile
+from bench.execution.gpus import NO_GPU
 from bench.execution.job import Job
 from bench.execution.resources import Machines, Resources
-from bench.execution.worker import NO_GPU, WorkerReport
+from bench.execution.worker import WorkerReport
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 
@@ -42,13 +43,15 @@ class PretendedWorker:
         self._job, self._share = job, share
 
     def step(self) -> WorkerReport:
+        begin, own = time.time(), Path(self._job.folder)
         if is_lost():
+            (own / "lost").touch()
             return WorkerReport(machine_error=NO_GPU)
         if self._share.gpus < FITS:
             return WorkerReport(out_of_memory=True)
-        begin, own = time.time(), Path(self._job.folder)
         (own / "begun").touch()
-        while len(list(own.parent.glob("*/begun"))) < int(os.environ[PLACES]) and time.time() < begin + 120:
+        expected = {"*/begun": int(os.environ[PLACES]), "*/lost": int(bool(os.environ[LOST]))}
+        while time.time() < begin + 120 and any(len([*own.parent.glob(one)]) < expected[one] for one in expected):
             time.sleep(0.1)  # whoever comes first waits for its neighbours
         seen = {"begin": begin, "end": time.time(), "share": self._share.gpus, "gpus": ray.get_gpu_ids()}
         (own / "seen.json").write_text(json.dumps(seen))
@@ -120,6 +123,7 @@ def play(tmp_path, monkeypatch):
 
 
 MEASURED, GIVEN = Resources(0.5, 1.0, "cuda", auto=True), Resources(0.5, 0.25, "cuda")
+FITTING = Resources(0.5, FITS, "cuda")
 
 
 def test_a_profile_packs_trials_and_those_that_do_not_fit_are_played_again_with_more_room(play, tmp_path):
@@ -146,13 +150,13 @@ def test_trials_are_spread_over_all_gpus_and_fit_where_four_on_one_would_not(sha
 
 
 def test_the_runs_of_a_lost_gpu_are_trained_on_the_others(play):
-    seen, callback = play(2, GIVEN, lost="0")
+    seen, callback = play(2, FITTING, lost="0")
     assert {str(gpu) for one in seen for gpu in one["gpus"]} == {"1"}
-    said = f"A run has lost its GPU on this machine, 1 of its 2 GPUs take no more runs: {NO_GPU}."
+    said = f"Of the 2 GPUs of this machine, 1 gets no more runs: {NO_GPU}."
     assert callback.heard[1:].count(said) == 1
 
 
 def test_without_any_gpu_that_works_the_command_ends_with_a_sentence_and_no_run_fails(play, tmp_path):
     with pytest.raises(ValueError, match=f"This machine cannot go on: {NO_GPU}. Nothing is lost"):
-        play(2, GIVEN, lost="0,1")
+        play(2, FITTING, lost="0,1")
     assert not Store(tmp_path).records()

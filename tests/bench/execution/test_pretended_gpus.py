@@ -10,7 +10,8 @@ import pytest
 
 from bench.execution import gpu_sharing, ray_environment, ray_session, resources, scheduler
 from bench.execution.gpu_sharing import Profile
-from bench.execution.worker import NO_GPU, Worker, WorkerReport
+from bench.execution.gpus import NO_GPU
+from bench.execution.worker import Worker, WorkerReport
 from bench.tuning import runner
 from tests.support.grid_runs import GRID, records, write_grid
 from tests.support.processes import Driver, in_this_process

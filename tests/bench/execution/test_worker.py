@@ -24,6 +24,7 @@ from bench.config.resolve import resolve
 from bench.contract.cases import Case
 from bench.contract.report import outcomes
 from bench.execution import worker as workers
+from bench.execution.gpus import NO_GPU
 from bench.execution.job import Inputs, Job
 from bench.execution.ray_environment import PACKAGES, ROOT
 from bench.execution.worker import Worker, WorkerReport, failure, storage_trouble
@@ -453,11 +454,11 @@ def test_a_machine_whose_gpu_torch_does_not_see_trains_nothing_and_a_gpu_that_is
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(workers, "make_deterministic", lambda tf32: None)
     worker = Worker(job, None, "cuda")
-    assert worker.step().machine_error == workers.NO_GPU
+    assert worker.step().machine_error == NO_GPU
     busy = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
     for is_seen, text, said in (
-        (False, "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", workers.NO_GPU),
-        (True, f"{busy}\nCUDA kernel errors might be ...", f"{workers.NO_GPU} that works ({busy})"),
+        (False, "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", NO_GPU),
+        (True, f"{busy}\nCUDA kernel errors might be ...", f"{NO_GPU} that works ({busy})"),
     ):
         with monkeypatch.context() as patch:
             on_cpu = Worker(replace(job, checkpoint_seconds=60), None, "cpu")
@@ -489,4 +490,4 @@ def test_a_machine_says_what_it_lacks_before_any_run(job, monkeypatch):
     svhn = resolve({"algorithm": "fedavg", "dataset": "svhn", "partition": "iid"})
     assert "svhn needs a data directory" in workers.inspect_machine([(svhn, Inputs())], None, "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert workers.inspect_machine([], None, "cuda") == workers.NO_GPU
+    assert workers.inspect_machine([], None, "cuda") == NO_GPU
