@@ -113,7 +113,7 @@ def train(path: Path) -> WorkerReport | None:
         of_labs.look_in(data_dir)
         worker = Worker(_job(content), data_dir, content["device"])
         say = _to(reports_of(path), content["driver"]) if is_job else _print
-        if not say({BEGINS: platform.node()}):
+        if not say({BEGINS: os.environ.get("SLURMD_NODENAME") or platform.node()}):
             return None
         while True:
             report = worker.step()

@@ -1,7 +1,8 @@
 """Runs jobs without Ray: as an array of jobs of Slurm, which submitit submits, or as plain processes on this machine.
 
 Each job is one process, which trains one run (see `bench.execution.job_file`). A job that Slurm has preempted, or whose time is
-over, is queued again and goes on from its checkpoint. Where a process dies, its run is submitted again, as often as with Ray.
+over, is queued again and goes on from its checkpoint. Where a process dies, or loses its GPU, its run is submitted again, as
+often as with Ray.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.errors import StoreError
 from bench.execution import job_file
+from bench.execution.gpus import NO_GPU
 from bench.execution.job import Job
 from bench.execution.job_file import BEGINS
 from bench.execution.processes import Process, environment
@@ -202,6 +204,7 @@ class _Stage:
     _deaths: Counter[str] = field(default_factory=Counter)
     _attempts: Counter[str] = field(default_factory=Counter)
     _refused_at: float | None = None
+    _lost: dict[str, str] = field(default_factory=dict)  # GPUs here, or machines of Slurm, that are lost -> why
 
     def __post_init__(self) -> None:
         self._store, self._on_slurm = self.recorder.store, self.machines.executor == "slurm"
@@ -224,7 +227,11 @@ class _Stage:
     def _submit(self) -> None:
         """Submits what may begin: all at once to Slurm, which has a queue, else as many as there are free places."""
         taken = {one.slot for one in (*self._open.values(), *self._leaving)}
-        free = sorted({*range(self.machines.at_once)} - taken)
+        places = {slot for slot in range(self.machines.at_once) if self._on_slurm or self._gpus(slot) not in self._lost}
+        if not places and self.waiting:
+            why = next(iter(self._lost.values()))
+            raise ValueError(f"This machine cannot go on: {why}. Nothing is lost: the same command continues.")
+        free = sorted(places - taken)
         count = _LARGEST_ARRAY if self._on_slurm else len(free)
         batch, self.waiting = self.waiting[:count], self.waiting[count:]
         if not batch or self._on_slurm and self._refused_at and time.monotonic() < self._refused_at + _REFUSED_SECONDS:
@@ -269,11 +276,20 @@ class _Stage:
             self._store.place(job.id, "")
         share, path = self.machines.resources, self.folder / f"{job.id}-{self._attempts[job.id]}.json"
         self._attempts[job.id] += 1
-        gpus = None if self._on_slurm else _gpus_of(slot, share.gpus)
+        gpus = None if self._on_slurm else self._gpus(slot)
         partitions = self._store.folder / partition_files.FOLDER
         driver = 0 if self._on_slurm else os.getpid()
         job_file.write(path, job, self.data_dir, share, partitions, gpus, driver)
         return path
+
+    def _gpus(self, slot: int) -> str:
+        """Those of a place among those at once on this machine, as CUDA_VISIBLE_DEVICES names them; "" without."""
+        share = self.machines.resources.gpus
+        if not share:
+            return ""
+        visible, count = _visible_gpus(), max(1, int(share))
+        first = slot * count % len(visible)  # shares of one GPU: each GPU gets one before one of them gets two
+        return ",".join(visible[first : first + count])
 
     def _look_at(self, one: _Submitted) -> None:
         """Writes what a job has reported; if it has died, it is submitted again, or given up."""
@@ -314,28 +330,49 @@ class _Stage:
         if report.storage_error:
             raise StoreError(report.storage_error + (f" (On the machine {one.host}.)" if self._on_slurm else ""))
         self.recorder.update(one.job, report, lambda: self._machine_of(one))
-        if report.is_last:
-            shared = (
-                f"{OUT_OF_MEMORY_BESIDE} ({self.machines.resources.gpus:g} of it); ask for more by --gpus-per-trial"
-            )
-            reason = report.machine_error or (shared if 0 < self.machines.resources.gpus < 1 else OUT_OF_MEMORY)
+        if report.machine_error.startswith(NO_GPU):
+            self._lose_gpu(one, report.machine_error)
+        elif report.is_last:
+            gpus = self.machines.resources.gpus
+            shared = f"{OUT_OF_MEMORY_BESIDE} ({gpus:g} of it); ask for more by --gpus-per-trial"
+            reason = report.machine_error or (shared if 0 < gpus < 1 else OUT_OF_MEMORY)
             self._end(one, report.result or {"reason": reason})
 
     def _die(self, one: _Submitted) -> None:
         """A job has ended without a last report."""
+        if self._tries_again(one):
+            return
+        if not one.host:
+            self._begin(one, "")
+        text = f"{one.handle.state}\n{one.handle.stderr() or ''}"
+        self._end(one, given_up(text, self._deaths[one.job.id], self._store, f"run {one.job.id}"))
+
+    def _lose_gpu(self, one: _Submitted, why: str) -> None:
+        """A job has lost its GPU, which gets no more runs. Of a machine of Slurm no GPU does, for jobs that are submitted from
+        now on."""
+        place = one.host if self._on_slurm else self._gpus(one.slot)
+        if place not in self._lost:
+            where = f"The machine {place}" if self._on_slurm else f"GPU {place} of this machine"
+            self.recorder.callback.on_message(f"{where} takes no more runs: {why}.")
+            self._lost[place] = why
+        if self._on_slurm:
+            named = [self.machines.slurm.get("exclude"), *self._lost]
+            self._executor.update_parameters(exclude=",".join(filter(None, named)))
+        if not self._tries_again(one):
+            self._end(one, {"reason": why})
+
+    def _tries_again(self, one: _Submitted) -> bool:
+        """Submits the run of a job that has died once more, unless it has died too often."""
         del self._open[one.job.id]
         self._cancel([one])  # Slurm might still queue it again
         one.path.unlink()
         job_file.reports_of(one.path).unlink()  # without which a process of it that is left ends
         self._deaths[one.job.id] += not one.preempted_at  # which is no fault of the run
-        if (deaths := self._deaths[one.job.id]) <= RETRIES:
-            self.recorder.postpone(one.job)
-            self.waiting.insert(0, one.job)
-            return
-        if not one.host:
-            self._begin(one, "")
-        text = f"{one.handle.state}\n{one.handle.stderr() or ''}"
-        self._end(one, given_up(text, deaths, self._store, f"run {one.job.id}"))
+        if self._deaths[one.job.id] > RETRIES:
+            return False
+        self.recorder.postpone(one.job)
+        self.waiting.insert(0, one.job)
+        return True
 
     def _end(self, one: _Submitted, result: Mapping[str, Any]) -> None:
         self._open.pop(one.job.id, None)
@@ -391,19 +428,6 @@ def _executor(machines: Machines, folder: Path) -> Any:
         additional_parameters={"requeue": True, **others},
     )
     return executor
-
-
-def _gpus_of(slot: int, share: float) -> str:
-    """The GPUs of a place among those at once on this machine, as CUDA_VISIBLE_DEVICES names them.
-
-    Args:
-        share: of one GPU, or a whole number of them.
-    """
-    if not share:
-        return ""
-    visible, count = _visible_gpus(), max(1, int(share))
-    first = slot * count % len(visible)  # shares of one GPU: each GPU gets one before one of them gets two
-    return ",".join(visible[first : first + count])
 
 
 def _visible_gpus() -> list[str]:

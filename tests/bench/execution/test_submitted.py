@@ -15,6 +15,7 @@ import yaml
 from bench import api
 from bench.config.resolve import resolve
 from bench.execution import job_file, resources, run_recorder, submitted
+from bench.execution.gpus import NO_GPU
 from bench.execution.job import Job
 from bench.execution.resources import Resources
 from bench.execution.run_recorder import JobRecorder
@@ -324,6 +325,63 @@ def test_preemptions_are_no_deaths_of_a_run(tmp_path, monkeypatch):
         assert stage._deaths["a"] == 0
         die(preempted_at=None)
         assert stage._deaths["a"] == 1
+
+
+@pytest.mark.parametrize("executor", ["local", "slurm"])
+def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_given_up_after_several(
+    executor, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(submitted, "_visible_gpus", lambda: ["4", "5", "6", "7"])
+    monkeypatch.setattr(resources, "_num_gpus", lambda: 4)
+    monkeypatch.setattr(resources.os, "cpu_count", lambda: 8)
+    job, path, asked = SimpleNamespace(id="a"), tmp_path / "a.json", {"exclude": "bad"}
+
+    def lose(number):
+        one = submitted._Submitted(job, Handle("RUNNING"), path, slot=number, host=f"node{number}")
+        path.touch()
+        job_file.reports_of(path).touch()
+        stage._open["a"] = one
+        stage._record(one, WorkerReport(machine_error=NO_GPU))
+
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store, executor)
+        stage.machines = submitted.Machines(Resources(1, 1.0, "cuda"), executor=executor, slurm={"time": 60, **asked})
+        stage._executor = SimpleNamespace(update_parameters=lambda **options: asked.update(options))
+        monkeypatch.setattr(stage, "_cancel", list)
+        monkeypatch.setattr(stage.recorder, "update", lambda *_: None)
+        ended = []
+        monkeypatch.setattr(stage.recorder, "end", lambda job, result, machine: ended.append(result["reason"]))
+        for number in (0, 0, 1):
+            lose(number)
+        said = stage.recorder.callback.said
+        assert ended == [NO_GPU] and stage.waiting == [job, job] and said.count(job) == 2
+        texts = [text for text in said if text is not job]
+        if executor == "slurm":
+            assert asked["exclude"] == "bad,node0,node1"
+            assert texts == [f"The machine node{number} takes no more runs: {NO_GPU}." for number in (0, 1)]
+            return
+        assert texts == [f"GPU {number} of this machine takes no more runs: {NO_GPU}." for number in (4, 5)]
+        slots = []
+        monkeypatch.setattr(stage, "_write", lambda job, slot: slots.append(slot) or path)
+        monkeypatch.setattr(stage, "_handles", lambda paths: [Handle("RUNNING")] * len(paths))
+        stage.waiting, stage._leaving = [job], []
+        stage._submit()
+        assert slots == [2]
+        stage.waiting, stage._lost = [job], dict.fromkeys("4567", NO_GPU)
+        with pytest.raises(ValueError, match=f"This machine cannot go on: {NO_GPU}. Nothing is lost"):
+            stage._submit()
+
+
+@pytest.mark.slow
+def test_processes_that_torch_shows_no_gpu_fail_no_run(tmp_path, monkeypatch):
+    if resources._num_gpus():
+        pytest.skip("GPUs are there")
+    monkeypatch.setattr(resources, "_num_gpus", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    grid = write_grid(tmp_path, axes=GRID["axes"])
+    code, output = in_this_process("--grid", grid, "--results-dir", tmp_path / "results", "--executor", "local")
+    assert code != 0 and f"This machine cannot go on: {NO_GPU}. Nothing is lost" in " ".join(output.split()), output
+    assert not records(tmp_path / "results")
 
 
 def test_a_record_names_the_machine_only_where_that_is_wanted(tmp_path, monkeypatch):
