@@ -174,9 +174,9 @@ class Task:
 
     @property
     def trains_models_at_once(self) -> bool:
-        """Whether clients that start from different models train at once: on the vectorised engine on a GPU, whose time is that of
-        launches. On a CPU nothing is won, and products with params of each client's own are added up in another order than
-        those with params that all share: numbers would move by rounding."""
+        """Whether clients that start from different models train at once: on the vectorised engine on a GPU, where launches are
+        the limit. On a CPU they do not, so that numbers stay: products with params of each client's own are added up in another
+        order than products with params that all share."""
         return self.engine == "vectorised" and self.device.type != "cpu"
 
     def map_clients(
