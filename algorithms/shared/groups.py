@@ -10,7 +10,7 @@ import torch
 from algorithms.shared import tree
 from algorithms.shared.base import Algorithm, State
 from algorithms.shared.returned import tensors_from
-from algorithms.shared.rounds import RoundBased
+from algorithms.shared.rounds import RoundBased, step_after
 from algorithms.shared.types import ClientOutputs, Cohort, Task
 
 
@@ -56,7 +56,7 @@ def _stepped_at_once(base: Algorithm, tasks: Mapping[str, Task], states: Mapping
         left = [name for name in left if name not in together]
         if len(together) > 1:
             outputs = _local_training(base, [parts[name] for name in together])
-            after |= {name: base.step_after(*parts[name], of) for name, of in zip(together, outputs, strict=True)}
+            after |= {name: step_after(base, *parts[name], of) for name, of in zip(together, outputs, strict=True)}
     return after
 
 

@@ -120,11 +120,6 @@ class RoundBased(RoundHooks):
     def step(self, task: Task, state: State) -> State:
         return {**self.run_round(task, _without_metrics(state)), "round": state["round"] + 1}
 
-    def step_after(self, task: Task, state: State, cohort: Cohort, outputs: ClientOutputs) -> State:
-        """As `step`, with what the local training of the cohort has returned."""
-        after = self._after_training(task, _without_metrics(state), cohort, outputs)
-        return {**after, "round": state["round"] + 1}
-
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         if not self.personal:
             return Deployed(task.model, state["params"], state["buffers"], False)
@@ -203,6 +198,12 @@ class RoundBased(RoundHooks):
 
     def state_templates(self, task: Task) -> list[State]:
         return [{**self.init(task), "round": self.num_rounds(task.settings)}]
+
+
+def step_after(method: RoundBased, task: Task, state: State, cohort: Cohort, outputs: ClientOutputs) -> State:
+    """As `RoundBased.step`, with what the local training of the cohort has returned."""
+    after = method._after_training(task, _without_metrics(state), cohort, outputs)
+    return {**after, "round": state["round"] + 1}
 
 
 def _without_metrics(state: State) -> State:
