@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 import algorithms
 from bench import plugins
 from bench.errors import ConfigError, sentences, unknown
+from bench.hooks import require_hooks
 from bench.registry import Registry
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def build_callback(name: object, options: Mapping[str, Any]) -> Any:
     entry = CALLBACKS[name]
     try:
         made = entry.load()
-        if not hasattr(made, "__dataclass_fields__"):
+        require_hooks(entry, made, "Callback", "after_round")
+        if "__dataclass_params__" not in vars(made):
             raise ValueError(f"{entry.target} in {entry.place} is no dataclass; put @dataclass(frozen=True) above it.")
         known = [field.name for field in dataclasses.fields(made)]
         if wrong := [unknown(f"option of {name}", key, known) for key in options if key not in known]:

@@ -1,6 +1,6 @@
 """What a kind of figures is."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.measurements.specs import Shown
 from bench.results.records import StoredGrid
@@ -19,6 +19,8 @@ class Figure(Shown):
     `state_of` unless that is about the models of the cohort after a round. Whoever needs torch or matplotlib imports it inside
     these: where a grid is read, and where only tables are printed, neither is.
     """
+
+    needed: ClassVar[tuple[str, ...]] = ("collect", "draw")
 
     def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> Any:
         """The numbers of the figure; something empty if there is nothing to draw yet.

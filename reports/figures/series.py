@@ -3,6 +3,8 @@
 As in the table, a line shows the tuning choice with the best mean over seeds, and only finished runs count.
 """
 
+from typing import ClassVar
+
 from bench.results.metrics import ACCURACIES
 from bench.results.records import StoredGrid
 from bench.results.store import Store
@@ -17,6 +19,8 @@ from reports.widths import FIGURES, Widths
 
 class SeriesFigure(Figure):
     """A kind of figures that shows a `Series` of each table of the report."""
+
+    needed: ClassVar[tuple[str, ...]] = ("series",)
 
     def series(self, report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Series:
         """The numbers of one table of the report; other arguments as of `collect`."""

@@ -181,7 +181,7 @@ def test_a_class_of_a_lab_is_a_kind_as_those_of_the_box(lab):
 @pytest.mark.parametrize(
     ("before", "after", "sentence"),
     [
-        ("(Partition)", "", "Wards in mylab/partitions/hospital.py must extend datasets.partitions.Partition"),
+        ("(Partition)", "", "Wards in mylab/partitions/hospital.py is no partition; write class Wards"),
         ("@dataclass(frozen=True)\n", "", r"must be a @dataclass\(frozen=True\) whose fields are .* the fields \[\]"),
         ("share: float", "part: float", r"the fields \['num_wards', 'part'\] and the symbols \['num_wards', 'share'\]"),
         ("Drawn(", "list(", r"Wards in mylab/partitions/hospital.py failed: AttributeError"),

@@ -105,7 +105,11 @@ def test_what_fails_in_it_costs_it_alone(bench, tmp_path, monkeypatch):
         (DRIFT, "kind: drift, round: 1", "drift: Unknown key 'round'. Did you mean 'rounds'? Known: kind, rounds."),
         (DRIFT, "kind: drift, rounds: [0]", "A round must be a positive integer or last, but got 0."),
         (DRIFT, "kind: drfit", "Unknown kind of figure 'drfit'. Did you mean 'drift'?"),
-        (DRIFT.replace("(Figure)", ""), "kind: drift", "mylab/figures/drift.py: Drift must be a class derived from"),
+        (
+            DRIFT.replace("(Figure)", ""),
+            "kind: drift",
+            "Drift in mylab/figures/drift.py is no figure; write class Drift(Fig",
+        ),
         (
             "import nowhere\n" + DRIFT,
             "kind: drift",
