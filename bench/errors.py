@@ -28,6 +28,10 @@ class ConfigError(ValueError):
         super().__init__(message)
 
 
+class HookError(ValueError):
+    """A hook has returned what it must not; the message is one sentence."""
+
+
 _signals: list[
     int
 ] = []  # that have ended the command; Ray raises a KeyboardInterrupt of its own, which does not say by what

@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.errors import HookError
 from bench.registry import KINDS, Entry, Registry
 
 Hook = Callable[..., Any]
 _OURS = {spec.package.partition(".")[0] for spec in KINDS.values()}
-
-
-class HookError(ValueError):
-    """A hook has returned what it must not; the message is one sentence."""
 
 
 def place_of(hook: Hook) -> str:

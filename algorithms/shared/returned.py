@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from algorithms.shared.tree import Tree
-from bench.hooks import Hook, HookError, place_of
+from bench.errors import HookError
+from bench.hooks import Hook, place_of
 
 
 def tensors_of(hook: Hook, returned: Tree, kind: str = "results are trees of tensors") -> Tree:

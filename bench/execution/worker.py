@@ -20,9 +20,8 @@ from bench.config.code_version import code_version
 from bench.config.plain import TRACE
 from bench.contract.places import failure_in_words
 from bench.determinism import make_deterministic, uses_tf32
-from bench.errors import StoreError
+from bench.errors import HookError, StoreError
 from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
-from bench.hooks import HookError
 from bench.models import pretrained
 from bench.profiling import device_name
 from bench.results.artifacts import GO_ON, DamagedState, Folder

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from bench import plugins
 from bench.config.parts import Part
 from bench.errors import ConfigError, sentences, unknown
-from bench.hooks import require_hooks
+from bench.hooks import require_hooks, require_returned
 from bench.registry import Registry
 from bench.results.json_schema import Shape, mismatch
 from bench.results.store import Store
@@ -138,7 +138,14 @@ def figure_of(described: Any) -> Shown:
             require_hooks(entry, kind, "Figure", "measure")
     except ValueError as error:
         raise ConfigError([str(error)]) from error
-    return checked(kind, entry.options | described)
+    figure = checked(kind, entry.options | described)
+    try:
+        probes = figure.probes(1)
+        fits = isinstance(probes, list) and all(isinstance(probe, Probe) for probe in probes)
+        require_returned(figure.probes, probes, fits, "a list of Probe", "return [Probe(self.kind, 1)]")
+    except Exception as error:  # whatever the code of a lab raises
+        raise ConfigError([entry.failure(error)]) from error
+    return figure
 
 
 def checked(kind: type[Shown], described: dict[str, Any]) -> Shown:

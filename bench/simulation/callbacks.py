@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from bench.hooks import Hook, HookError, place_of, require_returned
+from bench.errors import HookError
+from bench.hooks import Hook, place_of, require_returned
 from bench.registry import Registry
 from bench.results.ids import is_metric_name
 from bench.results.records import MOST_METRICS
