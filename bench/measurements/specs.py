@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 from pydantic import ValidationError
 
 from bench import plugins
-from bench.config.parts import Part
+from bench.config.parts import Part, require_defaults
 from bench.errors import ConfigError, sentences, unknown
 from bench.hooks import require_hooks, require_returned
 from bench.registry import Registry
@@ -138,6 +138,9 @@ def figure_of(described: Any) -> Shown:
             require_hooks(entry, kind, "Figure", "measure")
     except ValueError as error:
         raise ConfigError([str(error)]) from error
+    fields = {key: (field.rebuild_annotation(), field) for key, field in kind.model_fields.items()}
+    defaults = {key: field for key, field in fields.items() if not kind.model_fields[key].is_required()}
+    require_defaults(f"{entry.target} in {entry.place}", defaults)
     figure = checked(kind, entry.options | described)
     try:
         probes = figure.probes(1)

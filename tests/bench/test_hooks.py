@@ -2,8 +2,7 @@
 
 import pytest
 
-import algorithms
-from bench.config.methods import build_callback
+from bench.config.methods import build, build_callback
 from bench.errors import ConfigError
 from bench.measurements.specs import figure_of
 from datasets import partitions
@@ -16,7 +15,7 @@ HEADS = {
     "partitions": 'from datasets.partitions import Partition, registered_partition\n\n\n@registered_partition("mine")\n',
 }
 LOAD = {
-    "algorithms": lambda: algorithms.load("mine"),
+    "algorithms": lambda: build("mine", {}),
     "callbacks": lambda: build_callback("mine", {}),
     "figures": lambda: figure_of({"kind": "mine"}),
     "partitions": lambda: partitions.parse("mine"),
@@ -126,3 +125,42 @@ def test_a_class_without_what_its_kind_needs_is_refused(refused, folder, head, f
 )
 def test_a_hook_with_other_arguments_than_it_gets_is_refused(refused, folder, head, functions, said):
     assert refused(folder, head, functions).endswith(said)
+
+
+WRONG_DEFAULT = "the default of radius must be a valid integer, but got 'a'. Correct it, or the type."
+
+
+@pytest.mark.parametrize(
+    ("folder", "head", "line", "said"),
+    [
+        ("algorithms", "class Mine(RoundBased):", 'radius: int = "a"', WRONG_DEFAULT),
+        (
+            "algorithms",
+            "class Mine(RoundBased):",
+            "radius: 'Raduis' = 1",
+            "the type of an option is unknown: name 'Raduis' is",
+        ),
+        ("callbacks", "class Mine(Callback):", 'radius: int = "a"', WRONG_DEFAULT),
+        (
+            "figures",
+            "class Mine(Figure):",
+            "radius: int = None",
+            "the default of radius must be a valid integer, but got None.",
+        ),
+    ],
+)
+def test_an_option_whose_default_is_of_another_type_is_refused(refused, folder, head, line, said):
+    hooks = {"callbacks": "def after_round(self, outcome, own): return own, {}"}
+    hooks |= {"figures": "def collect(self, *all): pass\ndef draw(self, *all): pass"}
+    assert f"Mine in lab/{folder}/mine_of_a_test.py: {said}" in refused(
+        folder, head, f"{line}\n{hooks.get(folder, '')}"
+    )
+
+
+def test_a_decorator_that_sets_an_option_that_there_is_not_is_refused(tmp_path, monkeypatch):
+    text = method_files.RUNNABLE.replace('"fedmine"', '"fedmine", strenght=2.0')
+    method_files.use(tmp_path / "lab", monkeypatch, {"algorithms/fedmine.py": text})
+    with pytest.raises(
+        ConfigError, match="^FedMine in lab/algorithms/fedmine.py: Unknown option 'strenght'. Did you mean"
+    ):
+        build("fedmine", {})
