@@ -135,8 +135,8 @@ def _check_partitions_of_labs(cells: Iterable[Cell], options: ExecutionOptions) 
         if not all(map(np.array_equal, dealt_to, again)):
             entry = partitions.entry_of(config.partition)
             mistakes[
-                f"{entry.target} in {entry.place} deals other examples when it is called again; take every draw from rng, or from "
-                "np.random.default_rng(seed)."
+                f"{entry.target} in {entry.place} deals other examples when it is called again; take every draw from rng, or "
+                "from np.random.default_rng(seed)."
             ] = None
     if mistakes:
         raise ConfigError([*mistakes])
